@@ -1,0 +1,30 @@
+"""How does training cope with FP16? Loss scaling, master weights, autocast, and the recipes that combine them."""
+
+from labkit.amp.autocast import CastEvent, autocast
+from labkit.amp.convert import to_model_format
+from labkit.amp.lists import POLICY, Entry, Rule, rule_for
+from labkit.amp.recipe import RECIPES, Recipe
+from labkit.amp.scaler import DYNAMIC, NO_SCALING, ScalerConfig, ScalerState, advance, initial, static
+from labkit.amp.unscale import unscale
+from labkit.amp.weights import Weights
+
+__all__ = [
+    "DYNAMIC",
+    "NO_SCALING",
+    "POLICY",
+    "RECIPES",
+    "CastEvent",
+    "Entry",
+    "Recipe",
+    "Rule",
+    "ScalerConfig",
+    "ScalerState",
+    "Weights",
+    "advance",
+    "autocast",
+    "initial",
+    "rule_for",
+    "static",
+    "to_model_format",
+    "unscale",
+]

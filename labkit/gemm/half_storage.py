@@ -1,0 +1,76 @@
+"""What would a Tensor Core have computed? FP16 storage with FP32 accumulation, on a CPU, at FP32 speed.
+
+Idea: upcast the operands (exact), let the FP32 kernel multiply and accumulate, round the result once. That is what a
+Tensor Core promises, and autograd gives the backward pass the same shape: the gradient of "round to FP16" rounds
+nothing, the gradient of "upcast" rounds the FP32 result of each backward GEMM to FP16, once.
+
+Invariant: no tensor leaves an operation in another dtype than a GPU would have stored it in. Mixed operand dtypes are
+not repaired here: torch refuses them, as it does on a GPU.
+
+What it does not do: reproduce the summation order of cuBLAS (nobody promises one), or the bits that a Tensor Core cuts
+off while it aligns a block's products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only, tree_leaves
+
+# Matrix products in any dress. All floating-point operands must agree, as on a GPU.
+GEMMS = frozenset(
+    "linear matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addmv bilinear "
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention".split()
+)
+# Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
+NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """Run `func` in FP32 on upcast operands and round what it returns to `dtype`, forward and backward.
+
+    >>> a, b = torch.full((1, 4096), 1.0).half(), torch.full((4096, 1), 1.0).half()
+    >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
+    tensor([[4096.]], dtype=torch.float16)
+    """
+    up = lambda t: t.float() if t.dtype in HALVES else t  # noqa: E731
+    args, kwargs = tree_map_only(Tensor, up, (args, dict(kwargs)))
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, func(*args, **kwargs))
+
+
+class _HalfStorage(TorchFunctionMode):
+    """The mode behind `half_storage`."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in GEMMS or name in NORMS:
+            floats = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
+            dtype = floats[0].dtype if floats else None
+            agree = name in NORMS or all(t.dtype == dtype for t in floats)
+            if dtype in HALVES and agree:
+                return rounds_once(func, args, kwargs, dtype)
+        return func(*args, **kwargs)
+
+
+def half_storage(device: torch.device | str) -> AbstractContextManager[Any]:
+    """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, that is nothing to do.
+
+    torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
+    weights; element-wise operations, which are neither, stay theirs.
+
+    >>> with half_storage("cpu"):
+    ...     torch.ones(2, 3).half() @ torch.ones(3, 1).half()
+    tensor([[3.],
+            [3.]], dtype=torch.float16)
+    """
+    return _HalfStorage() if torch.device(device).type == "cpu" else nullcontext()

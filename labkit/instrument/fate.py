@@ -1,0 +1,52 @@
+"""What would a format do to these numbers? Four fates: underflowed, subnormal, normal, overflowed.
+
+Idea: a binade has one fate, decided by its exponent alone, but for three slivers. For FP16:
+  2^-25 itself ties to even and becomes 0, while the rest of its binade rounds up to 2^-24;
+  the last half ulp under 2^-14 rounds up to the smallest normal number, while its binade is counted as subnormal;
+  65520 to 65536 rounds to infinity, while its binade is counted as normal.
+The tests measure how little that is. Formats whose top binade is cut short (E4M3 ends at 448) have a wider third one.
+
+Invariant: the four fractions are of the non-zero finite elements and add up to 1, or are all 0 when there are none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.formats import Format
+from labkit.instrument.histogram import ExponentHistogram
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Fractions (0 to 1) of the non-zero finite elements, by what rounding to a format makes of them."""
+
+    underflowed: float  # rounded to zero
+    subnormal: float  # kept, with fewer significant bits than the format promises
+    normal: float  # kept in full precision
+    overflowed: float  # rounded to infinity
+
+
+def fate(histogram: ExponentHistogram, format: Format) -> Fate:
+    """Say what rounding to `format` does to the numbers of a histogram, binade by binade.
+
+    >>> import torch
+    >>> from labkit.formats import FP16
+    >>> from labkit.instrument import exponent_histogram, shift
+    >>> h = exponent_histogram(torch.tensor([2.0**-30, 2.0**-20, 1.0, 2.0**20]))
+    >>> fate(h, FP16)
+    Fate(underflowed=0.25, subnormal=0.25, normal=0.25, overflowed=0.25)
+    >>> fate(shift(h, 10), FP16).underflowed
+    0.0
+    """
+    total = histogram.finite_non_zero
+    if total == 0:
+        return Fate(0.0, 0.0, 0.0, 0.0)
+    # Half the smallest subnormal and more rounds up to it, so the binade below it survives.
+    survives_from = format.emin - format.significand_bits - 1
+    return Fate(
+        underflowed=histogram.count(last=survives_from - 1) / total,
+        subnormal=histogram.count(survives_from, format.emin - 1) / total,
+        normal=histogram.count(format.emin, format.emax) / total,
+        overflowed=histogram.count(first=format.emax + 1) / total,
+    )

@@ -1,0 +1,115 @@
+"""Which gradients does a backward pass produce, layer by layer, and which of them does FP16 lose?
+
+Idea: a probe listens to the gradient that flows out of every layer. What FP16 lost can only be told beside the FP32
+gradients of the same weights and the same batch: a zero inside the FP16 pass may have been a zero all along (ReLU), and
+a gradient that never arrived leaves nothing to count.
+
+Invariant: a probe changes no value; when its `with` block ends, no hook is left on the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from labkit.instrument.histogram import ExponentHistogram, exponent_histogram
+
+
+@dataclass(frozen=True)
+class GradSnapshot:
+    """Histograms of one step's gradients.
+
+    step    number of the training step
+    kind    "weight gradients" or "activation gradients"
+    layers  layer name -> histogram, in the order of the forward pass
+    """
+
+    step: int
+    kind: str
+    layers: Mapping[str, ExponentHistogram]
+
+
+@dataclass
+class Probe:
+    """What a probe heard: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
+
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+@contextmanager
+def probe(model: nn.Module) -> Iterator[Probe]:
+    """Listen to the gradient of every leaf layer's output while the `with` block runs a forward and a backward pass.
+
+    A layer that is called twice leaves the gradient that arrived last in the backward pass.
+
+    >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
+    >>> with probe(model) as heard:
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> heard.gradients
+    {'0': tensor([[1.]])}
+    """
+    heard = Probe()
+    order = [name for name, module in model.named_modules() if not list(module.children())]
+
+    def listen(name: str) -> object:
+        def after_forward(_module: nn.Module, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and output.requires_grad:
+                output.register_hook(lambda gradient: heard.gradients.__setitem__(name, gradient.detach()))
+
+        return after_forward
+
+    hooks = [model.get_submodule(name).register_forward_hook(listen(name)) for name in order]  # type: ignore[arg-type]
+    try:
+        yield heard
+    finally:
+        for hook in hooks:
+            hook.remove()
+        ordered = {name: heard.gradients[name] for name in order if name in heard.gradients}
+        heard.gradients.clear()
+        heard.gradients.update(ordered)
+
+
+def weight_gradients(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameter name -> gradient, for every parameter that has one."""
+    return {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSnapshot:
+    """Turn gradients (layer name -> tensor) into histograms."""
+    return GradSnapshot(step, kind, {name: exponent_histogram(g) for name, g in gradients.items()})
+
+
+def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -> float:
+    """Return the share of elements that are non-zero in the FP32 `reference` and zero in `observed`, 0 to 1.
+
+    Both must come from the same weights and batch; a loss scale in `observed` does no harm, since it moves no zero.
+
+    Raises:
+        ValueError: the two do not hold the same layers, or a layer's shapes differ.
+
+    >>> underflow({"a": torch.tensor([1.0, 1e-9, 0.0])}, {"a": torch.tensor([1.0, 0.0, 0.0])})
+    0.5
+    """
+    if list(reference) != list(observed):
+        raise ValueError(f"underflow compares the same layers: reference has {list(reference)}, observed {list(observed)}")
+    lost = alive = 0
+    for name, exact in reference.items():
+        if exact.shape != observed[name].shape:
+            raise ValueError(f"layer {name!r}: reference is {tuple(exact.shape)}, observed {tuple(observed[name].shape)}")
+        non_zero = exact != 0
+        alive += int(non_zero.sum())
+        lost += int((non_zero & (observed[name] == 0)).sum())
+    return lost / alive if alive else 0.0
+
+
+def zeros_inside(observed: Mapping[str, Tensor]) -> float:
+    """Return the plain share of zeros among all elements: the tempting measure, which says little about underflow.
+
+    It counts the zeros that ReLU made in any precision, and misses every element whose path was cut further up.
+    """
+    elements = sum(g.numel() for g in observed.values())
+    return sum(int((g == 0).sum()) for g in observed.values()) / elements if elements else 0.0

@@ -1,0 +1,115 @@
+"""How large are these numbers? A histogram with one bin per binade.
+
+Idea: a binade is the set of numbers that share an exponent, 2^e <= |x| < 2^(e+1). Counting them needs only the
+exponent field, and multiplying every number by 2^k moves the whole histogram by k bins: the tensor is never touched
+again. That is what makes a loss-scale slider answer while the hand moves.
+
+Invariant: counts + zeros + non_finite add up to the number of elements that were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+FP32_LOWEST_EXPONENT = -149  # 2^-149 is FP32's smallest subnormal (IEEE 754-2019, 3.6)
+FP32_HIGHEST_EXPONENT = 127
+
+
+@dataclass(frozen=True, eq=False)
+class ExponentHistogram:
+    """How many magnitudes lie in each binade.
+
+    counts      int64 [n]; counts[i] numbers with 2^(lo+i) <= |x| < 2^(lo+i+1)
+    lo          exponent of the first bin
+    zeros       numbers that are exactly zero (of either sign)
+    non_finite  infinities and NaNs
+    """
+
+    counts: NDArray[np.int64]
+    lo: int
+    zeros: int
+    non_finite: int
+
+    @property
+    def finite_non_zero(self) -> int:
+        """How many numbers lie in some binade."""
+        return int(self.counts.sum())
+
+    @property
+    def total(self) -> int:
+        """How many numbers were looked at."""
+        return self.finite_non_zero + self.zeros + self.non_finite
+
+    def count(self, first: int | None = None, last: int | None = None) -> int:
+        """How many numbers have an exponent from `first` to `last`, both included; None means no bound."""
+        start = 0 if first is None else max(first - self.lo, 0)
+        stop = len(self.counts) if last is None else max(last - self.lo + 1, 0)
+        return int(self.counts[start:stop].sum())
+
+
+def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
+    """Count a tensor's magnitudes per binade, from 2^-149 to 2^127.
+
+    Takes FP16, BF16 and FP32 tensors of any shape, on any device; the counting happens there.
+
+    Raises:
+        TypeError: the tensor is not of one of those three dtypes (FP64 would have to be rounded first).
+
+    >>> h = exponent_histogram(torch.tensor([1.0, 1.5, -0.25, 0.0, float("inf")]))
+    >>> h.count(0, 0), h.count(-2, -2), h.zeros, h.non_finite
+    (2, 1, 1, 1)
+    """
+    if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise TypeError(
+            f"exponent_histogram counts FP16, BF16 and FP32 tensors; this one is {tensor.dtype}. "
+            "Call .float() first if rounding it to FP32 is what you mean."
+        )
+    values = tensor.detach().float().flatten()
+    exponent_field = (values.view(torch.int32) >> 23) & 0xFF  # FP32: sign 1, exponent 8, significand 23 bits
+    fields = torch.bincount(exponent_field, minlength=256).cpu().numpy()
+    # Exponent field 0 holds the zeros and FP32's subnormals, whose binade stands in the significand.
+    small = values[exponent_field == 0]
+    small = small[small != 0].double()
+    subnormal_exponents = torch.frexp(small).exponent.long() - 1 - FP32_LOWEST_EXPONENT
+    counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
+    counts[:23] = torch.bincount(subnormal_exponents, minlength=23).cpu().numpy()
+    counts[23:] = fields[1:255]
+    return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, int(fields[0]) - small.numel(), int(fields[255]))
+
+
+def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
+    """Return the histogram of the same numbers multiplied by 2^log2_scale.
+
+    Raises:
+        TypeError: log2_scale is not a whole number; only powers of two shift a histogram exactly.
+
+    >>> h = exponent_histogram(torch.tensor([2.0**-30]))
+    >>> shift(h, 10).count(-20, -20)
+    1
+    """
+    if int(log2_scale) != log2_scale:
+        raise TypeError(f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take {round(log2_scale)}")
+    return ExponentHistogram(histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite)
+
+
+def merge(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
+    """Add histograms bin by bin, as if their tensors had been one.
+
+    Raises:
+        ValueError: there is no histogram to merge.
+    """
+    parts = list(histograms)
+    if not parts:
+        raise ValueError("merge needs at least one histogram; it was given none")
+    lo = min(part.lo for part in parts)
+    hi = max(part.lo + len(part.counts) for part in parts)
+    counts = np.zeros(hi - lo, dtype=np.int64)
+    for part in parts:
+        counts[part.lo - lo : part.lo - lo + len(part.counts)] += part.counts
+    return ExponentHistogram(counts, lo, sum(p.zeros for p in parts), sum(p.non_finite for p in parts))

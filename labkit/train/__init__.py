@@ -1,0 +1,25 @@
+"""A run from start to end: data, task, training step, record."""
+
+from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.record import RunRecord, StepRecord, load, write_whole
+from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
+from labkit.train.tasks import TASKS, Task, accuracy, dice
+
+__all__ = [
+    "TASKS",
+    "Data",
+    "RunRecord",
+    "StepRecord",
+    "Task",
+    "TrainingRun",
+    "accuracy",
+    "data_folder",
+    "dice",
+    "gradient_snapshot",
+    "load",
+    "one_thread",
+    "scattered_digits",
+    "single_digits",
+    "train",
+    "write_whole",
+]

@@ -1,0 +1,150 @@
+"""What is left of a run when it has ended? One record: what was asked, what happened, where, and with what.
+
+Idea: everything that runs returns a record, and every plot, test and exercise reads one. A record says on which device
+and versions it was made, so that no curve can pass for one made elsewhere.
+
+Invariant: load(save(record)) == record, infinities and NaNs included; a file is either whole or not there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SCHEMA = "labkit.run/1"
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One training step.
+
+    step       number of the step, from 1
+    loss       unscaled, FP32
+    scale      loss scale used in this step
+    found_inf  some gradient held inf or NaN
+    stepped    the weights moved
+    underflow  share of the activation gradients' elements that are non-zero in FP32 and zero here (same weights, same
+               batch), 0 to 1; None where it was not measured
+    """
+
+    step: int
+    loss: float
+    scale: float
+    found_inf: bool
+    stepped: bool
+    underflow: float | None = None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A whole run.
+
+    seconds   wall time of the training, without preparing the data
+    date      UTC, ISO 8601
+    stopped   the run was stopped before its last step
+    """
+
+    task: str
+    recipe: str
+    seed: int
+    steps: tuple[StepRecord, ...]
+    metric: float
+    metric_name: str
+    seconds: float
+    device: str
+    versions: dict[str, str]
+    date: str
+    stopped: bool = False
+
+    @property
+    def final_loss(self) -> float:
+        """Mean loss of the last 10 steps; NaN when nothing ran."""
+        tail = [s.loss for s in self.steps[-10:]]
+        return sum(tail) / len(tail) if tail else math.nan
+
+    @property
+    def skipped(self) -> int:
+        """How many steps did not move the weights."""
+        return sum(not s.stepped for s in self.steps)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the record as JSON, one list for each field of a step; return the path."""
+        columns = {f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)}
+        head = {k: _pack(v) for k, v in asdict(self).items() if k != "steps"}
+        text = json.dumps({"schema": SCHEMA, **head, "steps": columns}, allow_nan=False, indent=None)
+        return write_whole(Path(path), text.encode())
+
+
+def load(path: str | Path) -> RunRecord:
+    """Read a record that `RunRecord.save` wrote.
+
+    Raises:
+        ValueError: the file is not such a record; the message says what it is instead.
+    """
+    try:
+        stored = json.loads(Path(path).read_text())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a run record: it is not JSON ({error})") from error
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
+        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        raise ValueError(f"{path} is not a run record: its schema is {found!r}, and {SCHEMA!r} is what can be read")
+    columns = stored.pop("steps")
+    del stored["schema"]
+    rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
+    steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
+    head = {k: _unpack(v) for k, v in stored.items() if k not in _TEXT}
+    return RunRecord(steps=steps, **{k: stored[k] for k in _TEXT}, **head)
+
+
+_TEXT = ("task", "recipe", "metric_name", "device", "versions", "date")
+
+
+def _pack(value: Any) -> Any:
+    """JSON has no word for inf and NaN: they travel as text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unpack(value: Any) -> Any:
+    return float(value) if isinstance(value, str) else value
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def device_name(device: torch.device) -> str:
+    """Return a device's name as a person knows it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()})"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that can change a run's numbers."""
+    return {"python": platform.python_version(), "torch": torch.__version__}
+
+
+def now() -> str:
+    """Return the time, UTC, as ISO 8601 with seconds."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,216 @@
+"""How does one training step go, in any precision, and how does a run go from start to end?
+
+Idea: a step has one shape for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. What
+differs stands in the recipe's values. A run can be driven step by step, which is what the live widget does, and its
+recipe may change between two steps.
+
+Invariant: the same task, recipe, seed and device give the same losses, bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import Recipe, Weights, advance, initial, to_model_format, unscale
+from labkit.formats import FP32
+from labkit.instrument import GradSnapshot, probe, snapshot, underflow
+from labkit.interop import dtype_of
+from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
+from labkit.train.tasks import Task
+
+MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
+
+
+class TrainingRun:
+    """A run that stands between two steps.
+
+    Args:
+        task: what to learn.
+        recipe: in which precision.
+        seed: decides initial weights and batches.
+        device: where; the same code runs on a GPU.
+        measure_every: steps between two measurements of underflow; 0 measures never.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        seed: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        measure_every: int = MEASURE_EVERY,
+    ) -> None:
+        self.task, self.recipe, self.seed = task, recipe, seed
+        self.device = torch.device(device)
+        self.measure_every = measure_every
+        self.data = task.make_data()
+        with one_thread(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.model = to_model_format(task.make_model(), recipe.model, keep_norms=recipe.keep_norms).to(self.device)
+        self.weights = Weights(
+            self.model, task.make_optimizer, master=recipe.master_weights, optimizer_dtype=dtype_of(recipe.optimizer)
+        )
+        self.scaler = initial(recipe.scaler)
+        self.steps_done = 0
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs and targets of a step; they depend on seed and step alone."""
+        dice_cup = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=dice_cup)
+        return self.data.train_inputs[rows].to(self.device), self.data.train_targets[rows].to(self.device)
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Run the forward pass under the recipe and return the unscaled FP32 loss."""
+        with self.recipe.forward(self.device):
+            outputs = self.model(inputs.to(dtype_of(self.recipe.model)))
+            return self.task.loss(outputs.float(), targets)
+
+    def step(self) -> StepRecord:
+        """Do one training step and say what happened."""
+        with one_thread():
+            number = self.steps_done + 1
+            inputs, targets = self.batch(number)
+            measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
+            lost = self._underflow(inputs, targets) if measure else None
+            self.weights.zero_grad()
+            loss = self.loss(inputs, targets)
+            (loss * self.scaler.scale).backward()
+            gradients, found_inf = unscale(self.weights.gradients(), self.scaler.scale)
+            stepped = not (found_inf and self.recipe.scaler.skip_on_inf)
+            if stepped:
+                self.weights.step(gradients)
+            record = StepRecord(number, float(loss), self.scaler.scale, found_inf, stepped, lost)
+            self.scaler = advance(self.scaler, found_inf, self.recipe.scaler)
+            self.steps_done = number
+            return record
+
+    def change(self, recipe: Recipe) -> None:
+        """Go on under another recipe from the next step on: another scaler, with or without master weights.
+
+        Raises:
+            ValueError: the recipes differ in a format that the model was built with; start a new run for that.
+        """
+        kept = replace(recipe, name=self.recipe.name, scaler=self.recipe.scaler, master_weights=self.recipe.master_weights)
+        if kept != self.recipe:
+            raise ValueError(
+                f"a run under {self.recipe.name!r} can change its scaler and its master weights, but {recipe.name!r} "
+                "has other formats. Start a new TrainingRun for it."
+            )
+        if recipe.scaler != self.recipe.scaler:
+            self.scaler = initial(recipe.scaler)
+        self.recipe = recipe
+        self.weights.master = recipe.master_weights
+        self.weights.copy_back()
+
+    def gradients(self, kind: str = "activation gradients", *, scale: float = 1.0) -> dict[str, Tensor]:
+        """Return layer -> gradient of the *scaled* loss at the next step's weights and batch; the run does not move.
+
+        kind is "activation gradients" or "weight gradients".
+        """
+        with one_thread():
+            return self._backward(*self.batch(self.steps_done + 1), scale, kind)
+
+    def fp32_twin(self) -> TrainingRun:
+        """Return a run that computes in FP32, with this one's weights rounded as they are and its batches."""
+        twin = copy.copy(self)
+        twin.recipe = Recipe("FP32")
+        twin.model = to_model_format(copy.deepcopy(self.model), FP32, keep_norms=False)
+        twin.weights = Weights(twin.model, self.task.make_optimizer)
+        return twin
+
+    def evaluate(self) -> float:
+        """Return the task's metric on the test data."""
+        with one_thread(), torch.no_grad(), self.recipe.forward(self.device):
+            inputs = self.data.test_inputs.to(self.device, dtype_of(self.recipe.model))
+            return self.task.metric(self.model(inputs).float(), self.data.test_targets.to(self.device))
+
+    def _backward(self, inputs: Tensor, targets: Tensor, scale: float, kind: str) -> dict[str, Tensor]:
+        if kind not in ("activation gradients", "weight gradients"):
+            raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
+        with probe(self.model) as heard:
+            parameters = dict(self.model.named_parameters())
+            scaled = self.loss(inputs, targets) * scale
+            if kind == "weight gradients":
+                return dict(zip(parameters, torch.autograd.grad(scaled, list(parameters.values())), strict=True))
+            torch.autograd.grad(scaled, list(parameters.values()))
+        return heard.gradients
+
+    def _underflow(self, inputs: Tensor, targets: Tensor) -> float:
+        kind = "activation gradients"
+        exact = self.fp32_twin()._backward(inputs, targets, 1.0, kind)
+        return underflow(exact, self._backward(inputs, targets, self.scaler.scale, kind))
+
+
+def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
+    """Return histograms of the FP32 gradients at a run's next step: what FP16 would have to hold."""
+    return snapshot(run.fp32_twin().gradients(kind), step=run.steps_done + 1, kind=kind)
+
+
+def train(
+    task: Task,
+    recipe: Recipe,
+    seed: int = 0,
+    *,
+    steps: int | None = None,
+    device: torch.device | str = "cpu",
+    measure_every: int = MEASURE_EVERY,
+    progress: Callable[[StepRecord], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunRecord:
+    """Train from start to end and return the record.
+
+    Args:
+        steps: how many; None takes the task's own number.
+        progress: called after every step.
+        stop: asked before every step; True ends the run early, and the record says so.
+
+    Raises:
+        ValueError: steps is negative.
+    """
+    planned = task.steps if steps is None else steps
+    if planned < 0:
+        raise ValueError(f"steps is 0 or more; it was given {planned}")
+    run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
+    done: list[StepRecord] = []
+    began = time.perf_counter()
+    while len(done) < planned and not (stop is not None and stop()):
+        done.append(run.step())
+        if progress is not None:
+            progress(done[-1])
+    return RunRecord(
+        task=task.name,
+        recipe=recipe.name,
+        seed=seed,
+        steps=tuple(done),
+        metric=run.evaluate(),
+        metric_name=task.metric_name,
+        seconds=round(time.perf_counter() - began, 3),
+        device=device_name(run.device),
+        versions=versions(),
+        date=now(),
+        stopped=len(done) < planned,
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Use one CPU thread inside the block: for tensors this small, a second one costs more than it brings.
+
+    LABKIT_THREADS in the environment asks for another number.
+    """
+    import os
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(os.environ.get("LABKIT_THREADS", "1")))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
