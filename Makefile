@@ -1,0 +1,82 @@
+# Two commands: `make lab` opens the lab, `make test` checks it. Both set up .venv first, once.
+#
+# Set-up is three steps, each with a stamp in .venv that says when it was last done; a step is repeated only when
+# pyproject.toml or constraints.txt is newer than its stamp. Choose another Python with `make lab PYTHON=/path/to/python`.
+
+SHELL := /bin/sh
+VENV := .venv
+VENV_PYTHON := $(VENV)/bin/python
+PYTHON ?=
+PYTEST_ARGS ?=
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help lab setup doctor test test-all lint notebooks clean
+
+help:  ## show this list
+	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+lab: $(VENV)/.lab-ready  ## set up if needed, then open JupyterLab on notebooks/00_start.ipynb
+	@$(VENV_PYTHON) -m labkit lab
+
+setup: $(VENV)/.lab-ready  ## only set up what the lab needs
+
+doctor: $(VENV)/.lab-ready  ## say what is ready on this machine, and what to do where something is not
+	@$(VENV_PYTHON) -m labkit doctor
+
+test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones left out)
+	@$(call run_checks,-m "not slow")
+
+test-all: $(VENV)/.test-ready  ## all checks, slow ones too
+	@$(call run_checks,)
+
+lint: $(VENV)/.test-ready  ## ruff and mypy only
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m mypy
+
+notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
+	@$(VENV_PYTHON) notebooks/build.py
+
+clean:  ## remove .venv and the caches; the next `make lab` sets up anew
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
+
+# Every check runs even when an earlier one failed, and pytest comes last, so its summary closes the output.
+define run_checks
+status=0; \
+$(VENV_PYTHON) -m ruff check . || status=1; \
+$(VENV_PYTHON) -m mypy || status=1; \
+$(VENV_PYTHON) -m pytest $(1) $(PYTEST_ARGS) || status=1; \
+exit $$status
+endef
+
+# A Python 3.11 to 3.13 that can make environments: the one asked for, or the first of the usual names.
+$(VENV)/.created:
+	@found=; unable=; \
+	for candidate in $(or $(PYTHON),$(wildcard $(VENV_PYTHON)) python3 python3.13 python3.12 python3.11 python); do \
+		"$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null || continue; \
+		"$$candidate" -c 'import ensurepip, venv' 2>/dev/null || { unable=$$candidate; continue; }; \
+		found=$$candidate; break; \
+	done; \
+	if [ -z "$$found" ] && [ -n "$$unable" ]; then \
+		echo "$$unable cannot make a virtual environment: its venv module is missing." >&2; \
+		echo "On Debian or Ubuntu: apt install python3-venv. Then run make again." >&2; exit 1; \
+	elif [ -z "$$found" ]; then \
+		echo "The lab needs Python 3.11, 3.12 or 3.13; looked for: $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python)." >&2; \
+		echo "python3 here is: $$(python3 --version 2>&1 | head -n 1)." >&2; \
+		echo "Install one of them, or name it: make lab PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	echo "Making $(VENV) with $$found ($$($$found --version 2>&1))"; \
+	if [ "$$found" != "$(VENV_PYTHON)" ]; then "$$found" -m venv $(VENV); fi && touch $@
+
+# torch first and alone: nothing that comes after can ask for another one.
+$(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
+	@echo "Installing torch (the largest download; only once)"
+	@$(PIP_INSTALL) torch
+	@echo "Installing JupyterLab and the lab"
+	@$(PIP_INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.test-ready: pyproject.toml constraints.txt | $(VENV)/.lab-ready
+	@echo "Installing what the tests need"
+	@$(PIP_INSTALL) --editable '.[test]'
+	@touch $@
