@@ -38,8 +38,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.ALLOW,
         "matrix product: Tensor Cores, FP32 accumulation",
-        "linear matmul rmatmul mm bmm mv addmm addmv addr addbmm baddbmm chain_matmul multi_dot linalg_multi_dot vecdot "
-        "linalg_vecdot einsum scaled_dot_product_attention lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
+        "linear matmul rmatmul mm bmm mv addmm addmv addr addbmm baddbmm chain_matmul multi_dot linalg_multi_dot "
+        "vecdot linalg_vecdot einsum scaled_dot_product_attention lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
     ),
     (
         Rule.ALLOW,
@@ -55,8 +55,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.DENY,
         "sums squares over many elements",
-        "layer_norm native_layer_norm rms_norm group_norm norm frobenius_norm nuclear_norm cosine_similarity dist pdist "
-        "cdist renorm",
+        "layer_norm native_layer_norm rms_norm group_norm norm frobenius_norm nuclear_norm cosine_similarity dist "
+        "pdist cdist renorm",
     ),
     (
         Rule.DENY,

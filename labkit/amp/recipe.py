@@ -1,7 +1,7 @@
 """What is a way of training in mixed precision, as a value?
 
-Idea: O0 to O3, BF16 and a learner's own are rows that name a format for each thing that has one. The training loop reads
-them and has no `if` on precision: FP32 is the recipe whose casts, copies and scale do nothing.
+Idea: O0 to O3, BF16 and a learner's own are rows that name a format for each thing that has one. The training loop
+reads them and has no `if` on precision: FP32 is the recipe whose casts, copies and scale do nothing.
 
 Invariant: a recipe that exists is consistent; an inconsistent one is refused with the reason.
 
@@ -53,7 +53,7 @@ class Recipe:
             )
         if self.optimizer not in (FP32, self.model):
             raise ValueError(
-                f"recipe {self.name!r}: the optimizer steps either FP32 weights or the model's own ({self.model.name}); "
+                f"recipe {self.name!r}: the optimizer steps FP32 weights or the model's own ({self.model.name}); "
                 f"it was given {self.optimizer.name}."
             )
         if self.master_weights and self.optimizer != FP32:
@@ -69,13 +69,15 @@ class Recipe:
             yield
 
 
+# torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's last some hundred.
+_SHORT_RUN = ScalerConfig(growth_interval=25)
 _O1 = Recipe("O1", autocast=FP16, scaler=DYNAMIC)
 _O2 = Recipe("O2", model=FP16, scaler=DYNAMIC)
 _ROWS = (
     Recipe("FP32"),
     replace(_O2, name="FP16", scaler=NO_SCALING),
     replace(_O2, name="FP16 static", scaler=static(2.0**10)),
-    replace(_O2, name="FP16 dynamic"),
+    replace(_O2, name="FP16 dynamic", scaler=_SHORT_RUN),
     replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weights=False),
     Recipe("O0"),
     _O1,

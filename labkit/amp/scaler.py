@@ -1,8 +1,8 @@
 """By how much should the loss be multiplied, so that no gradient falls off FP16's bottom or top?
 
-Idea: a scale that was too high announces itself by inf or NaN; a scale that is too low says nothing. So start high, back
-off when the gradients overflow, and after enough clean steps in a row try higher again. The whole policy is one pure
-function, `state -> next state`; a static scale, and none at all, are the same object with other values.
+Idea: a scale that was too high announces itself by inf or NaN; a scale that is too low says nothing. So start high,
+back off when the gradients overflow, and after enough clean steps in a row try higher again. The whole policy is one
+pure function, `state -> next state`; a static scale, and none at all, are the same object with other values.
 
 Invariant: the scale stays a positive finite number, and the tracker counts the clean steps since the last change.
 
@@ -16,6 +16,11 @@ from dataclasses import dataclass
 
 FP32_MAX = (2 - 2**-23) * 2.0**127
 FP32_SMALLEST_NORMAL = 2.0**-126
+
+
+def _require(name: str, given: object, in_range: bool, range_in_words: str) -> None:
+    if not in_range:
+        raise ValueError(f"{name} must be {range_in_words}; it was given {given!r}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class ScalerConfig:
         _require("init_scale", self.init_scale, FP32_SMALLEST_NORMAL <= self.init_scale <= FP32_MAX, "2^-126 to 3.4e38")
         _require("growth_factor", self.growth_factor, 1 < self.growth_factor < math.inf, "more than 1")
         _require("backoff_factor", self.backoff_factor, 0 < self.backoff_factor < 1, "between 0 and 1")
-        whole = self.growth_interval == int(self.growth_interval) >= 1
+        whole = isinstance(self.growth_interval, int) and self.growth_interval >= 1
         _require("growth_interval", self.growth_interval, whole, "a whole number, 1 or more")
         if self.dynamic and not self.skip_on_inf:
             raise ValueError("a dynamic scaler must look for inf: set skip_on_inf=True, or dynamic=False")
@@ -98,8 +103,3 @@ def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
         return ScalerState(state.scale, state.growth_tracker + 1)
     grown = state.scale * config.growth_factor
     return ScalerState(grown if grown <= FP32_MAX else state.scale)
-
-
-def _require(name: str, given: object, in_range: bool, range_in_words: str) -> None:
-    if not in_range:
-        raise ValueError(f"{name} must be {range_in_words}; it was given {given!r}")

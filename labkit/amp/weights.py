@@ -39,13 +39,14 @@ class Weights:
     ) -> None:
         self.model_weights = [p for p in model.parameters() if p.requires_grad]
         self.master_weights = [
-            p if p.dtype == optimizer_dtype else nn.Parameter(p.detach().to(optimizer_dtype)) for p in self.model_weights
+            p if p.dtype == optimizer_dtype else nn.Parameter(p.detach().to(optimizer_dtype))
+            for p in self.model_weights
         ]
         self.optimizer = make_optimizer(self.master_weights)
         self.master = master
 
     def gradients(self) -> list[Tensor]:
-        """Return the model's gradients as backward left them, scaled, in the model's dtype; zeros where there is none."""
+        """Return the model's gradients as backward left them: scaled, in the model's dtype, zeros where there is none."""
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.model_weights]
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only, tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram
@@ -95,11 +94,11 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     0.5
     """
     if list(reference) != list(observed):
-        raise ValueError(f"underflow compares the same layers: reference has {list(reference)}, observed {list(observed)}")
+        raise ValueError(f"underflow compares the same layers: reference {list(reference)}, observed {list(observed)}")
     lost = alive = 0
     for name, exact in reference.items():
         if exact.shape != observed[name].shape:
-            raise ValueError(f"layer {name!r}: reference is {tuple(exact.shape)}, observed {tuple(observed[name].shape)}")
+            raise ValueError(f"layer {name!r}: reference {tuple(exact.shape)}, observed {tuple(observed[name].shape)}")
         non_zero = exact != 0
         alive += int(non_zero.sum())
         lost += int((non_zero & (observed[name] == 0)).sum())

@@ -94,7 +94,7 @@ def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
     1
     """
     if int(log2_scale) != log2_scale:
-        raise TypeError(f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take {round(log2_scale)}")
+        raise TypeError(f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number")
     return ExponentHistogram(histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite)
 
 

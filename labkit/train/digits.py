@@ -1,8 +1,8 @@
 """Where does real data come from without a download? From 1,797 handwritten digits that travel with the lab.
 
-Idea: the digits as they are (8 x 8, ten classes), and composites made of them: a few digits scattered on a larger canvas,
-where a network must say for every pixel which digit covers it. Few pixels are covered and the loss is a mean over all of
-them, so its gradients are small for an honest reason.
+Idea: the digits as they are (8 x 8, ten classes), and composites made of them: a few digits scattered on a larger
+canvas, where a network must say for every pixel which digit covers it. Few pixels are covered and the loss is a mean
+over all of them, so its gradients are small for an honest reason.
 
 Invariant: the first 1,400 digits are for training, the rest for testing, in composites too.
 
@@ -72,8 +72,8 @@ def single_digits() -> Data:
 def scattered_digits(size: int = 48, digits: int = 6, train: int = 600, test: int = 100, seed: int = 0) -> Data:
     """Return composites: inputs [n, 1, size, size], targets [n, 10, size, size] of 0 and 1, one map for each class.
 
-    Each canvas is noise between 0 and 0.1 with `digits` digits pasted at random places; a pixel belongs to a class where
-    that digit's ink is above 0.4.
+    Each canvas is noise between 0 and 0.1 with `digits` digits pasted at random places; a pixel belongs to a class
+    where that digit's ink is above 0.4.
 
     >>> data = scattered_digits(train=4, test=2)
     >>> data.train_inputs.shape, data.test_targets.shape

@@ -10,13 +10,14 @@ Invariant: the same task, recipe, seed and device give the same losses, bit for 
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.amp import Recipe, Weights, advance, initial, to_model_format, unscale
 from labkit.formats import FP32
@@ -87,7 +88,7 @@ class TrainingRun:
             stepped = not (found_inf and self.recipe.scaler.skip_on_inf)
             if stepped:
                 self.weights.step(gradients)
-            record = StepRecord(number, float(loss), self.scaler.scale, found_inf, stepped, lost)
+            record = StepRecord(number, loss.item(), self.scaler.scale, found_inf, stepped, lost)
             self.scaler = advance(self.scaler, found_inf, self.recipe.scaler)
             self.steps_done = number
             return record
@@ -98,13 +99,13 @@ class TrainingRun:
         Raises:
             ValueError: the recipes differ in a format that the model was built with; start a new run for that.
         """
-        kept = replace(recipe, name=self.recipe.name, scaler=self.recipe.scaler, master_weights=self.recipe.master_weights)
-        if kept != self.recipe:
+        current = self.recipe
+        if replace(recipe, name=current.name, scaler=current.scaler, master_weights=current.master_weights) != current:
             raise ValueError(
-                f"a run under {self.recipe.name!r} can change its scaler and its master weights, but {recipe.name!r} "
+                f"a run under {current.name!r} can change its scaler and its master weights, but {recipe.name!r} "
                 "has other formats. Start a new TrainingRun for it."
             )
-        if recipe.scaler != self.recipe.scaler:
+        if recipe.scaler != current.scaler:
             self.scaler = initial(recipe.scaler)
         self.recipe = recipe
         self.weights.master = recipe.master_weights
@@ -206,8 +207,6 @@ def one_thread() -> Iterator[None]:
 
     LABKIT_THREADS in the environment asks for another number.
     """
-    import os
-
     before = torch.get_num_threads()
     torch.set_num_threads(int(os.environ.get("LABKIT_THREADS", "1")))
     try:

@@ -1,14 +1,15 @@
 """What is there to learn? Tasks, as values: data, network, loss, metric, optimizer.
 
-Idea: a task knows nothing of precision. The four here were chosen because FP16 does something different to each:
-`segmentation` loses its gradients without scaling, `gauss_conv` too but for its depth, `fine_tuning` loses its updates
-without master weights, and `digits` does not care.
+Idea: a task knows nothing of precision. These were chosen because FP16 does something different to each: `segmentation`
+loses its gradients without scaling (`segmentation_small` is the same, cheap enough to watch live), `gauss_conv` too but
+for its depth, `fine_tuning` loses its updates without master weights, and `digits` does not care.
 
 Invariant: a task, a recipe, a seed and a device decide a run.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -56,18 +57,31 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(dim=1) == targets).float().mean())
 
 
-def _segmenter(channels: int = 32, positives: float = 0.01) -> nn.Module:
-    def block(inputs: int) -> tuple[nn.Module, ...]:
-        return nn.Conv2d(inputs, channels, 3, padding=1), nn.GroupNorm(4, channels), nn.ReLU()
-
-    head = nn.Conv2d(channels, 10 * 4, 1)
-    nn.init.constant_(_bias(head), math.log(positives / (1 - positives)))  # start from how rare a covered pixel is
-    return nn.Sequential(*block(1), nn.MaxPool2d(2), *block(channels), *block(channels), head, nn.PixelShuffle(2))
+RARE = 0.01  # about how many pixels a given class covers
 
 
-def _bias(layer: nn.Conv2d) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias
+def _segmenter(channels: int = 32) -> nn.Module:
+    first = (*_block(1, channels), nn.MaxPool2d(2))
+    return nn.Sequential(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
+
+
+def _patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
+    first = _block(1, channels, nn.Conv2d(1, channels, patch + 2, stride=patch, padding=1))
+    return nn.Sequential(
+        *first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch)
+    )
+
+
+def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn.Module, ...]:
+    return conv or nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU()
+
+
+def _pixel_head(channels: int, upscale: int) -> tuple[nn.Module, ...]:
+    """Ten logits for every pixel; they start from how rare a covered pixel is."""
+    head = nn.Conv2d(channels, 10 * upscale**2, 1)
+    assert head.bias is not None
+    nn.init.constant_(head.bias, math.log(RARE / (1 - RARE)))
+    return head, nn.PixelShuffle(upscale)
 
 
 def _gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> nn.Module:
@@ -87,7 +101,7 @@ def _gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> 
 
 def _mlp(hidden: int = 128, depth: int = 4) -> nn.Module:
     sizes = [64] + [hidden] * depth
-    layers = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), nn.ReLU())]
+    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(hidden, 10))
 
 
@@ -114,6 +128,18 @@ _ROWS = (
         name="segmentation",
         about="find scattered digits pixel by pixel; the loss is a mean over 552,960 elements",
         make_model=_segmenter,
+        make_data=scattered_digits,
+        loss=F.binary_cross_entropy_with_logits,
+        metric=dice,
+        metric_name="Dice",
+        make_optimizer=partial(torch.optim.Adam, lr=5e-3),
+        batch_size=24,
+        steps=250,
+    ),
+    Task(
+        name="segmentation_small",
+        about="the same with a coarser network, a third of the cost of a step: the one to watch live",
+        make_model=_patch_segmenter,
         make_data=scattered_digits,
         loss=F.binary_cross_entropy_with_logits,
         metric=dice,
