@@ -1,0 +1,174 @@
+"""How is the lab asked from a terminal? By subcommands, each a row: a line of help, its arguments, what it does.
+
+Idea: what a subcommand needs is imported when it is asked for, so `labkit version` needs no torch, and a package that
+is missing stops only who needs it, with a line that says how to get it.
+
+Invariant: only the command line prints. Exit status 0 means well, 1 a bad answer, 2 a question it cannot answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import os
+import subprocess
+import sys
+import webbrowser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import labkit
+
+CHECKOUT = Path(__file__).parents[1]
+FIRST_LESSON = CHECKOUT / "notebooks" / "00_start.ipynb"
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """One row of the command line; the callables import what they need when they are called."""
+
+    help: str
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit status.
+
+    >>> main(["version"]) == 0
+    labkit ...
+    True
+    """
+    listed = "\n".join(f"  {name:<9}{row.help}" for name, row in SUBCOMMANDS.items())
+    parser = ArgumentParser(
+        prog="labkit",
+        description="A teaching lab for mixed-precision (FP16) training.",
+        epilog=f"commands:\n{listed}\n\n`labkit COMMAND --help` says more about one of them.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"labkit {labkit.__version__}")
+    parser.add_argument("command", metavar="COMMAND", nargs="?", help="one of those below")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    asked = parser.parse_args(arguments)
+    if asked.command is None:
+        parser.print_help()
+        return 2
+    if asked.command not in SUBCOMMANDS:
+        near = difflib.get_close_matches(asked.command, SUBCOMMANDS, n=1)
+        guess = f" Did you mean {near[0]!r}?" if near else ""
+        parser.error(f"there is no command {asked.command!r}.{guess} There are: {', '.join(SUBCOMMANDS)}.")
+    return _run(asked.command, asked.rest)
+
+
+def _run(name: str, arguments: Sequence[str]) -> int:
+    row = SUBCOMMANDS[name]
+    try:
+        parser = ArgumentParser(prog=f"labkit {name}", description=row.help)
+        row.add_arguments(parser)
+        return row.run(parser.parse_args(arguments))
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.split(".")[0] == "labkit":
+            raise  # a fault of ours: show all of it
+        print(_how_to_get(name, missing.name), file=sys.stderr)
+        return 2
+
+
+def _how_to_get(command: str, package: str) -> str:
+    return (
+        f"labkit {command} needs the package {package}, which {sys.executable} does not have. In the lab's checkout, "
+        "run `make setup`, or `pip install -e .` in an environment that has torch already."
+    )
+
+
+def _version(_: Namespace) -> int:
+    print(f"labkit {labkit.__version__} on Python {sys.version.split()[0]}")
+    return 0
+
+
+def _doctor(_: Namespace) -> int:
+    from labkit.clinic import examine
+
+    report = examine()
+    print(report)
+    return 0 if report.healthy else 1
+
+
+def _add_grade_arguments(parser: ArgumentParser) -> None:
+    from labkit.grading import cli as grading
+
+    grading.add_arguments(parser)
+
+
+def _grade(arguments: Namespace) -> int:
+    from labkit.grading import cli as grading
+
+    return grading.run(arguments)
+
+
+def _add_lab_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("notebook", nargs="?", type=Path, default=FIRST_LESSON, help="what to open (default: 00_start)")
+    parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
+    parser.add_argument("--port", type=int, default=8888, help="first port to try (default: 8888)")
+
+
+def _lab(arguments: Namespace) -> int:
+    """Become JupyterLab; where the system cannot replace a process (Windows), start it and wait."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        print(_how_to_get("lab", "jupyterlab"), file=sys.stderr)
+        return 2
+    if not arguments.notebook.is_file():
+        print(f"There is no notebook at {arguments.notebook}. Run labkit from a checkout of the lab.", file=sys.stderr)
+        return 2
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
+    notebook = arguments.notebook.resolve()
+    flags = lab_flags(notebook, is_root, browser, arguments.port)
+    command = [sys.executable, "-m", "jupyterlab", *flags, str(notebook)]
+    if not browser:
+        print("No browser is opened from here: open the address that JupyterLab prints below.", flush=True)
+    if os.name != "nt":
+        os.execv(command[0], command)
+    return subprocess.call(command)
+
+
+def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:
+    """Say whether a window can be opened: not as root (browsers refuse), nor without a screen.
+
+    >>> can_open_browser(False, "linux", {"SSH_CONNECTION": "..."})
+    False
+    """
+    screen = "DISPLAY" in environment or "WAYLAND_DISPLAY" in environment
+    if is_root or (not screen and (platform == "linux" or "SSH_CONNECTION" in environment)):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
+    """Return JupyterLab's flags: files are shown from the checkout's top, so labkit's code can be read there too.
+
+    >>> lab_flags(Path("/home/me/mine.ipynb"), is_root=True, browser=False, port=8888)
+    ['--ServerApp.root_dir=/home/me', '--ServerApp.port=8888', '--allow-root', '--no-browser']
+    """
+    top = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
+    flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}"]
+    return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
+
+
+def _nothing(_: ArgumentParser) -> None:
+    """Add no arguments."""
+
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "lab": Subcommand("open JupyterLab on the first lesson, or on NOTEBOOK", _add_lab_arguments, _lab),
+    "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
+    "grade": Subcommand("grade a folder of submitted notebooks into a table", _add_grade_arguments, _grade),
+    "version": Subcommand("print the version", _nothing, _version),
+}

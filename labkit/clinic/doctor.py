@@ -1,0 +1,237 @@
+"""Is this machine ready for the lab? Each part is looked at once, and what is not well comes with what to do.
+
+Idea: a check is a function from what was measured to a Finding, so every answer, the rare ones too, can be asked for
+in a test; `examine` measures and puts the answers in a row.
+
+Invariant: `examine` always returns a report. A check that fails is a finding, never a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from labkit.clinic.findings import Finding, Report, Status
+from labkit.clinic.machine import available_memory, seconds_per_tiny_step, usable_cores
+
+GIB = 2**30
+MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
+MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
+DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course are some tens of MiB
+EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
+
+
+def examine(folder: Path | str = ".") -> Report:
+    """Look at this Python, its packages and this machine; takes about a second.
+
+    folder: where notebooks will be saved.
+
+    >>> [finding.name for finding in examine().findings][:2]
+    ['Python', 'labkit']
+    """
+    checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
+        ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
+        ("packages", lambda: packages(_requirements(), _installed)),
+        ("device", lambda: [device()]),
+        ("threads", lambda: [threads()]),
+        ("memory", lambda: [memory(available_memory())]),
+        ("widgets", lambda: [front_end(_extension_folders())]),
+        ("data", lambda: [data()]),
+        ("disk", lambda: [disk(Path(folder))]),
+    ]
+    return Report(tuple(finding for name, check in checks for finding in _guarded(name, check)))
+
+
+def _guarded(name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Run a check; where it fails, say so as a finding."""
+    try:
+        return list(check())
+    except Exception as error:
+        what = f"could not be looked at: {type(error).__name__}: {error}"
+        return [Finding(name, Status.BAD, what, "run `make setup`; where this stays, show this line to your teacher")]
+
+
+def python(version: tuple[int, ...], executable: str) -> Finding:
+    """Judge the version of Python that runs this.
+
+    >>> python((3, 10, 4), "/usr/bin/python3").status
+    <Status.BAD: 'bad'>
+    """
+    what = f"{'.'.join(map(str, version))} ({executable})"
+    if version[:2] < (3, 11):
+        return Finding("Python", Status.BAD, what, "install Python 3.11, 3.12 or 3.13, then `make clean lab`")
+    if version[:2] > (3, 13):
+        return Finding("Python", Status.WARN, what, "the lab is tested with 3.11 to 3.13; use one of those")
+    return Finding("Python", Status.OK, what)
+
+
+def packages(requirements: dict[str, str] | None, installed: Callable[[str], str | None]) -> Iterable[Finding]:
+    """Judge labkit and each package it needs.
+
+    requirements  package -> lowest version that would do; None where labkit itself is not installed
+    installed     tells a package's version, or None where it is not there
+
+    >>> [str(f.status) for f in packages({"numpy": "2"}, {"labkit": "0.1", "numpy": "1.26.4"}.get)]
+    ['ok', 'bad']
+    """
+    if requirements is None:
+        remedy = "in the checkout: `make setup`, or `pip install -e .` in an environment that has torch already"
+        yield Finding("labkit", Status.BAD, "is not installed in this Python", remedy)
+        return
+    yield Finding("labkit", Status.OK, installed("labkit") or "")
+    for name, lowest in requirements.items():
+        version = installed(name)
+        if version is None:
+            yield Finding(name, Status.BAD, "is not installed", "`make setup`, or `pip install -e .` in the checkout")
+        elif _numbers(version) < _numbers(lowest):
+            yield Finding(name, Status.BAD, f"{version} is too old", f"`pip install -U '{name}>={lowest}'`")
+        else:
+            yield Finding(name, Status.OK, version)
+
+
+def _requirements() -> dict[str, str] | None:
+    """Return what labkit's own metadata asks for: package -> lowest version."""
+    try:
+        asked = importlib.metadata.requires("labkit") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)$", line) for line in asked)
+    return {match[1]: match[2] for match in found if match}
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: 2.13.0+cpu -> (2, 13, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def device() -> Finding:
+    """Say what training runs on, and whether a GPU is there that torch cannot use."""
+    import torch
+
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        cores = "has FP16 Tensor Cores" if properties.major >= 7 else "has no Tensor Cores (those came with 7.0)"
+        what = f"{properties.name}, {properties.total_memory / GIB:.0f} GiB, compute capability {properties.major}."
+        return Finding("device", Status.OK, f"{what}{properties.minor}, {cores}")
+    what = "CPU; every lesson works, with FP16 rounding exact to the bit. Speed-ups are shown from recorded runs"
+    if shutil.which("nvidia-smi"):
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot reach the driver"
+        remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"
+        return Finding("device", Status.WARN, f"CPU; an NVIDIA driver is here, but {why}", remedy)
+    return Finding("device", Status.OK, what)
+
+
+def threads() -> Finding:
+    """Measure a tiny training step on one thread and on all that torch would use."""
+    import torch
+
+    several = torch.get_num_threads()
+    seconds = {count: seconds_per_tiny_step(count) for count in sorted({1, several})}
+    return judge_threads(usable_cores(), seconds)
+
+
+def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
+    """Judge torch's thread count from the seconds one tiny step took on 1 and on that many threads.
+
+    >>> judge_threads(2, {1: 0.010, 2: 0.180}).what
+    '2 cores; a tiny step takes 10.0 ms on 1 thread, 180.0 ms on 2 (18 times as long). Tiny training runs on one thread'
+    """
+    several = max(seconds)
+    what = f"{cores} cores; " if cores > 1 else "1 core; "
+    what += f"a tiny step takes {seconds[1] * 1e3:.1f} ms on 1 thread"
+    if several > 1:
+        what += f", {seconds[several] * 1e3:.1f} ms on {several} ({seconds[several] / seconds[1]:.2g} times as long)"
+    what += ". Tiny training runs on one thread"
+    if several > cores:
+        remedy = f"torch starts {several} threads; before Python starts, set OMP_NUM_THREADS={cores}"
+        return Finding("threads", Status.WARN, what, remedy)
+    if several > 1 and seconds[several] < seconds[1] / 2:
+        return Finding("threads", Status.OK, what, f"more threads pay here: set LABKIT_THREADS={several} if you like")
+    return Finding("threads", Status.OK, what)
+
+
+def memory(available: int | None) -> Finding:
+    """Judge the bytes of memory that a new program could have.
+
+    >>> memory(3 * 2**30).what
+    '3.0 GiB available'
+    """
+    if available is None:
+        return Finding("memory", Status.WARN, "this system does not say how much", "have about 2 GiB free")
+    what = f"{available / GIB:.1f} GiB available"
+    if available < MEMORY_NEEDED:
+        return Finding("memory", Status.BAD, what, "close other programs and idle kernels: the lab needs about 1 GiB")
+    if available < MEMORY_COMFORT:
+        return Finding("memory", Status.WARN, what, "enough for one notebook; shut its kernel down before the next")
+    return Finding("memory", Status.OK, what)
+
+
+def _extension_folders() -> list[Path]:
+    """Return where JupyterLab looks for front-end extensions, nearest first."""
+    try:
+        from jupyter_core.paths import jupyter_path
+    except ImportError:
+        return [Path(sys.prefix, "share", "jupyter", "labextensions")]
+    return [Path(path) for path in jupyter_path("labextensions")]
+
+
+def front_end(folders: list[Path]) -> Finding:
+    """Judge whether the parts of the widgets that run in the browser are installed.
+
+    Does not say whether they answer: the JupyterLab that shows the page may run from another environment.
+    """
+    versions, missing = [], []
+    for extension, package in EXTENSIONS.items():
+        found = [file for folder in folders if (file := folder / extension / "package.json").is_file()]
+        if found:
+            versions.append(f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}")
+        else:
+            missing.append(package)
+    if missing:
+        remedy = f"`pip install --force-reinstall --no-deps {' '.join(missing)}`, then restart JupyterLab"
+        return Finding("widgets", Status.BAD, f"no front end for {' or '.join(missing)} in {sys.prefix}", remedy)
+    return Finding("widgets", Status.OK, f"front ends installed: {', '.join(versions)}")
+
+
+def data() -> Finding:
+    """Judge whether the data that travels with the lab can be read."""
+    from labkit.train import data_folder, single_digits
+
+    try:
+        digits = single_digits()
+        for file in sorted(path for path in data_folder().rglob("*") if path.is_file()):
+            with file.open("rb") as opened:
+                opened.read(1)
+    except (OSError, KeyError, ValueError) as error:
+        return Finding("data", Status.BAD, str(error), "in the checkout: `git checkout -- data` brings the files back")
+    count = len(digits.train_inputs) + len(digits.test_inputs)
+    return Finding("data", Status.OK, f"{count:,} digits read from {data_folder()}")
+
+
+def disk(folder: Path) -> Finding:
+    """Judge whether notebooks can be saved in a folder."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"written by labkit doctor")
+    except OSError as error:
+        remedy = "copy the lab to a folder of your own and start JupyterLab there"
+        return Finding("disk", Status.BAD, f"{folder.resolve()} cannot be written: {error.strerror}", remedy)
+    free = shutil.disk_usage(folder).free
+    what = f"{folder.resolve()} can be written, {free / GIB:.1f} GiB free"
+    if free < DISK_COMFORT:
+        return Finding("disk", Status.WARN, what, "free some space, or notebooks may not be saved")
+    return Finding("disk", Status.OK, what)

@@ -1,0 +1,130 @@
+"""How is an examination told? As findings: what was looked at, how it is, what was seen, and what to do.
+
+Idea: examining and telling are apart. An examination returns a Report, a value; the same value prints in a terminal,
+shows as a table in a notebook and decides an exit status.
+
+Invariant: whatever is not well has a remedy. A red line without one cannot be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+
+
+class Status(StrEnum):
+    """How something is; each value is the word that is shown, so that no meaning hangs on colour alone."""
+
+    OK = "ok"
+    WARN = "warn"
+    BAD = "bad"
+
+
+# JupyterLab's theme variables, each with a fallback for hosts that have none. (Docs: JupyterLab, CSS patterns.)
+COLOURS = {
+    Status.OK: "var(--jp-success-color1, #388e3c)",
+    Status.WARN: "var(--jp-warn-color1, #f57c00)",
+    Status.BAD: "var(--jp-error-color1, #d32f2f)",
+}
+SIGNS = {Status.OK: "✓", Status.WARN: "!", Status.BAD: "✗"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    name    what was looked at, in a word or two
+    status  ok, warn (the lab works, but something is less than it could be) or bad (something will not work)
+    what    what was seen, with numbers and versions
+    remedy  what to do about it; empty only where nothing has to be done
+
+    Raises:
+        ValueError: the status is not ok and there is no remedy.
+
+    >>> Finding("disk", Status.BAD, "full")
+    Traceback (most recent call last):
+    ...
+    ValueError: the finding 'disk' is bad but says no remedy; say what the reader should do
+    """
+
+    name: str
+    status: Status
+    what: str
+    remedy: str = ""
+
+    def __post_init__(self) -> None:
+        if self.status is not Status.OK and not self.remedy:
+            raise ValueError(
+                f"the finding {self.name!r} is {self.status} but says no remedy; say what the reader should do"
+            )
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything an examination found, in the order it was looked at.
+
+    Shows itself: as text when printed, as a table in a notebook.
+
+    >>> print(Report((Finding("disk", Status.OK, "20 GiB free"),)))
+    ✓ ok    disk  20 GiB free
+    All 1 well.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is bad; warnings do not stop the lab."""
+        return not any(self.of(Status.BAD))
+
+    def of(self, status: Status) -> Iterator[Finding]:
+        """Yield the findings with this status."""
+        return (finding for finding in self.findings if finding.status is status)
+
+    @property
+    def summary(self) -> str:
+        """One sentence that counts."""
+        bad, warned = len(list(self.of(Status.BAD))), len(list(self.of(Status.WARN)))
+        if not bad and not warned:
+            return f"All {len(self.findings)} well."
+        if not bad:
+            return f"The lab works. To look at when you like: {warned} of {len(self.findings)}."
+        return f"To do before the lab works: {bad} of {len(self.findings)}, marked {SIGNS[Status.BAD]} bad."
+
+    def __str__(self) -> str:
+        return render_text(self)
+
+    def _repr_html_(self) -> str:
+        return render_html(self)
+
+
+def render_text(report: Report) -> str:
+    """Return the report as lines of text, each remedy under its finding."""
+    width = max((len(finding.name) for finding in report.findings), default=0)
+    lines = []
+    for finding in report.findings:
+        lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.what}")
+        if finding.remedy:
+            lines.append(f"{'':8}{'':{width}}  -> {finding.remedy}")
+    return "\n".join([*lines, report.summary])
+
+
+def render_html(report: Report) -> str:
+    """Return the report as an HTML table in the colours of the notebook's theme."""
+    cell = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
+    rows = []
+    for finding in report.findings:
+        remedy = f"<br><strong>What to do:</strong> {escape(finding.remedy)}" if finding.remedy else ""
+        rows.append(
+            f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
+            f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"
+            f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
+            f'<td style="{cell}">{escape(finding.what)}{remedy}</td></tr>'
+        )
+    return (
+        '<table style="color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)">'
+        f'<caption style="caption-side: bottom; text-align: left; color: inherit">{escape(report.summary)}</caption>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )

@@ -1,0 +1,122 @@
+"""What does the terminal answer? Well-asked questions get an answer, others a line that says what would do."""
+
+import os
+import subprocess
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit import cli
+from labkit.clinic import Finding, Report, Status
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_version_says_it_and_needs_no_torch():
+    program = "import sys; from labkit.cli import main; main(['version']); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first.startswith(f"labkit {labkit.__version__} ")
+    assert second == "False"
+
+
+def test_python_dash_m_is_the_same_command():
+    command = [sys.executable, "-m", "labkit", "version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"labkit {labkit.__version__} ")
+
+
+def test_without_a_command_it_lists_them(capsys):
+    assert cli.main([]) == 2
+    out = capsys.readouterr().out
+    for name, row in cli.SUBCOMMANDS.items():
+        assert name in out
+        assert row.help in out
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["docter"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "there is no command 'docter'. Did you mean 'doctor'?" in err
+
+
+@pytest.mark.parametrize(
+    ("finding", "status"),
+    [
+        (Finding("memory", Status.OK, "8.0 GiB available"), 0),
+        (Finding("memory", Status.WARN, "1.5 GiB available", "close something"), 0),
+        (Finding("memory", Status.BAD, "0.5 GiB available", "close something"), 1),
+    ],
+)
+def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys, finding, status):
+    monkeypatch.setattr("labkit.clinic.examine", lambda: Report((finding,)))
+    assert cli.main(["doctor"]) == status
+    out = capsys.readouterr().out
+    assert finding.what in out
+    assert finding.remedy in out
+
+
+def test_a_missing_package_is_answered_with_how_to_get_it(monkeypatch, capsys):
+    def needs_torch(_: ArgumentParser) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setitem(cli.SUBCOMMANDS, "doctor", cli.Subcommand("", needs_torch, lambda _: 0))
+    assert cli.main(["doctor"]) == 2
+    err = capsys.readouterr().err
+    assert "needs the package torch" in err
+    assert "make setup" in err
+
+
+def test_a_missing_module_of_our_own_is_not_hidden(monkeypatch):
+    def broken(_: ArgumentParser) -> None:
+        raise ModuleNotFoundError("No module named 'labkit.gone'", name="labkit.gone")
+
+    monkeypatch.setitem(cli.SUBCOMMANDS, "doctor", cli.Subcommand("", broken, lambda _: 0))
+    with pytest.raises(ModuleNotFoundError, match=r"labkit\.gone"):
+        cli.main(["doctor"])
+
+
+def test_lab_says_which_notebook_it_did_not_find(capsys, tmp_path):
+    missing = tmp_path / "mine.ipynb"
+    assert cli.main(["lab", str(missing)]) == 2
+    assert str(missing) in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there")
+def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
+    notebook = tmp_path / "mine.ipynb"
+    notebook.write_text("{}")
+    started = []
+    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
+    monkeypatch.setattr(subprocess, "call", lambda words: 0)
+    cli.main(["lab", "--no-browser", "--port", "9999", str(notebook)])
+    (words,) = started
+    assert words[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert {"--no-browser", "--ServerApp.port=9999", f"--ServerApp.root_dir={tmp_path}"} <= set(words)
+    assert words[-1] == str(notebook)
+
+
+def test_lab_shows_the_whole_checkout_for_a_lesson():
+    assert f"--ServerApp.root_dir={ROOT}" in cli.lab_flags(cli.FIRST_LESSON, is_root=False, browser=True, port=8888)
+
+
+@pytest.mark.parametrize(
+    ("is_root", "platform", "environment", "opens"),
+    [
+        (False, "linux", {"DISPLAY": ":0"}, True),
+        (False, "linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
+        (False, "darwin", {}, True),
+        (False, "win32", {}, True),
+        (True, "linux", {"DISPLAY": ":0"}, False),
+        (False, "linux", {}, False),
+        (False, "darwin", {"SSH_CONNECTION": "far away"}, False),
+    ],
+)
+def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch, is_root, platform, environment, opens):
+    monkeypatch.setattr("webbrowser.get", lambda: None)
+    assert cli.can_open_browser(is_root, platform, environment) is opens

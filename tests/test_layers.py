@@ -1,0 +1,190 @@
+"""Do imports run one way? The layers are the syllabus, so a lesson may use only what was already met.
+
+The rule is a table. Every import statement in labkit is read (not run) and looked up in it, also those inside
+functions; an offence is told as file:line. The first test is a worked example: a house with one wrong import.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Layer -> the layers that stand to its left, and the packages from outside it may import.
+TO_THE_LEFT: dict[str, tuple[str, ...]] = {
+    "formats": (),
+    "interop": ("formats",),
+    "gemm": ("formats", "interop"),
+    "instrument": ("formats", "interop"),
+    "amp": ("formats", "interop", "gemm", "instrument"),
+    "train": ("formats", "interop", "gemm", "instrument", "amp"),
+    "frameworks": ("formats", "interop", "gemm", "instrument", "amp", "train"),
+    "clinic": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks"),
+    "widgets": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
+    "grading": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
+    "cli": ("clinic", "grading"),
+    "__main__": ("cli",),
+    "__init__": (),
+}
+ENGINE = {"numpy", "torch"}
+FROM_OUTSIDE: dict[str, set[str]] = {
+    "formats": {"numpy"},
+    "interop": ENGINE,
+    "gemm": ENGINE,
+    "instrument": ENGINE,
+    "amp": ENGINE,
+    "train": ENGINE,
+    "frameworks": ENGINE,
+    "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
+    "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
+    "grading": ENGINE | {"nbformat", "IPython"},
+    "cli": set(),
+    "__main__": set(),
+    "__init__": set(),
+}
+LAYERS = set(TO_THE_LEFT) - {"cli", "__main__", "__init__"}
+
+
+def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:
+    """Yield (line, module, name) for each import in a file, relative ones resolved; name is "" for `import module`."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name, "") for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+                origin = ".".join([*base, *([module] if module else [])])
+                yield from ((node.lineno, origin, alias.name) for alias in names)
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=module), *_]):
+                if called in ("import_module", "__import__"):
+                    yield node.lineno, module, ""
+
+
+def layer_offences(root: Path) -> list[str]:
+    """Return every import in root/labkit that the table does not allow, as "file:line: why"."""
+    offences = []
+    for file in sorted((root / "labkit").rglob("*.py")):
+        path = file.relative_to(root)
+        layer = Path(path.parts[1]).stem
+        if layer not in TO_THE_LEFT:
+            offences.append(f"{path}:1: {layer} is no layer of the house; give it a place in the table of this test")
+            continue
+        for line, module, name in imports(file, ".".join(path.parts[:-1])):
+            why = _why_not(layer, module, name)
+            if why:
+                offences.append(f"{path}:{line}: {why}")
+    return offences
+
+
+def _why_not(layer: str, module: str, name: str) -> str:
+    top, *below = module.split(".")
+    if top in sys.stdlib_module_names:
+        return ""
+    if top != "labkit":
+        return "" if top in FROM_OUTSIDE[layer] else f"{layer} must not import {top}"
+    target = below[0] if below else name
+    if not target or target in (layer, "__version__") or target in TO_THE_LEFT[layer]:
+        return ""
+    return f"{layer} must not import labkit.{target}, which does not stand to its left"
+
+
+def notebook_offences(root: Path) -> list[str]:
+    """Return imports in root/notebooks/source that go deeper than a layer, or take everything with `*`."""
+    offences = []
+    for file in sorted((root / "notebooks" / "source").glob("*.py")):
+        for line, module, name in imports(file, ""):
+            place = f"{file.relative_to(root)}:{line}"
+            top, *below = module.split(".")
+            if top == "labkit" and (len(below) != 1 or below[0] not in LAYERS):
+                offences.append(f"{place}: a notebook imports from labkit.<layer>, not from {module}")
+            if name == "*":
+                offences.append(f"{place}: a notebook names what it imports, never *")
+    return offences
+
+
+def plant(root: Path, path: str, source: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(source, encoding="utf-8")
+
+
+def test_worked_example_of_a_house_with_one_wrong_import(tmp_path):
+    plant(tmp_path, "labkit/formats/format.py", '"""Numbers."""\nimport numpy as np\n')
+    plant(tmp_path, "labkit/gemm/product.py", "import torch\nfrom labkit.formats import FP16\n")
+    assert layer_offences(tmp_path) == []
+
+    plant(tmp_path, "labkit/gemm/looks.py", "import torch\n\nfrom labkit.instrument import fate\n")
+    assert layer_offences(tmp_path) == [
+        "labkit/gemm/looks.py:3: gemm must not import labkit.instrument, which does not stand to its left"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "line"),
+    [
+        ("labkit/formats/format.py", "import torch", 1),
+        ("labkit/formats/format.py", "from labkit import interop", 1),
+        ("labkit/interop.py", "\nfrom labkit.gemm import matmul", 2),
+        ("labkit/instrument/fate.py", "import labkit.gemm.blocks", 1),
+        ("labkit/instrument/fate.py", "from ..gemm import blocks", 1),
+        ("labkit/instrument/deep/fate.py", "from ... import gemm", 1),
+        ("labkit/amp/scaler.py", "def late():\n    from labkit.train import train", 2),
+        ("labkit/train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
+        ("labkit/train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
+        ("labkit/clinic/doctor.py", "import ipywidgets", 1),
+        ("labkit/clinic/doctor.py", "from anywidget import AnyWidget", 1),
+        ("labkit/grading/judge.py", "from labkit.widgets import pulse", 1),
+        ("labkit/widgets/live.py", "from labkit.grading import check", 1),
+        ("labkit/formats/oracle.py", "import ml_dtypes", 1),
+        ("labkit/__init__.py", "from labkit.formats import FP16", 1),
+        ("labkit/helpers.py", "", 1),
+    ],
+)
+def test_each_wrong_import_is_told_with_its_line(tmp_path, path, source, line):
+    plant(tmp_path, path, source)
+    (offence,) = layer_offences(tmp_path)
+    assert offence.startswith(f"{path}:{line}: ")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from labkit.amp.scaler import advance",
+        "from labkit import amp",
+        "import labkit",
+        "from labkit.amp import *",
+        "from labkit.cli import main",
+    ],
+)
+def test_each_wrong_import_in_a_notebook_is_told(tmp_path, source):
+    plant(tmp_path, "notebooks/source/01_numbers.py", f"# %%\nfrom labkit.amp import advance\n{source}\n")
+    (offence,) = notebook_offences(tmp_path)
+    assert offence.startswith("notebooks/source/01_numbers.py:3: ")
+
+
+def test_the_house_keeps_its_layers():
+    offences = layer_offences(ROOT)
+    assert not offences, "\n".join(["imports that run against the layers:", *offences])
+
+
+def test_notebooks_import_from_layers_only():
+    offences = notebook_offences(ROOT)
+    assert not offences, "\n".join(["imports a lesson should not have:", *offences])
+
+
+def test_the_engine_loads_nothing_that_draws():
+    program = (
+        "import sys, labkit.amp\n"
+        "print([name for name in ('ipywidgets', 'anywidget', 'matplotlib', 'IPython') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_formats_load_no_torch():
+    program = "import sys, labkit.formats\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("False", "")
