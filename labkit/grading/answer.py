@@ -1,0 +1,76 @@
+"""What does the learner's function say?
+
+Idea: call it once per case, on copies of the arguments, and write down whatever happens: a value, or the reason why there
+is none (not a function, wrong number of arguments, an exception with the line that raised it).
+
+Invariant: nothing that the learner's code does, short of ending the process or being interrupted, leaves `ask` as an exception.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import traceback
+
+from labkit.grading.exercise import Case
+from labkit.grading.wire import Failure, Json, dump
+
+
+def ask(function: object, call: str, arguments: Case) -> Json:
+    """Return the answer of `function` to one case, as JSON.
+
+    call   how the function should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
+
+    >>> ask(lambda x: x + 1, "successor(x)", (1,))
+    ['int', '2']
+    >>> ask(5, "successor(x)", (1,))[:2]
+    ['failure', 'call']
+    """
+    problem = _why_not_callable(function, call, arguments)
+    if problem:
+        return dump(Failure("call", problem))
+    try:
+        return dump(function(*copy.deepcopy(arguments)))  # type: ignore[operator]
+    except KeyboardInterrupt:
+        raise
+    except NotImplementedError as error:
+        return dump(Failure("unsolved", f"not solved yet: {last_line(error)}"))
+    except BaseException as error:  # sys.exit is an answer too
+        return dump(Failure("error", f"it stopped with {last_line(error)}", where(error, _file_of(function))))
+
+
+def last_line(error: BaseException) -> str:
+    """Return "KeyError: 'scale'", even for an exception whose own `__str__` fails."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = ""
+    if isinstance(error, SystemExit):
+        return f"sys.exit({text})"
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+
+
+def where(error: BaseException, filename: str) -> str:
+    """Return the last line of this file that led to the error: "line 4: return scale / 0"; "" if there is none."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == filename]
+    return f"line {frames[-1].lineno}: {frames[-1].line}".rstrip(": ") if frames else ""
+
+
+def _file_of(function: object) -> str:
+    return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
+
+
+def _why_not_callable(function: object, call: str, arguments: Case) -> str:
+    if not callable(function):
+        return f"this is not a function but a {type(function).__name__}: pass the function itself, without parentheses"
+    try:
+        signature = inspect.signature(function)
+    except Exception:  # a builtin without one, or an object that fakes one: the call itself will tell
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        return f"it is called as {call}, but yours takes {signature}: {error}"
+    return ""

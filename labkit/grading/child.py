@@ -1,0 +1,114 @@
+"""What does the learner's code answer, when it is run where it can do no harm to the marks?
+
+This is the program of the grading process (`python -m labkit.grading.child`). It reads requests, one line of JSON each, from
+standard input, and writes one line of JSON per request: the answers of the learner's function to every case, as
+labkit.grading.wire writes them. It knows no points, and it decides nothing: what is right is decided by the process that
+started it, which never runs a learner's code.
+
+Its standard output is put aside under another descriptor before any of the learner's code runs, and descriptors 0, 1 and 2
+then lead nowhere, so prints of any size are lost and cannot be taken for answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from labkit.grading.answer import ask, last_line, where
+from labkit.grading.exercise import Case, Exercise
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.judge import cases_of, checks_of
+from labkit.grading.wire import Json
+
+READY = "ready"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, with its calls already made, before any of the learner's code has run."""
+
+    exercise: Exercise
+    program: list[str]
+    cases: list[list[Case]]
+
+
+def main() -> None:
+    """Answer the requests on standard input: {"exercise": id, "program": [source, ...], "seed": n, "memory": bytes}."""
+    requests = [json.loads(line) for line in sys.stdin]
+    torch.set_num_threads(1)
+    questions = [_question(request) for request in requests]
+    channel = os.fdopen(os.dup(1), "w", encoding="ascii")
+    channel.write(READY + "\n")
+    channel.flush()
+    _close_the_doors()
+    _limit_memory(max((request["memory"] for request in requests), default=0))
+    for question in questions:
+        channel.write(json.dumps(answer(question)) + "\n")
+        channel.flush()
+    os._exit(0)  # threads and exit handlers that a learner left behind do not keep us
+
+
+def _question(request: dict[str, Any]) -> Question:
+    exercise = EXERCISES[request["exercise"]]
+    cases = [cases_of(exercise, check, request["seed"]) for check in checks_of(exercise, complete=True)]
+    return Question(exercise, request["program"], cases)
+
+
+def answer(question: Question) -> dict[str, Any]:
+    """Return {"exercise": id, "note": what went wrong before the first call, or "", "answers": answers[check][case]}."""
+    exercise = question.exercise
+    namespace: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **exercise.provides}
+    *definitions, own = question.program
+    for i, source in enumerate(definitions):
+        _run(source, f"<another cell, {i}>", namespace)
+    problem = _run(own, f"<exercise {exercise.id}>", namespace)
+    function = namespace.get(exercise.entry)
+    if function is None:
+        why = problem or f"its cell no longer defines {exercise.call}"
+        return {"exercise": exercise.id, "note": why, "answers": []}
+    return {"exercise": exercise.id, "note": "", "answers": _answers(question, function)}
+
+
+def _answers(question: Question, function: object) -> list[list[Json]]:
+    return [[ask(function, question.exercise.call, case) for case in cases] for cases in question.cases]
+
+
+def _run(source: str, name: str, namespace: dict[str, object]) -> str:
+    """Run a cell; return what stopped it, or ""."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    try:
+        code = compile(source, name, "exec")
+        exec(code, namespace)
+    except BaseException as error:  # also sys.exit and KeyboardInterrupt: the process goes on
+        at = where(error, name)
+        return f"its cell stopped with {last_line(error)}" + (f" ({at})" if at else "")
+    return ""
+
+
+def _close_the_doors() -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def _limit_memory(allowance: int) -> None:
+    """Let the process have `allowance` bytes more than it has now, and write no large files, where the system can do so."""
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (allowance, allowance))
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            now = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + allowance, now + allowance))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Where do two answers part, and how is that said to a person?
+
+Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence: they
+are equal. Both values come off the wire (labkit.grading.wire), so no code of a learner's runs in here.
+
+Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0) and tuple
+for list are forgiven. NaN equals NaN, and -0 equals 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from labkit.grading.wire import Failure, Record, Stranger
+
+SHOWN = 6
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NAMES = {
+    torch.float16: "FP16", torch.bfloat16: "BF16", torch.float32: "FP32", torch.float64: "FP64",
+    torch.float8_e4m3fn: "E4M3", torch.float8_e5m2: "E5M2",
+}  # fmt: skip
+
+
+def difference(expected: object, got: object, ulps: int = 0) -> str | None:
+    """Return where `got` first parts from `expected`, as a sentence; None if it does not.
+
+    ulps   how many representable values a float may lie away, counted in its own format
+
+    >>> difference([1.0, 2.0], (1, 2))
+    >>> difference(Record("ScalerState", {"scale": 8.0}), Record("ScalerState", {"scale": 16.0}))
+    '.scale: expected 8, got 16'
+    >>> difference(1.0, None)
+    'it returned None: did you forget `return`?'
+    """
+    if got is None and expected is not None:
+        return "it returned None: did you forget `return`?"
+    if isinstance(got, Failure):
+        return f"{got.message}\n{got.where}".strip()
+    return _part(expected, got, ulps, "")
+
+
+def show(value: object) -> str:
+    """Return a value from the wire as a person reads it.
+
+    >>> show(Record("ScalerState", {"scale": 65536.0, "growth_tracker": 3}))
+    'ScalerState(scale=65536, growth_tracker=3)'
+    >>> show(torch.tensor([2.0**-24, 0.1], dtype=torch.float16))
+    'FP16 tensor [2]: 2^-24 (5.96e-08), 0.09998'
+    """
+    match value:
+        case bool() | None | str():
+            return repr(value)
+        case int() | float():
+            return show_number(value)
+        case torch.Tensor() | np.ndarray():
+            return _show_elements(value)
+        case list() | tuple():
+            inside = ", ".join(show(item) for item in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+            return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+        case dict():
+            return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"
+        case Record(name, fields):
+            return f"{name}({', '.join(f'{key}={show(item)}' for key, item in fields.items())})"
+        case Stranger(what):
+            return what
+        case Failure():
+            return "nothing: the call failed"
+    raise TypeError(f"show takes what `load` returns; it was given a {type(value).__name__}")
+
+
+def show_number(value: float, digits: int = 6) -> str:
+    """Return a number in at most `digits` digits; a far power of two also as such.
+
+    >>> show_number(2.0**-24), show_number(1e-9), show_number(65536.0), show_number(float("inf"))
+    ('2^-24 (5.96e-08)', '1e-09', '65536', 'inf')
+    """
+    if isinstance(value, int):
+        return str(value)
+    significand, exponent = math.frexp(abs(value))
+    if significand == 0.5 and not -6 <= exponent <= 20:
+        return f"{'-' if value < 0 else ''}2^{exponent - 1} ({abs(value):.3g})"
+    return f"{value:.{digits}g}"
+
+
+def bits(value: float) -> str:
+    """Return the 16 bits of an FP16 number as sign, exponent and significand.
+
+    >>> bits(2.0**-24)
+    'S 0  E 00000  F 0000000001'
+    """
+    code = f"{np.float16(value).view(np.uint16):016b}"
+    return f"S {code[0]}  E {code[1:6]}  F {code[6:]}"
+
+
+def _part(expected: object, got: object, ulps: int, at: str) -> str | None:
+    if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
+        return _part_elements(expected, got, ulps, at)
+    if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
+        return _part_elements(torch.from_numpy(expected), torch.from_numpy(got), ulps, at)
+    if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
+        return _part_sequences(expected, got, ulps, at)
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return _part_fields(expected, got, ulps, at, "[{!r}]")
+    if isinstance(expected, Record) and isinstance(got, Record) and expected.name == got.name:
+        return _part_fields(expected.fields, got.fields, ulps, at, ".{}")
+    if _is_number(expected) and _is_number(got):
+        return _part_numbers(cast(float, expected), cast(float, got), ulps, at)
+    if type(expected) is type(got) and not isinstance(expected, (Record, Stranger, Failure)):
+        return None if expected == got else _sentence(at, show(expected), show(got))
+    return _sentence(at, f"{_kind(expected)}", _kind(got))
+
+
+def _part_sequences(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
+    if len(expected) != len(got):
+        return _sentence(at, f"{len(expected)} items", f"{len(got)}")
+    places = (_part(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
+    return next((place for place in places if place is not None), None)
+
+
+def _part_fields(
+    expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str
+) -> str | None:
+    if expected.keys() != got.keys():
+        return _sentence(at, f"the keys {sorted(map(str, expected))}", f"{sorted(map(str, got))}")
+    places = (_part(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
+    return next((place for place in places if place is not None), None)
+
+
+def _part_numbers(expected: float, got: float, ulps: int, at: str) -> str | None:
+    if expected == got or (expected != expected and got != got):
+        return None
+    if math.isfinite(expected) and math.isfinite(got) and abs(expected - got) <= ulps * math.ulp(expected):
+        return None
+    return _sentence(at, *_apart(expected, got))
+
+
+def _part_elements(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: str) -> str | None:
+    if expected.dtype != got.dtype:
+        return _sentence(at, f"a tensor in {_name(expected)}", f"one in {_name(got)}")
+    if expected.shape != got.shape:
+        return _sentence(at, f"the shape {list(expected.shape)}", f"{list(got.shape)}")
+    wrong = (~_near(expected, got, ulps)).reshape(-1).nonzero()
+    if len(wrong) == 0:
+        return None
+    first = int(wrong[0])
+    index = ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape)) if expected.dim() else ""
+    a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
+    return _sentence(f"{at}[{index}]" if index else at, *_apart(a, b)) + _in_bits(expected.dtype, a, b)
+
+
+def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
+    """Return what the bits add: both numbers in FP16, or that `got` is what FP16 leaves of an FP32 number."""
+    if dtype is torch.float16:
+        return f"\nexpected  {bits(expected)}\ngot       {bits(got)}"
+    if dtype is torch.float32 and abs(expected) < 65520 and float(np.float16(expected)) == got:
+        return f"\nwhat you got is what FP16 leaves of it: {bits(got)}"
+    return ""
+
+
+def _near(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.Tensor:
+    """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` representable values apart."""
+    if not expected.dtype.is_floating_point:
+        return expected == got
+    wide_expected, wide_got = expected.double(), got.double()
+    equal = (wide_expected == wide_got) | (wide_expected.isnan() & wide_got.isnan())
+    finite = wide_expected.isfinite() & wide_got.isfinite()
+    return equal | (finite & ((_rank(expected) - _rank(got)).abs() <= ulps))
+
+
+def _rank(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the place of each float among all floats of its format: neighbours differ by 1, both zeros are 0."""
+    integer = _INTEGERS[tensor.element_size()]
+    code = tensor.contiguous().view(integer).long()
+    magnitude = code & torch.iinfo(integer).max
+    return torch.where(code < 0, -magnitude, magnitude)
+
+
+def _apart(expected: float, got: float) -> tuple[str, str]:
+    """Return both numbers with as many digits as it takes to tell them apart."""
+    pairs = ((show_number(expected, digits), show_number(got, digits)) for digits in (6, 9, 17))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
+
+
+def _sentence(at: str, expected: str, got: str) -> str:
+    return f"{at}: expected {expected}, got {got}" if at else f"expected {expected}, got {got}"
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def _kind(value: object) -> str:
+    """Return what a value is, for a sentence about a wrong type."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor in {_name(value)}"
+    if isinstance(value, Record):
+        return f"a {value.name}"
+    if isinstance(value, (bool, str, Stranger)) or value is None:
+        return show(value)
+    return f"a {type(value).__name__} ({show(value)})"
+
+
+def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
+    if isinstance(elements, torch.Tensor):
+        return _NAMES.get(elements.dtype, str(elements.dtype).removeprefix("torch."))
+    return str(elements.dtype)
+
+
+def _show_elements(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:
+    kind = "tensor" if isinstance(elements, torch.Tensor) else "array"
+    flat = elements.reshape(-1)
+    digits = 4 if "16" in str(elements.dtype) else 6
+    inside = ", ".join(show_number(item, digits) for item in flat[:SHOWN].tolist())
+    shape = ", ".join(str(length) for length in elements.shape)
+    return f"{_name(elements)} {kind} [{shape}]: {inside}" + (", ..." if len(flat) > SHOWN else "")

@@ -1,0 +1,127 @@
+"""How is a learner told?
+
+Idea: one grade, three ways to say it: a table for the notebook, plain text for a terminal, one line for the teacher's list.
+All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
+
+Invariant: no sentence here claims more than was checked. While hidden checks are left, it says so.
+"""
+
+from __future__ import annotations
+
+import html as escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from labkit.grading.exercise import CounterExample, Exercise, Grade, Verdict
+
+_STYLE = (
+    "font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);"
+    "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
+    "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
+)
+_PASS = "color:var(--jp-success-color0,#1b7a36);font-weight:600;white-space:nowrap;padding-right:1em"
+_FAIL = "color:var(--jp-error-color0,#b3261e);font-weight:600;white-space:nowrap;padding-right:1em"
+_CODE = (
+    "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);white-space:pre-wrap;"
+    "text-align:left;padding:0 1em 0 0"
+)
+
+
+def heading(exercise: Exercise) -> str:
+    """Return "Dynamic scaling  ●●○  10 min": difficulty in dots, 1 to 3."""
+    dots = "●" * exercise.difficulty + "○" * (3 - exercise.difficulty)
+    return f"{exercise.title}  {dots}  {exercise.minutes} min"
+
+
+def summary(grade: Grade) -> str:
+    """Return how far this grade goes, and what is still to come."""
+    passed, total = sum(verdict.passed for verdict in grade.verdicts), len(grade.verdicts)
+    points = f"{grade.points} of {grade.out_of} points"
+    if grade.unsolved:
+        return f"Not solved yet: 0 of {grade.out_of} points. Replace the line that raises NotImplementedError."
+    if not total:
+        return f"{points}. {grade.note}"
+    if grade.complete:
+        return f"{passed} of {total} checks pass: {points}." + (f" {grade.note}" if grade.note else "")
+    left = grade.out_of - sum(verdict.check.points for verdict in grade.verdicts)
+    return f"{passed} of {total} visible checks pass: {points} so far; more run at grading, for the other {left}."
+
+
+def reason(grade: Grade) -> str:
+    """Return one line that says why it is this many points."""
+    if grade.unsolved:
+        return "unsolved: the starter is still in place"
+    if not grade.verdicts:
+        return grade.note
+    failed = [verdict for verdict in grade.verdicts if not verdict.passed]
+    parts = [f"{len(grade.verdicts) - len(failed)} of {len(grade.verdicts)} checks pass"]
+    if failed:
+        parts.append("failed: " + ", ".join(verdict.check.name for verdict in failed))
+    if grade.mistake:
+        parts.append(f"known mistake: {grade.mistake.name}")
+    elif failed and failed[0].counter_example:
+        parts.append("first: " + " ".join(failed[0].counter_example.difference.split()))
+    return "; ".join(parts + ([grade.note] if grade.note else []))
+
+
+def text(grade: Grade) -> str:
+    """Return the grade as plain text, one line per check and one block for each counter-example."""
+    lines = [heading(grade.exercise)]
+    for verdict in () if grade.unsolved else grade.verdicts:
+        lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({_points(verdict)})")
+        if verdict.counter_example:
+            rows = _rows(verdict.counter_example)
+            width = max(len(name) for name, _ in rows)
+            lines += [f"      {name:<{width}}  {value}" for name, value in rows]
+    if grade.mistake:
+        lines.append(f"  ! A known mistake, {grade.mistake.name}: {grade.mistake.sentence}")
+    return "\n".join([*lines, "  " + summary(grade)])
+
+
+def html(grade: Grade) -> str:
+    """Return the grade as HTML that follows the notebook's theme. All that the learner's code said is escaped."""
+    title = escape.escape(heading(grade.exercise))
+    rows = "" if grade.unsolved else "".join(_html_row(verdict) for verdict in grade.verdicts)
+    table = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
+    known = ""
+    if grade.mistake:
+        name, sentence = escape.escape(grade.mistake.name), escape.escape(grade.mistake.sentence)
+        known = (
+            '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
+            f"<strong>! A known mistake, {name}:</strong> {sentence}</div>"
+        )
+    return (
+        f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{table}{known}'
+        f"<div>{escape.escape(summary(grade))}</div></section>"
+    )
+
+
+def _html_row(verdict: Verdict) -> str:
+    style = _PASS if verdict.passed else _FAIL
+    plain = 'style="background:none;text-align:left"'
+    row = (
+        f'<tr {plain}><td style="{style};text-align:left">{_mark(verdict)}</td>'
+        f'<td style="text-align:left">{escape.escape(verdict.check.name)} ({_points(verdict)})'
+    )
+    if verdict.counter_example:
+        inside = "".join(
+            f'<tr {plain}><td style="{_CODE}">{escape.escape(name)}</td><td style="{_CODE}">{escape.escape(value)}</td></tr>'
+            for name, value in _rows(verdict.counter_example)
+        )
+        row += f'<table style="border:none;margin:2px 0">{inside}</table>'
+    return row + "</td></tr>"
+
+
+def _mark(verdict: Verdict) -> str:
+    return "✓ pass" if verdict.passed else "✗ fail"
+
+
+def _points(verdict: Verdict) -> str:
+    return f"{verdict.points} of {verdict.check.points} points"
+
+
+def _rows(example: CounterExample) -> list[tuple[str, str]]:
+    """Return the counter-example as name and value: the arguments, what was expected and got, and where they part."""
+    answer = [("expected", example.expected), ("got", example.got)]
+    first, *rest = example.difference.split("\n")
+    return [*example.given, *answer, ("differs", first), *(("", line) for line in rest)]

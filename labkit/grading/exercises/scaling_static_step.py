@@ -1,0 +1,203 @@
+"""Can you take one training step with a loss scale that never moves?
+
+The point: convert to FP32 *before* unscaling, because FP16 loses the small gradients once more, and throw the step away when
+the gradient holds inf or NaN.
+
+Invariant: weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a power of
+two. The result is exact in whatever order it is written, so answers are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.amp import unscale
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+SIZE = 4
+
+
+@dataclass(frozen=True)
+class ScaledBackward:
+    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a scaled loss would.
+
+    gradient   FP32 [n], of the unscaled loss
+
+    >>> ScaledBackward(torch.tensor([2.0**-30]))(1.0), ScaledBackward(torch.tensor([2.0**-30]))(2.0**20)
+    (tensor([0.], dtype=torch.float16), tensor([0.0010], dtype=torch.float16))
+    """
+
+    gradient: Tensor
+
+    def __call__(self, scale: float) -> Tensor:
+        return (self.gradient * scale).half()
+
+
+def static_step(weight: Tensor, gradient_of: Callable[[float], Tensor], scale: float, lr: float) -> Tensor:
+    """Return the FP32 weight [n] after one step, or as it was if the gradient holds inf or NaN.
+
+    >>> static_step(torch.zeros(1), ScaledBackward(torch.tensor([2.0**-30])), scale=2.0**20, lr=0.5)
+    tensor([-4.6566e-10])
+    """
+    (gradient,), found_inf = unscale([gradient_of(scale)], scale)
+    return weight if found_inf else weight - lr * gradient
+
+
+def _whole(random: Random, low: int, high: int) -> Tensor:
+    """Return SIZE whole numbers, low <= |n| < high, of either sign, in FP32."""
+    return torch.tensor([float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(SIZE)])
+
+
+def _ordinary(random: Random) -> list[Case]:
+    """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is exact."""
+    return [
+        (
+            _whole(random, 0, 1024) / 2**10,
+            ScaledBackward(_whole(random, 65, 1024) / 2**11),
+            2.0 ** random.randrange(4, 12),
+            random.choice((0.5, 0.25, 0.125)),
+        )
+        for _ in range(4)
+    ]
+
+
+def _tiny(random: Random) -> list[Case]:
+    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, times 2^22 or more it holds them exactly."""
+    return [
+        (torch.zeros(SIZE), ScaledBackward(_whole(random, 1, 1024) / 2**36), 2.0 ** random.randrange(22, 27), 0.5)
+        for _ in range(4)
+    ]
+
+
+def _spoiled(random: Random, element: Callable[[], float]) -> list[Case]:
+    """Ordinary cases, but for one element of the gradient."""
+    cases: list[Case] = []
+    for weight, _, scale, lr in _ordinary(random):
+        gradient = _whole(random, 65, 1024) / 2**11
+        gradient[random.randrange(SIZE)] = element()
+        cases.append((weight, ScaledBackward(gradient), scale, lr))
+    return cases
+
+
+def _overflowing(random: Random) -> list[Case]:
+    """One element times the scale is beyond FP16's 65504: +inf or -inf."""
+    return _spoiled(random, lambda: random.choice((-1, 1)) * 2.0**13) + _spoiled(random, lambda: -(2.0**13))
+
+
+def _not_a_number(random: Random) -> list[Case]:
+    return _spoiled(random, lambda: float("nan"))
+
+
+def _small_steps(random: Random) -> list[Case]:
+    """Weights from 8 to 16, where FP16's spacing is 2^-7, and steps below 2^-9."""
+    return [
+        (8 + _whole(random, 1, 512).abs() / 2**6, ScaledBackward(_whole(random, 1, 64) / 2**14), 2.0**10, 0.125)
+        for _ in range(4)
+    ]
+
+
+def _step(weight: Tensor, gradient: Tensor, lr: float, skip: bool) -> Tensor:
+    return weight if skip else weight - lr * gradient
+
+
+def _bad(gradient: Tensor) -> bool:
+    return not bool(torch.isfinite(gradient).all())
+
+
+Step = Callable[[float], Tensor]
+
+
+def _forgets_to_unscale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float(), lr, _bad(scaled))
+
+
+def _unscales_in_fp16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, (scaled / scale).float(), lr, _bad(scaled))
+
+
+def _multiplies(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() * scale, lr, _bad(scaled))
+
+
+def _divides_lr_too(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, lr / scale, _bad(scaled))
+
+
+def _never_skips(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    return weight - lr * (gradient_of(scale).float() / scale)
+
+
+def _skips_on_nan_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, lr, bool(scaled.isnan().any()))
+
+
+def _skips_on_inf_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, lr, bool(scaled.isinf().any()))
+
+
+def _overlooks_minus_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, lr, bool(((scaled == torch.inf) | scaled.isnan()).any()))
+
+
+def _puts_zero_for_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    return weight - lr * torch.nan_to_num(gradient_of(scale).float() / scale, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _steps_in_fp16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return weight if _bad(scaled) else (weight.half() - (lr * scaled.float() / scale).half()).float()
+
+
+def _forgets_to_scale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    gradient = gradient_of(1.0)
+    return _step(weight, gradient.float(), lr, _bad(gradient))
+
+
+def _climbs(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, -lr, _bad(scaled))
+
+
+EXERCISE = Exercise(
+    id="scaling.static_step",
+    lesson="06_loss_scaling",
+    title="One step with a static scale",
+    entry="my_static_step",
+    difficulty=1,
+    minutes=8,
+    reference=static_step,
+    checks=(
+        Check("ordinary gradients move the weight by lr times the gradient", 2, _ordinary),
+        Check("gradients too small for FP16 arrive", 2, _tiny),
+        Check("inf skips the step", 1, _overflowing),
+        Check("NaN skips the step", 1, _not_a_number),
+        Check("steps too small for an FP16 weight arrive", 2, _small_steps, hidden=True),
+    ),
+    mistakes=(
+        Mistake("forgets to unscale", _forgets_to_unscale, "this is what forgetting to unscale gives: the step is `scale` times too long."),
+        Mistake("unscales in FP16", _unscales_in_fp16, "this is what dividing in FP16 gives: what the scale had saved underflows again. Convert to FP32 first, then divide."),
+        Mistake("multiplies by the scale again", _multiplies, "this is what multiplying by the scale once more gives. The loss was multiplied; to undo it, divide."),
+        Mistake("divides the learning rate as well", _divides_lr_too, "this is what unscaling twice gives: the gradient and the learning rate were both divided by the scale."),
+        Mistake("never skips", _never_skips, "this is what stepping with inf or NaN gives: one bad step and the weight never recovers."),
+        Mistake("skips on NaN only", _skips_on_nan_only, "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf."),
+        Mistake("skips on inf only", _skips_on_inf_only, "this is what looking for inf alone gives. Where two infs met in the backward pass there is NaN."),
+        Mistake("overlooks minus inf", _overlooks_minus_inf, "this is what comparing with +inf gives: gradients overflow downwards as well."),
+        Mistake("puts 0 for inf", _puts_zero_for_inf, "this is what replacing inf by 0 gives: the other elements still step, in a direction nobody computed. Skip the whole step."),
+        Mistake("steps in FP16", _steps_in_fp16, "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the weight in FP32."),
+        Mistake("forgets to scale", _forgets_to_scale, "this is what a scale of 1 gives: the small gradients underflow in the backward pass, and nothing brings them back."),
+        Mistake("climbs", _climbs, "this is what adding the gradient gives: the loss goes up. Subtract."),
+    ),
+    provides={"torch": torch},
+)  # fmt: skip

@@ -1,0 +1,115 @@
+"""Is the answer right, and if not, is it a mistake we know?
+
+Idea: reference, submission and every known mistake meet the same cases, made from the same seed. A check passes where the
+submission agrees with the reference; the submission *is* a mistake where it agrees with it on every case of every check.
+A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of them on a seed chosen on the day, so a
+table of the visible answers earns nothing.
+
+Invariant: `judge` runs none of the learner's code. It sees answers that came off the wire, wherever they were given.
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Iterable
+
+from labkit.grading.answer import ask
+from labkit.grading.compare import difference, show
+from labkit.grading.exercise import Case, Check, CounterExample, Exercise, Grade, Mistake, Verdict
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.wire import Failure, Json, dump, load
+
+VISIBLE_SEED = 0
+
+
+def check(exercise_id: str, function: object) -> Grade:
+    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it as a table.
+
+    >>> from labkit.amp import advance
+    >>> grade = check("scaling.advance", advance)
+    >>> all(verdict.passed for verdict in grade.verdicts), grade.complete
+    (True, False)
+
+    Raises:
+        ValueError: there is no exercise of this name.
+    """
+    exercise = find_exercise(exercise_id)
+    checks = checks_of(exercise, complete=False)
+    return judge(exercise, checks, VISIBLE_SEED, answers_of(exercise, checks, VISIBLE_SEED, function))
+
+
+def find_exercise(exercise_id: str) -> Exercise:
+    """Return the exercise of this name.
+
+    Raises:
+        ValueError: there is none; the message names the nearest.
+    """
+    if exercise_id in EXERCISES:
+        return EXERCISES[exercise_id]
+    near = difflib.get_close_matches(str(exercise_id), EXERCISES, n=1, cutoff=0.0)
+    raise ValueError(f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}")
+
+
+def checks_of(exercise: Exercise, complete: bool) -> tuple[Check, ...]:
+    """Return the visible checks, or all of them."""
+    return tuple(check for check in exercise.checks if complete or not check.hidden)
+
+
+def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
+    """Return the calls of one check; the same seed gives the same calls on every machine."""
+    return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
+
+
+def answers_of(exercise: Exercise, checks: Iterable[Check], seed: int, function: object) -> list[list[Json]]:
+    """Return what `function` says to every case of every check."""
+    return [[ask(function, exercise.call, case) for case in cases_of(exercise, check, seed)] for check in checks]
+
+
+def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: list[list[Json]], note: str = "") -> Grade:
+    """Return the grade that these answers earn: one verdict per check, in order.
+
+    answers   answers[check][case], as `answers_of` gives them
+
+    Raises:
+        ValueError: there are not as many answers as cases, or one of them cannot be read.
+    """
+    given = [[load(answer) for answer in group] for group in answers]
+    expected = _loaded(exercise, checks, seed, exercise.reference)
+    if [len(group) for group in given] != [len(group) for group in expected]:
+        raise ValueError("the number of answers is not the number of cases")
+    groups = zip(checks, expected, given, strict=True)
+    verdicts = tuple(_verdict(exercise, check, seed, right, group) for check, right, group in groups)
+    known = None if all(v.passed for v in verdicts) else _mistake(exercise, checks, seed, given)
+    return Grade(exercise, verdicts, known, len(checks) == len(exercise.checks), note)
+
+
+def _loaded(exercise: Exercise, checks: Iterable[Check], seed: int, function: object) -> list[list[object]]:
+    return [[load(answer) for answer in group] for group in answers_of(exercise, checks, seed, function)]
+
+
+def _verdict(exercise: Exercise, check: Check, seed: int, expected: list[object], given: list[object]) -> Verdict:
+    for case, right, answer in zip(cases_of(exercise, check, seed), expected, given, strict=True):
+        parting = difference(right, answer, exercise.ulps)
+        if parting is not None:
+            arguments = tuple(
+                (name, show(load(dump(argument)))) for name, argument in zip(exercise.parameters, case, strict=True)
+            )
+            unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
+            return Verdict(check, CounterExample(arguments, show(right), show(answer), parting), unsolved)
+    return Verdict(check)
+
+
+def _mistake(exercise: Exercise, checks: tuple[Check, ...], seed: int, given: list[list[object]]) -> Mistake | None:
+    """Return the first known mistake that gives the same answer to every case."""
+    for mistake in exercise.mistakes:
+        pairs = zip(_loaded(exercise, checks, seed, mistake.answer), given, strict=True)
+        if all(_same(a, b, exercise.ulps) for theirs, group in pairs for a, b in zip(theirs, group, strict=True)):
+            return mistake
+    return None
+
+
+def _same(mistaken: object, answer: object, ulps: int) -> bool:
+    if isinstance(mistaken, Failure) or isinstance(answer, Failure):
+        return isinstance(mistaken, Failure) and isinstance(answer, Failure) and mistaken.message == answer.message
+    return difference(mistaken, answer, ulps) is None

@@ -1,0 +1,210 @@
+"""How can an answer be compared without trusting the object that was returned?
+
+Idea: what a learner's function returns is never compared itself. It is written down as plain JSON (`dump`) and read back
+(`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Record`s made by this module.
+An object whose `__eq__` always says True leaves nothing of itself on the wire. The notebook and the grading process use
+the same wire, so an answer means the same in both.
+
+Invariant: `load` builds nothing but the types named here, whatever text it is given; anything else is a ValueError.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+import torch
+
+Json: TypeAlias = list[Any]
+
+MAX_ITEMS = 1 << 20
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2,
+        torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a labkit dataclass leaves on the wire: its name and its fields."""
+
+    name: str
+    fields: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """What a value of any other type leaves on the wire: what it was. It equals nothing that is asked for."""
+
+    what: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a call that returned nothing leaves on the wire: why. `where` is the line of the learner's code, if known.
+
+    kind    "unsolved" (the starter is still there), "call" (it cannot be called so) or "error" (it raised)
+    """
+
+    kind: str
+    message: str
+    where: str = ""
+
+
+class _TooLarge(Exception):
+    pass
+
+
+def dump(value: object) -> Json:
+    """Return `value` as JSON: a list of a tag and what it takes to build the value again.
+
+    Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes a `Stranger`.
+    Numpy scalars become Python numbers. A tensor's gradient history, device and strides are dropped.
+
+    >>> dump([True, 2.0**-24])
+    ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
+    >>> class Yes(float):
+    ...     def __eq__(self, other): return True
+    >>> dump(Yes(1.0))
+    ['stranger', 'an object of the class Yes']
+    """
+    try:
+        return _dump(value, iter(range(MAX_ITEMS)))
+    except (_TooLarge, RecursionError):
+        return ["stranger", f"a value with more than {MAX_ITEMS} elements, or one that contains itself"]
+
+
+def load(json: object) -> object:
+    """Return the value that `dump` wrote.
+
+    >>> load(dump((1, None, "a")))
+    (1, None, 'a')
+
+    Raises:
+        ValueError: `json` was not written by `dump`.
+    """
+    try:
+        return _load(cast(Json, json))
+    except (LookupError, TypeError, AttributeError, RuntimeError, RecursionError, ValueError) as error:
+        raise ValueError(f"this is not an answer written by dump: {str(json)[:80]}") from error
+
+
+def _dump(value: object, room: Iterator[int]) -> Json:
+    if next(room, None) is None:
+        raise _TooLarge
+    kind = type(value)
+    if kind in (list, tuple):
+        return [kind.__name__, [_dump(item, room) for item in cast("list[object]", value)]]
+    if kind is dict:
+        pairs = cast("dict[object, object]", value).items()
+        return ["dict", [[_dump(key, room), _dump(item, room)] for key, item in pairs]]
+    if kind is torch.Tensor or kind is torch.nn.Parameter:
+        return _dump_tensor(cast(torch.Tensor, value))
+    if kind is np.ndarray:
+        return _dump_array(cast("np.ndarray[Any, Any]", value))
+    if kind is Failure:
+        return ["failure", *dataclasses.astuple(cast(Failure, value))]
+    if _is_ours(kind):
+        fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
+        return ["record", kind.__name__, {name: _dump(item, room) for name, item in fields}]
+    return _dump_scalar(value)
+
+
+def _dump_scalar(value: object) -> Json:
+    kind = type(value)
+    if isinstance(value, np.generic) and kind.__module__ == "numpy":
+        value = value.item()
+        kind = type(value)
+    if value is None:
+        return ["none"]
+    if kind is bool:
+        return ["bool", value]
+    if kind is int and cast(int, value).bit_length() < 4096:
+        return ["int", str(value)]
+    if kind is float:
+        return ["float", cast(float, value).hex()]
+    if kind is str and len(cast(str, value)) < MAX_ITEMS:
+        return ["str", value]
+    if kind.__name__ == "generator":
+        return ["stranger", "a generator (`return` gives a value, `yield` does not)"]
+    if kind.__name__ in ("function", "builtin_function_or_method", "method"):
+        return ["stranger", "a function (are its parentheses missing?)"]
+    return ["stranger", f"an object of the class {kind.__name__}"]
+
+
+def _is_ours(kind: type) -> bool:
+    """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
+    home = sys.modules.get(kind.__module__)
+    named = getattr(home, kind.__name__, None)
+    return dataclasses.is_dataclass(kind) and kind.__module__.startswith("labkit.") and named is kind
+
+
+def _dump_tensor(tensor: torch.Tensor) -> Json:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in DTYPES or tensor.layout is not torch.strided or tensor.is_meta:
+        return ["stranger", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
+    if tensor.numel() > MAX_ITEMS:
+        raise _TooLarge
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
+
+
+def _dump_array(array: np.ndarray[Any, Any]) -> Json:
+    if array.dtype.kind not in "biuf":
+        return ["stranger", f"an array of type {array.dtype}"]
+    if array.size > MAX_ITEMS:
+        raise _TooLarge
+    return ["array", array.dtype.str, list(array.shape), _text(array.tobytes())]
+
+
+def _load(json: Json) -> object:
+    tag, *rest = json
+    match tag:
+        case "none":
+            return None
+        case "bool":
+            return bool(rest[0])
+        case "int":
+            return int(rest[0])
+        case "float":
+            return float.fromhex(rest[0])
+        case "str":
+            return str(rest[0])
+        case "list":
+            return [_load(item) for item in rest[0]]
+        case "tuple":
+            return tuple(_load(item) for item in rest[0])
+        case "dict":
+            return {_load(key): _load(item) for key, item in rest[0]}
+        case "record":
+            return Record(str(rest[0]), {str(name): _load(item) for name, item in rest[1].items()})
+        case "stranger":
+            return Stranger(str(rest[0]))
+        case "failure":
+            return Failure(*(str(part)[:1000] for part in rest))
+        case "array" | "tensor":
+            return _load_elements(tag, *rest)
+    raise ValueError(f"unknown tag {tag!r}")
+
+
+def _load_elements(tag: str, dtype: str, shape: list[int], text: str) -> object:
+    content = bytearray(base64.b64decode(text, validate=True))
+    if tag == "array":
+        if np.dtype(dtype).kind not in "biuf":
+            raise ValueError(f"an array of {dtype} does not travel")
+        return np.frombuffer(content, dtype=np.dtype(dtype)).reshape(shape)
+    if not content:
+        return torch.empty(shape, dtype=DTYPES[dtype])
+    return torch.frombuffer(content, dtype=torch.uint8).view(DTYPES[dtype]).reshape(shape)
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
