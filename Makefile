@@ -8,7 +8,7 @@ VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
 PYTHON ?=
 PYTEST_ARGS ?=
-PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help lab setup doctor test test-all lint notebooks clean
@@ -73,10 +73,10 @@ $(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
 	@echo "Installing torch (the largest download; only once)"
 	@$(PIP_INSTALL) torch
 	@echo "Installing JupyterLab and the lab"
-	@$(PIP_INSTALL) --editable .
+	@$(PIP_INSTALL) --quiet --editable .
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml constraints.txt | $(VENV)/.lab-ready
 	@echo "Installing what the tests need"
-	@$(PIP_INSTALL) --editable '.[test]'
+	@$(PIP_INSTALL) --quiet --editable '.[test]'
 	@touch $@

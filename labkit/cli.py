@@ -154,8 +154,8 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
     """Return JupyterLab's flags: files are shown from the checkout's top, so labkit's code can be read there too.
 
-    >>> lab_flags(Path("/home/me/mine.ipynb"), is_root=True, browser=False, port=8888)
-    ['--ServerApp.root_dir=/home/me', '--ServerApp.port=8888', '--allow-root', '--no-browser']
+    >>> lab_flags(Path("/somewhere/mine.ipynb"), is_root=True, browser=False, port=8888)
+    ['--ServerApp.root_dir=/somewhere', '--ServerApp.port=8888', '--allow-root', '--no-browser']
     """
     top = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
     flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}"]

@@ -1,0 +1,235 @@
+"""Does everybody get the same lab? Ranges, pins, conda, make and CI must agree.
+
+pyproject.toml has the ranges, constraints.txt the pins; environment.yml, the Makefile and .ci/run must install by them.
+And no file may know on whose machine, or from which registry, it was written.
+"""
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = [Requirement(line) for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]]
+CONSTRAINT_LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
+PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in CONSTRAINT_LINES}
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed (apt install make)")
+
+
+def pinned(name: str) -> str:
+    (pin,) = PINS[canonicalize_name(name)].specifier
+    return pin.version
+
+
+# Ranges and pins
+
+
+def test_constraints_pin_one_exact_version_of_each_package():
+    assert len(PINS) == len(CONSTRAINT_LINES)
+    for requirement in PINS.values():
+        assert [pin.operator for pin in requirement.specifier] == ["=="], f"{requirement} is not one exact version"
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+def test_each_direct_dependency_is_pinned_inside_its_range(requirement):
+    assert canonicalize_name(requirement.name) in PINS, f"{requirement.name} has no pin in constraints.txt"
+    assert pinned(requirement.name) in requirement.specifier
+
+
+def test_the_lab_runs_on_exactly_these():
+    assert {Requirement(line).name for line in PROJECT["dependencies"]} == {
+        "torch",
+        "numpy",
+        "matplotlib",
+        "jupyterlab",
+        "ipywidgets",
+        "anywidget",
+    }
+
+
+def test_torch_is_pinned_without_saying_for_which_device():
+    assert str(PINS["torch"]) == "torch==2.13.0"  # "+cpu" would shut out everybody with a GPU
+    assert not [name for name in PINS if name.startswith(("nvidia-", "triton", "cuda-"))]
+
+
+def test_python_range_is_stated_once_and_told_alike():
+    supported = SpecifierSet(PROJECT["requires-python"])
+    assert [minor for minor in range(20) if f"3.{minor}" in supported] == [11, 12, 13]
+    assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text()
+
+
+def test_licence_is_mit_in_both_places():
+    assert PROJECT["license"] == "MIT"
+    assert (ROOT / "LICENSE").read_text().startswith("MIT License")
+
+
+def test_every_file_of_the_package_that_is_not_python_is_packaged():
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    patterns = [f"{package.replace('.', '/')}/{each}" for package, listed in package_data.items() for each in listed]
+    others = [file for file in tracked_files() if file.startswith("labkit/") and not file.endswith((".py", ".md"))]
+    left_out = [file for file in others if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
+    assert not left_out, f"add to package-data in pyproject.toml: {left_out}"
+
+
+# conda
+
+
+def conda_environment() -> tuple[list[str], list[str]]:
+    """Return what conda installs, and the lines it hands to pip as a requirements file beside environment.yml."""
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    (by_pip,) = [entry["pip"] for entry in dependencies if isinstance(entry, dict)]
+    return [entry for entry in dependencies if isinstance(entry, str)], by_pip
+
+
+def test_conda_brings_python_and_pip_and_leaves_every_version_to_the_constraints():
+    by_conda, by_pip = conda_environment()
+    python, pip = by_conda
+    assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
+    assert pip == "pip"
+    assert by_pip == ["--constraint constraints.txt", "--editable .[test]"]
+
+
+# make
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with only what set-up reads."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    # These tests may run under make themselves; what that one was told must not reach this one.
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def finish_set_up(folder: Path) -> None:
+    """Leave the stamps of a finished set-up, newer than what they depend on."""
+    newest = max(file.stat().st_mtime for file in folder.iterdir() if file.is_file())
+    (folder / ".venv").mkdir()
+    for stamp in (".created", ".lab-ready", ".test-ready"):
+        (folder / ".venv" / stamp).touch()
+        os.utime(folder / ".venv" / stamp, (newest + 1, newest + 1))
+
+
+@needs_make
+def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
+    planned = make(checkout, "--dry-run", "test").stdout.splitlines()
+    installs = [line for line in planned if " pip install " in line]
+    assert all("--constraint constraints.txt" in line for line in installs)
+    wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
+    assert wanted == ["torch", "--editable .", "--editable '.[test]'"]
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["lab", "test", "setup"])
+def test_a_second_call_installs_nothing(checkout, target):
+    finish_set_up(checkout)
+    assert "pip install" not in make(checkout, "--dry-run", target).stdout
+
+
+@needs_make
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_pin_or_range_is_installed(checkout, changed):
+    finish_set_up(checkout)
+    later = (checkout / ".venv" / ".test-ready").stat().st_mtime + 1
+    os.utime(checkout / changed, (later, later))
+    assert "pip install" in make(checkout, "--dry-run", "test").stdout
+
+
+@needs_make
+def test_a_python_that_is_not_there_is_answered_plainly(checkout):
+    done = make(checkout, "setup", "PYTHON=no-such-python")
+    assert done.returncode != 0
+    assert "The lab needs Python 3.11, 3.12 or 3.13; looked for: no-such-python." in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+@needs_make
+@pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+def test_a_python_without_venv_is_answered_plainly(checkout):
+    stand_in = checkout / "python-without-venv"
+    stand_in.write_text('#!/bin/sh\ncase "$2" in *ensurepip*) exit 1;; esac\n')
+    stand_in.chmod(0o755)
+    done = make(checkout, "setup", f"PYTHON={stand_in}")
+    assert done.returncode != 0
+    assert "its venv module is missing" in done.stderr
+    assert "apt install python3-venv" in done.stderr
+
+
+@needs_make
+def test_make_alone_lists_what_it_can_do(checkout):
+    listed = make(checkout).stdout
+    for target in ("lab", "test", "test-all", "lint", "doctor", "notebooks"):
+        assert re.search(rf"^  make {target} ", listed, re.MULTILINE)
+
+
+# CI and README
+
+
+def test_ci_runs_the_readme_s_test_command_and_insists_on_a_browser():
+    script = (ROOT / ".ci" / "run").read_text()
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert script.rstrip().endswith("exec make test")
+    assert "export LABKIT_REQUIRE_BROWSER=1" in script
+    readme = (ROOT / "README.md").read_text()
+    assert "make test" in readme
+    assert "make lab" in readme
+
+
+# Nothing knows where it was written
+
+
+def tracked_files() -> list[str]:
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the lab is not known here")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [file for file in listed if (ROOT / file).is_file()]
+
+
+REGISTRY = re.compile(
+    r"(pypi|pythonhosted|anaconda|pytorch)\.(org|com)/(simple|whl|packages)|--(extra-)?index-[u]rl|find-[l]inks"
+)
+MACHINE_PATH = re.compile(r"(?<![\w.:/~-])/(home|root|Users|work|opt)/\w+|file:///\w")
+
+
+@pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        ("pip install --extra-index" + "-url somewhere", REGISTRY),
+        ("https://download.pytorch." + "org/whl/cpu", REGISTRY),
+        ("open('/home" + "/ada/lab.ipynb')", MACHINE_PATH),
+        ("see file:" + "///opt/wheels", MACHINE_PATH),
+    ],
+)
+def test_worked_example_of_lines_that_know_too_much(line, pattern):
+    assert pattern.search(line)
+
+
+def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
+    offences = []
+    for name in tracked_files():
+        content = (ROOT / name).read_bytes()
+        if b"\0" in content:
+            continue  # pictures and arrays
+        for number, line in enumerate(content.decode("utf-8").splitlines(), start=1):
+            if REGISTRY.search(line) or MACHINE_PATH.search(line):
+                offences.append(f"{name}:{number}: {line.strip()[:100]}")
+    assert not offences, "\n".join(offences)
