@@ -46,7 +46,7 @@ class Weights:
         self.master = master
 
     def gradients(self) -> list[Tensor]:
-        """Return the model's gradients as backward left them: scaled, in the model's dtype, zeros where there is none."""
+        """Return the model's gradients as backward left them, scaled, in the model's dtype; a missing one is zeros."""
         return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.model_weights]
 
     @torch.no_grad()

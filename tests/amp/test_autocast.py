@@ -1,0 +1,115 @@
+"""Autocast: which operation runs in which dtype, and why. The oracle is torch's own list of CUDA cases."""
+
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import CastEvent, Rule, autocast, rule_for
+from labkit.formats import BF16, E4M3, FP16
+
+
+def test_worked_example_a_linear_layer_and_its_loss() -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4)
+    events: list[CastEvent] = []
+    with autocast(FP16, listen=events.append):
+        y = layer(x)
+        loss = F.mse_loss(y, torch.zeros(2, 3))
+    assert (y.dtype, loss.dtype) == (torch.float16, torch.float32)
+    assert [(e.op, e.rule, e.to, e.elements) for e in events] == [
+        ("linear", Rule.ALLOW, torch.float16, 8 + 12 + 3),
+        ("mse_loss", Rule.DENY, torch.float32, 6),
+    ]
+    assert all(e.why for e in events)
+
+
+def test_values_equal_explicit_casts_forward_and_backward() -> None:
+    torch.manual_seed(0)
+    w, x = torch.randn(3, 4, requires_grad=True), torch.randn(2, 4)
+    with autocast(FP16):
+        F.linear(x, w).float().sum().backward()
+    by_hand = w.detach().clone().requires_grad_()
+    F.linear(x.half(), by_hand.half()).float().sum().backward()
+    assert w.grad is not None
+    assert w.grad.dtype == torch.float32
+    assert torch.equal(w.grad, by_hand.grad)
+
+
+def test_the_innermost_region_decides() -> None:
+    a = torch.ones(2, 2)
+    with autocast(FP16):
+        with autocast(BF16):
+            assert (a @ a).dtype == torch.bfloat16
+        with autocast(enabled=False):
+            assert (a @ a).dtype == torch.float32
+        assert (a @ a).dtype == torch.float16
+    assert (a @ a).dtype == torch.float32
+
+
+def test_an_exception_closes_the_region() -> None:
+    with pytest.raises(ZeroDivisionError), autocast():
+        raise ZeroDivisionError
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_region_belongs_to_its_thread() -> None:
+    seen: list[torch.dtype] = []
+    with autocast():
+        other = threading.Thread(target=lambda: seen.append((torch.ones(2, 2) @ torch.ones(2, 2)).dtype))
+        other.start()
+        other.join()
+    assert seen == [torch.float32]
+
+
+def test_what_is_not_floating_point_is_left_alone() -> None:
+    with autocast():
+        assert (torch.ones(2, 2, dtype=torch.float64) @ torch.ones(2, 2, dtype=torch.float64)).dtype == torch.float64
+        assert torch.arange(4).sum().dtype == torch.int64
+
+
+def test_banned_operations_name_the_safe_form() -> None:
+    with autocast(), pytest.raises(RuntimeError, match="binary_cross_entropy_with_logits"):
+        F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
+
+
+def test_only_formats_with_kernels() -> None:
+    with pytest.raises(ValueError, match="FP16 or BF16; it was given E4M3"):
+        autocast(E4M3)
+
+
+def cases() -> list[tuple[str, str, object, tuple[object, ...], torch.dtype]]:
+    lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(torch.device("cpu"))
+    rows = []
+    groups = {
+        "torch_fp16": torch.float16,
+        "nn_fp16": torch.float16,
+        "torch_fp32": torch.float32,
+        "nn_fp32": torch.float32,
+    }
+    for group, expected in groups.items():
+        for row in getattr(lists, group):
+            name, args = row[0], row[1]
+            module = torch if group.startswith("torch") else torch._C._nn
+            if hasattr(module, name) and (len(row) < 3 or isinstance(row[2], dict)):
+                rows.append((group, name, module, args, expected))
+    return rows
+
+
+def test_dtypes_against_torchs_own_cuda_cases() -> None:
+    """Every row that runs on a CPU at all gives the dtype that torch's CUDA autocast gives."""
+    checked = 0
+    for group, name, module, args, expected in cases():
+        if rule_for(name).rule is Rule.KEEP:
+            continue
+        try:
+            with autocast(), warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
+                out = getattr(module, name)(*args)
+        except (RuntimeError, TypeError):  # no CPU kernel for this one, or a malformed row upstream
+            continue
+        first = out[0] if isinstance(out, tuple) else out
+        assert first.dtype == expected, f"{group}: {name} gave {first.dtype}"
+        checked += 1
+    assert checked >= 40

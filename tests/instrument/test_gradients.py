@@ -1,0 +1,64 @@
+"""Probes: what a backward pass produced, layer by layer, without changing it."""
+
+import pytest
+import torch
+from torch import nn
+
+from labkit.instrument import probe, snapshot, underflow, weight_gradients, zeros_inside
+
+
+def small_net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 1))
+
+
+def test_worked_example() -> None:
+    # y = w x with w = 2, x = 3, loss = y: dloss/dy = 1 and dloss/dw = x.
+    net = nn.Sequential(nn.Linear(1, 1, bias=False))
+    nn.init.constant_(net[0].weight, 2.0)
+    with probe(net) as heard:
+        net(torch.tensor([[3.0]])).sum().backward()
+    assert heard.gradients["0"].item() == 1.0
+    assert weight_gradients(net)["0.weight"].item() == 3.0
+
+
+def test_a_probe_changes_nothing_and_leaves_no_hook() -> None:
+    inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    plain, probed = small_net(), small_net()
+    plain(inputs).sum().backward()
+    with probe(probed):
+        probed(inputs).sum().backward()
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), probed.parameters(), strict=False))  # type: ignore[arg-type]
+    assert not any(module._forward_hooks for module in probed.modules())
+
+
+def test_layers_come_in_the_order_of_the_forward_pass() -> None:
+    net = small_net()
+    with probe(net) as heard:
+        net(torch.ones(2, 4)).sum().backward()
+    assert list(heard.gradients) == ["0", "1", "2"]
+    taken = snapshot(heard.gradients, step=7, kind="activation gradients")
+    assert taken.step == 7
+    assert [h.total for h in taken.layers.values()] == [6, 6, 2]
+
+
+def test_hooks_go_even_when_the_forward_pass_fails() -> None:
+    net = small_net()
+    with pytest.raises(RuntimeError), probe(net):
+        net(torch.ones(2, 5))
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
+    exact = {"a": torch.tensor([1e-9, 1.0, 0.0, 1e-8])}
+    halved = {"a": exact["a"].half()}
+    assert underflow(exact, halved) == 2 / 3
+    assert zeros_inside(halved) == 3 / 4, "the plain count takes the zero that was one all along for a loss"
+    assert underflow({"a": torch.zeros(3)}, {"a": torch.zeros(3)}) == 0.0
+
+
+def test_underflow_refuses_what_cannot_be_compared() -> None:
+    with pytest.raises(ValueError, match="same layers"):
+        underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
+    with pytest.raises(ValueError, match=r"reference \(1,\), observed \(2,\)"):
+        underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})

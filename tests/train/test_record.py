@@ -1,0 +1,58 @@
+"""A run's record: saved and loaded, whole or not at all."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from labkit.train import RunRecord, StepRecord, load, write_whole
+
+
+def record(**changes: object) -> RunRecord:
+    steps = (
+        StepRecord(1, 0.5, 1024.0, False, True, 0.25),
+        StepRecord(2, math.inf, 1024.0, True, False),
+        StepRecord(3, math.nan, 512.0, True, False),
+    )
+    fields = {
+        "task": "digits", "recipe": "FP16 dynamic", "seed": 3, "steps": steps, "metric": 0.5, "metric_name": "accuracy",
+        "seconds": 1.5, "device": "CPU", "versions": {"torch": "2.13.0"}, "date": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return RunRecord(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_worked_example(tmp_path: Path) -> None:
+    path = record().save(tmp_path / "run.json")
+    back = load(path)
+    assert back.steps[0] == record().steps[0]
+    assert back.skipped == 2
+    assert math.isinf(back.steps[1].loss)
+    assert math.isnan(back.steps[2].loss)
+    assert back.steps[1].underflow is None
+    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "inf", "nan"], "plain JSON, that any program reads"
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    whole = record(steps=record().steps[:2], metric=math.inf, stopped=True)
+    assert load(whole.save(tmp_path / "run.json")) == whole
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[1, 2]", '{"schema": "other/1"}'])
+def test_another_file_is_refused_in_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(ValueError, match="is not a run record"):
+        load(tmp_path / "x.json")
+
+
+def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_whole(tmp_path / "a", b"old")
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("os.fsync", broken)
+    with pytest.raises(OSError, match="full"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"

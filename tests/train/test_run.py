@@ -1,0 +1,151 @@
+"""A training step in any precision, held against loops written out here."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from labkit.amp import NO_SCALING, RECIPES, ScalerConfig, static
+from labkit.formats import FP16
+from labkit.instrument import fate, merge, underflow, zeros_inside
+from labkit.train import TASKS, TrainingRun, gradient_snapshot, load, one_thread, train
+
+DIGITS = TASKS["digits"]
+
+
+def test_fp32_equals_a_plain_loop() -> None:
+    run = TrainingRun(DIGITS, RECIPES["FP32"], seed=1)
+    torch.manual_seed(1)
+    net = DIGITS.make_model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with one_thread():
+        for step in range(1, 21):
+            inputs, targets = run.batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            assert run.step().loss == loss.item()
+
+
+def test_fp16_with_master_weights_equals_a_plain_loop() -> None:
+    # Every cast written out: FP16 model, FP32 loss, scaled backward, FP32 unscaled gradients, FP32 master, copy back.
+    run = TrainingRun(DIGITS, RECIPES["FP16 static"], seed=2)
+    torch.manual_seed(2)
+    net = DIGITS.make_model()
+    masters = [p.detach().half().float().requires_grad_() for p in net.parameters()]
+    halves = [m.detach().half().requires_grad_() for m in masters]
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    with one_thread():
+        for step in range(1, 11):
+            inputs, targets = run.batch(step)
+            x = inputs.flatten(1).half()
+            for i in range(0, len(halves), 2):
+                x = (x.float() @ halves[i].float().T + halves[i + 1].float()).half()
+                x = F.relu(x) if i < len(halves) - 2 else x
+            loss = F.cross_entropy(x.float(), targets)
+            scaled = torch.autograd.grad(loss * 1024, halves)
+            for master, gradient in zip(masters, scaled, strict=True):
+                master.grad = gradient.float() / 1024
+            optimizer.step()
+            with torch.no_grad():
+                for half, master in zip(halves, masters, strict=True):
+                    half.copy_(master)
+            record = run.step()
+            assert record.loss == pytest.approx(loss.item(), rel=1e-6)
+            assert record.stepped
+        for ours, theirs in zip(run.weights.master_weights, masters, strict=True):
+            assert torch.allclose(ours, theirs, rtol=0, atol=2**-12)
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "FP16 dynamic", "O1", "O3", "BF16"])
+def test_the_same_seed_gives_the_same_run(recipe: str) -> None:
+    a, b, other = (train(DIGITS, RECIPES[recipe], seed, steps=5) for seed in (0, 0, 1))
+    assert a.steps == b.steps
+    assert [s.loss for s in a.steps] != [s.loss for s in other.steps]
+
+
+def test_a_scale_too_high_skips_and_backs_off() -> None:
+    recipe = replace(RECIPES["FP16 dynamic"], scaler=ScalerConfig(init_scale=2.0**40))
+    run = TrainingRun(DIGITS, recipe)
+    before = [p.clone() for p in run.weights.model_weights]
+    first = run.step()
+    assert first.found_inf
+    assert not first.stepped
+    assert all(torch.equal(p, q) for p, q in zip(before, run.weights.model_weights, strict=True))
+    assert run.scaler.scale == 2.0**39
+    while (last := run.step()).found_inf:
+        pass
+    assert last.stepped
+    assert last.scale < 2.0**30
+
+
+def test_unchecked_the_same_scale_ruins_the_weights() -> None:
+    run = TrainingRun(DIGITS, replace(RECIPES["FP16 static"], scaler=static(2.0**40, skip_on_inf=False)))
+    assert run.step().stepped
+    assert any(not torch.isfinite(p).all() for p in run.weights.model_weights)
+
+
+def test_scaling_and_master_weights_may_change_on_the_way() -> None:
+    run = TrainingRun(DIGITS, RECIPES["FP16"])
+    assert run.step().scale == 1.0
+    run.change(RECIPES["FP16 static"])
+    assert run.step().scale == 1024.0
+    run.change(RECIPES["FP16 no master"])
+    run.step()
+    pairs = zip(run.weights.model_weights, run.weights.master_weights, strict=True)
+    assert all(torch.equal(p.float(), m) for p, m in pairs)
+    with pytest.raises(ValueError, match="Start a new TrainingRun"):
+        run.change(RECIPES["FP32"])
+
+
+def test_looking_at_gradients_moves_nothing() -> None:
+    looked, plain = (TrainingRun(DIGITS, RECIPES["FP16 dynamic"], measure_every=0) for _ in range(2))
+    for _ in range(3):
+        gradient_snapshot(looked)
+        looked.gradients("weight gradients", scale=8.0)
+        assert looked.step() == plain.step()
+
+
+def test_scaling_brings_the_gradients_back() -> None:
+    run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])
+    seen = merge(gradient_snapshot(run).layers.values())
+    assert fate(seen, FP16).underflowed > 0.5
+    unscaled, scaled = run.gradients(), run.gradients(scale=2.0**10)
+    exact = run.fp32_twin().gradients()
+    assert underflow(exact, unscaled) > 0.5
+    assert underflow(exact, scaled) < 0.01
+
+
+def test_the_plain_count_of_zeros_points_at_the_wrong_run() -> None:
+    # Weight gradients of the first step, no scaling. Many pixels of a digit are never inked: zeros in any precision.
+    weights = "weight gradients"
+    harmed, well = (TrainingRun(TASKS[name], RECIPES["FP16"]) for name in ("segmentation_small", "digits"))
+    assert zeros_inside(harmed.gradients(weights)) < 0.02
+    assert zeros_inside(well.gradients(weights)) > 0.2
+    assert underflow(well.fp32_twin().gradients(weights), well.gradients(weights)) < 0.001
+    assert underflow(harmed.fp32_twin().gradients(), harmed.gradients()) > 0.5
+
+
+def test_progress_stop_and_record(tmp_path: object) -> None:
+    seen: list[int] = []
+    record = train(
+        DIGITS, RECIPES["FP32"], steps=10, progress=lambda s: seen.append(s.step), stop=lambda: len(seen) == 4
+    )
+    assert seen == [1, 2, 3, 4]
+    assert record.stopped
+    assert len(record.steps) == 4
+    assert load(record.save(f"{tmp_path}/run.json")) == record
+    with pytest.raises(ValueError, match="0 or more"):
+        train(DIGITS, RECIPES["FP32"], steps=-1)
+
+
+def test_underflow_is_measured_against_fp32() -> None:
+    off = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"]).step().underflow
+    on = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16 static"]).step().underflow
+    none = TrainingRun(TASKS["segmentation_small"], replace(RECIPES["FP32"], scaler=NO_SCALING)).step().underflow
+    assert off is not None
+    assert on is not None
+    assert off > 0.5 > 0.05 > on
+    assert none == 0.0
