@@ -1,0 +1,235 @@
+"""A real JupyterLab and a real Chromium, for tests that touch widgets as a learner does.
+
+`lab` starts one server (on a free port, with its own settings, in an empty folder) and one browser for all tests;
+`lab.notebook(cells)` opens a notebook of these cells and waits until its kernel is idle. A notebook can be run, its
+widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser. Screenshots go to
+tests/browser/screenshots, which git ignores.
+
+Where no Chromium is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jupyter_client
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCREENSHOTS = Path(__file__).parent / "screenshots"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+WHERE_TO_GET_ONE = (
+    f"no browser found (looked for {', '.join(BROWSERS)} in PATH). Debian and Ubuntu: `apt-get install chromium`; "
+    "macOS: `brew install --cask chromium`; or name one: LABKIT_BROWSER=/path/to/chrome"
+)
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
+SERVER_OPTIONS = {
+    "ServerApp.open_browser": False,
+    "ServerApp.allow_root": True,
+    "ServerApp.port_retries": 0,
+    "LabApp.expose_app_in_browser": True,  # `jupyterapp` in the page, to run commands without hunting for menus
+    "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+}
+SETTINGS = {
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "docmanager-extension/plugin": {"autosave": False},
+    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, whatever is scrolled to
+}
+IDLE = """() => {
+  const panel = jupyterapp.shell.currentWidget;
+  const session = panel && panel.sessionContext;
+  return session && session.isReady && session.session?.kernel?.status === "idle";
+}"""
+ALL_RUN = """() => {
+  const cells = jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model);
+  const code = cells.filter((model) => model.type === "code" && model.sharedModel.getSource().trim());
+  return code.every((model) => model.executionCount && model.executionState !== "running");
+}"""
+
+
+def find_browser() -> str | None:
+    """Return the path of a Chromium, or None."""
+    named = os.environ.get("LABKIT_BROWSER")
+    return named or next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+@dataclass
+class Notebook:
+    """An open notebook: its page in the browser, and a line of its own to its kernel."""
+
+    page: object
+    kernel_id: str
+    kernel: jupyter_client.BlockingKernelClient
+    errors: list[str] = field(default_factory=list)  # what the page threw or logged as an error
+
+    def run_all(self, timeout_s: float = 60) -> None:
+        """Run every cell and wait until all have run and the kernel is idle."""
+        self.page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.page.wait_for_function(ALL_RUN, timeout=1000 * timeout_s)
+        self.page.wait_for_function(IDLE, timeout=1000 * timeout_s)
+
+    def python(self, expression: str, timeout_s: float = 20) -> object:
+        """Return the value of a Python expression in the kernel; it must survive repr and literal_eval."""
+        reply = self.kernel.execute_interactive(
+            "", user_expressions={"answer": expression}, timeout=timeout_s, output_hook=lambda _message: None
+        )
+        answer = reply["content"]["user_expressions"]["answer"]
+        assert answer["status"] == "ok", answer
+        return ast.literal_eval(answer["data"]["text/plain"])
+
+    def until(self, expression: str, timeout_s: float = 10) -> None:
+        """Wait until a Python expression is true in the kernel."""
+        end = time.monotonic() + timeout_s
+        while not self.python(f"bool({expression})"):
+            assert time.monotonic() < end, f"still not true after {timeout_s} s: {expression}"
+
+    def theme(self, name: str) -> None:
+        """Switch to "JupyterLab Light" or "JupyterLab Dark" and wait until the page shows it."""
+        self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
+        self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
+        self.page.wait_for_load_state("networkidle")
+
+    def cells(self) -> int:
+        """Return how many cells the notebook has."""
+        return self.page.evaluate("jupyterapp.shell.currentWidget.content.widgets.length")
+
+    def screenshot(self, name: str, selector: str | None = None) -> Path:
+        """Write screenshots/<name>.png of the page, or of the first element that matches."""
+        SCREENSHOTS.mkdir(exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        if selector is None:
+            self.page.screenshot(path=path)
+        else:
+            self.page.locator(selector).first.screenshot(path=path)
+        return path
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab and a browser."""
+
+    address: str
+    token: str
+    folder: Path
+    runtime: Path
+    browser: object
+    opened: list[Notebook] = field(default_factory=list)
+
+    def notebook(
+        self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000, scale: float = 1
+    ) -> Notebook:
+        """Write a notebook, open it, and wait for its kernel; `scale` is the page's devicePixelRatio."""
+        name = name or f"test-{len(self.opened)}"
+        document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+        document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        return self.open(document, name, width=width, height=height, scale=scale)
+
+    def open(
+        self, document: nbformat.NotebookNode, name: str, *, width: int = 1280, height: int = 1000, scale: float = 1
+    ) -> Notebook:
+        """Open a notebook that exists as a document, and wait for its kernel."""
+        nbformat.write(document, self.folder / f"{name}.ipynb")
+        viewport = {"width": width, "height": height}
+        context = self.browser.new_context(viewport=viewport, device_scale_factor=scale)
+        page = context.new_page()
+        errors: list[str] = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{self.address}/doc/tree/{name}.ipynb?token={self.token}&reset")
+        page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=60_000)
+        page.wait_for_function(IDLE, timeout=60_000)
+        kernel_id = page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
+        client = jupyter_client.BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
+        client.load_connection_file()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        self.opened.append(Notebook(page, kernel_id, client, errors))
+        return self.opened[-1]
+
+    def close(self, notebook: Notebook) -> None:
+        """Close a notebook and end its kernel."""
+        notebook.page.context.close()
+        notebook.kernel.stop_channels()
+        address = f"{self.address}/api/kernels/{notebook.kernel_id}?token={self.token}"
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=20).close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    executable = find_browser()
+    if executable is None:
+        if os.environ.get("LABKIT_REQUIRE_BROWSER") == "1":
+            pytest.fail(f"LABKIT_REQUIRE_BROWSER=1, but {WHERE_TO_GET_ONE}", pytrace=False)
+        pytest.skip(WHERE_TO_GET_ONE)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    home = tmp_path_factory.mktemp("jupyter")
+    folder, runtime = home / "notebooks", home / "runtime"
+    folder.mkdir()
+    for plugin, values in SETTINGS.items():
+        file = home / "lab" / "user-settings" / "@jupyterlab" / f"{plugin}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    token, port = secrets.token_hex(16), free_port()
+    options = {**SERVER_OPTIONS, "ServerApp.root_dir": folder, "IdentityProvider.token": token, "ServerApp.port": port}
+    environment = {
+        **os.environ,
+        "JUPYTER_CONFIG_DIR": str(home),
+        "JUPYTER_RUNTIME_DIR": str(runtime),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "lab" / "user-settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "lab" / "workspaces"),
+        "IPYTHONDIR": str(home / "ipython"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    command = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in options.items())]
+    log = home / "server.log"
+    with log.open("w") as output:
+        server = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_it_answers(server, f"{address}/api/status?token={token}", log)
+        running = Lab(address, token, folder, runtime, browser)
+        yield running
+        for notebook in running.opened:
+            notebook.kernel.stop_channels()
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until_it_answers(server: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float = 60) -> None:
+    """Wait for the server's first answer; a server that ends, or stays silent, fails with its log."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end and server.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)  # nothing listens yet
+    pytest.fail(f"JupyterLab did not start; its log:\n{log.read_text()[-3000:]}", pytrace=False)
