@@ -1,0 +1,194 @@
+"""What is a number format?
+
+Idea: a row of data. A sign bit, some exponent bits, some significand bits, and what the last codes are used for;
+everything else (bias, largest value, smallest value, spacing) follows from these.
+
+Invariant: every value of every `Format` is exactly a float64, so float64 arrays carry the values of all of them.
+
+Source: IEEE 754-2019, 3.3 to 3.6; OCP 8-bit Floating Point (OFP8) 1.0, table 1; OCP Microscaling (MX) 1.0, 5.3 and 5.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+
+class Specials(Enum):
+    """What the codes with the largest exponent field mean."""
+
+    IEEE = "infinities and NaNs fill the whole last exponent"
+    FN = "no infinities; only the very last code (of each sign) is NaN"
+    NONE = "every code is a finite number"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format: sign, exponent field, significand field, from the high bit to the low.
+
+    A normal code stands for (-1)^sign * 2^(exponent - bias) * 1.significand, a subnormal one (exponent field 0) for
+    (-1)^sign * 2^emin * 0.significand.
+
+    name              shown to people
+    exponent_bits     width of the exponent field (2 to 11)
+    significand_bits  stored bits of the significand, without the hidden one (0 to 52)
+    specials          which codes are infinities and NaNs
+    signed            False: no sign bit, nothing below zero
+    has_zero          False: exponent field 0 is a normal number, there is no zero and no subnormal (E8M0)
+
+    Raises:
+        ValueError: the widths fit no format, or one with values that float64 cannot hold.
+
+    >>> mine = Format("mine", exponent_bits=4, significand_bits=7)
+    >>> mine.bits, mine.bias, mine.max, mine.smallest_normal
+    (12, 7, 255.0, 0.015625)
+    """
+
+    name: str
+    exponent_bits: int
+    significand_bits: int
+    specials: Specials = Specials.IEEE
+    signed: bool = True
+    has_zero: bool = True
+
+    def __post_init__(self) -> None:
+        self._check_width("exponent_bits", self.exponent_bits, 2, 11)
+        self._check_width("significand_bits", self.significand_bits, 0, 52)
+        if self.specials is Specials.IEEE and self.significand_bits == 0:
+            raise ValueError(
+                f"format {self.name!r}: infinity and NaN differ in the significand, and there are no significand bits. "
+                "Give significand_bits=1 or more, or specials=Specials.FN."
+            )
+        if not (self.signed and self.has_zero) and self.specials is not Specials.FN:
+            raise ValueError(
+                f"format {self.name!r}: without a sign or a zero it needs a NaN for what it cannot hold, and has no "
+                "infinities. Give specials=Specials.FN."
+            )
+        if self.emax > 1023:
+            raise ValueError(
+                f"format {self.name!r}: values up to 2^{self.emax} do not fit in float64, which carries them here. "
+                "With 11 exponent bits only specials=Specials.IEEE fits."
+            )
+
+    def _check_width(self, field: str, given: int, low: int, high: int) -> None:
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or not low <= given <= high:
+            raise ValueError(
+                f"format {self.name!r}: {field} is {given!r}, it must be a whole number from {low} to {high} "
+                "(FP64, 11 and 52, is the widest). FP16, for instance, is Format('FP16', 5, 10)."
+            )
+
+    @property
+    def bits(self) -> int:
+        """Width of a code: sign, exponent and significand."""
+        return self.signed + self.exponent_bits + self.significand_bits
+
+    @property
+    def codes(self) -> int:
+        """How many codes there are, NaNs included."""
+        return 1 << self.bits
+
+    @property
+    def code_dtype(self) -> np.dtype[np.unsignedinteger]:
+        """The smallest unsigned integer type that holds a code."""
+        return np.dtype(next(f"u{size}" for size in (1, 2, 4, 8) if self.bits <= 8 * size))
+
+    @property
+    def precision(self) -> int:
+        """Significant bits of a normal number: the stored ones and the hidden one."""
+        return self.significand_bits + 1
+
+    @property
+    def bias(self) -> int:
+        """What is subtracted from the exponent field: half its range, so that 1.0 sits in the middle."""
+        return (1 << (self.exponent_bits - 1)) - 1
+
+    @property
+    def sign_mask(self) -> int:
+        """The sign bit; 0 in an unsigned format."""
+        return self.signed << (self.bits - 1)
+
+    @property
+    def max_code(self) -> int:
+        """The code of the largest finite value: the last before the specials."""
+        last = (1 << (self.exponent_bits + self.significand_bits)) - 1
+        reserved = {Specials.IEEE: 1 << self.significand_bits, Specials.FN: 1, Specials.NONE: 0}
+        return last - reserved[self.specials]
+
+    @property
+    def infinity_code(self) -> int | None:
+        """The code of +infinity, None where there is none."""
+        return self.max_code + 1 if self.specials is Specials.IEEE else None
+
+    @property
+    def nan_code(self) -> int | None:
+        """The code of the default NaN (quiet: first significand bit set), None where there is none."""
+        if self.specials is Specials.NONE:
+            return None
+        quiet = 1 << (self.significand_bits - 1) if self.specials is Specials.IEEE else 0
+        return self.max_code + 1 + quiet
+
+    @property
+    def emin(self) -> int:
+        """Exponent of the smallest normal number."""
+        return self.has_zero - self.bias
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest finite number."""
+        return (self.max_code >> self.significand_bits) - self.bias
+
+    @property
+    def max(self) -> float:
+        """The largest finite value."""
+        fraction_mask = (1 << self.significand_bits) - 1
+        significand = (1 << self.significand_bits) + (self.max_code & fraction_mask)
+        return float(np.ldexp(float(significand), self.emax - self.significand_bits))
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest positive value with full precision, 2^emin."""
+        return float(np.ldexp(1.0, self.emin))
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive value; that is `smallest_normal` in a format without subnormals."""
+        return float(np.ldexp(1.0, self.emin - self.significand_bits)) if self.has_zero else self.smallest_normal
+
+    @property
+    def epsilon(self) -> float:
+        """Distance from 1 to the next larger value, 2^-significand_bits."""
+        return float(np.ldexp(1.0, -self.significand_bits))
+
+    def holds(self, other: Format) -> bool:
+        """Whether every finite value of `other` is also one of this format.
+
+        >>> FP32.holds(FP16), FP16.holds(BF16), BF16.holds(FP16)
+        (True, False, False)
+        """
+        finest = min(self.emin - self.significand_bits, self.emin)
+        return (
+            self.significand_bits >= other.significand_bits
+            and self.max >= other.max
+            and finest <= other.emin - other.significand_bits
+            and self.signed >= other.signed
+            and self.has_zero >= other.has_zero
+        )
+
+
+FP64 = Format("FP64", 11, 52)
+FP32 = Format("FP32", 8, 23)
+TF32 = Format("TF32", 8, 10)  # what Tensor Cores keep of an FP32 operand; 19 bits, stored in 32
+FP16 = Format("FP16", 5, 10)
+BF16 = Format("BF16", 8, 7)
+E5M2 = Format("E5M2", 5, 2)
+E4M3 = Format("E4M3", 4, 3, Specials.FN)
+E3M2 = Format("E3M2", 3, 2, Specials.NONE)
+E2M3 = Format("E2M3", 2, 3, Specials.NONE)
+E2M1 = Format("E2M1", 2, 1, Specials.NONE)
+E8M0 = Format("E8M0", 8, 0, Specials.FN, signed=False, has_zero=False)  # powers of two: the scale of MX blocks
+
+FORMATS: dict[str, Format] = {
+    row.name: row for row in (FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E3M2, E2M3, E2M1, E8M0)
+}

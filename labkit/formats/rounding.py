@@ -1,0 +1,223 @@
+"""Which value of a format is nearest to this one?
+
+Idea: in each binade a format's values are the whole multiples of one spacing, the ulp. So divide by the ulp, round to a
+whole number, multiply back. Dividing and multiplying by a power of two is exact; the whole number is the only rounding.
+
+Invariant: one rounding, from the exact value given to the value returned, whatever the rounding mode; rounding twice
+changes nothing.
+
+Source: IEEE 754-2019, 4.3 (rounding) and 7.4 (overflow); OCP OFP8 1.0, 5.2 (saturating conversion).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.formats.format import FP16, FP32, FP64, Format, Specials
+
+FloatArray: TypeAlias = NDArray[np.floating]
+
+
+class Rounding(Enum):
+    """Which of the two neighbours a value between them becomes."""
+
+    NEAREST_EVEN = "to the nearer one; half-way to the one with an even significand"
+    NEAREST_AWAY = "to the nearer one; half-way to the one farther from zero"
+    TOWARD_ZERO = "to the one nearer to zero"
+    TOWARD_POSITIVE = "to the upper one"
+    TOWARD_NEGATIVE = "to the lower one"
+    STOCHASTIC = "to either, the nearer one more often, so that the mean is the value itself"
+
+
+class Overflow(Enum):
+    """What a value beyond the largest finite one becomes."""
+
+    TO_INFINITY = "infinity, NaN in a format without infinities, the largest value in a format without either"
+    SATURATE = "the largest finite value, infinities included"
+
+
+RANDOM_BITS = 32  # width of each random integer that stochastic rounding takes
+
+_NUMPY_FORMATS = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dtype(np.float64): FP64}
+_WHOLE = {
+    Rounding.NEAREST_EVEN: np.rint,
+    Rounding.TOWARD_ZERO: np.trunc,
+    Rounding.TOWARD_POSITIVE: np.ceil,
+    Rounding.TOWARD_NEGATIVE: np.floor,
+}
+
+
+def round_to(
+    values: ArrayLike,
+    format: Format,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow = Overflow.TO_INFINITY,
+    random_bits: ArrayLike | None = None,
+) -> FloatArray:
+    """Round values to a format, once; the array keeps its shape and its float type (float64 for anything else).
+
+    The sign of zero survives. A NaN becomes the default NaN: it has no value to round, and its payload is not kept.
+    A directed rounding that points away from infinity stops at the largest value, as IEEE 754 asks.
+    A format without zero (E8M0) makes zero and what is negative NaN, and everything below its smallest value that one.
+
+    Args:
+        values: real numbers of any shape; whole numbers must fit float64 exactly.
+        random_bits: for `Rounding.STOCHASTIC` only: whole numbers below 2^32, uniformly random, shaped like `values`.
+            A value is rounded away from zero if its number is below 2^32 * (the part of an ulp it exceeds its lower
+            neighbour by). The mean is exact for up to 32 bits beyond the format's own, else within 2^-32 ulp.
+
+    Raises:
+        TypeError: text, complex, or a float type other than float16, float32 and float64.
+        ValueError: the float type of `values` holds neither all of `format` nor only values of it; NaN for a format
+            that has none; random_bits missing, superfluous, or of another shape.
+
+    Source: IEEE 754-2019, 4.3.
+
+    >>> round_to([0.1, 1 + 2.0**-11, 65519.99, 65520.0], FP16)
+    array([9.99755859e-02, 1.00000000e+00, 6.55040000e+04,            inf])
+    >>> round_to(np.float32(1.0001), FP16, Rounding.TOWARD_POSITIVE)
+    array(1.0009766, dtype=float32)
+    """
+    given = as_floats(values)
+    target = common_format(_NUMPY_FORMATS[given.dtype], format)
+    exact = widen(given)
+    if target.nan_code is None and np.isnan(exact).any():
+        raise no_nan(target)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = ulp(exact, target)
+        rounded = _to_whole(exact / spacing, rounding, random_bits) * spacing
+    above, below, infinity = overflow_values(target, rounding, overflow)
+    rounded = np.where(rounded > target.max, above, np.where(rounded < -target.max, below, rounded))
+    rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), rounded)
+    if not target.has_zero:
+        rounded = np.maximum(rounded, target.smallest_normal)
+    refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
+    return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(given.dtype)
+
+
+def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
+    """Return the spacing of a format's values in the binade of each value (unit in the last place).
+
+    Below `smallest_normal` it stays that of the first binade; beyond `max` and for infinity, that of the last one.
+    NaN has none: NaN.
+
+    Source: IEEE 754-2019, 3.3 (2^(e - p + 1)).
+
+    >>> ulp([1.0, 1000.0, 0.0], FP16)
+    array([9.76562500e-04, 5.00000000e-01, 5.96046448e-08])
+    """
+    exact = widen(values)
+    spacing = np.ldexp(1.0, binade(exact, format) - format.significand_bits)
+    return np.where(np.isnan(exact), np.nan, spacing)
+
+
+def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
+    """Return the exponent e of 2^e <= |value| < 2^(e + 1), no lower than `emin` and no higher than `emax`.
+
+    >>> binade(np.array([1.5, 0.0, np.inf]), FP16)
+    array([  0, -14,  15])
+    """
+    _, above = np.frexp(values)  # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
+    exponent = np.clip(above.astype(np.int64) - 1, format.emin, format.emax)
+    return np.where(values == 0, format.emin, np.where(np.isinf(values), format.emax, exponent))
+
+
+def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None) -> NDArray[np.float64]:
+    """Round to whole numbers; a fraction is judged as it is, never after an addition that could round it."""
+    if rounding is not Rounding.STOCHASTIC and random_bits is not None:
+        raise ValueError(f"random_bits are for Rounding.STOCHASTIC; they were given with {rounding}. Leave them out.")
+    if rounding in _WHOLE:
+        return np.asarray(_WHOLE[rounding](ratio))
+    whole = np.trunc(ratio)
+    fraction = np.abs(ratio - whole)
+    if rounding is Rounding.NEAREST_AWAY:
+        away = fraction >= 0.5
+    else:
+        away = check_random_bits(random_bits, ratio.shape) < np.floor(np.ldexp(fraction, RANDOM_BITS))
+    return np.asarray(whole + np.copysign(away, ratio))
+
+
+def overflow_values(format: Format, rounding: Rounding, overflow: Overflow) -> tuple[float, float, float]:
+    """Say what becomes of a value above max, of one below -max, and of +infinity itself.
+
+    >>> overflow_values(FP16, Rounding.TOWARD_POSITIVE, Overflow.TO_INFINITY)
+    (inf, -65504.0, inf)
+    """
+    beyond = {Specials.IEEE: np.inf, Specials.FN: np.nan, Specials.NONE: format.max}[format.specials]
+    infinity = format.max if overflow is Overflow.SATURATE else beyond
+    above = format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE) else infinity
+    below = -(format.max if rounding in (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE) else infinity)
+    return above, below, infinity
+
+
+def common_format(carrier: Format, format: Format) -> Format:
+    """Return the format to round to when the numbers arrive, and leave, in the format `carrier`.
+
+    That is `format`; or `carrier` itself where all its values belong to `format` and there is nothing to round.
+
+    Raises:
+        ValueError: neither holds the other, so a rounded value could be one that the carrier cannot hold.
+
+    >>> common_format(FP32, FP16).name, common_format(FP16, FP32).name
+    ('FP16', 'FP16')
+    """
+    if carrier.holds(format):
+        return format
+    if format.holds(carrier):
+        return carrier
+    raise ValueError(
+        f"{format.name} has values that {carrier.name} cannot hold (max {format.max:g} and {carrier.max:g}, precision "
+        f"{format.precision} and {carrier.precision}). Convert the numbers to a wider float type first, then round."
+    )
+
+
+def as_floats(values: ArrayLike) -> FloatArray:
+    """Return values as an array of float16, float32 or float64; whatever would lose something is refused.
+
+    Raises:
+        TypeError: text, booleans, complex numbers, objects, or a float wider than 64 bits.
+        ValueError: a whole number that float64 does not hold exactly.
+
+    >>> as_floats([1, 2]).dtype
+    dtype('float64')
+    """
+    given = np.asarray(values)
+    if given.dtype in _NUMPY_FORMATS:
+        return given
+    if given.dtype.kind in "iu":
+        floats = given.astype(np.float64)
+        if (np.abs(floats) > 2.0**53).any():
+            raise ValueError("whole numbers beyond 2^53 are not all float64 values; convert by .astype(float) first")
+        return floats
+    advice = "parse(text, format) reads text." if given.dtype.kind in "US" else "Convert with .astype(np.float64)."
+    raise TypeError(f"rounding takes float16, float32, float64 or whole numbers; it was given {given.dtype}. {advice}")
+
+
+def widen(values: ArrayLike) -> NDArray[np.float64]:
+    """Return values as float64, exactly; refuses what `as_floats` refuses."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN is as good as any other here
+        return as_floats(values).astype(np.float64)
+
+
+def check_random_bits(random_bits: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.integer]:
+    """Return the random whole numbers of stochastic rounding as an array, one for each value.
+
+    Raises:
+        ValueError: none were given, or they are of another shape, no whole numbers, or outside 0 to 2^32 - 1.
+    """
+    bits = np.asarray(() if random_bits is None else random_bits)
+    if bits.dtype.kind not in "iu" or bits.shape != shape or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any():
+        raise ValueError(
+            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape {shape}: "
+            f"random_bits=np.random.default_rng(0).integers(2**{RANDOM_BITS}, size={shape})"
+        )
+    return bits
+
+
+def no_nan(format: Format) -> ValueError:
+    """Return the error for a NaN given to a format that has none."""
+    return ValueError(f"{format.name} has no NaN, and the values have one. Replace it first, by nan_to_num perhaps.")

@@ -1,0 +1,142 @@
+"""How do formats and torch dtypes say the same thing?
+
+Idea: a torch dtype is a format with a storage type. Rounding a tensor is `formats.round_to` spelled for torch: divide
+by the ulp, round to a whole number, multiply back; the ulp is read off the exponent bits.
+
+Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and never leaves the tensor's precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ldexp
+
+import torch
+
+from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP32, FP64, Format, Overflow, Rounding
+from labkit.formats.rounding import RANDOM_BITS, common_format, no_nan, overflow_values
+
+_DTYPES = {
+    FP64: torch.float64,
+    FP32: torch.float32,
+    FP16: torch.float16,
+    BF16: torch.bfloat16,
+    E5M2: torch.float8_e5m2,
+    E4M3: torch.float8_e4m3fn,
+    E8M0: torch.float8_e8m0fnu,
+}
+_FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
+_CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
+_WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
+    Rounding.NEAREST_EVEN: torch.Tensor.round_,
+    Rounding.TOWARD_ZERO: torch.Tensor.trunc_,
+    Rounding.TOWARD_POSITIVE: torch.Tensor.ceil_,
+    Rounding.TOWARD_NEGATIVE: torch.Tensor.floor_,
+}
+
+
+def dtype_of(format: Format) -> torch.dtype:
+    """Return the torch dtype that stores a format.
+
+    Raises:
+        ValueError: torch stores no such format.
+
+    >>> dtype_of(FP16)
+    torch.float16
+    """
+    if format not in _DTYPES:
+        raise ValueError(
+            f"torch has no dtype for {format.name}; it has {', '.join(row.name for row in _DTYPES)}. "
+            f"round_tensor(tensor, {format.name}) keeps its values in a wider dtype."
+        )
+    return _DTYPES[format]
+
+
+def format_of(dtype: torch.dtype) -> Format:
+    """Return the format of a torch dtype.
+
+    >>> format_of(torch.bfloat16).name
+    'BF16'
+    """
+    if dtype not in _FORMATS:
+        raise ValueError(f"{dtype} is no format of the lab; these are: {', '.join(map(str, _FORMATS))}.")
+    return _FORMATS[dtype]
+
+
+def round_tensor(
+    tensor: torch.Tensor,
+    format: Format,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow = Overflow.TO_INFINITY,
+    random_bits: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Round a tensor's values to a format; a new tensor of the same shape, dtype and device. See `formats.round_to`.
+
+    No gradient flows through: a rounding has none that is of use.
+
+    Raises:
+        TypeError: the tensor is not float16, bfloat16, float32 or float64.
+        ValueError: as `formats.round_to`.
+
+    >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
+    tensor([0.1000,    inf])
+    """
+    if tensor.dtype not in (*_CARRIERS, torch.float16, torch.bfloat16):
+        raise TypeError(f"round_tensor takes float16, bfloat16, float32 or float64; it was given {tensor.dtype}.")
+    target = common_format(format_of(tensor.dtype), format)
+    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.detach().float()  # exact: FP32 holds both
+    if target.nan_code is None and values.isnan().any():
+        raise no_nan(target)
+    plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY and random_bits is None
+    if plain and target in (FP16, BF16) and values.dtype == torch.float32:
+        rounded = values.to(_DTYPES[target]).to(torch.float32)  # torch's own cast: proven equal for all 2^32 inputs
+    else:
+        rounded = _round(values, target, rounding, random_bits)
+        rounded = _limit(rounded, values, target, rounding, overflow)
+    return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf")).to(tensor.dtype)
+
+
+def _round(
+    values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None
+) -> torch.Tensor:
+    """Round in a carrier dtype as if the format had no largest value."""
+    bits = _CARRIERS[values.dtype]
+    exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
+    spacing = (values.view(bits) & exponent_mask).view(values.dtype)  # 2^exponent; 0 for the carrier's subnormals
+    spacing = spacing.clamp_(ldexp(1.0, format.emin), ldexp(1.0, format.emax)).mul_(format.epsilon)
+    return _to_whole(values / spacing, rounding, random_bits).mul_(spacing)
+
+
+def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
+    """Round to whole numbers, in place where the mode allows."""
+    if rounding is not Rounding.STOCHASTIC and random_bits is not None:
+        raise ValueError(f"random_bits are for Rounding.STOCHASTIC; they were given with {rounding}. Leave them out.")
+    if rounding in _WHOLE:
+        return _WHOLE[rounding](ratio)
+    whole = ratio.trunc()
+    fraction = (ratio - whole).abs_()
+    if rounding is Rounding.NEAREST_AWAY:
+        away = fraction >= 0.5
+    elif random_bits is None or random_bits.shape != ratio.shape or random_bits.dtype.is_floating_point:
+        raise ValueError(
+            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
+            f"{tuple(ratio.shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"
+        )
+    else:
+        away = random_bits < fraction.mul_(2.0**RANDOM_BITS).long()
+    return whole.add_(torch.copysign(away.to(ratio.dtype), ratio))
+
+
+def _limit(
+    rounded: torch.Tensor, values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow
+) -> torch.Tensor:
+    """Replace, in place, what a format cannot hold: beyond its max, and what is no number of an unsigned one."""
+    above, below, infinity = overflow_values(format, rounding, overflow)
+    rounded.masked_fill_(rounded > format.max, above).masked_fill_(rounded < -format.max, below)
+    if (above, below) != (infinity, -infinity):
+        rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(values == float("-inf"), -infinity)
+    if not format.has_zero:
+        rounded.clamp_(min=format.smallest_normal).masked_fill_(values == 0, float("nan"))
+    if not format.signed:
+        rounded.masked_fill_(values < 0, float("nan"))
+    return rounded
