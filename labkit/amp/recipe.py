@@ -77,6 +77,7 @@ _ROWS = (
     Recipe("FP32"),
     replace(_O2, name="FP16", scaler=NO_SCALING),
     replace(_O2, name="FP16 static", scaler=static(2.0**10)),
+    replace(_O2, name="FP16 static too high", scaler=static(2.0**26)),
     replace(_O2, name="FP16 dynamic", scaler=_SHORT_RUN),
     replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weights=False),
     Recipe("O0"),

@@ -1,6 +1,7 @@
 """A run from start to end: data, task, training step, record."""
 
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.race import race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load, write_whole
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
 from labkit.train.tasks import TASKS, Task, accuracy, dice
@@ -18,6 +19,9 @@ __all__ = [
     "gradient_snapshot",
     "load",
     "one_thread",
+    "race",
+    "record_path",
+    "recorded",
     "scattered_digits",
     "single_digits",
     "train",

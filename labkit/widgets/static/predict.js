@@ -1,0 +1,56 @@
+// A question, its choices, and a button that commits. The reply comes from Python, after the choice has gone there.
+
+function render({ model, el }) {
+  const owner = scope();
+  const root = mount(el, { label: "Prediction", kind: "predict", scope: owner });
+  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
+  let picked = model.get("choice");
+
+  const inputs = model.get("choices").map((choice) => {
+    const input = h("input", { type: "radio", name, value: choice });
+    input.checked = choice === picked;
+    owner.listen(input, "change", () => {
+      picked = choice;
+      commit.enable(true);
+    });
+    return input;
+  });
+  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  const commit = button({
+    label: "Commit",
+    title: "Your answer stays once you have committed",
+    kind: "primary",
+    onPress: () => {
+      model.set("choice", picked);
+      model.save_changes();
+    },
+  });
+  const reply = h("p", { class: "lk-reply", role: "status", "aria-live": "polite" });
+
+  function show() {
+    const done = model.get("choice") !== "";
+    commit.enable(!done && Boolean(picked));
+    commit.element.hidden = done;
+    for (const [i, input] of inputs.entries()) {
+      input.disabled = done;
+      labels[i].dataset.picked = String(done && input.value === model.get("choice"));
+    }
+    root.dataset.right = done ? String(model.get("right")) : "";
+    reply.replaceChildren(rich(model.get("answered")));
+  }
+
+  root.append(
+    h("p", { class: "lk-question" }, h("strong", { text: "Predict. " }), rich(model.get("question"))),
+    h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels),
+    commit.element,
+    reply,
+  );
+  for (const trait of ["choice", "answered", "right"]) {
+    model.on(`change:${trait}`, show);
+    owner.add(() => model.off(`change:${trait}`, show));
+  }
+  show();
+  return () => owner.dispose();
+}
+
+export default { render };
