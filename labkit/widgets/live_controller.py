@@ -1,0 +1,307 @@
+"""What happens when a learner drives a training? One object that takes commands and does steps, one at a time.
+
+Idea: the controller knows no thread, no clock and no browser. Somebody calls `handle(command)` and, while `due`,
+`tick()`: in the widget a thread, in a test the test. The FP32 run of the same task and seed goes in lockstep the first
+time and is kept: after a reset its curve is there already.
+
+Invariant: a change takes effect at the next step and leaves a mark there; an error becomes the phase FAILED and a
+sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from labkit.amp import RECIPES, Recipe, ScalerState, initial
+from labkit.train import StepRecord, Task, TrainingRun
+from labkit.widgets.live_state import Button, Phase, Scaling, Settings, number_format, press, recipe_for, settings_of
+from labkit.widgets.live_words import Scene, change_label
+
+GROWTH_INTERVAL = 25  # clean steps before a dynamic scale grows; torch's 2,000 would never grow in a run of 250
+MEASURE_EVERY = 10  # steps between two measurements of underflow; each costs two more backward passes
+MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
+MERGE_STEPS = 6  # changes this close together (a drag) share one mark
+
+
+class Run(Protocol):
+    """What the controller needs of a run (`labkit.train.TrainingRun` has it)."""
+
+    scaler: ScalerState
+
+    def step(self) -> StepRecord: ...
+    def change(self, recipe: Recipe) -> None: ...
+    def evaluate(self) -> float: ...
+
+
+MakeRun = Callable[[Task, Recipe, int], Run]
+
+
+def make_run(task: Task, recipe: Recipe, seed: int) -> Run:
+    """Return a run that measures underflow, but not for FP32, which underflows against nothing."""
+    return TrainingRun(task, recipe, seed, measure_every=0 if number_format(recipe) == "FP32" else MEASURE_EVERY)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A command: what is None stays as it is."""
+
+    scaling: Scaling | None = None
+    log2_scale: int | None = None
+    master_weights: bool | None = None
+
+
+Command = Button | Change
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A change the learner made: `step` is the first step under it; `before` the settings until then."""
+
+    step: int
+    label: str
+    before: Settings
+
+
+@dataclass
+class Curve:
+    """One run and what it did: its steps, and its metric by step."""
+
+    recipe: Recipe
+    run: Run | None = None
+    steps: list[StepRecord] = field(default_factory=list)
+    metrics: dict[int, float] = field(default_factory=dict)
+
+
+class Controller:
+    """A training that is driven.
+
+    Args:
+        task, recipe, seed: what is trained; the controls begin where the recipe's scaling and master weights stand.
+        steps: how many; None takes the task's own number.
+        growth_interval: clean steps before a dynamic scale doubles.
+        make_run: (task, recipe, seed) -> run.
+
+    Raises:
+        ValueError: the recipe's scale cannot be shown on the slider, or steps is less than 1.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        seed: int = 0,
+        *,
+        steps: int | None = None,
+        growth_interval: int = GROWTH_INTERVAL,
+        make_run: MakeRun = make_run,
+    ) -> None:
+        self.task, self.recipe, self.seed = task, recipe, seed
+        self.total = task.steps if steps is None else steps
+        if self.total < 1:
+            raise ValueError(f"steps is 1 or more; it was given {steps}")
+        self.growth_interval = growth_interval
+        self.make_run = make_run
+        self.phase = Phase.IDLE
+        self.settings = settings_of(recipe)
+        self.fp32 = Curve(RECIPES["FP32"])
+        self.ours = Curve(recipe)
+        self.previous: list[StepRecord] = []
+        self.marks: list[Mark] = []
+        self.notice = ""
+        self.error = ""
+        self._in_force: Settings | None = None
+        self._scale_was_set = False
+        self._single = False
+
+    # --- commands -----------------------------------------------------------------------------------------------
+
+    def handle(self, command: Command) -> None:
+        """Obey a command; a change that the recipe cannot have leaves a notice and nothing else."""
+        self.notice = ""
+        if isinstance(command, Change):
+            self._change(command)
+        else:
+            self._press(command)
+
+    def _press(self, button: Button) -> None:
+        before, self.phase = self.phase, press(self.phase, button)
+        over = before in (Phase.FINISHED, Phase.FAILED)
+        if button is Button.RESET or (button is Button.START and over):
+            self._begin_again()
+        if button is Button.STEP and self.phase is Phase.PAUSED:
+            self._single = True
+
+    def _begin_again(self) -> None:
+        if len(self.ours.steps) > 1:
+            self.previous = self.ours.steps
+        if self.error:
+            self.fp32 = Curve(RECIPES["FP32"])  # an error may have left it between two steps
+        self.ours = Curve(self.recipe)
+        self.marks, self.error = [], ""
+        self._in_force, self._scale_was_set, self._single = None, False, False
+
+    def _change(self, change: Change) -> None:
+        asked = {k: v for k, v in vars(change).items() if v is not None}
+        try:
+            wanted = replace(self.settings, **asked)
+            recipe_for(self.recipe, wanted, self.growth_interval)
+        except ValueError as error:
+            self.notice = f"Not changed: {error}"
+            return
+        self.settings = wanted
+        self._scale_was_set = self._scale_was_set or change.scaling is not None or change.log2_scale is not None
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a step to do now."""
+        return self.phase is Phase.RUNNING or self._single
+
+    @property
+    def building(self) -> bool:
+        """Whether the next tick begins with making the runs, which can take a second or two."""
+        return self.due and (self.ours.run is None or self.fp32.run is None)
+
+    def build(self) -> None:
+        """Make the runs that are not there yet."""
+        self._guard(self._build)
+
+    def tick_fp32(self) -> bool:
+        """Bring the FP32 run to the step that is due; return whether there was anything to do."""
+        before = len(self.fp32.steps)
+        if self.due and before <= len(self.ours.steps):
+            self._guard(self._step_fp32)
+        return len(self.fp32.steps) > before
+
+    def tick(self) -> None:
+        """Do the step that is due, in both runs; does nothing when none is."""
+        if self.due:
+            self.build()
+            self.tick_fp32()
+        if self.due:
+            self._guard(self._step_ours)
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # whatever went wrong in the learner's task, the figure has to say it
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """End the training with an error that the sentence names."""
+        self.phase, self._single = Phase.FAILED, False
+        self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
+
+    def _build(self) -> None:
+        if self.fp32.run is None:
+            self.fp32.run = self.make_run(self.task, self.fp32.recipe, self.seed)
+        if self.ours.run is None:
+            self._in_force = self.settings
+            recipe = recipe_for(self.recipe, self.settings, self.growth_interval)
+            self.ours = Curve(recipe, self.make_run(self.task, recipe, self.seed))
+            self._scale_was_set = False
+
+    def _step_fp32(self) -> None:
+        self._build()
+        self._step(self.fp32)
+
+    def _step_ours(self) -> None:
+        self._build()
+        self._apply()
+        self._step(self.ours)
+        self._single = False
+        if len(self.ours.steps) >= self.total:
+            self.phase = Phase.FINISHED
+
+    def _step(self, curve: Curve) -> None:
+        assert curve.run is not None
+        curve.steps.append(curve.run.step())
+        done = len(curve.steps)
+        if done % max(1, self.total // MEASUREMENTS) == 0 or done == self.total:
+            curve.metrics[done] = curve.run.evaluate()
+
+    def _apply(self) -> None:
+        """Put the learner's settings into the run, and mark the step."""
+        before, run = self._in_force, self.ours.run
+        assert before is not None
+        assert run is not None
+        recipe = recipe_for(self.recipe, self.settings, self.growth_interval)
+        if self._scale_was_set:
+            run.change(recipe)
+            run.scaler = initial(recipe.scaler)  # also where a dynamic scale had wandered off and is asked back
+        elif self.settings != before:
+            run.change(recipe)
+        self._mark(before)
+        self._in_force, self._scale_was_set = self.settings, False
+
+    def _mark(self, before: Settings) -> None:
+        step = len(self.ours.steps) + 1
+        moved = self._scale_was_set and self.settings.scaling is not Scaling.OFF
+        if not change_label(before, self.settings) and not moved:
+            return
+        if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
+            step, before = self.marks[-1].step, self.marks[-1].before
+            self.marks.pop()
+        label = change_label(before, self.settings)
+        if label or moved:
+            self.marks.append(Mark(step, label or f"scale 2^{self.settings.log2_scale}", before))
+
+    # --- what is seen -------------------------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """The number format of the learner's run."""
+        return number_format(self.recipe)
+
+    @property
+    def scale(self) -> float:
+        """The loss scale that the next step will use."""
+        run = self.ours.run
+        if run is not None and not self._scale_was_set:
+            return run.scaler.scale
+        return 1.0 if self.settings.scaling is Scaling.OFF else 2.0**self.settings.log2_scale
+
+    @property
+    def metric(self) -> tuple[int, float, float] | None:
+        """The latest step at which both metrics were measured: (step, this run, FP32)."""
+        both = self.ours.metrics.keys() & self.fp32.metrics.keys()
+        step = max(both, default=None)
+        return None if step is None else (step, self.ours.metrics[step], self.fp32.metrics[step])
+
+    def scene(self) -> Scene:
+        """Return what a sentence needs to know about this moment."""
+        steps = self.ours.steps
+        last = steps[-1] if steps else None
+        there = last is not None and last.step <= len(self.fp32.steps)
+        return Scene(
+            phase=self.phase,
+            total=self.total,
+            label=self.label,
+            settings=self.settings,
+            task=self.task.name,
+            metric_name=self.task.metric_name,
+            last=last,
+            fp32_loss=self.fp32.steps[last.step - 1].loss if last is not None and there else None,
+            underflow=next((s.underflow for s in reversed(steps) if s.underflow is not None), None),
+            bad_since=_run_of(steps, lambda s: not math.isfinite(s.loss))[1],
+            skipped=sum(not s.stepped for s in steps),
+            skipped_in_a_row=_run_of(steps, lambda s: not s.stepped)[0],
+            changes=len(self.marks),
+            metric=self.metric,
+            error=self.error,
+            building=self.building,
+        )
+
+
+def _run_of(steps: list[StepRecord], holds: Callable[[StepRecord], bool]) -> tuple[int, int | None]:
+    """Return how many steps at the end fulfil a condition, and the number of the first of them."""
+    count = 0
+    for step in reversed(steps):
+        if not holds(step):
+            break
+        count += 1
+    return count, steps[-count].step if count else None

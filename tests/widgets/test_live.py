@@ -1,0 +1,537 @@
+"""The live training, without a browser: what buttons do, what steps do, what is said, and what is sent."""
+
+import json
+import math
+import threading
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from labkit.amp import RECIPES, initial
+from labkit.amp import static as static_scaler
+from labkit.train import TASKS, StepRecord
+from labkit.widgets.live import LiveTraining, command_of
+from labkit.widgets.live_controller import MERGE_STEPS, Change, Controller
+from labkit.widgets.live_state import AFTER, Button, Phase, Scaling, Settings, enabled, press, recipe_for, settings_of
+from labkit.widgets.live_thread import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Driver, Outbox, state
+from labkit.widgets.live_words import Scene, change_label, number, percent, sentence
+
+TASK = TASKS["segmentation"]
+
+
+class FakeRun:
+    """Steps without training: the loss is what the test says, the scale is what the recipe says."""
+
+    losses: ClassVar[dict[int, float]] = {}
+    breaks_at: ClassVar[int] = 0
+
+    def __init__(self, task, recipe, seed):
+        self.recipe, self.scaler, self.done, self.changes = recipe, initial(recipe.scaler), 0, []
+
+    def step(self):
+        self.done += 1
+        if self.done == self.breaks_at and self.recipe.model.name == "FP16":
+            raise RuntimeError("no such operator")
+        loss = self.losses.get(self.done, 1 / self.done) if self.recipe.model.name == "FP16" else 0.5 / self.done
+        return StepRecord(self.done, loss, self.scaler.scale, False, True, 0.25 if self.done % 10 == 1 else None)
+
+    def change(self, recipe):
+        self.changes.append(recipe)
+        if recipe.scaler != self.recipe.scaler:
+            self.scaler = initial(recipe.scaler)
+        self.recipe = recipe
+
+    def evaluate(self):
+        return self.done / 100
+
+
+def controller(steps=20, recipe="FP16", **attributes):
+    return Controller(TASK, RECIPES[recipe], steps=steps, make_run=type("Fake", (FakeRun,), attributes))
+
+
+def ticked(c, times):
+    c.handle(Button.START)
+    for _ in range(times):
+        c.tick()
+    return c
+
+
+# --- states -------------------------------------------------------------------------------------------------
+
+
+def test_a_training_from_start_to_end():
+    c = controller(steps=3)
+    phases = [c.phase]
+    c.handle(Button.START)
+    for _ in range(3):
+        phases.append(c.phase)
+        c.tick()
+    assert [*phases, c.phase] == ["idle", "running", "running", "running", "finished"]
+    assert [s.step for s in c.ours.steps] == [s.step for s in c.fp32.steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("button", Button)
+def test_a_button_does_what_the_table_says_or_nothing(phase, button):
+    assert press(phase, button) is (AFTER[phase, button] if button in enabled(phase) else phase)
+
+
+def test_every_phase_can_be_left_and_only_running_can_pause():
+    assert all(enabled(phase) for phase in Phase)
+    assert [phase for phase in Phase if Button.PAUSE in enabled(phase)] == [Phase.RUNNING]
+
+
+def test_step_does_one_step_and_pauses():
+    c = controller()
+    for expected in (1, 2, 3):
+        c.handle(Button.STEP)
+        assert c.due
+        c.tick()
+        c.tick()
+        assert (len(c.ours.steps), c.phase, c.due) == (expected, "paused", False)
+
+
+def test_stop_ends_the_run_before_its_last_step():
+    c = ticked(controller(), 5)
+    c.handle(Button.STOP)
+    c.tick()
+    assert (c.phase, len(c.ours.steps)) == ("finished", 5)
+    assert sentence(c.scene()).startswith("Stopped at step 5 of 20: ")
+
+
+def test_nothing_runs_before_start():
+    c = controller()
+    c.tick()
+    assert not c.due
+    assert c.ours.steps == c.fp32.steps == []
+
+
+# --- the FP32 run, and what a reset keeps -------------------------------------------------------------------
+
+
+def test_fp32_goes_in_lockstep_the_first_time_and_is_kept_for_the_next():
+    c = ticked(controller(), 8)
+    c.handle(Button.RESET)
+    kept = list(c.fp32.steps)
+    ticked(c, 5)
+    assert len(kept) == 8
+    assert c.fp32.steps == kept
+    ticked(c, 5)
+    assert [s.step for s in c.fp32.steps] == list(range(1, 11))
+
+
+def test_reset_starts_a_new_run_keeps_the_controls_and_shows_the_run_before():
+    c = controller()
+    c.handle(Change(scaling=Scaling.STATIC, log2_scale=5))
+    ticked(c, 4)
+    before = list(c.ours.steps)
+    c.handle(Button.RESET)
+    assert (c.phase, c.ours.steps, c.marks, c.settings.log2_scale) == ("idle", [], [], 5)
+    assert c.previous == before
+    ticked(c, 1)
+    assert c.ours.steps[0].scale == 32.0
+
+
+def test_start_after_the_end_runs_again():
+    c = ticked(controller(steps=2), 2)
+    ticked(c, 1)
+    assert (c.phase, len(c.ours.steps), len(c.previous)) == ("running", 1, 2)
+
+
+# --- changes on the way -------------------------------------------------------------------------------------
+
+
+def test_a_change_takes_effect_at_the_next_step_and_leaves_a_mark_there():
+    c = ticked(controller(), 3)
+    c.handle(Change(scaling=Scaling.STATIC, log2_scale=10))
+    assert [m.label for m in c.marks] == []
+    c.tick()
+    assert [s.scale for s in c.ours.steps] == [1, 1, 1, 1024]
+    assert [(m.step, m.label) for m in c.marks] == [(4, "scaling on, 2^10")]
+
+
+def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
+    c = controller()
+    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    ticked(c, 2)
+    assert c.marks == []
+    assert c.ours.steps[0].scale == 2.0**16
+
+
+def test_a_drag_shares_one_mark_and_a_later_change_has_its_own():
+    c = ticked(controller(recipe="FP16 static", steps=40), 3)
+    for exponent in (11, 12, 13):
+        c.handle(Change(log2_scale=exponent))
+        c.tick()
+    assert [(m.step, m.label) for m in c.marks] == [(4, "scale 2^13")]
+    for _ in range(MERGE_STEPS):
+        c.tick()
+    c.handle(Change(log2_scale=20))
+    c.tick()
+    assert [(m.step, m.label) for m in c.marks] == [(4, "scale 2^13"), (4 + 3 + MERGE_STEPS, "scale 2^20")]
+
+
+def test_there_and_back_again_leaves_no_mark():
+    c = ticked(controller(), 3)
+    c.handle(Change(master_weights=False))
+    c.tick()
+    assert [m.label for m in c.marks] == ["master weights off"]
+    c.handle(Change(master_weights=True))
+    c.tick()
+    assert c.marks == []
+
+
+def test_a_dynamic_scale_that_wandered_off_can_be_asked_back_to_where_it_began():
+    c = controller()
+    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    ticked(c, 2)
+    c.ours.run.scaler = replace(c.ours.run.scaler, scale=2.0**12)
+    c.handle(Change(log2_scale=16))
+    c.tick()
+    assert c.ours.steps[-1].scale == 2.0**16
+    assert [m.label for m in c.marks] == ["scale 2^16"]
+
+
+def test_switching_master_weights_leaves_a_dynamic_scale_where_it_is():
+    c = controller()
+    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    ticked(c, 2)
+    c.ours.run.scaler = replace(c.ours.run.scaler, scale=2.0**12)
+    c.handle(Change(master_weights=False))
+    c.tick()
+    assert c.ours.steps[-1].scale == 2.0**12
+    assert c.ours.run.changes[-1].master_weights is False
+
+
+def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
+    c = controller(recipe="O3")
+    c.handle(Change(master_weights=True))
+    assert c.settings.master_weights is False
+    assert "master weights are FP32" in c.notice
+    c.handle(Change(log2_scale=31))
+    assert "from 0 to 30; it was given 31" in c.notice
+    c.handle(Button.START)
+    assert c.notice == ""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_controls_of_every_recipe_give_the_recipe_back(name):
+    recipe = RECIPES[name]
+    there = recipe_for(recipe, settings_of(recipe), recipe.scaler.growth_interval)
+    assert there == recipe
+
+
+def test_a_scale_that_the_slider_cannot_show_is_refused():
+    with pytest.raises(ValueError, match=r"powers of two, but recipe 'FP16' starts at 1000. Take 2\^10"):
+        settings_of(replace(RECIPES["FP16"], scaler=static_scaler(1000)))
+
+
+# --- errors and numbers that are none -----------------------------------------------------------------------
+
+
+def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again():
+    c = ticked(controller(breaks_at=3), 3)
+    assert c.phase == "failed"
+    assert sentence(c.scene()) == (
+        "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
+    )
+    c.handle(Button.RESET)
+    ticked(c, 2)
+    assert (c.phase, len(c.ours.steps), len(c.fp32.steps)) == ("running", 2, 2)
+
+
+def test_nan_has_a_first_step_and_a_sentence():
+    c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
+    assert sentence(c.scene()) == (
+        "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at 0.0833. Infinity or NaN "
+        "sits in its weights or activations, and no loss scale takes it out: press Reset."
+    )
+
+
+def test_a_loss_that_came_back_is_not_called_lost():
+    c = ticked(controller(losses={4: math.inf}), 6)
+    assert c.scene().bad_since is None
+
+
+# --- words --------------------------------------------------------------------------------------------------
+
+BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252, 1.0, False, True), fp32_loss=0.0101)
+
+
+@pytest.mark.parametrize(
+    ("scene", "words"),
+    [
+        (
+            replace(BASE, underflow=0.82),
+            "Step 120 of 250: FP16 without scaling is at 0.0252, FP32 at 0.0101; 82% of its gradient elements "
+            "underflow.",
+        ),
+        (
+            replace(BASE, phase=Phase.PAUSED, settings=Settings(Scaling.STATIC, 10), underflow=0.0),
+            "Paused at step 120 of 250: FP16 with a static scale of 2^10 is at 0.0252, FP32 at 0.0101; none of its "
+            "gradient elements underflow.",
+        ),
+        (
+            replace(BASE, phase=Phase.FINISHED, total=120, metric=(120, 0.04, 0.706), metric_name="Dice"),
+            "Finished after 120 steps: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
+        ),
+        (
+            replace(BASE, settings=Settings(Scaling.STATIC, 30), skipped=9, skipped_in_a_row=7),
+            "Step 120 of 250: FP16 with a static scale of 2^30 is at 0.0252, FP32 at 0.0101. The last 7 steps were "
+            "skipped: at a scale of 2^0 the gradients overflow, so the weights stand still.",
+        ),
+        (
+            replace(BASE, last=None, settings=Settings(master_weights=False)),
+            "Nothing has run yet. Press Start: FP16 without scaling and no master weights trains beside FP32, with the "
+            "same first weights and the same batches, for 250 steps.",
+        ),
+        (
+            replace(BASE, last=None, building=True),
+            "Getting ready: the data and two networks with the same weights, one for FP32 and one for FP16.",
+        ),
+    ],
+)
+def test_the_sentence_says_what_the_figure_shows(scene, words):
+    assert sentence(scene) == words
+
+
+def test_small_numbers_keep_their_digits_and_small_shares_do_not_become_nothing():
+    assert [number(x) for x in (0.0101, 1234.0, 5.96e-8, -math.inf)] == ["0.0101", "1230", "5.96×10^-8", "-inf"]
+    assert [percent(x) for x in (0.0, 1e-6, 0.0014, 0.82, 0.999, 1.0)] == [
+        "none",
+        "less than 0.1%",
+        "0.1%",
+        "82%",
+        "99.9%",
+        "100%",
+    ]
+
+
+def test_labels_of_changes():
+    off, on = Settings(), Settings(Scaling.STATIC)
+    assert change_label(off, on) == "scaling on, 2^10"
+    assert change_label(on, off) == "scaling off"
+    assert change_label(on, Settings(Scaling.DYNAMIC, 16)) == "dynamic, from 2^16"
+    assert change_label(off, replace(off, log2_scale=3)) == ""  # with scaling off the slider's place means nothing
+
+
+# --- what is sent -------------------------------------------------------------------------------------------
+
+
+class Post:
+    """The browser's end: keeps frames, acknowledges when told to."""
+
+    def __init__(self, c):
+        self.now, self.frames = 100.0, []
+        self.box = Outbox(c, lambda content, buffers: self.frames.append((content, buffers)), lambda: self.now)
+
+    def acknowledge(self):
+        self.box.drawn(self.frames[-1][0]["number"])
+
+    def rows(self):
+        return [np.frombuffer(buffers[0], "<f4").reshape(-1, 5) for _, buffers in self.frames]
+
+
+def test_frames_carry_each_step_once():
+    c = ticked(controller(), 0)
+    post = Post(c)
+    for _ in range(7):
+        c.tick()
+        post.now += 0.05
+        post.box.post()
+        post.acknowledge()
+    np.testing.assert_array_equal(np.concatenate(post.rows())[:, 0], np.float32([1 / n for n in range(1, 8)]))
+    assert [content["whole"] for content, _ in post.frames] == [True] + [False] * 6
+
+
+def test_nan_travels_in_the_buffer_and_the_rest_is_plain_json():
+    c = ticked(controller(losses={2: math.nan, 3: math.inf}), 3)
+    post = Post(c)
+    post.box.post(urgent=True)
+    content, _ = post.frames[0]
+    json.dumps(content, allow_nan=False)
+    loss, underflow = post.rows()[0][:, 0], post.rows()[0][:, 4]
+    np.testing.assert_array_equal(loss, np.float32([1, np.nan, np.inf]))
+    np.testing.assert_array_equal(underflow, np.float32([0.25, np.nan, np.nan]))
+
+
+def test_a_newcomer_and_a_reset_get_the_whole_curve():
+    c = ticked(controller(), 3)
+    post = Post(c)
+    post.box.post(urgent=True)
+    post.box.forget()
+    post.box.post(urgent=True)
+    assert [len(rows) for rows in post.rows()] == [3, 3]
+    c.handle(Button.RESET)
+    post.box.post(urgent=True)
+    content, buffers = post.frames[-1]
+    assert content["whole"]
+    assert [len(b) // 4 for b in buffers] == [0, 3, 3]  # nothing yet, FP32 kept, the run before
+
+
+def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
+    c = ticked(controller(steps=500), 0)
+    post = Post(c)
+    for _ in range(200):
+        c.tick()
+        post.now += 0.005
+        if post.box.post():
+            post.acknowledge()
+    assert len(post.frames) == pytest.approx(1 / FRAME_SECONDS, abs=2)
+    post.box.post(urgent=True)
+    assert sum(map(len, post.rows())) == 200
+
+
+def test_steps_and_frames_do_not_share_a_beat():
+    """A step every 25 ms must give 30 frames a second on average; waiting for a fixed gap would give 20."""
+    c = ticked(controller(), 0)
+    post = Post(c)
+    for _ in range(80):
+        post.now += 0.025
+        if post.box.post():
+            post.acknowledge()
+    assert 58 <= len(post.frames) <= 62
+
+
+def test_a_browser_that_does_not_draw_is_told_less_often():
+    c = ticked(controller(), 0)
+    post = Post(c)
+    for _ in range(400):
+        post.now += 0.005
+        post.box.post()
+    assert len(post.frames) <= IN_FLIGHT + 2.0 / UNHEARD_SECONDS + 1
+
+
+# --- the thread ---------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A driver whose frames wake the test."""
+
+    def __init__(self, c):
+        self.frame = threading.Condition()
+        self.frames = []
+        self.driver = Driver(c, Outbox(c, self._take))
+
+    def _take(self, content, buffers):
+        with self.frame:
+            self.frames.append(content)
+            self.frame.notify_all()
+
+    def wait(self, condition):
+        with self.frame:
+            assert self.frame.wait_for(lambda: self.frames and condition(self.frames[-1]), timeout=20), self.frames[-1:]
+            return self.frames[-1]
+
+
+@pytest.fixture
+def watched():
+    made = []
+
+    def make(c):
+        made.append(Watched(c))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.driver.close()
+        assert not one.driver.alive
+
+
+def test_a_training_in_its_thread_from_start_to_end(watched):
+    w = watched(controller(steps=30))
+    w.driver.command(Button.START)
+    last = w.wait(lambda f: f["phase"] == "finished")
+    assert last["step"] == 30
+    assert last["metric"] == {"name": "Dice", "step": 30, "ours": "0.300", "fp32": "0.300"}
+
+
+def test_every_command_is_answered_by_number(watched):
+    w = watched(controller())
+    w.driver.command(Change(scaling=Scaling.STATIC), number=1)
+    w.driver.command(Button.STEP, number=2)
+    last = w.wait(lambda f: f["heard"] == 2 and f["step"] == 1)
+    assert (last["phase"], last["scaling"]) == ("paused", "static")
+
+
+def test_the_thread_survives_an_error_and_begins_again(watched):
+    w = watched(controller(breaks_at=2))
+    w.driver.command(Button.START)
+    assert "no such operator" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
+    w.driver.command(Button.RESET)
+    w.wait(lambda f: f["phase"] == "idle")
+
+
+def test_a_fault_in_our_own_thread_is_said_too(watched, caplog):
+    c = controller()
+    w = watched(c)
+    c.tick = lambda: 1 / 0
+    w.driver.command(Button.START)
+    assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
+    assert "could not go on" in caplog.text
+
+
+def test_one_training_at_a_time(watched):
+    gate = threading.Event()
+
+    class Slow(FakeRun):
+        def step(self):
+            gate.wait(20)
+            return super().step()
+
+    first = watched(Controller(TASK, RECIPES["FP16"], steps=1000, make_run=Slow))
+    second = watched(controller(steps=3))
+    first.driver.command(Button.START)
+    first.wait(lambda f: f["phase"] == "running")
+    second.driver.command(Button.START)
+    gate.set()
+    first.wait(lambda f: f["phase"] == "paused")
+    second.wait(lambda f: f["phase"] == "finished")
+
+
+def test_closing_ends_the_thread_in_the_middle_of_a_run():
+    w = Watched(controller(steps=10**6))
+    w.driver.command(Button.START)
+    w.wait(lambda f: f["step"] > 3)
+    w.driver.close()
+    assert not w.driver.alive
+    w.driver.command(Button.START)
+    assert not w.driver.alive
+
+
+# --- the widget and a real training -------------------------------------------------------------------------
+
+
+def test_messages_of_the_browser_are_commands():
+    assert command_of({"do": "press", "button": "step"}) is Button.STEP
+    assert command_of({"do": "change", "log2_scale": 4}) == Change(log2_scale=4)
+    with pytest.raises(ValueError, match="it was given"):
+        command_of({"do": "dance"})
+
+
+def test_unknown_tasks_and_recipes_name_the_known_ones():
+    with pytest.raises(ValueError, match=r"'segmentation'.*given 'sorting'"):
+        LiveTraining("sorting")
+    with pytest.raises(ValueError, match=r"'FP16 static'.*given 'FP12'"):
+        LiveTraining(recipe="FP12")
+
+
+def test_a_real_run_is_the_run_that_train_would_do():
+    """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the same step."""
+    from labkit.train import TrainingRun
+
+    task, recipe = TASKS["digits"], RECIPES["FP16"]
+    c = Controller(task, recipe, seed=3, steps=8)
+    ticked(c, 4)
+    c.handle(Change(scaling=Scaling.STATIC, log2_scale=12))
+    for _ in range(4):
+        c.tick()
+    run = TrainingRun(task, recipe, 3)
+    expected = [run.step() for _ in range(4)]
+    run.change(replace(recipe, scaler=static_scaler(2.0**12)))
+    expected += [run.step() for _ in range(4)]
+    assert c.ours.steps == expected
+    assert c.phase == "finished"
+    assert state(c)["metric"]["ours"] == f"{run.evaluate():.3f}"
