@@ -1,9 +1,10 @@
 """What does the learner's function say?
 
-Idea: call it once per case, on copies of the arguments, and write down whatever happens: a value, or the reason why there
-is none (not a function, wrong number of arguments, an exception with the line that raised it).
+Idea: call it once per case, on copies of the arguments, and write down whatever happens: a value, or the reason why
+there is none (not a function, wrong number of arguments, an exception with the line that raised it).
 
-Invariant: nothing that the learner's code does, short of ending the process or being interrupted, leaves `ask` as an exception.
+Invariant: nothing that the learner's code does, short of ending the process or being interrupted, leaves `ask` as an
+exception.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What does the learner's code answer, when it is run where it can do no harm to the marks?
 
-This is the program of the grading process (`python -m labkit.grading.child`). It reads requests, one line of JSON each, from
-standard input, and writes one line of JSON per request: the answers of the learner's function to every case, as
-labkit.grading.wire writes them. It knows no points, and it decides nothing: what is right is decided by the process that
-started it, which never runs a learner's code.
+This is the program of the grading process (`python -m labkit.grading.child`). It reads requests, one line of JSON
+each, from standard input, and writes one line of JSON per request: the answers of the learner's function to every
+case, as labkit.grading.wire writes them. It knows no points, and it decides nothing: what is right is decided by the
+process that started it, which never runs a learner's code.
 
-Its standard output is put aside under another descriptor before any of the learner's code runs, and descriptors 0, 1 and 2
-then lead nowhere, so prints of any size are lost and cannot be taken for answers.
+Its standard output is put aside under another descriptor before any of the learner's code runs, and descriptors 0, 1
+and 2 then lead nowhere, so prints of any size are lost and cannot be taken for answers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _question(request: dict[str, Any]) -> Question:
 
 
 def answer(question: Question) -> dict[str, Any]:
-    """Return {"exercise": id, "note": what went wrong before the first call, or "", "answers": answers[check][case]}."""
+    """Return {"exercise": id, "note": what prevented the first call, or "", "answers": answers[check][case]}."""
     exercise = question.exercise
     namespace: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **exercise.provides}
     *definitions, own = question.program
@@ -99,7 +99,7 @@ def _close_the_doors() -> None:
 
 
 def _limit_memory(allowance: int) -> None:
-    """Let the process have `allowance` bytes more than it has now, and write no large files, where the system can do so."""
+    """Let the process have `allowance` bytes more than it has now, in memory and per file, where the system can."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 

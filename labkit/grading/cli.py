@@ -1,7 +1,8 @@
 """How does a teacher grade a class? `labkit grade SUBMISSIONS --csv grades.csv`.
 
-Idea: one row per student, notebook and exercise, always with a reason; a broken submission is a row like the others. All
-students meet the same cases, made from a seed drawn on the day and told at the end, so that a grading can be repeated.
+Idea: one row per student, notebook and exercise, always with a reason; a broken submission is a row like the others.
+All students meet the same cases, made from a seed drawn on the day and told at the end, so that a grading can be
+repeated.
 
 Invariant: the file of grades is whole or not there: it is written aside, flushed to the disk, and renamed.
 """
@@ -23,7 +24,8 @@ from labkit.grading.exercise import Exercise, Grade
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.judge import checks_of, judge
 from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, program_of, read_cells
-from labkit.grading.supervise import Limits, NotStarted, Reply, Request, run as supervise
+from labkit.grading.supervise import Limits, NotStarted, Reply, Request
+from labkit.grading.supervise import run as supervise
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Read:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `labkit grade` to a parser."""
     lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
-    parser.add_argument("submissions", nargs="+", type=Path, help="folders or files: <student>.ipynb, <student>/<lesson>.ipynb")
+    parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
     parser.add_argument("--csv", type=Path, required=True, help="where to write the grades")
     parser.add_argument("--lesson", choices=lessons, help="grade this lesson only, whatever the files are called")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for one exercise of one student (default 20)")
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 def grade(
     submissions: Sequence[Submission],
     seed: int,
-    limits: Limits = Limits(),
+    limits: Limits,
     *,
     lesson: str | None = None,
     workers: int = 2,
@@ -99,7 +101,9 @@ def grade(
     rows: list[Row] = []
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
         asked = [[e for e in all_told if lesson or e.lesson == (read.lesson or e.lesson)] for read in opened]
-        jobs = [pool.submit(_rows, read, exercises, seed, limits) for read, exercises in zip(opened, asked, strict=True)]
+        jobs = [
+            pool.submit(_rows, read, exercises, seed, limits) for read, exercises in zip(opened, asked, strict=True)
+        ]
         try:
             for number, (read, job) in enumerate(zip(opened, jobs, strict=True), start=1):
                 rows += (new := job.result())

@@ -1,10 +1,10 @@
 """Where do two answers part, and how is that said to a person?
 
-Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence: they
-are equal. Both values come off the wire (labkit.grading.wire), so no code of a learner's runs in here.
+Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence:
+they are equal. Both values come off the wire (labkit.grading.wire), so no code of a learner's runs in here.
 
-Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0) and tuple
-for list are forgiven. NaN equals NaN, and -0 equals 0.
+Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0) and
+tuple for list are forgiven. NaN equals NaN, and -0 equals 0.
 """
 
 from __future__ import annotations
@@ -117,14 +117,12 @@ def _part(expected: object, got: object, ulps: int, at: str) -> str | None:
 
 def _part_sequences(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
     if len(expected) != len(got):
-        return _sentence(at, f"{len(expected)} items", f"{len(got)}")
+        return _sentence(at, f"a length of {len(expected)}", f"{len(got)}")
     places = (_part(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
     return next((place for place in places if place is not None), None)
 
 
-def _part_fields(
-    expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str
-) -> str | None:
+def _part_fields(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
     if expected.keys() != got.keys():
         return _sentence(at, f"the keys {sorted(map(str, expected))}", f"{sorted(map(str, got))}")
     places = (_part(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
@@ -163,7 +161,7 @@ def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
 
 
 def _near(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.Tensor:
-    """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` representable values apart."""
+    """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` floats apart."""
     if not expected.dtype.is_floating_point:
         return expected == got
     wide_expected, wide_got = expected.double(), got.double()
@@ -202,7 +200,8 @@ def _kind(value: object) -> str:
         return f"a {value.name}"
     if isinstance(value, (bool, str, Stranger)) or value is None:
         return show(value)
-    return f"a {type(value).__name__} ({show(value)})"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name} ({show(value)})"
 
 
 def _name(elements: torch.Tensor | np.ndarray[Any, Any]) -> str:

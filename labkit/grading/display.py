@@ -1,14 +1,14 @@
 """How is a learner told?
 
-Idea: one grade, three ways to say it: a table for the notebook, plain text for a terminal, one line for the teacher's list.
-All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
+Idea: one grade, three ways to say it: a table for the notebook, plain text for a terminal, one line for the teacher's
+list. All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
 
 Invariant: no sentence here claims more than was checked. While hidden checks are left, it says so.
 """
 
 from __future__ import annotations
 
-import html as escape
+from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def summary(grade: Grade) -> str:
     return f"{passed} of {total} visible checks pass: {points} so far; more run at grading, for the other {left}."
 
 
-def reason(grade: Grade) -> str:
+def as_line(grade: Grade) -> str:
     """Return one line that says why it is this many points."""
     if grade.unsolved:
         return "unsolved: the starter is still in place"
@@ -64,7 +64,7 @@ def reason(grade: Grade) -> str:
     return "; ".join(parts + ([grade.note] if grade.note else []))
 
 
-def text(grade: Grade) -> str:
+def as_text(grade: Grade) -> str:
     """Return the grade as plain text, one line per check and one block for each counter-example."""
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
@@ -78,21 +78,21 @@ def text(grade: Grade) -> str:
     return "\n".join([*lines, "  " + summary(grade)])
 
 
-def html(grade: Grade) -> str:
+def as_html(grade: Grade) -> str:
     """Return the grade as HTML that follows the notebook's theme. All that the learner's code said is escaped."""
-    title = escape.escape(heading(grade.exercise))
+    title = escape(heading(grade.exercise))
     rows = "" if grade.unsolved else "".join(_html_row(verdict) for verdict in grade.verdicts)
     table = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
     known = ""
     if grade.mistake:
-        name, sentence = escape.escape(grade.mistake.name), escape.escape(grade.mistake.sentence)
+        name, sentence = escape(grade.mistake.name), escape(grade.mistake.sentence)
         known = (
             '<div style="border-left:3px solid var(--jp-warn-color1,#a65f00);padding-left:8px;margin:6px 0">'
             f"<strong>! A known mistake, {name}:</strong> {sentence}</div>"
         )
     return (
         f'<section class="labkit-grade" aria-label="{title}" style="{_STYLE}"><strong>{title}</strong>{table}{known}'
-        f"<div>{escape.escape(summary(grade))}</div></section>"
+        f"<div>{escape(summary(grade))}</div></section>"
     )
 
 
@@ -101,11 +101,11 @@ def _html_row(verdict: Verdict) -> str:
     plain = 'style="background:none;text-align:left"'
     row = (
         f'<tr {plain}><td style="{style};text-align:left">{_mark(verdict)}</td>'
-        f'<td style="text-align:left">{escape.escape(verdict.check.name)} ({_points(verdict)})'
+        f'<td style="text-align:left">{escape(verdict.check.name)} ({_points(verdict)})'
     )
     if verdict.counter_example:
         inside = "".join(
-            f'<tr {plain}><td style="{_CODE}">{escape.escape(name)}</td><td style="{_CODE}">{escape.escape(value)}</td></tr>'
+            f'<tr {plain}><td style="{_CODE}">{escape(name)}</td><td style="{_CODE}">{escape(value)}</td></tr>'
             for name, value in _rows(verdict.counter_example)
         )
         row += f'<table style="border:none;margin:2px 0">{inside}</table>'

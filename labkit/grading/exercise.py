@@ -1,8 +1,8 @@
 """What is an exercise, and what is the answer to it?
 
 Idea: a question is data. An `Exercise` holds a reference, checks that make random cases from a seed, and the mistakes
-people really make. Answering it gives a `Grade`, which is data too: one `Verdict` per check, the first counter-example
-of each, and the name of the mistake, when the answer is a known one.
+people really make. Answering it gives a `Grade`, which is data too: one `Verdict` per check, the first
+counter-example of each, and the name of the mistake, when the answer is a known one.
 
 Invariant: points come from checks only. A check passes when every one of its cases does; half a check earns nothing.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from labkit.grading import display
+from labkit.grading.display import as_html, as_line, as_text
 
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
@@ -99,7 +99,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class CounterExample:
-    """The first call of a check whose answer was wrong, as text: arguments, what was expected, what came, and where they part."""
+    """The first call of a check whose answer was wrong, as text."""
 
     given: tuple[tuple[str, str], ...]
     expected: str
@@ -159,12 +159,12 @@ class Grade:
     @property
     def reason(self) -> str:
         """Return one line that says why it is this many points."""
-        return display.reason(self)
+        return as_line(self)
 
     def __str__(self) -> str:
-        return display.text(self)
+        return as_text(self)
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return display.html(self)
+        return as_html(self)

@@ -1,9 +1,9 @@
 """Is the answer right, and if not, is it a mistake we know?
 
-Idea: reference, submission and every known mistake meet the same cases, made from the same seed. A check passes where the
-submission agrees with the reference; the submission *is* a mistake where it agrees with it on every case of every check.
-A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of them on a seed chosen on the day, so a
-table of the visible answers earns nothing.
+Idea: reference, submission and every known mistake meet the same cases, made from the same seed. A check passes where
+the submission agrees with the reference; the submission *is* a mistake where it agrees with it on every case of every
+check. A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of them on a seed chosen on the
+day, so a table of the visible answers earns nothing.
 
 Invariant: `judge` runs none of the learner's code. It sees answers that came off the wire, wherever they were given.
 """
@@ -48,7 +48,9 @@ def find_exercise(exercise_id: str) -> Exercise:
     if exercise_id in EXERCISES:
         return EXERCISES[exercise_id]
     near = difflib.get_close_matches(str(exercise_id), EXERCISES, n=1, cutoff=0.0)
-    raise ValueError(f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}")
+    raise ValueError(
+        f"there is no exercise {exercise_id!r}; the nearest name is {near[0]!r}, of {', '.join(EXERCISES)}"
+    )
 
 
 def checks_of(exercise: Exercise, complete: bool) -> tuple[Check, ...]:

@@ -1,8 +1,9 @@
 """What did the learner hand in?
 
 Idea: a submission is a notebook, read as JSON. An exercise's cell is found by its tag or its id. Of the other cells,
-grading takes only what the exercise's cell names, directly or through another definition: imports, functions, classes and
-constants. So a helper written in a cell of its own counts, and a training run or a widget elsewhere does not run again.
+grading takes only what the exercise's cell names, directly or through another definition: imports, functions, classes
+and constants. So a helper written in a cell of its own counts, and a training run or a widget elsewhere does not run
+again.
 
 Invariant: nothing in here runs a learner's code; it is parsed at most.
 """
@@ -48,8 +49,8 @@ class Cell:
 def find(paths: Iterable[Path]) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
-    <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself is its
-    student's. Checkpoints and hidden files are passed over.
+    <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself
+    is its student's. Checkpoints and hidden files are passed over.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -112,7 +113,7 @@ def _cell(cell: dict[str, object]) -> Cell:
 
 
 def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
-    """Return the lesson a notebook belongs to: by its file's name, else by the exercises in it; None if neither tells."""
+    """Return the lesson a notebook belongs to: by file name, else by the exercises in it, else None."""
     lessons = {exercise.lesson for exercise in EXERCISES.values()}
     stem = Path(submission.notebook).stem
     if stem in lessons:

@@ -1,15 +1,15 @@
 """How is code run that nobody has read?
 
-Idea: in a process of its own, with a limit of time per exercise and a limit of memory, in an empty folder. The process
-answers one line per exercise. If it dies or hangs at one, that exercise gets the reason, and a fresh process goes on with
-the next.
+Idea: in a process of its own, with a limit of time per exercise and a limit of memory, in an empty folder. The
+process answers one line per exercise. If it dies or hangs at one, that exercise gets the reason, and a fresh process
+goes on with the next.
 
 What this defends: the marks of the others and the run as a whole, against code that loops, eats memory, exits, prints
-without end, replaces parts of torch or labkit in its own process, or writes nonsense where answers are expected. An answer
-is only ever an answer: the expected ones are not computed in that process, and nothing it writes can award a point.
-What it does not: this is no sandbox. The code runs as the user who grades, and can read and write what that user can. It
-can also ask labkit for the reference, which is course material. Grade strangers' code in a container or a virtual machine,
-without network, and read the code of those whose marks matter.
+without end, replaces parts of torch or labkit in its own process, or writes nonsense where answers are expected. An
+answer is only ever an answer: the expected ones are not computed in that process, and nothing it writes can award a
+point. What it does not: this is no sandbox. The code runs as the user who grades, and can read and write what that
+user can. It can also ask labkit for the reference, which is course material. Grade strangers' code in a container or
+a virtual machine, without network, and read the code of those whose marks matter.
 """
 
 from __future__ import annotations
@@ -115,8 +115,14 @@ def _started(requests: Sequence[Request], limits: Limits, folder: Path, errors: 
     command = [sys.executable, "-m", "labkit.grading.child"]
     with (folder / "requests").open("rb") as standard_input:
         child = subprocess.Popen(
-            command, stdin=standard_input, stdout=subprocess.PIPE, stderr=errors, cwd=work, env=environment, start_new_session=True
-        )  # fmt: skip
+            command,
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=work,
+            env=environment,
+            start_new_session=True,
+        )
     try:
         yield child
     finally:

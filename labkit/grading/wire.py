@@ -1,9 +1,9 @@
 """How can an answer be compared without trusting the object that was returned?
 
-Idea: what a learner's function returns is never compared itself. It is written down as plain JSON (`dump`) and read back
-(`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Record`s made by this module.
-An object whose `__eq__` always says True leaves nothing of itself on the wire. The notebook and the grading process use
-the same wire, so an answer means the same in both.
+Idea: what a learner's function returns is never compared itself. It is written down as plain JSON (`dump`) and read
+back (`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Record`s made by
+this module. An object whose `__eq__` always says True leaves nothing of itself on the wire. The notebook and the
+grading process use the same wire, so an answer means the same in both.
 
 Invariant: `load` builds nothing but the types named here, whatever text it is given; anything else is a ValueError.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -165,19 +165,16 @@ def _dump_array(array: np.ndarray[Any, Any]) -> Json:
     return ["array", array.dtype.str, list(array.shape), _text(array.tobytes())]
 
 
+_SCALARS: dict[str, Callable[[Any], object]] = {"bool": bool, "int": int, "float": float.fromhex, "str": str}
+
+
 def _load(json: Json) -> object:
     tag, *rest = json
+    if tag in _SCALARS:
+        return _SCALARS[tag](rest[0])
     match tag:
         case "none":
             return None
-        case "bool":
-            return bool(rest[0])
-        case "int":
-            return int(rest[0])
-        case "float":
-            return float.fromhex(rest[0])
-        case "str":
-            return str(rest[0])
         case "list":
             return [_load(item) for item in rest[0]]
         case "tuple":

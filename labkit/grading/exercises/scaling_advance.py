@@ -1,10 +1,11 @@
 """Can you write the rule that moves the scale?
 
-The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backoff factor and starts the count of clean steps
-again; the clean step that completes the growth interval multiplies it by the growth factor and starts the count again too.
+The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backoff factor and starts the count of
+clean steps again; the clean step that completes the growth interval multiplies it by the growth factor and starts the
+count again too.
 
-Invariant: scales stay far from the ends of FP32, where torch and labkit part (see labkit.amp.advance). What is asked here,
-both agree on, to the bit.
+Invariant: scales stay far from the ends of FP32, where torch and labkit part (see labkit.amp.advance). What is asked
+here, both agree on, to the bit.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def _backing_off(random: Random) -> list[Case]:
 def _in_a_row(random: Random) -> list[Case]:
     """Sixty steps, each from where the reference stood: growth, overflow and counting as training mixes them."""
     config = _config(random, 3, 6)
-    state, cases = ScalerState(_scale(random)), []
+    state = ScalerState(_scale(random))
+    cases: list[Case] = []
     for _ in range(60):
         found_inf = state.scale > 2.0**30 or (state.scale > 2.0**-10 and random.random() < 0.2)
         cases.append((state, found_inf, config))
@@ -165,19 +167,74 @@ EXERCISE = Exercise(
         Check("an interval of one step", 1, _every_step, hidden=True),
     ),
     mistakes=(
-        Mistake("keeps the count at overflow", _keeps_count, "this is what keeping the tracker at an overflow gives: the scale grows again too soon. Clean steps must be in a row."),
-        Mistake("counts the overflow", _counts_overflows, "this is what counting a skipped step as a clean one gives."),
-        Mistake("grows one step late", _grows_late, "this is what comparing the tracker before counting this step gives, or > where >= is meant."),
-        Mistake("grows one step early", _grows_early, "this is what growing one clean step too early gives: this step completes the interval only if the count, with it, reaches growth_interval."),
-        Mistake("grows at every clean step", _grows_always, "this is what growing without waiting for the interval gives: every second step or so overflows."),
-        Mistake("forgets to start again after growth", _never_restarts, "this is what not resetting the tracker after growth gives: the count runs past the interval."),
-        Mistake("never counts", _never_counts, "this is what not counting clean steps gives: the tracker stays at 0 and the scale never grows."),
-        Mistake("grows on overflow", _grows_on_overflow, "this is what multiplying by the growth factor at an overflow gives: inf calls for a smaller scale, not a larger one."),
-        Mistake("divides by the backoff factor", _divides_by_backoff, "this is what dividing by the backoff factor gives. It is below 1: multiply by it."),
-        Mistake("never backs off", _never_backs_off, "this is what leaving the scale at an overflow gives: the next step overflows just the same."),
-        Mistake("ignores found_inf", _ignores_found_inf, "this is what not looking at found_inf gives: an overflow counts as a clean step."),
-        Mistake("has factors of its own", _own_factors, "this is what writing 2 and 0.5 into the code gives. Take them from config."),
-        Mistake("has an interval of its own", _own_interval, "this is what writing 2000 into the code gives. Take it from config."),
+        Mistake(
+            "keeps the count at overflow",
+            _keeps_count,
+            "this is what keeping the tracker at an overflow gives: the scale grows again too soon. Clean steps "
+            "must be in a row.",
+        ),
+        Mistake(
+            "counts the overflow",
+            _counts_overflows,
+            "this is what counting a skipped step as a clean one gives.",
+        ),
+        Mistake(
+            "grows one step late",
+            _grows_late,
+            "this is what comparing the tracker before counting this step gives, or > where >= is meant.",
+        ),
+        Mistake(
+            "grows one step early",
+            _grows_early,
+            "this is what growing one clean step too early gives: this step completes the interval only if the "
+            "count, with it, reaches growth_interval.",
+        ),
+        Mistake(
+            "grows at every clean step",
+            _grows_always,
+            "this is what growing without waiting for the interval gives: every second step or so overflows.",
+        ),
+        Mistake(
+            "forgets to start again after growth",
+            _never_restarts,
+            "this is what not resetting the tracker after growth gives: the count runs past the interval.",
+        ),
+        Mistake(
+            "never counts",
+            _never_counts,
+            "this is what not counting clean steps gives: the tracker stays at 0 and the scale never grows.",
+        ),
+        Mistake(
+            "grows on overflow",
+            _grows_on_overflow,
+            "this is what multiplying by the growth factor at an overflow gives: inf calls for a smaller scale, "
+            "not a larger one.",
+        ),
+        Mistake(
+            "divides by the backoff factor",
+            _divides_by_backoff,
+            "this is what dividing by the backoff factor gives. It is below 1: multiply by it.",
+        ),
+        Mistake(
+            "never backs off",
+            _never_backs_off,
+            "this is what leaving the scale at an overflow gives: the next step overflows just the same.",
+        ),
+        Mistake(
+            "ignores found_inf",
+            _ignores_found_inf,
+            "this is what not looking at found_inf gives: an overflow counts as a clean step.",
+        ),
+        Mistake(
+            "has factors of its own",
+            _own_factors,
+            "this is what writing 2 and 0.5 into the code gives. Take them from config.",
+        ),
+        Mistake(
+            "has an interval of its own",
+            _own_interval,
+            "this is what writing 2000 into the code gives. Take it from config.",
+        ),
     ),
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
-)  # fmt: skip
+)

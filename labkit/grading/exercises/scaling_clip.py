@@ -1,17 +1,19 @@
 """Can you clip gradients that still carry a loss scale?
 
-The point: `max_norm` is about the gradient of the loss, so unscale first (in FP32), then measure one norm over all tensors,
-and only ever shorten.
+The point: `max_norm` is about the gradient of the loss, so unscale first (in FP32), then measure one norm over all
+tensors, and only ever shorten.
 
-Tolerance: a learner may or may not add torch's 1e-6 to the norm, and may sum in another order. Wherever a case clips, the norm
-is above 1, so the 1e-6 moves the result by at most 1e-6 / 2^-24 < 17 ulps, and a sum of 9 squares by fewer than 9: 64 ulps
-accept both. The nearest mistake, a norm rounded to FP16, is up to 2^12 ulps away.
+Tolerance: a learner may or may not add torch's 1e-6 to the norm, and may sum in another order. Wherever a case clips,
+the norm is above 1, so the 1e-6 moves the result by at most 1e-6 / 2^-24 < 17 ulps, and a sum of 9 squares by fewer
+than 9: 64 ulps accept both. The nearest mistake, a norm rounded to FP16, is up to 2^12 ulps away.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ SHAPES = ((2,), (2, 2), (3,))
 
 
 def clip_step(scaled_grads: list[Tensor], scale: float, max_norm: float) -> list[Tensor] | None:
-    """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None if they hold inf or NaN.
+    """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None on inf or NaN.
 
     >>> clip_step([torch.tensor([24.0]).half(), torch.tensor([32.0]).half()], scale=8.0, max_norm=2.5)
     [tensor([1.5000]), tensor([2.0000])]
@@ -41,14 +43,15 @@ def _shorten(gradients: list[Tensor], by: float) -> list[Tensor]:
 
 
 def _scaled(random: Random, low: int, high: int, log2_unit: int) -> list[Tensor]:
-    """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two: all of them exact."""
+    """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two: all exact."""
+
+    def number() -> float:
+        return random.choice((-1, 1)) * random.randrange(low, high) * 2.0**log2_unit
+
     return [
-        torch.tensor([float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(torch.Size(shape).numel())])
-        .mul(2.0**log2_unit)
-        .reshape(shape)
-        .half()
+        torch.tensor([number() for _ in range(math.prod(shape))], dtype=torch.float16).reshape(shape)
         for shape in SHAPES
-    ]  # fmt: skip
+    ]
 
 
 def _long(random: Random) -> list[Case]:
@@ -68,8 +71,8 @@ def _tiny(random: Random) -> list[Case]:
 
 def _spoiled(random: Random, elements: tuple[float, ...]) -> list[Case]:
     cases = _long(random) + _short(random)
-    for (gradients, *_), element in zip(cases, elements * 3, strict=False):
-        random.choice(gradients).view(-1)[1] = element  # type: ignore[call-overload]
+    for (gradients, *_), element in zip(cases, elements * 3, strict=True):
+        random.choice(cast("list[Tensor]", gradients)).view(-1)[1] = element
     return cases
 
 
@@ -180,20 +183,74 @@ EXERCISE = Exercise(
         Check("gradients of zero stay zero", 1, _zero, hidden=True),
     ),
     mistakes=(
-        Mistake("clips before unscaling", _clips_before_unscaling, "this is what clipping before unscaling gives: max_norm was applied to gradients `scale` times too long, and then they were divided as well."),
-        Mistake("forgets to unscale", _forgets_to_unscale, "this is what forgetting to unscale gives: the scaled gradients were clipped and returned."),
-        Mistake("unscales in FP16", _unscales_in_fp16, "this is what dividing in FP16 gives: small gradients underflow. Convert to FP32 first, then divide."),
-        Mistake("measures the norm in FP16", _measures_in_fp16, "this is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 it is inf."),
-        Mistake("clips each tensor by itself", _clips_each_tensor, "this is what clipping tensor by tensor gives: each gets a factor of its own, and the direction of the step changes."),
-        Mistake("clamps the elements", _clamps_elements, "this is what clamping each element gives: the direction of the step changes."),
-        Mistake("adds the norms", _adds_norms, "this is what adding up the tensors' norms gives. It is their squares that add up."),
-        Mistake("forgets the square root", _forgets_root, "this is what forgetting the square root gives."),
-        Mistake("lengthens short gradients", _lengthens, "this is what forgetting min(1, ...) gives: short gradients are stretched to max_norm."),
-        Mistake("scales max_norm as well", _scales_max_norm, "this is what comparing unscaled gradients with max_norm x scale gives: next to nothing is clipped."),
-        Mistake("never skips", _never_skips, "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN."),
-        Mistake("skips on inf only", _skips_when(torch.isinf), "this is what looking for inf alone gives: a NaN makes the norm NaN, and with it every weight."),
-        Mistake("skips on NaN only", _skips_when(torch.isnan), "this is what looking for NaN alone gives. An overflow makes inf."),
+        Mistake(
+            "clips before unscaling",
+            _clips_before_unscaling,
+            "this is what clipping before unscaling gives: max_norm was applied to gradients `scale` times too "
+            "long, and then they were divided as well.",
+        ),
+        Mistake(
+            "forgets to unscale",
+            _forgets_to_unscale,
+            "this is what forgetting to unscale gives: the scaled gradients were clipped and returned.",
+        ),
+        Mistake(
+            "unscales in FP16",
+            _unscales_in_fp16,
+            "this is what dividing in FP16 gives: small gradients underflow. Convert to FP32 first, then divide.",
+        ),
+        Mistake(
+            "measures the norm in FP16",
+            _measures_in_fp16,
+            "this is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 it is inf.",
+        ),
+        Mistake(
+            "clips each tensor by itself",
+            _clips_each_tensor,
+            "this is what clipping tensor by tensor gives: each gets a factor of its own, and the direction of "
+            "the step changes.",
+        ),
+        Mistake(
+            "clamps the elements",
+            _clamps_elements,
+            "this is what clamping each element gives: the direction of the step changes.",
+        ),
+        Mistake(
+            "adds the norms",
+            _adds_norms,
+            "this is what adding up the tensors' norms gives. It is their squares that add up.",
+        ),
+        Mistake(
+            "forgets the square root",
+            _forgets_root,
+            "this is what forgetting the square root gives.",
+        ),
+        Mistake(
+            "lengthens short gradients",
+            _lengthens,
+            "this is what forgetting min(1, ...) gives: short gradients are stretched to max_norm.",
+        ),
+        Mistake(
+            "scales max_norm as well",
+            _scales_max_norm,
+            "this is what comparing unscaled gradients with max_norm x scale gives: next to nothing is clipped.",
+        ),
+        Mistake(
+            "never skips",
+            _never_skips,
+            "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.",
+        ),
+        Mistake(
+            "skips on inf only",
+            _skips_when(torch.isinf),
+            "this is what looking for inf alone gives: a NaN makes the norm NaN, and with it every weight.",
+        ),
+        Mistake(
+            "skips on NaN only",
+            _skips_when(torch.isnan),
+            "this is what looking for NaN alone gives. An overflow makes inf.",
+        ),
     ),
     ulps=64,
     provides={"torch": torch},
-)  # fmt: skip
+)

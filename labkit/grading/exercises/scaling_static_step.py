@@ -1,10 +1,10 @@
 """Can you take one training step with a loss scale that never moves?
 
-The point: convert to FP32 *before* unscaling, because FP16 loses the small gradients once more, and throw the step away when
-the gradient holds inf or NaN.
+The point: convert to FP32 *before* unscaling, because FP16 loses the small gradients once more, and throw the step
+away when the gradient holds inf or NaN.
 
-Invariant: weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a power of
-two. The result is exact in whatever order it is written, so answers are compared bit for bit.
+Invariant: weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a
+power of two. The result is exact in whatever order it is written, so answers are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _ordinary(random: Random) -> list[Case]:
 
 
 def _tiny(random: Random) -> list[Case]:
-    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, times 2^22 or more it holds them exactly."""
+    """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it holds them."""
     return [
         (torch.zeros(SIZE), ScaledBackward(_whole(random, 1, 1024) / 2**36), 2.0 ** random.randrange(22, 27), 0.5)
         for _ in range(4)
@@ -186,18 +186,69 @@ EXERCISE = Exercise(
         Check("steps too small for an FP16 weight arrive", 2, _small_steps, hidden=True),
     ),
     mistakes=(
-        Mistake("forgets to unscale", _forgets_to_unscale, "this is what forgetting to unscale gives: the step is `scale` times too long."),
-        Mistake("unscales in FP16", _unscales_in_fp16, "this is what dividing in FP16 gives: what the scale had saved underflows again. Convert to FP32 first, then divide."),
-        Mistake("multiplies by the scale again", _multiplies, "this is what multiplying by the scale once more gives. The loss was multiplied; to undo it, divide."),
-        Mistake("divides the learning rate as well", _divides_lr_too, "this is what unscaling twice gives: the gradient and the learning rate were both divided by the scale."),
-        Mistake("never skips", _never_skips, "this is what stepping with inf or NaN gives: one bad step and the weight never recovers."),
-        Mistake("skips on NaN only", _skips_on_nan_only, "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf."),
-        Mistake("skips on inf only", _skips_on_inf_only, "this is what looking for inf alone gives. Where two infs met in the backward pass there is NaN."),
-        Mistake("overlooks minus inf", _overlooks_minus_inf, "this is what comparing with +inf gives: gradients overflow downwards as well."),
-        Mistake("puts 0 for inf", _puts_zero_for_inf, "this is what replacing inf by 0 gives: the other elements still step, in a direction nobody computed. Skip the whole step."),
-        Mistake("steps in FP16", _steps_in_fp16, "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the weight in FP32."),
-        Mistake("forgets to scale", _forgets_to_scale, "this is what a scale of 1 gives: the small gradients underflow in the backward pass, and nothing brings them back."),
-        Mistake("climbs", _climbs, "this is what adding the gradient gives: the loss goes up. Subtract."),
+        Mistake(
+            "forgets to unscale",
+            _forgets_to_unscale,
+            "this is what forgetting to unscale gives: the step is `scale` times too long.",
+        ),
+        Mistake(
+            "unscales in FP16",
+            _unscales_in_fp16,
+            "this is what dividing in FP16 gives: what the scale had saved underflows again. Convert to FP32 "
+            "first, then divide.",
+        ),
+        Mistake(
+            "multiplies by the scale again",
+            _multiplies,
+            "this is what multiplying by the scale once more gives. The loss was multiplied; to undo it, divide.",
+        ),
+        Mistake(
+            "divides the learning rate as well",
+            _divides_lr_too,
+            "this is what unscaling twice gives: the gradient and the learning rate were both divided by the scale.",
+        ),
+        Mistake(
+            "never skips",
+            _never_skips,
+            "this is what stepping with inf or NaN gives: one bad step and the weight never recovers.",
+        ),
+        Mistake(
+            "skips on NaN only",
+            _skips_on_nan_only,
+            "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf.",
+        ),
+        Mistake(
+            "skips on inf only",
+            _skips_on_inf_only,
+            "this is what looking for inf alone gives. Where two infs met in the backward pass there is NaN.",
+        ),
+        Mistake(
+            "overlooks minus inf",
+            _overlooks_minus_inf,
+            "this is what comparing with +inf gives: gradients overflow downwards as well.",
+        ),
+        Mistake(
+            "puts 0 for inf",
+            _puts_zero_for_inf,
+            "this is what replacing inf by 0 gives: the other elements still step, in a direction nobody "
+            "computed. Skip the whole step.",
+        ),
+        Mistake(
+            "steps in FP16",
+            _steps_in_fp16,
+            "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the weight in FP32.",
+        ),
+        Mistake(
+            "forgets to scale",
+            _forgets_to_scale,
+            "this is what a scale of 1 gives: the small gradients underflow in the backward pass, and nothing "
+            "brings them back.",
+        ),
+        Mistake(
+            "climbs",
+            _climbs,
+            "this is what adding the gradient gives: the loss goes up. Subtract.",
+        ),
     ),
     provides={"torch": torch},
-)  # fmt: skip
+)

@@ -1,0 +1,183 @@
+"""`check("scaling.advance", my_advance)`: what a learner sees, for a right answer, a wrong one, and everything else."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.amp import ScalerConfig, ScalerState, advance
+from labkit.grading import EXERCISES, check, judge
+from labkit.grading.judge import VISIBLE_SEED, answers_of, checks_of
+
+ADVANCE = EXERCISES["scaling.advance"]
+
+
+def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    if found_inf:
+        return ScalerState(state.scale * config.backoff_factor, 0)
+    if state.growth_tracker + 1 > config.growth_interval:
+        return ScalerState(state.scale * config.growth_factor, 0)
+    return ScalerState(state.scale, state.growth_tracker + 1)
+
+
+def test_a_right_answer_is_told_what_is_still_to_come() -> None:
+    said = str(check("scaling.advance", advance))
+    assert said.count("✓ pass") == 3
+    assert "3 of 3 visible checks pass: 5 of 8 points so far; more run at grading, for the other 3." in said
+    assert "all" not in said.lower().split()
+
+
+def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_of_its_mistake() -> None:
+    grade = check("scaling.advance", grown_too_late)
+    assert (grade.points, grade.out_of) == (3, 8)
+    assert grade.mistake is not None
+    said = str(grade)
+    assert "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)" in said
+    assert "found_inf  False" in said
+    assert "differs    .scale: expected" in said
+    assert "A known mistake, grows one step late: this is what comparing the tracker before" in said
+
+
+def test_the_visible_checks_are_the_same_every_time() -> None:
+    assert str(check("scaling.clip", lambda *_: None)) == str(check("scaling.clip", lambda *_: None))
+
+
+def test_a_table_of_the_visible_answers_earns_nothing_at_grading() -> None:
+    visible = checks_of(ADVANCE, complete=False)
+    table = [(case, advance(*case)) for one in visible for case in one.cases(_random(one.name))]  # type: ignore[arg-type]
+
+    def looked_up(*case: Any) -> ScalerState:
+        return next((answer for known, answer in table if known == case), ScalerState(1.0))
+
+    assert check("scaling.advance", looked_up).points == 5
+    everything = checks_of(ADVANCE, complete=True)
+    assert judge(ADVANCE, everything, 12345, answers_of(ADVANCE, everything, 12345, looked_up)).points == 0
+
+
+def _random(name: str) -> Any:
+    import random
+
+    return random.Random(f"{VISIBLE_SEED} scaling.advance {name}")
+
+
+def not_written(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    raise NotImplementedError("your code goes here")
+
+
+def test_the_starter_is_not_a_failure_but_a_beginning() -> None:
+    grade = check("scaling.advance", not_written)
+    assert (grade.points, grade.unsolved) == (0, True)
+    assert "Not solved yet: 0 of 8 points." in str(grade)
+    assert "fail" not in str(grade)
+
+
+def exits(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    raise SystemExit(3)
+
+
+class RudeError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no comment")
+
+
+def rude(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    raise RudeError
+
+
+def divides(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    return ScalerState(state.scale / state.growth_tracker, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (ScalerState(1.0), "this is not a function but a ScalerState: pass the function itself, without parentheses"),
+        (None, "this is not a function but a NoneType"),
+        (lambda state: state, "it is called as my_advance(state, found_inf, config), but yours takes (state)"),
+        (lambda state, found_inf, config: None, "it returned None: did you forget `return`?"),
+        (lambda state, found_inf, config: print, "got a function (are its parentheses missing?)"),
+        (lambda state, found_inf, config: (yield state), "a generator (`return` gives a value, `yield` does not)"),
+        (exits, "it stopped with sys.exit(3)"),
+        (rude, "it stopped with RudeError"),
+        (divides, "ZeroDivisionError"),
+        (divides, ": return ScalerState(state.scale / state.growth_tracker, 0)"),
+    ],
+)
+def test_what_goes_wrong_is_answered_not_raised(answer: object, says: str) -> None:
+    grade = check("scaling.advance", answer)
+    assert grade.points == 0
+    assert says in str(grade)
+
+
+def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check("scaling.advance", interrupted)
+
+
+def test_a_function_that_writes_into_its_arguments_spoils_only_copies() -> None:
+    def careless(scaled_grads: list[torch.Tensor], scale: float, max_norm: float) -> list[torch.Tensor] | None:
+        answer = EXERCISES["scaling.clip"].reference([gradient.clone() for gradient in scaled_grads], scale, max_norm)
+        for gradient in scaled_grads:
+            gradient.zero_()
+        scaled_grads.clear()
+        return answer  # type: ignore[return-value]
+
+    assert all(verdict.passed for verdict in check("scaling.clip", careless).verdicts)
+
+
+def test_an_unknown_exercise_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no exercise 'scaling.advnce'; the nearest name is 'scaling.advance'"):
+        check("scaling.advnce", advance)
+
+
+def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
+    with pytest.raises(ValueError, match="the number of answers is not the number of cases"):
+        judge(ADVANCE, checks_of(ADVANCE, complete=True), 0, [[["none"]]] * 5)
+
+
+class Reader(HTMLParser):
+    """Reads HTML as a person does: its text, its tags, and the colours it asks for."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.tags, self.styles = "", list[str](), ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.styles += ";".join(value or "" for name, value in attrs if name == "style")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("answer", [advance, grown_too_late, not_written])
+def test_the_table_says_in_words_what_it_says_in_colour(answer: object) -> None:
+    grade = check("scaling.advance", answer)
+    page = Reader(grade._repr_html_())
+    for line in str(grade).splitlines():
+        for part in filter(None, line.strip().split("  ")):
+            assert part.strip(" ()").split(": ")[0] in page.text
+    assert "script" not in page.tags
+
+
+def test_colours_come_from_the_theme() -> None:
+    styles = Reader(check("scaling.advance", grown_too_late)._repr_html_()).styles
+    assert "var(--jp-success-color0" in styles
+    assert "var(--jp-error-color0" in styles
+    assert "background:#" not in styles
+
+
+def test_what_the_learners_code_says_cannot_become_html() -> None:
+    def loud(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+        raise ValueError("<script>alert(1)</script>")
+
+    html = check("scaling.advance", loud)._repr_html_()
+    assert "script" not in Reader(html).tags
+    assert "&lt;script&gt;" in html

@@ -1,0 +1,301 @@
+"""A class is graded: every submission, however broken, is a row with its points and a reason.
+
+Code that nobody has read runs here, in processes of its own. Each of these costs a second or two, so the class is
+handed in at once and graded once, and the tests read its marks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.grading import EXERCISES
+from labkit.grading.cli import Row, add_arguments, grade, run, write
+from labkit.grading.submission import find
+from labkit.grading.supervise import Limits
+
+SETUP = "import torch\nfrom labkit.amp import ScalerConfig, ScalerState\nfrom labkit.grading import check\n"
+
+# Answers as a good student writes them: not our references, so that each proves the other.
+STATIC_STEP = """
+def my_static_step(weight, gradient_of, scale, lr):
+    gradient = gradient_of(scale).float() / scale
+    return weight - lr * gradient if torch.isfinite(gradient).all() else weight
+
+check("scaling.static_step", my_static_step)
+"""
+ADVANCE = """
+def my_advance(state, found_inf, config):
+    if found_inf:
+        return ScalerState(state.scale * config.backoff_factor, 0)
+    if state.growth_tracker + 1 == config.growth_interval:
+        return ScalerState(state.scale * config.growth_factor, 0)
+    return ScalerState(state.scale, state.growth_tracker + 1)
+
+check("scaling.advance", my_advance)
+"""
+CLIP = """
+def my_clip_step(scaled_grads, scale, max_norm):
+    grads = [grad.float() / scale for grad in scaled_grads]
+    if not all(torch.isfinite(grad).all() for grad in grads):
+        return None
+    norm = torch.sqrt(sum((grad ** 2).sum() for grad in grads))
+    return [grad * min(1.0, max_norm / (float(norm) + 1e-6)) for grad in grads]
+
+check("scaling.clip", my_clip_step)
+"""
+SOLUTIONS = {"static_step": STATIC_STEP, "advance": ADVANCE, "clip": CLIP}
+FULL = {"static_step": 8, "advance": 8, "clip": 10}
+NONE = dict.fromkeys(FULL, 0)
+
+
+def code(source: str, exercise: str = "") -> dict[str, Any]:
+    tags = [f"exercise-scaling.{exercise}"] if exercise else []
+    return {"cell_type": "code", "metadata": {"tags": tags}, "source": source.splitlines(keepends=True)}
+
+
+def solved(**changed: str) -> list[dict[str, Any]]:
+    """Return a solved notebook, but for the answers that are given here."""
+    return [code(SETUP), *(code(source, name) for name, source in (SOLUTIONS | changed).items())]
+
+
+def starter(name: str) -> str:
+    """Return what a learner finds: the first line of the solution, and a line to replace."""
+    return SOLUTIONS[name].strip().split("\n")[0] + '\n    raise NotImplementedError("your code goes here")\n'
+
+
+def instead(body: str) -> str:
+    """Return a my_advance that does this."""
+    return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
+
+
+def mistaken(number: int) -> list[dict[str, Any]]:
+    """Return a notebook whose every answer is the known mistake of this number, or the last where there are fewer."""
+    cells = [code("from labkit.grading import EXERCISES")]
+    for exercise in EXERCISES.values():
+        last = min(number, len(exercise.mistakes) - 1)
+        answer = f"{exercise.entry} = EXERCISES['{exercise.id}'].mistakes[{last}].answer"
+        cells.append(code(answer, exercise.id.split(".")[1]))
+    return cells
+
+
+ALWAYS_EQUAL = """
+class Yes(ScalerState):
+    def __eq__(self, other): return True
+    def __hash__(self): return 0
+def my_advance(state, found_inf, config):
+    return Yes(1.0, 0)
+"""
+# What someone does who would rather break the grader than learn: replace its parts, then write a verdict of their own.
+FORGED = """
+import json, os
+import labkit.grading.judge, labkit.grading.answer, labkit.grading.compare, torch
+labkit.grading.compare.difference = labkit.grading.judge.difference = lambda *a, **k: None
+labkit.grading.answer.ask = lambda *a, **k: ["bool", True]
+torch.equal = lambda *a: True
+for channel in range(3, 20):
+    try:
+        os.write(channel, json.dumps({"exercise": "scaling.advance", "note": "", "points": 8}).encode() + b"\\n")
+    except OSError:
+        pass
+def my_advance(state, found_inf, config):
+    return state
+"""
+GARBAGE = (
+    ADVANCE
+    + '\nimport os\nfor channel in (1, 2):\n    os.write(channel, b\'{"exercise": "scaling.advance"}\\n\' * 100000)\n'
+)
+HELPERS = [
+    code("import torch\nimport math as mathematics\n%matplotlib inline\n"),
+    code("LIMIT = mathematics.inf\nraise RuntimeError('a cell that does not run again')"),
+    code("ONE = 1\ndef count(state):\n    return state.growth_tracker + ONE\n\nprint(undefined_name)"),
+    code(
+        instead(ADVANCE.split("\n", 2)[2].replace("state.growth_tracker + 1", "count(state)").split("\n\n")[0]),
+        "advance",
+    ),
+]
+
+CLASS: dict[str, list[dict[str, Any]]] = {
+    "solved": solved(),
+    "unsolved": [code(SETUP), *(code(starter(name), name) for name in SOLUTIONS)],
+    "empty": [],
+    "deleted": [cell for cell in solved() if "advance" not in str(cell["metadata"])],
+    "doubled": [*solved(), code(starter("advance"), "advance")],
+    "doubled_the_same": [*solved(), code(ADVANCE, "advance")],
+    "renamed": solved(advance=ADVANCE.replace("my_advance", "advance_of_mine")),
+    "syntax": solved(advance="def my_advance(state, found_inf, config)\n    return state"),
+    "loops": solved(advance=instead("while True: pass")),
+    "loops_outside": solved(advance=ADVANCE + "\nwhile True: pass"),
+    "hungry": solved(advance=instead("hog = bytearray(1 << 32)\nreturn state")),
+    "exits": solved(advance=instead("import sys\nsys.exit(0)")),
+    "exits_outside": solved(advance=ADVANCE + "\nimport sys\nsys.exit(0)"),
+    "dies": solved(advance=instead("import os\nos._exit(0)")),
+    "killed": solved(advance=instead("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")),
+    "prints": solved(advance=GARBAGE),
+    "equal": solved(advance=ALWAYS_EQUAL),
+    "forges": solved(advance=FORGED),
+    "raises": solved(advance=instead("return state.momentum")),
+    "forgets_return": solved(advance=instead("ScalerState(state.scale, 0)")),
+    "wrong_arguments": solved(advance="def my_advance(state):\n    return state"),
+    "huge": solved(advance=instead("return torch.zeros(1).expand(10**12)")),
+    "helpers": HELPERS,
+}
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Row]:
+    """Grade the whole class, once."""
+    folder = tmp_path_factory.mktemp("submissions")
+    for student, cells in CLASS.items():
+        content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+        (folder / f"{student}.ipynb").write_text(json.dumps(content), encoding="utf-8")
+    (folder / "not_json.ipynb").write_text("I could not export it, sorry", encoding="utf-8")
+    (folder / "not_a_notebook.ipynb").write_text("[1, 2, 3]", encoding="utf-8")
+    (folder / "only_a_pdf").mkdir()
+    (folder / "only_a_pdf" / "homework.pdf").write_bytes(b"%PDF-1.4")
+    rows = grade(find([folder]), seed=7, limits=Limits(seconds=4.0, memory=1 << 30))
+    return {(row.student, row.exercise.split(".")[1]): row for row in rows}
+
+
+def points(marks: dict[tuple[str, str], Row], student: str) -> dict[str, int]:
+    return {exercise: row.points for (name, exercise), row in marks.items() if name == student}
+
+
+def test_every_student_has_a_row_for_every_exercise_and_every_row_a_reason(marks: dict[tuple[str, str], Row]) -> None:
+    students = {*CLASS, "not_json", "not_a_notebook", "only_a_pdf"}
+    assert set(marks) == {(student, exercise) for student in students for exercise in FULL}
+    assert all(row.reason for row in marks.values())
+    assert all(row.out_of == FULL[exercise] for (_, exercise), row in marks.items())
+
+
+def test_the_solution_earns_full_marks(marks: dict[tuple[str, str], Row]) -> None:
+    assert points(marks, "solved") == FULL
+    assert marks["solved", "advance"].reason == "5 of 5 checks pass"
+
+
+def test_the_untouched_starter_earns_nothing(marks: dict[tuple[str, str], Row]) -> None:
+    assert points(marks, "unsolved") == NONE
+    assert all(marks["unsolved", name].reason == "unsolved: the starter is still in place" for name in NONE)
+
+
+@pytest.mark.parametrize(
+    ("student", "says"),
+    [
+        ("empty", "empty notebook"),
+        ("not_json", "its text is not JSON"),
+        ("not_a_notebook", "it has no list of cells"),
+        ("only_a_pdf", "no notebook in this student's folder"),
+    ],
+)
+def test_what_is_no_notebook_earns_nothing_and_says_why(
+    marks: dict[tuple[str, str], Row], student: str, says: str
+) -> None:
+    assert points(marks, student) == NONE
+    assert all(says in marks[student, name].reason for name in NONE)
+
+
+@pytest.mark.parametrize(
+    ("student", "says"),
+    [
+        ("deleted", "its cell was deleted: no code cell has the tag exercise-scaling.advance"),
+        ("doubled", "2 different cells have the tag"),
+        ("renamed", "no longer defines my_advance(state, found_inf, config)"),
+        ("syntax", "syntax error in line 1: expected ':'"),
+        ("loops", "stopped after 4 s: an endless loop?"),
+        ("loops_outside", "stopped after 4 s: an endless loop?"),
+        ("hungry", "MemoryError"),
+        ("exits", "it stopped with sys.exit(0)"),
+        ("dies", "the code ended its process, with exit code 0"),
+        ("killed", "the code ended its process: SIGSEGV"),
+        ("equal", "expected a ScalerState, got an object of the class Yes"),
+        ("raises", "AttributeError: 'ScalerState' object has no attribute 'momentum' line 2: return state.momentum"),
+        ("forgets_return", "did you forget `return`?"),
+        ("wrong_arguments", "it is called as my_advance(state, found_inf, config), but yours takes (state)"),
+        ("huge", "more than 1048576 elements"),
+    ],
+)
+def test_a_broken_answer_loses_its_own_points_only(marks: dict[tuple[str, str], Row], student: str, says: str) -> None:
+    assert points(marks, student) == {**FULL, "advance": 0}
+    assert says in marks[student, "advance"].reason
+
+
+@pytest.mark.parametrize("student", ["doubled_the_same", "exits_outside", "prints"])
+def test_what_does_no_harm_costs_nothing(marks: dict[tuple[str, str], Row], student: str) -> None:
+    assert points(marks, student) == FULL
+
+
+def test_a_verdict_written_by_the_learner_is_not_believed(marks: dict[tuple[str, str], Row]) -> None:
+    assert points(marks, "forges")["advance"] == 0
+    assert points(marks, "forges")["static_step"] == FULL["static_step"]
+
+
+def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: dict[tuple[str, str], Row]) -> None:
+    assert points(marks, "helpers") == {**NONE, "advance": FULL["advance"]}
+
+
+def test_every_known_mistake_loses_points_and_is_called_by_name(tmp_path: Path) -> None:
+    count = max(len(exercise.mistakes) for exercise in EXERCISES.values())
+    for number in range(count):
+        (tmp_path / f"{number:02}.ipynb").write_text(json.dumps({"cells": mistaken(number)}), encoding="utf-8")
+    rows = grade(find([tmp_path]), seed=11, limits=Limits())
+    assert len(rows) == count * len(EXERCISES)
+    for row in rows:
+        mistakes = EXERCISES[row.exercise].mistakes
+        assert row.points < row.out_of, row
+        assert f"known mistake: {mistakes[min(int(row.student), len(mistakes) - 1)].name}" in row.reason
+
+
+def command(*words: str | Path) -> argparse.Namespace:
+    """Return what `labkit grade` makes of these words."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args([str(word) for word in words])
+
+
+def test_the_command_writes_one_line_per_exercise_and_says_how_to_repeat_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "class" / "Ada Lovelace"
+    folder.mkdir(parents=True)
+    (folder / "06_loss_scaling.ipynb").write_text(json.dumps({"cells": solved()}), encoding="utf-8")
+    assert run(command(tmp_path / "class", "--csv", tmp_path / "grades.csv", "--seed", "3")) == 0
+    with (tmp_path / "grades.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [list(row.values())[:5] for row in rows] == [
+        ["Ada Lovelace", "06_loss_scaling.ipynb", f"scaling.{name}", str(full), str(full)]
+        for name, full in FULL.items()
+    ]
+    assert "--seed 3 repeats it" in capsys.readouterr().err
+
+
+def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(tmp_path, "--csv", tmp_path / "grades.csv")) == 2
+    assert run(command(tmp_path / "nowhere", "--csv", tmp_path / "grades.csv")) == 2
+    said = capsys.readouterr().err
+    assert "no notebook (.ipynb) in" in said
+    assert "nowhere; give a folder of notebooks" in said
+    assert not (tmp_path / "grades.csv").exists()
+
+
+def test_grades_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "grades.csv"
+    path.write_text("the grades of last week")
+
+    def broken() -> Any:
+        yield Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "unsolved")
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        write(broken(), path)
+    assert path.read_text() == "the grades of last week"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_name_that_looks_like_a_formula_stays_a_name(tmp_path: Path) -> None:
+    write([Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "unsolved")], tmp_path / "grades.csv")
+    assert (tmp_path / "grades.csv").read_text().splitlines()[1].startswith("'=1+1,")

@@ -1,0 +1,106 @@
+"""The first place where two answers part, as a sentence; no sentence where they are equal."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from labkit.grading.compare import bits, difference, show, show_number
+from labkit.grading.wire import Failure, Record, Stranger
+
+
+def test_worked_example() -> None:
+    expected = torch.tensor([1.0, 2.0**-30])
+    assert difference(expected, expected.clone()) is None
+    assert difference(expected, expected.half().float()) == (
+        "[1]: expected 2^-30 (9.31e-10), got 0\nwhat you got is what FP16 leaves of it: S 0  E 00000  F 0000000000"
+    )
+
+
+@pytest.mark.parametrize(
+    ("expected", "got"),
+    [(1.0, 1), (1, 1.0), ([1, 2], (1, 2)), (math.nan, math.nan), (0.0, -0.0), (None, None), (math.inf, math.inf)],
+)
+def test_what_is_forgiven(expected: object, got: object) -> None:
+    assert difference(expected, got) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "says"),
+    [
+        (1.0, None, "it returned None: did you forget `return`?"),
+        (1, True, "expected an int (1), got True"),
+        (1.0, "1.0", "expected a float (1), got '1.0'"),
+        (8.0, torch.tensor(8.0), "expected a float (8), got a tensor in FP32"),
+        (None, [1.0], "expected None, got a list ([1])"),
+        ([1.0], [1.0, 2.0], "expected a length of 1, got 2"),
+        ([1.0, 2.0], [1.0, math.nan], "[1]: expected 2, got nan"),
+        (torch.ones(2), torch.ones(2).half(), "expected a tensor in FP32, got one in FP16"),
+        (torch.ones(2), torch.ones(2, 1), "expected the shape [2], got [2, 1]"),
+        (torch.ones(2, 2), torch.tensor([[1.0, 1.0], [3.0, 1.0]]), "[1, 0]: expected 1, got 3"),
+        (Record("ScalerState", {"scale": 8.0}), Stranger("an object of the class Yes"), "got an object of the class"),
+        (Record("ScalerState", {"scale": 8.0}), Record("ScalerConfig", {"scale": 8.0}), "got a ScalerConfig"),
+        (1.0, Failure("error", "it stopped with KeyError: 1", "line 2: x"), "it stopped with KeyError: 1\nline 2: x"),
+    ],
+)
+def test_what_is_not_forgiven(expected: object, got: object, says: str) -> None:
+    assert says in (difference(expected, got) or "")
+
+
+@pytest.mark.parametrize("value", [Stranger("anything"), Failure("error", "it stopped")])
+def test_strangers_and_failures_equal_nothing_not_even_themselves(value: object) -> None:
+    assert difference(value, value) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [1.0, -1.0, 2.0**-14, 0.0])
+def test_ulps_count_the_floats_of_the_tensors_own_format(dtype: torch.dtype, value: float) -> None:
+    here = torch.tensor([value], dtype=dtype)
+    there = here
+    for _ in range(3):
+        there = torch.nextafter(there, torch.tensor([9.0], dtype=dtype))
+    assert difference(here, there, ulps=3) is None
+    assert difference(here, there, ulps=2) is not None
+
+
+def test_ulps_cross_zero_and_stop_at_infinity() -> None:
+    smallest = torch.tensor([2.0**-24]).half()
+    assert difference(smallest, -smallest, ulps=2) is None
+    assert difference(smallest, -smallest, ulps=1) is not None
+    largest = torch.tensor([65504.0]).half()
+    assert difference(largest, torch.tensor([math.inf]).half(), ulps=100) is not None
+
+
+def test_numbers_are_shown_until_they_differ() -> None:
+    below_one = 1 - 2.0**-24
+    assert difference(torch.tensor([1.0]), torch.tensor([below_one])) == "[0]: expected 1, got 0.99999994"
+
+
+def test_fp16_is_shown_in_bits() -> None:
+    said = difference(torch.tensor([1.0]).half(), torch.tensor([1.5]).half())
+    assert (
+        said == "[0]: expected 1, got 1.5\nexpected  S 0  E 01111  F 0000000000\ngot       S 0  E 01111  F 1000000000"
+    )
+    assert bits(-math.inf) == "S 1  E 11111  F 0000000000"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (65536.0, "65536"),
+        (2.0**30, "2^30 (1.07e+09)"),
+        (-(2.0**-20), "-2^-20 (9.54e-07)"),
+        (0.1, "0.1"),
+        (3, "3"),
+        (0.0, "0"),
+    ],
+)
+def test_numbers_read_as_a_person_reads_them(value: float, shown: str) -> None:
+    assert show_number(value) == shown
+
+
+def test_long_things_are_cut() -> None:
+    assert show(torch.zeros(7)) == "FP32 tensor [7]: 0, 0, 0, 0, 0, 0, ..."
+    assert show([1, 2, 3, 4, 5, 6, 7]) == "[1, 2, 3, 4, 5, 6, ...]"

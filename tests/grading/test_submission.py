@@ -1,0 +1,115 @@
+"""From a folder of notebooks to the code that is run for one exercise. Nothing of a learner's runs in here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from labkit.grading import EXERCISES
+from labkit.grading.submission import (
+    Cell,
+    Submission,
+    Unreadable,
+    find,
+    lesson_of,
+    program_of,
+    read_cells,
+    without_magic,
+)
+
+ADVANCE = EXERCISES["scaling.advance"]
+
+
+def own(source: str) -> Cell:
+    return Cell("", (ADVANCE.tag,), source)
+
+
+def other(source: str) -> Cell:
+    return Cell("", (), source)
+
+
+def test_students_are_files_or_folders(tmp_path: Path) -> None:
+    for name in (
+        "ada.ipynb",
+        "bob/06_loss_scaling.ipynb",
+        "bob/late/07.ipynb",
+        "bob/.ipynb_checkpoints/06.ipynb",
+        ".git/x.ipynb",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "cleo").mkdir()
+    found = [(submission.student, submission.notebook) for submission in find([tmp_path])]
+    assert found == [("ada", "ada.ipynb"), ("bob", "06_loss_scaling.ipynb"), ("bob", "late/07.ipynb"), ("cleo", "")]
+
+
+def test_a_cell_is_found_by_its_tag_or_by_its_id() -> None:
+    assert program_of([own("x = 1")], ADVANCE) == ["x = 1"]
+    assert program_of([Cell("exercise-scaling-advance", (), "x = 1")], ADVANCE) == ["x = 1"]
+
+
+def test_only_what_the_cell_names_comes_along() -> None:
+    cells = [
+        other("import torch\nimport math as m\nfrom labkit.widgets import live"),
+        other("HALF = 0.5\nrun = train(task)\nprint('again?')"),
+        other("def back_off(scale):\n    return m.floor(scale * HALF)\n\ndef unused():\n    pass"),
+        own("def my_advance(state, found_inf, config):\n    return back_off(state.scale)"),
+    ]
+    *definitions, last = program_of(cells, ADVANCE)
+    assert [line.split("\n")[0] for line in definitions] == ["import math as m", "HALF = 0.5", "def back_off(scale):"]
+    assert last == cells[-1].source
+
+
+def test_what_the_exercise_provides_is_not_taken_from_the_notebook() -> None:
+    cells = [other("class ScalerState:\n    pass"), own("def my_advance(*_):\n    return ScalerState(1.0)")]
+    assert len(program_of(cells, ADVANCE)) == 1
+
+
+def test_magic_is_commented_out_and_lines_keep_their_numbers() -> None:
+    assert without_magic("%%time\n!ls\nx = 5 % 3\n?x") == "# %%time\n# !ls\nx = 5 % 3\n# ?x"
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([other("x = 1")], "its cell was deleted"),
+        ([own("x = 1"), own("x = 2")], "2 different cells have the tag"),
+        ([own("def f(:")], "syntax error in line 1"),
+        ([own("x = '\0'")], "syntax error"),
+    ],
+)
+def test_what_cannot_be_run_says_why(cells: list[Cell], says: str) -> None:
+    with pytest.raises(Unreadable, match=says):
+        program_of(cells, ADVANCE)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "its text is not JSON"),
+        ("\xff\xfe", "its text is not JSON"),
+        ("[" * 100_000, "its text is not JSON"),
+        ('{"worksheets": []}', "it has no list of cells"),
+        ('{"cells": [5, {"cell_type": "code", "source": 7, "metadata": []}]}', "empty notebook"),
+    ],
+)
+def test_what_is_no_notebook_says_so(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "ada.ipynb"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(Unreadable, match=says):
+        read_cells(Submission("ada", "ada.ipynb", path))
+
+
+def test_the_source_of_a_cell_may_be_a_string_or_lines(tmp_path: Path) -> None:
+    path = tmp_path / "ada.ipynb"
+    cells = [{"cell_type": "code", "source": ["x = 1\n", "y = 2"]}, {"cell_type": "code", "source": "z = 3"}]
+    path.write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    assert [cell.source for cell in read_cells(Submission("ada", "ada.ipynb", path))] == ["x = 1\ny = 2", "z = 3"]
+
+
+def test_a_lesson_is_told_by_the_file_or_by_its_exercises() -> None:
+    assert lesson_of(Submission("ada", "06_loss_scaling.ipynb", None), []) == "06_loss_scaling"
+    assert lesson_of(Submission("ada", "ada.ipynb", None), [own("x = 1")]) == "06_loss_scaling"
+    assert lesson_of(Submission("ada", "ada.ipynb", None), [other("x = 1")]) is None

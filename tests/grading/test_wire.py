@@ -1,0 +1,163 @@
+"""What a learner returns is written down as plain JSON, and only what can be read back from that is ever compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.amp import ScalerState
+from labkit.grading.wire import Failure, Record, Stranger, dump, load
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        False,
+        0,
+        -(10**30),
+        0.1,
+        2.0**-1074,
+        math.inf,
+        "scale",
+        [],
+        [1, [2.0, None]],
+        (1, "a"),
+        {"scale": 8.0},
+    ],
+)
+def test_plain_values_come_back_as_they_went(value: object) -> None:
+    back = load(json.loads(json.dumps(dump(value))))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_nan_comes_back_as_nan() -> None:
+    assert math.isnan(load(dump(math.nan)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.int64]
+)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_tensors_come_back_with_type_shape_and_every_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(math.prod(shape)).reshape(shape).to(dtype)
+    back = load(dump(tensor))
+    assert isinstance(back, torch.Tensor)
+    assert back.dtype is dtype
+    assert torch.equal(back, tensor)
+
+
+def test_a_view_travels_as_what_it_shows() -> None:
+    matrix = torch.arange(6.0).reshape(2, 3)
+    assert torch.equal(load(dump(matrix.T)), matrix.T)  # type: ignore[arg-type]
+    assert torch.equal(load(dump(matrix[:, 1])), matrix[:, 1])  # type: ignore[arg-type]
+
+
+def test_a_parameter_travels_as_its_values() -> None:
+    assert torch.equal(load(dump(torch.nn.Parameter(torch.ones(2)))), torch.ones(2))  # type: ignore[arg-type]
+
+
+def test_numpy_arrays_and_scalars_travel() -> None:
+    array = np.array([[1.5, -0.0]], dtype=np.float16)
+    back = load(dump(array))
+    assert isinstance(back, np.ndarray)
+    assert back.dtype == np.float16
+    assert back.tobytes() == array.tobytes()
+    assert load(dump(np.float32(0.5))) == 0.5
+
+
+def test_a_dataclass_of_labkit_travels_as_its_fields() -> None:
+    assert load(dump(ScalerState(8.0, 3))) == Record("ScalerState", {"scale": 8.0, "growth_tracker": 3})
+
+
+class Yes:
+    """Says yes to everything, and would raise if anybody asked for its fields."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("who asks?")
+
+
+class YesFloat(float):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class YesTensor(torch.Tensor):
+    def __eq__(self, other: object) -> Any:
+        return True
+
+
+class YesState(ScalerState):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("kind", [Yes, YesFloat, YesTensor, YesState, type])
+def test_nothing_is_left_of_an_object_with_a_mind_of_its_own(kind: Callable[..., object]) -> None:
+    value = kind() if kind is Yes else torch.ones(1).as_subclass(YesTensor) if kind is YesTensor else kind(1.0)
+    assert isinstance(load(dump(value)), Stranger)
+    assert load(dump([value])) == [load(dump(value))]
+
+
+def test_a_class_of_the_same_name_is_not_ours() -> None:
+    namespace: dict[str, Any] = {}
+    exec(
+        "import dataclasses\n@dataclasses.dataclass\nclass ScalerState:\n    scale: float\n"
+        "ScalerState.__module__ = 'labkit.amp.scaler'",
+        namespace,
+    )
+    assert isinstance(load(dump(namespace["ScalerState"](8.0))), Stranger)
+
+
+def test_what_has_no_end_or_no_memory_is_cut_off() -> None:
+    endless: list[object] = []
+    endless += [endless, endless]
+    assert isinstance(load(dump(endless)), Stranger)
+    assert isinstance(load(dump(torch.zeros(1).expand(10**12))), Stranger)
+    assert isinstance(load(dump(10**5000)), Stranger)
+    assert isinstance(load(dump(torch.ones(2).to_sparse())), Stranger)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null",
+        "[]",
+        "7",
+        '["tensor", "float32", [2], "AAAA"]',
+        '["tensor", "float32", [-3], "AAAAAA=="]',
+        '["int", "x"]',
+        '["__import__", "os"]',
+        '["array", "O", [1], "AAAAAAAAAAA="]',
+        '["record", "ScalerState", 5]',
+        '["failure"]',
+        "[" * 900 + "]" * 900,
+    ],
+)
+def test_what_dump_did_not_write_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not an answer written by dump"):
+        load(json.loads(text))
+
+
+def test_failures_travel() -> None:
+    assert load(dump(Failure("error", "it stopped", "line 2"))) == Failure("error", "it stopped", "line 2")
