@@ -1,0 +1,104 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 00 · Start here
+#
+# This is a lab for **mixed-precision training**: most of the arithmetic in 16 bits, and what 16 bits cannot hold in 32. You
+# will touch the bits, watch gradients fall off the bottom of FP16, bring them back with a loss scale, and race FP16 against
+# FP32. Everything you see is computed here, on your machine, or says where and when it was recorded.
+#
+# First: is everything there? Run the next cell with **Shift+Enter**.
+
+# %% id="doctor"
+from labkit.clinic import examine
+
+examine()
+
+# %% [markdown]
+# Each line says what it found, and a red one says what to do. This one asks your browser whether widgets are alive:
+
+# %% id="pulse"
+from labkit.widgets import predict, pulse
+
+pulse()
+
+# %% [markdown]
+# ## How a lesson goes
+#
+# Every lesson repeats the same four beats.
+#
+# ### 1 · Predict
+# You commit to an answer *before* you see. A wrong guess costs nothing, and it is the part you will remember. Try one:
+
+# %% id="predict-warm-up"
+predict("start.warm_up")
+
+# %% [markdown]
+# ### 2 · Touch
+# Something answers your hand: a widget, or a few lines of code. This one is real: the gradients of a network that is about
+# to take its first step. Drag the scale, or press Tab until it has the focus and use the arrow keys.
+
+# %% id="touch-warm-up"
+from labkit.amp import RECIPES
+from labkit.train import TASKS, TrainingRun, gradient_snapshot
+from labkit.widgets import UnderflowHistogram
+
+UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])))
+
+# %% [markdown]
+# ### 3 · Explain
+# A few sentences and at most one formula, after you have seen it. For example: FP16 spends 5 of its 16 bits on the
+# exponent, so its normal numbers run from 2^-14 to 65504; below that it counts on in steps of 2^-24, and then there is
+# nothing. Gradients live where it ends. What to do about it is lesson 06.
+#
+# ### 4 · Exercise
+# You write a few lines, and the cell answers at once: what passed, what did not, and the first input for which it did not.
+# Here is one to warm up. Run it as it is, read the answer, then repair it: the unit `2^-24` should come out exactly.
+
+# %% id="exercise-start-smallest" tags=["exercise-start.smallest"]
+from labkit.grading import check
+
+
+def my_smallest(exponent_bits, significand_bits):
+    """Return the smallest positive number of a format like FP16 (5, 10): 2 to the power of what?
+
+    The exponent bias is 2^(exponent_bits - 1) - 1; the smallest normal number is 2^(1 - bias), and below it there are
+    2^significand_bits equal steps down to zero.
+    """
+    ### BEGIN SOLUTION
+    bias = 2 ** (exponent_bits - 1) - 1
+    return 2.0 ** (1 - bias - significand_bits)
+    ### END SOLUTION
+
+
+check("start.smallest", my_smallest)
+
+# %% [markdown]
+# ## The map
+#
+# | | lesson | you will see |
+# |---|---|---|
+# | **00** | Start here | you are here |
+# | **06** | [Loss scaling](06_loss_scaling.ipynb) | gradients that FP16 loses, and how a scale brings them back |
+#
+# More lessons are being built; each appears in this table when it is ready.
+#
+# ## When a cell is red
+#
+# - **`NotImplementedError: your code goes here`** is not a fault: an exercise is waiting for you.
+# - **`NameError`**: an earlier cell has not run. *Run > Run All Above Selected Cell*.
+# - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change Kernel*, or close
+#   JupyterLab and start it with `make lab`.
+# - **A widget is a line of text**: the pulse cell above says what to do.
+# - **Everything hangs**: the square button stops the cell; *Kernel > Restart Kernel* starts afresh. Your text stays.
+# - In a terminal, `labkit doctor` says the same as the first cell, without a browser.

@@ -1,0 +1,304 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 06 · Loss scaling
+#
+# **You will be able to** see which gradients FP16 loses, choose a loss scale that brings them back, and write the
+# rule that every framework uses to choose it for you.
+#
+# About 45 minutes. Builds on: what FP16's bits mean (its smallest number is 2^-24 = 5.96e-8, its largest 65504) and
+# what a backward pass is. Three exercises, 26 points.
+
+# %% id="setup"
+import torch
+
+from labkit.amp import RECIPES, ScalerConfig, ScalerState, advance, initial, static
+from labkit.formats import FP16
+from labkit.grading import check
+from labkit.instrument import fate, merge, shift, underflow, zeros_inside
+from labkit.train import TASKS, TrainingRun, gradient_snapshot, recorded
+from labkit.widgets import LiveTraining, UnderflowHistogram, predict, race_figure
+
+# %% [markdown]
+# ## 1 · Where the gradients are
+#
+# A small network looks at canvases with scattered digits and says, for every pixel and each of the ten classes, whether
+# that digit covers it. The loss is a mean over 24 canvases x 10 classes x 48 x 48 pixels.
+
+# %% id="predict-lost"
+predict("scaling.lost")
+
+# %% [markdown]
+# Now look. The bars are the gradients of one real backward pass in FP32, one bar per power of two. Behind them stands
+# what FP16 can hold. **Drag the scale**, or focus it with Tab and use the arrow keys.
+
+# %% id="touch-histogram" tags=["claim-C21"]
+run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
+UnderflowHistogram(gradient_snapshot(run, "activation gradients"))
+
+# %% [markdown]
+# **Why so small?** The loss is a mean, so every gradient at the output is
+#
+# $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
+#
+# An easy pixel has $\sigma(z) - y \approx 0.01$, which leaves 1.8e-8: below half of FP16's smallest subnormal, so it
+# rounds to zero. The chain rule passes those zeros on to every layer below. Multiply the loss by $S$, and the chain rule
+# multiplies *every* gradient by $S$: the whole histogram moves to the right, and nothing else changes.
+#
+# Is it always the activation gradients that suffer? Look at the weight gradients of the same step.
+
+# %% id="touch-kinds" tags=["claim-C22", "claim-C33"]
+for kind in ("activation gradients", "weight gradients"):
+    everything = merge(gradient_snapshot(run, kind).layers.values())
+    for log2_scale in (0, 3, 10):
+        lost = fate(shift(everything, log2_scale), FP16).underflowed
+        print(f"{kind:<21} scale 2^{log2_scale:<3} {lost:8.3%} underflow")
+
+# %% [markdown]
+# Here, yes: a weight gradient sums over all pixels that used the weight, an activation gradient belongs to one pixel.
+# In a network without convolutions and without such a mean it can be the other way round.
+
+# %% [markdown]
+# ## 2 · A trap: counting zeros
+#
+# It is tempting to look for underflow where it happens, by counting zeros inside the FP16 backward pass.
+
+# %% id="predict-trap"
+predict("scaling.trap")
+
+# %% id="touch-trap"
+def weight_gradients(task):
+    """Return the FP16 and the FP32 weight gradients of the same step: same weights, same batch."""
+    run = TrainingRun(TASKS[task], RECIPES["FP16"])
+    return run.gradients("weight gradients"), run.fp32_twin().gradients("weight gradients")
+
+
+for name, task in (("A", "segmentation_small"), ("B", "digits")):
+    in_fp16, in_fp32 = weight_gradients(task)
+    print(f"{name} {task:<19} zeros in FP16 {zeros_inside(in_fp16):4.0%}   zeros in FP32 {zeros_inside(in_fp32):4.0%}")
+
+# %% [markdown]
+# B's zeros are zeros in FP32 as well. What was *lost* shows only beside the FP32 gradients of the same weights and the
+# same batch, and further up than where we counted:
+
+# %% id="touch-honest"
+for name, task in (("A", "segmentation_small"), ("B", "digits")):
+    run_16 = TrainingRun(TASKS[task], RECIPES["FP16"])
+    lost = underflow(run_16.fp32_twin().gradients(), run_16.gradients())
+    print(f"{name} {task:<19} {lost:6.1%} of the activation gradients are non-zero in FP32 and zero in FP16")
+
+# %% [markdown]
+# So every underflow number in this lab is counted against FP32. It costs a second backward pass, which is why the widgets
+# measure it only every tenth step.
+
+# %% [markdown]
+# ## 3 · One step with a static scale
+#
+# Multiply the loss before the backward pass, divide the gradients before the optimizer's step. Where, exactly?
+
+# %% id="predict-order"
+predict("scaling.order")
+
+# %% id="touch-order"
+true_gradient = torch.tensor(2.0**-27)
+arrived = (true_gradient * 2**10).half()  # FP16, scaled: 2^-17, safe
+print("divide in FP16, then convert:", (arrived / 2**10).float().item())
+print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 =", 2.0**-27, ")")
+
+# %% [markdown]
+# The order is: scale, backward, **convert, unscale**, look for inf and NaN, step.
+#
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
+# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+#
+# ### Exercise 1: one step with a static scale  ●○○  8 min
+#
+# `gradient_of(scale)` runs the backward pass of `scale * loss` and returns its gradient in FP16. Take one step of SGD with
+# it. Two things decide whether it works: *where* you go back to FP32, and what you do when the gradient holds inf or NaN.
+
+# %% id="exercise-scaling-static-step" tags=["exercise-scaling.static_step"]
+def my_static_step(weight, gradient_of, scale, lr):
+    """Return the FP32 weight after one step of SGD; unchanged if the gradient holds inf or NaN.
+
+    weight       FP32 tensor [n]
+    gradient_of  gradient_of(scale) is the FP16 gradient [n] of scale * loss
+    scale, lr    numbers
+    """
+    ### BEGIN SOLUTION
+    gradient = gradient_of(scale).float() / scale
+    if not torch.isfinite(gradient).all():
+        return weight
+    return weight - lr * gradient
+    ### END SOLUTION
+
+
+check("scaling.static_step", my_static_step)
+
+# %% [markdown]
+# ## 4 · How high is too high?
+
+# %% id="predict-too-high"
+predict("scaling.too_high")
+
+# %% id="touch-window" tags=["claim-C34"]
+run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
+exact = run.fp32_twin().gradients()
+for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
+    scaled = run.gradients(scale=2.0**log2_scale)
+    not_finite = sum(int((~torch.isfinite(g)).sum()) for g in scaled.values())
+    print(f"scale 2^{log2_scale:<3} {underflow(exact, scaled):8.3%} lost   {not_finite:>9,} inf or NaN")
+
+# %% [markdown]
+# There is a window. Below it gradients underflow, above it they overflow, and *where* it lies depends on the network, the
+# loss and the step. The popular 128 to 1024 lie inside this one; another task has another window.
+#
+# The two ends differ in one important way. **Underflow is silent.** Overflow announces itself as inf or NaN. If nobody
+# looks, one bad step is the end of the weights:
+
+# %% id="touch-unchecked" tags=["claim-C36"]
+from dataclasses import replace
+
+for skip in (True, False):
+    recipe = replace(RECIPES["FP16 static"], scaler=static(2.0**40, skip_on_inf=skip))
+    run = TrainingRun(TASKS["segmentation_small"], recipe)
+    run.step()
+    healthy = all(torch.isfinite(w).all() for w in run.weights.model_weights)
+    print(f"{'checked and skipped' if skip else 'nobody checks':<20} weights are {'finite' if healthy else 'ruined'}")
+
+# %% [markdown]
+# That asymmetry *is* the algorithm: start high, and let overflow say when it was too much. After an overflow, skip the
+# step and multiply the scale by `backoff_factor`; after `growth_interval` clean steps in a row, try `growth_factor` times
+# more.
+#
+# $$S \leftarrow \begin{cases} S \cdot \text{backoff} & \text{inf or NaN} \\ S \cdot \text{growth} & \text{after enough clean steps in a row} \\ S & \text{otherwise} \end{cases}$$
+
+# %% id="touch-sawtooth" tags=["claim-C35"]
+config = ScalerConfig(init_scale=2.0**16, growth_interval=4)
+state = initial(config)
+for step in range(1, 21):
+    found_inf = state.scale > 2.0**15  # a network whose gradients overflow above 2^15
+    after = advance(state, found_inf, config)
+    print(f"{step:>2}  scale {state.scale:>7.0f}  {'inf: skip' if found_inf else 'clean':<9} tracker {after.growth_tracker}")
+    state = after
+
+# %% [markdown]
+# ### Exercise 2: the rule that moves the scale  ●●○  10 min
+#
+# `state` has `scale` and `growth_tracker` (clean steps in a row so far); `config` has `growth_factor`, `backoff_factor` and
+# `growth_interval`. Inf or NaN backs off; the clean step that completes the interval grows. Either way the count starts
+# again. Write it yourself, without calling `advance`.
+
+# %% id="exercise-scaling-advance" tags=["exercise-scaling.advance"]
+def my_advance(state, found_inf, config):
+    """Return the ScalerState after a step whose gradients held inf or NaN (found_inf), or did not."""
+    ### BEGIN SOLUTION
+    if found_inf:
+        return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)
+    if state.growth_tracker + 1 == config.growth_interval:
+        return ScalerState(scale=state.scale * config.growth_factor, growth_tracker=0)
+    return ScalerState(scale=state.scale, growth_tracker=state.growth_tracker + 1)
+    ### END SOLUTION
+
+
+check("scaling.advance", my_advance)
+
+# %% [markdown]
+# ## 5 · Live
+#
+# The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**; the dark
+# curve is FP32 from the same seed.
+
+# %% id="predict-recover"
+predict("scaling.recover")
+
+# %% [markdown]
+# Press *Start*. After about 100 steps, while it trains, switch scaling to *static*, later to *dynamic*. Drag the scale to
+# both ends. Then *Reset*, and try it without master weights.
+
+# %% id="touch-live"
+LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)
+
+# %% [markdown]
+# And the full-size task, three seeds of each recipe. These runs are **recorded**, not live: the title says where and when.
+# You can make your own with `labkit race segmentation` in a terminal.
+
+# %% id="touch-record" tags=["claim-C37"]
+recipes = ["FP32", "FP16", "FP16 static", "FP16 dynamic", "FP16 static too high"]
+records = [recorded("segmentation", recipe, seed) for recipe in recipes for seed in (0, 1, 2)]
+race_figure(records)
+
+# %% [markdown]
+# *Training diverges without scaling*, one often reads. Not here: it stalls. Nothing breaks and no NaN appears, the network
+# only learns less, which is worse, because nobody is told. And on many tasks nothing happens at all: `digits` above trains
+# to the same accuracy with or without. Whether you need a scale is a question to your gradients.
+
+# %% [markdown]
+# ## 6 · Clip at the right place
+#
+# Gradient clipping shortens the gradient when its norm is above `max_norm`, a number about the gradient of the *loss*. But
+# after the backward pass you hold the gradient of the *scaled* loss.
+
+# %% id="touch-clip" tags=["claim-C38"]
+gradient = torch.tensor([0.3, 0.4])  # its norm is 0.5: with max_norm = 1 there is nothing to clip
+scale, max_norm = 1024.0, 1.0
+scaled = (gradient * scale).half()
+too_early = scaled.float() * min(1.0, max_norm / float(scaled.float().norm())) / scale
+in_time = (unscaled := scaled.float() / scale) * min(1.0, max_norm / float(unscaled.norm()))
+print("clip, then unscale:", too_early, " norm", too_early.norm().item())
+print("unscale, then clip:", in_time, " norm", in_time.norm().item())
+
+# %% [markdown]
+# Clipped too early, every gradient is 1024 times too short, and the network barely moves: a bug that looks like a bad
+# learning rate. In torch the line that prevents it is `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
+#
+# ### Exercise 3: clip at the right place  ●●○  12 min
+#
+# `max_norm` speaks about the gradient of the loss, all tensors together. What you are given still carries the scale, in
+# FP16.
+
+# %% id="exercise-scaling-clip" tags=["exercise-scaling.clip"]
+def my_clip_step(scaled_grads, scale, max_norm):
+    """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None on inf or NaN.
+
+    scaled_grads  list of FP16 tensors
+    """
+    ### BEGIN SOLUTION
+    grads = [grad.float() / scale for grad in scaled_grads]
+    if not all(torch.isfinite(grad).all() for grad in grads):
+        return None
+    norm = torch.sqrt(sum((grad**2).sum() for grad in grads))
+    factor = min(1.0, max_norm / (float(norm) + 1e-6))
+    return [grad * factor for grad in grads]
+    ### END SOLUTION
+
+
+check("scaling.clip", my_clip_step)
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C21 many gradients of a real network are below what FP16 can hold | true, for this one | section 1 |
+# | C22 activation gradients underflow first | half true: here 82% against 2%; it depends on the network | section 1 |
+# | C33 scale the loss, and by the chain rule every gradient is scaled | true: the histogram shifts | section 1 |
+# | C34 static scales from 128 to 1024 are enough for many networks | half true: there is a window, and it moves | section 4 |
+# | C35 dynamic: back off on inf, grow after enough clean steps | true | section 4 |
+# | C36 a static scale that is too high ruins the weights when nobody checks | true: one step is enough | section 4 |
+# | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 5 |
+# | C38 unscale before clipping | true | section 6 |
+#
+# **Where you meet this.** `torch.amp.GradScaler` (`init_scale`, `growth_factor`, `backoff_factor`, `growth_interval`,
+# `unscale_`), `apex.amp.scale_loss`, DeepSpeed's `DynamicLossScaler` (adds *hysteresis*), Megatron-LM's
+# `DynamicGradScaler`, OneFlow's `GradScaler` for `nn.Graph`, fastai's `MixedPrecision` callback, Keras'
+# `LossScaleOptimizer`. BF16 needs none of it: it has FP32's exponent range, and pays with three bits of precision.
