@@ -11,7 +11,8 @@ sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -30,6 +31,7 @@ class Run(Protocol):
     """What the controller needs of a run (`labkit.train.TrainingRun` has it)."""
 
     scaler: ScalerState
+    measure_every: int
 
     def step(self) -> StepRecord: ...
     def change(self, recipe: Recipe) -> None: ...
@@ -115,6 +117,7 @@ class Controller:
         self._in_force: Settings | None = None
         self._scale_was_set = False
         self._single = False
+        self._measure_next = False
 
     # --- commands -----------------------------------------------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Controller:
             self.fp32 = Curve(RECIPES["FP32"])  # an error may have left it between two steps
         self.ours = Curve(self.recipe)
         self.marks, self.error = [], ""
-        self._in_force, self._scale_was_set, self._single = None, False, False
+        self._in_force, self._scale_was_set, self._single, self._measure_next = None, False, False, False
 
     def _change(self, change: Change) -> None:
         asked = {k: v for k, v in vars(change).items() if v is not None}
@@ -211,8 +214,9 @@ class Controller:
 
     def _step_ours(self) -> None:
         self._build()
-        self._apply()
-        self._step(self.ours)
+        changed = self._apply()
+        with self._measured_when_settled(changed):
+            self._step(self.ours)
         self._single = False
         if len(self.ours.steps) >= self.total:
             self.phase = Phase.FINISHED
@@ -224,12 +228,29 @@ class Controller:
         if done % max(1, self.total // MEASUREMENTS) == 0 or done == self.total:
             curve.metrics[done] = curve.run.evaluate()
 
-    def _apply(self) -> None:
-        """Put the learner's settings into the run, and mark the step."""
+    @contextmanager
+    def _measured_when_settled(self, changed: bool) -> Iterator[None]:
+        """Let a step measure underflow when it is the first without a change: what a change did is seen at once.
+
+        Not the step of the change itself: while a hand drags the slider, every step is one.
+        """
+        run, measure = self.ours.run, self._measure_next and not changed
+        assert run is not None
+        self._measure_next = changed
+        every = run.measure_every
+        run.measure_every = 1 if measure and every else every
+        try:
+            yield
+        finally:
+            run.measure_every = every
+
+    def _apply(self) -> bool:
+        """Put the learner's settings into the run, and mark the step; return whether something changed."""
         before, run = self._in_force, self.ours.run
         assert before is not None
         assert run is not None
         recipe = recipe_for(self.recipe, self.settings, self.growth_interval)
+        changed = self._scale_was_set or self.settings != before
         if self._scale_was_set:
             run.change(recipe)
             run.scaler = initial(recipe.scaler)  # also where a dynamic scale had wandered off and is asked back
@@ -237,6 +258,7 @@ class Controller:
             run.change(recipe)
         self._mark(before)
         self._in_force, self._scale_was_set = self.settings, False
+        return changed
 
     def _mark(self, before: Settings) -> None:
         step = len(self.ours.steps) + 1

@@ -26,7 +26,7 @@ from labkit.widgets.live_words import power, sentence, who
 
 FRAME_SECONDS = 1 / 30
 UNHEARD_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
-IN_FLIGHT = 3  # frames on their way before we wait for an answer
+IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
 
@@ -43,6 +43,7 @@ class Outbox:
     def __init__(self, controller: Controller, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
         self.controller, self.send, self.clock = controller, send, clock
         self.heard = 0  # number of the browser's latest command that was obeyed
+        self.trained = 0  # number of its latest command under which a step was done
         self._number = self._drawn = 0
         self._due = self._last = -1.0
         self.forget()
@@ -80,7 +81,14 @@ class Outbox:
             _pack([s.loss for s in fp32]),
             _pack([s.loss for s in c.previous] if whole else []),
         ]
-        return {"kind": "frame", "number": self._number, "whole": whole, "heard": self.heard, **state(c)}, buffers
+        return {
+            "kind": "frame",
+            "number": self._number,
+            "whole": whole,
+            "heard": self.heard,
+            "trained": self.trained,
+            **state(c),
+        }, buffers
 
 
 def state(controller: Controller) -> dict[str, Any]:
@@ -202,6 +210,7 @@ class Driver:
         if c.due and not self._obey():
             return False
         c.tick()
+        self.outbox.trained = self.outbox.heard
         self.outbox.post(urgent=self._hurry or not c.due)
         self._hurry = False
         return True
@@ -218,6 +227,6 @@ class Driver:
                 return False
             work()
             obeyed = True
-        if obeyed:
-            self.outbox.post(urgent=True)
+        if obeyed and not self.controller.due:
+            self.outbox.post(urgent=True)  # otherwise the step that is due will show it
         return True

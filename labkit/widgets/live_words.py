@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from labkit.train import StepRecord
 from labkit.widgets.live_state import Phase, Scaling, Settings
+from labkit.widgets.underflow_words import percent
 
 MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
 
@@ -56,16 +57,16 @@ def number(value: float) -> str:
     """Return a number as a person reads it, three significant digits.
 
     >>> number(0.02521), number(0.00000003), number(float("nan"))
-    ('0.0252', '3×10^-8', 'NaN')
+    ('0.0252', '3e-8', 'NaN')
     """
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{float(f'{value:.3g}'):g}"
     digits, exponent = f"{value:.2e}".split("e")
-    return f"{float(digits):g}×10^{int(exponent)}"
+    return f"{float(digits):g}e{int(exponent)}"
 
 
 def power(scale: float) -> str:
@@ -76,23 +77,6 @@ def power(scale: float) -> str:
     """
     fraction, exponent = math.frexp(scale)
     return f"2^{exponent - 1}" if fraction == 0.5 else number(scale)
-
-
-def percent(share: float) -> str:
-    """Return a share as a percentage that never rounds something to nothing.
-
-    >>> percent(0.823), percent(0.0014), percent(0.00001), percent(0.0)
-    ('82%', '0.1%', 'less than 0.1%', 'none')
-    """
-    if share == 0:
-        return "none"
-    if share < 0.001:
-        return "less than 0.1%"
-    if share < 0.01:
-        return f"{share:.1%}"
-    if share < 0.99:
-        return f"{share:.0%}"
-    return f"{share:.1%}" if share < 0.9995 else "100%" if share == 1 else "more than 99.9%"
 
 
 def who(scene: Scene) -> str:
@@ -175,7 +159,7 @@ def _state(scene: Scene) -> str:
         )
     lost = ""
     if scene.underflow is not None:
-        share = percent(scene.underflow)
+        share = percent(scene.underflow) if scene.underflow else "none"
         lost = f"; {share} of its gradient elements underflow"
     if scene.phase is Phase.FINISHED and scene.metric is not None:
         at, ours, theirs = scene.metric

@@ -6,6 +6,7 @@
 
 const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in live_thread.py
 const LOG2_MAX = 30;
+const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
 
 // --- the store: all points so far, and what is under way --------------------------------------------------------------
 
@@ -18,9 +19,11 @@ function makeStore(model) {
     fp32: [],
     previous: [],
     sent: 0, // number of our latest command
-    asked: null, // the latest command that has not been seen in a trained step: {number, at, echoed, trained}
+    asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
     echo: null, // ms from a command to the first frame that knows it
     latency: null, // ms from a command to the first frame with a step trained under it
+    answeredAt: 0,
+    lateAnswer: 0,
     drawnAt: [], // when the frames of the last two seconds were drawn
     pending: false,
     fresh: false,
@@ -58,8 +61,8 @@ function takeFrame(store, content, buffers) {
   store.state = content;
   const { asked } = store;
   if (asked && content.heard >= asked.number) {
-    asked.trained ||= asked.echoed && rows.length > 0;
     asked.echoed = true;
+    asked.trained = content.trained >= asked.number;
   }
   store.fresh = true;
   schedule(store);
@@ -74,9 +77,20 @@ function schedule(store) {
     if (!store.fresh) return;
     store.fresh = false;
     measure(store);
-    store.model.send({ do: "drawn", number: store.state.number });
+    acknowledge(store);
     for (const view of store.views) view.expose();
   });
+}
+
+// Not every frame: an answer costs the kernel more than a frame does. The last one is always answered.
+function acknowledge(store) {
+  clearTimeout(store.lateAnswer);
+  const answer = () => {
+    store.answeredAt = performance.now();
+    store.model.send({ do: "drawn", number: store.state.number });
+  };
+  if (performance.now() - store.answeredAt > ANSWER_MS) answer();
+  else store.lateAnswer = setTimeout(answer, ANSWER_MS);
 }
 
 function measure(store) {
@@ -86,24 +100,27 @@ function measure(store) {
   const { asked } = store;
   if (asked?.echoed) store.echo ??= now - asked.at;
   if (!asked?.trained) return;
-  store.latency = now - asked.at;
+  if (asked.running) store.latency = now - asked.at;
   store.asked = null;
 }
 
 function tell(store, what) {
   store.sent += 1;
-  store.asked = { number: store.sent, at: performance.now(), echoed: false, trained: false };
+  store.asked = { number: store.sent, at: performance.now(), running: store.state.phase === "running" };
   store.echo = null;
   store.model.send({ ...what, number: store.sent });
 }
 
 // --- axes ------------------------------------------------------------------------------------------------------------
 
-// Powers of ten times 1, 2, 5; only the powers where the axis is long.
+const FINE = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+
+// Round numbers between two ends: the fewer the longer the axis is.
 function logTicks(low, high) {
   const ticks = [];
+  const digits = high / low > 500 ? [1] : high / low > 8 ? [1, 2, 5] : FINE.slice(0, -1);
   for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
-    for (const m of high / low > 500 ? [1] : [1, 2, 5]) {
+    for (const m of digits) {
       const value = Number(`${m}e${e}`);
       if (value >= low * 0.999 && value <= high * 1.001) ticks.push(value);
     }
@@ -111,7 +128,7 @@ function logTicks(low, high) {
   return ticks;
 }
 
-// From the smallest to the largest loss, outwards to the next 1, 2 or 5: the axis moves seldom, and then visibly.
+// From the smallest to the largest loss, outwards to the next round number: the axis moves seldom, and then visibly.
 function lossRange(...curves) {
   let [low, high] = [Infinity, 0];
   for (const curve of curves) {
@@ -122,7 +139,7 @@ function lossRange(...curves) {
     }
   }
   if (high === 0) return [0.01, 1];
-  const ladder = (x) => [1, 2, 5, 10].map((m) => Number(`${m}e${Math.floor(Math.log10(x))}`));
+  const ladder = (x) => FINE.map((m) => Number(`${m}e${Math.floor(Math.log10(x))}`));
   low = Math.max(...ladder(low * 0.97).filter((v) => v <= low * 0.97));
   high = Math.min(...ladder(high * 1.03).filter((v) => v >= high * 1.03));
   return [low, high];
@@ -200,7 +217,7 @@ function frameOf(plot, { top, height }, title, ticks, y) {
     if (typeof label === "string") write(plot, label, LEFT - 8, at, { align: "right", base: "middle" });
     else {
       Object.assign(plot.pen, { fillStyle: tint.ink2, textBaseline: "alphabetic", font: `${tint.size - 1}px ${tint.font}` });
-      powerLabel(plot.pen, label, LEFT - 8, at + 5, "right");
+      powerLabel(plot.pen, label, LEFT - 8, at + 4, "right");
     }
   }
   const bottom = Math.round(top + height) + 0.5;
@@ -310,10 +327,11 @@ function drawUnderflow(plot) {
   const title = `Gradient elements that are zero in ${label} and not in FP32`;
   frameOf(plot, UNDERFLOW, title, [[0, "0%"], [0.5, "50%"], [1, "100%"]], y);
   const points = [];
-  store.ours.forEach((row, i) => Number.isNaN(row.underflow) || points.push([x(i + 1), y(row.underflow)]));
-  if (!points.length) return;
-  const measured = points.slice();
-  points.push([x(store.ours.length), points.at(-1)[1]]); // stands until it is measured again
+  const measured = [];
+  store.ours.forEach((row, i) => Number.isNaN(row.underflow) || measured.push([x(i + 1), y(row.underflow)]));
+  if (!measured.length) return;
+  measured.forEach(([px, py], i) => points.push(...(i ? [[px, measured[i - 1][1]]] : []), [px, py]));
+  points.push([x(store.ours.length), points.at(-1)[1]]); // what was measured stands until it is measured again
   pen.fillStyle = tint.underflowed;
   pen.globalAlpha = 0.16;
   pen.beginPath();
@@ -417,9 +435,9 @@ function scaleSlider(store, send) {
     max: LOG2_MAX,
     page: 4,
     value: 10,
-    text: (e) => (store.state?.scaling === "off" ? "2^0 = 1" : `2^${e} = ${decimal(2 ** e)}`),
+    text: (e) => (store.state?.scaling === "off" ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`),
     onInput() {
-      if (off()) return made.set(store.state.log2_scale);
+      if (off()) return made.set(0);
       if (waiting) return;
       waiting = true;
       requestAnimationFrame(() => {
@@ -449,7 +467,7 @@ function showControls(store, controls) {
   controls.master.enable(!state.master_is_fixed);
   controls.master.element.title = state.master_is_fixed || "off: after each step, what FP16 cannot hold of a weight is forgotten";
   controls.scale.input.setAttribute("aria-disabled", String(state.scaling === "off"));
-  if (!controls.scale.held) controls.scale.set(state.scaling === "dynamic" ? Math.round(state.scale) : state.log2_scale);
+  if (!controls.scale.held) controls.scale.set(state.scaling === "static" ? state.log2_scale : Math.round(state.scale));
 }
 
 const RULE = {
