@@ -74,13 +74,13 @@ def instead(body: str) -> str:
     return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
-def mistaken(number: int) -> list[dict[str, Any]]:
+def mistaken(lesson: str, number: int) -> list[dict[str, Any]]:
     """Return a notebook whose every answer is the known mistake of this number, or the last where there are fewer."""
     cells = [code("from labkit.grading import EXERCISES")]
-    for exercise in EXERCISES.values():
+    for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == lesson):
         last = min(number, len(exercise.mistakes) - 1)
         answer = f"{exercise.entry} = EXERCISES['{exercise.id}'].mistakes[{last}].answer"
-        cells.append(code(answer, exercise.id.split(".")[1]))
+        cells.append(code(answer) | {"metadata": {"tags": [exercise.tag]}})
     return cells
 
 
@@ -241,7 +241,10 @@ def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: dict[
 def test_every_known_mistake_loses_points_and_is_called_by_name(tmp_path: Path) -> None:
     count = max(len(exercise.mistakes) for exercise in EXERCISES.values())
     for number in range(count):
-        (tmp_path / f"{number:02}.ipynb").write_text(json.dumps({"cells": mistaken(number)}), encoding="utf-8")
+        (tmp_path / f"{number:02}").mkdir()
+        for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
+            content = json.dumps({"cells": mistaken(lesson, number)})
+            (tmp_path / f"{number:02}" / f"{lesson}.ipynb").write_text(content, encoding="utf-8")
     rows = grade(find([tmp_path]), seed=11, limits=Limits())
     assert len(rows) == count * len(EXERCISES)
     for row in rows:

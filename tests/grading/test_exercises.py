@@ -32,7 +32,7 @@ def test_an_exercise_is_complete(exercise: Exercise) -> None:
     assert {check.hidden for check in exercise.checks} == {True, False}
     assert exercise.difficulty in (1, 2, 3)
     assert all(check.points > 0 for check in exercise.checks)
-    assert all(mistake.sentence.startswith("this is what ") for mistake in exercise.mistakes)
+    assert all(mistake.sentence.startswith("this ") for mistake in exercise.mistakes)
     assert all(len(cases_of(exercise, check, 5)) > 0 for check in exercise.checks)
 
 

@@ -1,0 +1,257 @@
+"""The lessons: notebooks equal their sources, run from top to bottom as handed out, and can be solved in full."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import nbclient
+import nbformat
+import pytest
+
+from labkit.grading import EXERCISES
+from labkit.grading.cli import Row, grade
+from labkit.grading.submission import find
+from labkit.grading.supervise import Limits
+
+ROOT = Path(__file__).parents[1]
+SCREEN = 30  # lines of code that fit a projector
+CELL_SECONDS = 120  # far above the 20 s that a lesson may take, so that a busy machine fails no test
+
+
+def load_build() -> ModuleType:
+    """Return notebooks/build.py, which is a program and no package."""
+    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+build = load_build()
+SOURCES: list[Path] = build.sources()
+LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()})
+by_name = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+
+
+def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+def tags(notebook: dict[str, Any], prefix: str) -> list[str]:
+    every = [tag for cell in notebook["cells"] for tag in cell["metadata"].get("tags", [])]
+    return [tag.removeprefix(prefix) for tag in every if tag.startswith(prefix)]
+
+
+# --- the generator, on a lesson of its own ---
+
+SOURCE = '''
+# %% [markdown] tags=["claim-C06"]
+# # A lesson
+
+# %%
+x = 1
+
+# %% id="exercise-a-b" tags=["exercise-a.b"]
+def double(x):
+    """Return twice x."""
+    ### BEGIN SOLUTION
+    return 2 * x
+    ### END SOLUTION
+
+
+double(x)
+
+# %%
+x = 1
+'''
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of notebooks with one source in it, and build.py at work there."""
+    monkeypatch.setattr(build, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(build, "SOURCES", tmp_path / "source")
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "01_lesson.py").write_text(SOURCE)
+    return tmp_path
+
+
+def test_a_solution_becomes_a_starter_and_nothing_else_changes(house: Path) -> None:
+    source = house / "source" / "01_lesson.py"
+    learners, solved = build.learners(source), build.solved(source)
+    assert "".join(code_cells(learners)[1]["source"]).splitlines() == [
+        "def double(x):",
+        '    """Return twice x."""',
+        '    raise NotImplementedError("your code goes here; then run this cell again")',
+        "",
+        "",
+        "double(x)",
+    ]
+    assert "    return 2 * x\n" in code_cells(solved)[1]["source"]
+    code_cells(learners)[1]["source"] = code_cells(solved)[1]["source"]
+    assert learners == solved
+
+
+def test_ids_are_valid_unique_and_do_not_move_when_a_cell_is_put_before(house: Path) -> None:
+    source = house / "source" / "01_lesson.py"
+    before = build.learners(source)
+    nbformat.validate(nbformat.from_dict(before))
+    source.write_text("# %%\nbefore = True\n" + SOURCE)
+    after = build.learners(source)
+    assert after["cells"][1:] == before["cells"]
+    assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
+
+
+def test_check_tells_what_differs_and_writing_mends_it(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["--check"]) == 1
+    assert "01_lesson.ipynb differs from its source" in capsys.readouterr().err
+    assert build.main([]) == 0
+    first = (house / "01_lesson.ipynb").read_bytes()
+    assert build.main(["--check"]) == 0
+    assert build.main([]) == 0
+    assert (house / "01_lesson.ipynb").read_bytes() == first
+    (house / "01_lesson.ipynb").write_bytes(first.replace(b"x = 1", b"x = 2"))
+    assert build.main(["--check"]) == 1
+
+
+def test_a_notebook_without_a_source_is_an_error(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (house / "99_stray.ipynb").write_text("{}")
+    assert build.main(["--check"]) == 1
+    assert build.main([]) == 1
+    assert "99_stray.ipynb has no source" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("# %%\n### BEGIN SOLUTION\nx = 1\n", "ends with ### END SOLUTION"),
+        ("# %%\n### END SOLUTION\nx = 1\n", "begins with ### BEGIN SOLUTION"),
+        ('# %% id="same"\nx = 1\n\n# %% id="same"\ny = 1\n', "more than one cell has the id 'same'"),
+    ],
+)
+def test_a_source_that_is_wrong_says_so(tmp_path: Path, source: str, says: str) -> None:
+    (tmp_path / "01_lesson.py").write_text(source)
+    with pytest.raises(ValueError, match=says):
+        build.learners(tmp_path / "01_lesson.py")
+
+
+# --- the lessons as they are written ---
+
+
+def test_there_is_a_source_for_the_start_and_for_every_lesson_with_exercises() -> None:
+    assert {"00_start", *LESSONS} <= {source.stem for source in SOURCES}
+
+
+def test_the_learners_notebooks_equal_their_sources() -> None:
+    assert build.stale() == [], "`make notebooks` writes them anew"
+
+
+@by_name
+def test_a_cell_of_code_fits_a_screen(source: Path) -> None:
+    long = ["".join(cell["source"]) for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN]
+    assert long == []
+
+
+@by_name
+def test_a_notebook_is_valid_and_carries_no_output(source: Path) -> None:
+    notebook = build.learners(source)
+    nbformat.validate(nbformat.from_dict(notebook))
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_cells(notebook))
+
+
+@by_name
+def test_every_exercise_of_the_lesson_has_one_cell_found_by_tag_and_by_id(source: Path) -> None:
+    notebook = build.learners(source)
+    expected = [exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem]
+    assert sorted(tags(notebook, "exercise-")) == sorted(exercise.id for exercise in expected)
+    for exercise in expected:
+        (cell,) = [cell for cell in code_cells(notebook) if exercise.tag in cell["metadata"].get("tags", [])]
+        assert cell["id"] == exercise.cell_id
+        assert f"def {exercise.call}:" in "".join(cell["source"])
+        assert build.STARTER in "".join(cell["source"])
+        assert cell["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
+
+
+@by_name
+def test_claims_named_in_tags_are_known(source: Path) -> None:
+    with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
+        known = {row["id"] for row in csv.DictReader(file)}
+    assert set(tags(build.learners(source), "claim-")) <= known
+
+
+@by_name
+def test_a_lesson_imports_layers_only(source: Path) -> None:
+    """`from labkit.amp import advance`: never deeper, never everything."""
+    lines = [line for cell in code_cells(build.solved(source)) for line in cell["source"]]
+    imports = [line.strip() for line in lines if re.match(r"\s*(from|import) labkit", line)]
+    assert [line for line in imports if not re.match(r"from labkit\.\w+ import (?!\*)", line)] == []
+
+
+# --- the lessons as they run: every notebook in a fresh kernel, as handed out and with the solutions ---
+
+Executed = dict[tuple[str, str], "Future[dict[str, Any]]"]
+
+
+@pytest.fixture(scope="module")
+def executed() -> Executed:
+    """Run every notebook twice, two kernels at a time; one with a red cell shows its traceback where it is asked for."""
+    variants = {"unfilled": build.learners, "solved": build.solved}
+
+    def execute(source: Path, make: Any) -> dict[str, Any]:
+        notebook = nbformat.reads(build.text_of(make(source)), as_version=4)
+        nbclient.NotebookClient(
+            notebook,
+            timeout=CELL_SECONDS,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(build.NOTEBOOKS)}},
+        ).execute()
+        return cast("dict[str, Any]", notebook)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return {
+            (source.stem, name): pool.submit(execute, source, make)
+            for source in SOURCES
+            for name, make in variants.items()
+        }
+
+
+@by_name
+@pytest.mark.parametrize("variant", ["unfilled", "solved"])
+def test_a_notebook_runs_from_top_to_bottom(executed: Executed, source: Path, variant: str) -> None:
+    outputs = [output for cell in code_cells(executed[source.stem, variant].result()) for output in cell["outputs"]]
+    assert outputs
+    assert [output for output in outputs if output["output_type"] == "error"] == []
+
+
+def shown(notebook: dict[str, Any], tag: str) -> str:
+    """Return what the cell with this tag shows, as text."""
+    (cell,) = [cell for cell in code_cells(notebook) if tag in cell["metadata"].get("tags", [])]
+    return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda exercise: exercise.id)
+def test_an_exercise_is_answered_at_once(executed: Executed, exercise: Any) -> None:
+    visible = sum(not check.hidden for check in exercise.checks)
+    assert "Not solved yet: 0 of" in shown(executed[exercise.lesson, "unfilled"].result(), exercise.tag)
+    assert f"{visible} of {visible} visible checks pass" in shown(
+        executed[exercise.lesson, "solved"].result(), exercise.tag
+    )
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+@pytest.mark.parametrize("variant", ["unfilled", "solved"])
+def test_handed_in_it_earns_nothing_or_everything(
+    executed: Executed, tmp_path: Path, lesson: str, variant: str
+) -> None:
+    (tmp_path / "ada").mkdir()
+    nbformat.write(executed[lesson, variant].result(), tmp_path / "ada" / f"{lesson}.ipynb")
+    rows: list[Row] = grade(find([tmp_path]), seed=2017, limits=Limits())
+    assert {row.exercise for row in rows} == {e.id for e in EXERCISES.values() if e.lesson == lesson}
+    assert all(row.points == (row.out_of if variant == "solved" else 0) for row in rows), rows
