@@ -9,6 +9,9 @@ VENV_PYTHON := $(VENV)/bin/python
 PYTHON ?=
 PYTEST_ARGS ?=
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
+# A lesson does not begin with a question about Jupyter news, nor with a call to the network.
+LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
+NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
 .PHONY: help lab setup doctor test test-all lint notebooks clean
@@ -20,6 +23,7 @@ lab: $(VENV)/.lab-ready  ## set up if needed, then open JupyterLab on notebooks/
 	@$(VENV_PYTHON) -m labkit lab
 
 setup: $(VENV)/.lab-ready  ## only set up what the lab needs
+	@echo "The lab is set up in $(VENV); \`make lab\` opens it."
 
 doctor: $(VENV)/.lab-ready  ## say what is ready on this machine, and what to do where something is not
 	@$(VENV_PYTHON) -m labkit doctor
@@ -74,6 +78,7 @@ $(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
 	@$(PIP_INSTALL) torch
 	@echo "Installing JupyterLab and the lab"
 	@$(PIP_INSTALL) --quiet --editable .
+	@mkdir -p $(LAB_SETTINGS) && echo '$(NO_NEWS)' > $(LAB_SETTINGS)/overrides.json
 	@touch $@
 
 $(VENV)/.test-ready: pyproject.toml constraints.txt | $(VENV)/.lab-ready

@@ -19,6 +19,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import labkit
 
@@ -126,8 +127,7 @@ def _lab(arguments: Namespace) -> int:
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
     notebook = arguments.notebook.resolve()
-    flags = lab_flags(notebook, is_root, browser, arguments.port)
-    command = [sys.executable, "-m", "jupyterlab", *flags, str(notebook)]
+    command = [sys.executable, "-m", "jupyterlab", *lab_flags(notebook, is_root, browser, arguments.port)]
     if not browser:
         print("No browser is opened from here: open the address that JupyterLab prints below.", flush=True)
     if os.name != "nt":
@@ -152,13 +152,20 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 
 
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
-    """Return JupyterLab's flags: files are shown from the checkout's top, so labkit's code can be read there too.
+    """Return JupyterLab's flags. Its file browser shows the whole checkout: labkit's code is there to be read, too.
 
-    >>> lab_flags(Path("/somewhere/mine.ipynb"), is_root=True, browser=False, port=8888)
-    ['--ServerApp.root_dir=/somewhere', '--ServerApp.port=8888', '--allow-root', '--no-browser']
+    The notebook is in the address itself, so the address that is printed opens it as well as a browser does.
+
+    >>> for flag in lab_flags(Path("/somewhere/my first.ipynb"), is_root=True, browser=False, port=8888): print(flag)
+    --ServerApp.root_dir=/somewhere
+    --ServerApp.port=8888
+    --LabApp.default_url=/lab/tree/my%20first.ipynb
+    --allow-root
+    --no-browser
     """
     top = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
-    flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}"]
+    address = f"/lab/tree/{quote(notebook.relative_to(top).as_posix())}"
+    flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}", f"--LabApp.default_url={address}"]
     return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
 
 

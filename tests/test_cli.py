@@ -98,11 +98,16 @@ def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
     (words,) = started
     assert words[:3] == [sys.executable, "-m", "jupyterlab"]
     assert {"--no-browser", "--ServerApp.port=9999", f"--ServerApp.root_dir={tmp_path}"} <= set(words)
-    assert words[-1] == str(notebook)
+    assert "--LabApp.default_url=/lab/tree/mine.ipynb" in words
 
 
 def test_lab_shows_the_whole_checkout_for_a_lesson():
-    assert f"--ServerApp.root_dir={ROOT}" in cli.lab_flags(cli.FIRST_LESSON, is_root=False, browser=True, port=8888)
+    flags = cli.lab_flags(cli.FIRST_LESSON, is_root=False, browser=True, port=8888)
+    assert flags == [
+        f"--ServerApp.root_dir={ROOT}",
+        "--ServerApp.port=8888",
+        "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
+    ]
 
 
 @pytest.mark.parametrize(
