@@ -199,7 +199,7 @@ def test_ci_runs_the_readme_s_test_command_and_insists_on_a_browser():
 def tracked_files() -> list[str]:
     if shutil.which("git") is None or not (ROOT / ".git").exists():
         pytest.skip("not a git checkout: which files belong to the lab is not known here")
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    command = ["git", "ls-files"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [file for file in listed if (ROOT / file).is_file()]
 
