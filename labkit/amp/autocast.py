@@ -78,11 +78,11 @@ class autocast(TorchFunctionMode):
 
     def __enter__(self) -> autocast:
         _nesting.stack = [*getattr(_nesting, "stack", []), self]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         _nesting.stack = _nesting.stack[:-1]
 
     def __torch_function__(

@@ -1,6 +1,7 @@
-"""What goes wrong in practice? First the machine: `examine` says what is ready, and what to do where it is not."""
+"""What goes wrong in practice? `examine` asks the machine, `diagnose` a run; both say what to do."""
 
+from labkit.clinic.diagnose import diagnose
 from labkit.clinic.doctor import examine
 from labkit.clinic.findings import Finding, Report, Status
 
-__all__ = ["Finding", "Report", "Status", "examine"]
+__all__ = ["Finding", "Report", "Status", "diagnose", "examine"]

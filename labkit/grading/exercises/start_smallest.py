@@ -29,7 +29,7 @@ def _any(random: Random) -> list[Case]:
 
 
 def _bias(exponent_bits: int) -> int:
-    return 2 ** (exponent_bits - 1) - 1
+    return (1 << (exponent_bits - 1)) - 1
 
 
 EXERCISE = Exercise(

@@ -1,0 +1,68 @@
+"""What went wrong in this run? A record, read as an experienced colleague would.
+
+Idea: FP16's failures look different on record. Gradients that underflow leave the loss finite and slow; a scale that is
+too high skips step after step; a bad step that nobody caught turns the loss into NaN. Each has its own line and remedy.
+
+Invariant: whatever is said stands in the record; a run that shows none of this is called well, not good.
+"""
+
+from __future__ import annotations
+
+import math
+
+from labkit.clinic.findings import Finding, Report, Status
+from labkit.train import RunRecord
+
+MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17
+MUCH_UNDERFLOW = 0.5  # the runs on record learn well up to some per cent and stall above a half
+
+
+def diagnose(record: RunRecord) -> Report:
+    """Return what a run's record shows: its loss, its skipped steps, its underflow.
+
+    >>> from labkit.train import StepRecord
+    >>> steps = tuple(StepRecord(n, math.nan, 1.0, True, True) for n in (1, 2))
+    >>> run = RunRecord("digits", "FP16", 0, steps, 0.1, "accuracy", 1.0, "CPU", {}, "2026-01-01")
+    >>> print(next(diagnose(run).of(Status.BAD)).what)
+    inf or NaN from step 1 on
+    """
+    if not record.steps:
+        return Report((Finding("steps", Status.WARN, "none", "let the run do at least one step"),))
+    return Report((_loss(record), _skips(record), _underflow(record)))
+
+
+def _loss(record: RunRecord) -> Finding:
+    for step in record.steps:
+        if not math.isfinite(step.loss):
+            unchecked = any(s.found_inf and s.stepped for s in record.steps)
+            remedy = (
+                "a step with inf or NaN reached the weights: check the gradients and skip such steps (skip_on_inf=True)"
+                if unchecked
+                else "no bad step was taken, so the forward pass itself overflows: look at the activations"
+            )
+            return Finding("loss", Status.BAD, f"inf or NaN from step {step.step} on", remedy)
+    return Finding("loss", Status.OK, f"finite, {record.steps[0].loss:.4g} at first, {record.final_loss:.4g} at last")
+
+
+def _skips(record: RunRecord) -> Finding:
+    longest = current = 0
+    for step in record.steps:
+        current = 0 if step.stepped else current + 1
+        longest = max(longest, current)
+    what = f"{record.skipped} of {len(record.steps)} skipped, at most {longest} in a row"
+    if longest < MANY_SKIPS:
+        return Finding("steps", Status.OK, what)
+    remedy = "the scale is too high and stays there: lower it, or let it be dynamic; if it is, look at the loss"
+    return Finding("steps", Status.BAD, what, remedy)
+
+
+def _underflow(record: RunRecord) -> Finding:
+    measured = [s.underflow for s in record.steps if s.underflow is not None]
+    if not measured:
+        return Finding("underflow", Status.WARN, "not measured", "train with measure_every above 0")
+    middle = sorted(measured)[len(measured) // 2]
+    what = f"{middle:.1%} of the activation gradients (median of {len(measured)} measurements against FP32)"
+    if middle < MUCH_UNDERFLOW:
+        return Finding("underflow", Status.OK, what)
+    remedy = "scale the loss (dynamic scaling, or a static 2^10 to begin with), or sum the loss instead of averaging it"
+    return Finding("underflow", Status.BAD, what, remedy)

@@ -1,0 +1,40 @@
+"""A run's record, read as an experienced colleague would: the recorded failures, each named for what it is."""
+
+import pytest
+
+from labkit.clinic import Status, diagnose
+from labkit.train import RunRecord, StepRecord, recorded
+
+
+def bad(record: RunRecord) -> set[str]:
+    return {finding.name for finding in diagnose(record).of(Status.BAD)}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "what_is_wrong"),
+    [
+        ("FP32", set()),
+        ("FP16 dynamic", set()),
+        ("FP16", {"underflow"}),
+        ("FP16 static too high", {"steps"}),
+    ],
+)
+def test_the_runs_on_record(recipe: str, what_is_wrong: set[str]) -> None:
+    assert bad(recorded("segmentation", recipe, 0)) == what_is_wrong
+
+
+def made_of(*steps: StepRecord) -> RunRecord:
+    return RunRecord("digits", "FP16", 0, steps, 0.1, "accuracy", 1.0, "CPU", {}, "2026-01-01")
+
+
+def test_nan_is_told_apart_by_who_let_it_in() -> None:
+    unchecked = made_of(StepRecord(1, 2.0, 2.0**40, True, True, 0.0), StepRecord(2, float("nan"), 2.0**40, True, True))
+    forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
+    assert "reached the weights" in next(diagnose(unchecked).of(Status.BAD)).remedy
+    assert "forward pass" in next(diagnose(forward).of(Status.BAD)).remedy
+
+
+def test_nothing_to_read() -> None:
+    assert diagnose(made_of()).healthy
+    unmeasured = diagnose(made_of(StepRecord(1, 1.0, 1.0, False, True)))
+    assert [f.what for f in unmeasured.of(Status.WARN)] == ["not measured"]
