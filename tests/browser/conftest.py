@@ -100,7 +100,7 @@ class Notebook:
         """Switch to "JupyterLab Light" or "JupyterLab Dark" and wait until the page shows it."""
         self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
         self.page.wait_for_function("name => document.body.dataset.jpThemeName === name", arg=name)
-        self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def cells(self) -> int:
         """Return how many cells the notebook has."""
@@ -150,6 +150,7 @@ class Lab:
         page.goto(f"{self.address}/doc/tree/{name}.ipynb?token={self.token}&reset")
         page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=60_000)
         page.wait_for_function(IDLE, timeout=60_000)
+        page.wait_for_selector("#jupyterlab-splash", state="detached")
         kernel_id = page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
         client = jupyter_client.BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
         client.load_connection_file()

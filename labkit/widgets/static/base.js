@@ -4,7 +4,8 @@
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
 //   mount(el, {label, kind, scope})   makes the root: labelled group, theme, and no key pressed in it reaches JupyterLab
-//   onTheme(scope, handler)        calls handler() after the theme changed
+//   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
+//                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
 //                                  normal, overflowed, fp32, fp16, bf16, fp8, good, bad} as the theme has them now
 //   slider({label, min, max, step, page, value, text, onInput, labelled})   {element, input, output, value, set(v), enable(b)}
@@ -87,7 +88,12 @@ function mount(el, { label, kind, scope: owner }) {
 
 // --- theme ----------------------------------------------------------------------------------------------------------
 
-function onTheme(owner, handler) {
+function onTheme(owner, handler, root = null) {
+  const laidOut = new ResizeObserver(() => {
+    laidOut.disconnect();
+    handler();
+  });
+  if (root) laidOut.observe(root);
   let late;
   const changed = () => {
     handler();
@@ -99,6 +105,7 @@ function onTheme(owner, handler) {
   observer.observe(document.body, attributes);
   owner.add(() => {
     observer.disconnect();
+    laidOut.disconnect();
     clearTimeout(late);
   });
 }
