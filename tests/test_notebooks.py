@@ -201,7 +201,7 @@ Executed = dict[tuple[str, str], "Future[dict[str, Any]]"]
 
 @pytest.fixture(scope="module")
 def executed() -> Executed:
-    """Run every notebook twice, two kernels at a time; one with a red cell shows its traceback where it is asked for."""
+    """Run every notebook twice, two kernels at a time; a red cell shows its traceback where its result is asked for."""
     variants = {"unfilled": build.learners, "solved": build.solved}
 
     def execute(source: Path, make: Any) -> dict[str, Any]:

@@ -12,18 +12,18 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labkit.grading.exercise import CounterExample, Exercise, Grade, Verdict
+    from labkit.grading.exercise import Exercise, Grade, Verdict
 
 _STYLE = (
     "font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);"
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,#888);"
     "border-radius:4px;padding:8px 12px;margin:4px 0;max-width:60em"
 )
-_PASS = "color:var(--jp-success-color0,#1b7a36);font-weight:600;white-space:nowrap;padding-right:1em"
-_FAIL = "color:var(--jp-error-color0,#b3261e);font-weight:600;white-space:nowrap;padding-right:1em"
+_PASS = "color:var(--jp-success-color0,#1b7a36);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
+_FAIL = "color:var(--jp-error-color0,#b3261e);font-weight:600;white-space:nowrap;padding-right:1em;vertical-align:top"
 _CODE = (
     "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);white-space:pre-wrap;"
-    "text-align:left;padding:0 1em 0 0"
+    "text-align:left;vertical-align:top;padding:0 1em 0 0"
 )
 
 
@@ -65,14 +65,13 @@ def as_line(grade: Grade) -> str:
 
 
 def as_text(grade: Grade) -> str:
-    """Return the grade as plain text, one line per check and one block for each counter-example."""
+    """Return the grade as plain text: a line per check, the first counter-example in full, others where they part."""
     lines = [heading(grade.exercise)]
     for verdict in () if grade.unsolved else grade.verdicts:
         lines.append(f"  {_mark(verdict)}  {verdict.check.name}  ({_points(verdict)})")
-        if verdict.counter_example:
-            rows = _rows(verdict.counter_example)
-            width = max(len(name) for name, _ in rows)
-            lines += [f"      {name:<{width}}  {value}" for name, value in rows]
+        rows = _rows(grade, verdict)
+        width = max((len(name) for name, _ in rows), default=0)
+        lines += [f"      {name:<{width}}  {value}" for name, value in rows]
     if grade.mistake:
         lines.append(f"  ! A known mistake, {grade.mistake.name}: {grade.mistake.sentence}")
     return "\n".join([*lines, "  " + summary(grade)])
@@ -81,7 +80,7 @@ def as_text(grade: Grade) -> str:
 def as_html(grade: Grade) -> str:
     """Return the grade as HTML that follows the notebook's theme. All that the learner's code said is escaped."""
     title = escape(heading(grade.exercise))
-    rows = "" if grade.unsolved else "".join(_html_row(verdict) for verdict in grade.verdicts)
+    rows = "" if grade.unsolved else "".join(_html_row(grade, verdict) for verdict in grade.verdicts)
     table = f'<table style="border:none;margin:6px 0;text-align:left">{rows}</table>' if rows else ""
     known = ""
     if grade.mistake:
@@ -96,17 +95,18 @@ def as_html(grade: Grade) -> str:
     )
 
 
-def _html_row(verdict: Verdict) -> str:
+def _html_row(grade: Grade, verdict: Verdict) -> str:
     style = _PASS if verdict.passed else _FAIL
-    plain = 'style="background:none;text-align:left"'
+    plain = 'style="background:none;text-align:left;vertical-align:top"'
     row = (
         f'<tr {plain}><td style="{style};text-align:left">{_mark(verdict)}</td>'
         f'<td style="text-align:left">{escape(verdict.check.name)} ({_points(verdict)})'
     )
-    if verdict.counter_example:
+    rows = _rows(grade, verdict)
+    if rows:
         inside = "".join(
             f'<tr {plain}><td style="{_CODE}">{escape(name)}</td><td style="{_CODE}">{escape(value)}</td></tr>'
-            for name, value in _rows(verdict.counter_example)
+            for name, value in rows
         )
         row += f'<table style="border:none;margin:2px 0">{inside}</table>'
     return row + "</td></tr>"
@@ -120,8 +120,18 @@ def _points(verdict: Verdict) -> str:
     return f"{verdict.points} of {verdict.check.points} points"
 
 
-def _rows(example: CounterExample) -> list[tuple[str, str]]:
-    """Return the counter-example as name and value: the arguments, what was expected and got, and where they part."""
-    answer = [("expected", example.expected), ("got", example.got)]
+def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
+    """Return a verdict's counter-example as names and values.
+
+    The grade's first one shows the arguments, what was expected and what came, and where they part; another one shows
+    where they part, unless that was said already.
+    """
+    examples = [other.counter_example for other in grade.verdicts if other.counter_example]
+    example = verdict.counter_example
+    if example is None or (example is not examples[0] and example.difference == examples[0].difference):
+        return []
     first, *rest = example.difference.split("\n")
-    return [*example.given, *answer, ("differs", first), *(("", line) for line in rest)]
+    parting = [("differs", first), *(("", line) for line in rest)]
+    if example is not examples[0]:
+        return parting
+    return [*example.given, ("expected", example.expected), ("got", example.got), *parting]
