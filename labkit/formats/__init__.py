@@ -1,5 +1,28 @@
-"""What is a number? Formats as rows of data, their codes and values, and rounding to them. Needs numpy only."""
+"""What is a number? Formats as rows of data, their codes and values, rounding and arithmetic. Needs numpy only."""
 
+from labkit.formats.arithmetic import (
+    Calculation,
+    Sum,
+    add,
+    fused_multiply_add,
+    multiply,
+    sum_compensated,
+    sum_pairwise,
+    sum_sequential,
+)
+from labkit.formats.blocks import (
+    BLOCK_FORMATS,
+    MXFP4,
+    MXFP6,
+    MXFP6_E3M2,
+    MXFP8,
+    MXFP8_E5M2,
+    NVFP4,
+    BlockFormat,
+    Blocks,
+    decode_blocks,
+    round_blocks,
+)
 from labkit.formats.codes import Fields, decode, encode, join, split
 from labkit.formats.format import (
     BF16,
@@ -17,10 +40,14 @@ from labkit.formats.format import (
     Format,
     Specials,
 )
+from labkit.formats.neighbours import Interval, NumberClass, classify, next_down, next_up, rounding_interval
 from labkit.formats.rounding import Overflow, Rounding, round_to, ulp
+from labkit.formats.steps import Add, Align, Multiply, Normalise, Round, Step, Term
+from labkit.formats.text import Reading, exact_decimal, field_bits, hex_float, parse, round_fraction
 
 __all__ = [
     "BF16",
+    "BLOCK_FORMATS",
     "E2M1",
     "E2M3",
     "E3M2",
@@ -31,16 +58,53 @@ __all__ = [
     "FP16",
     "FP32",
     "FP64",
+    "MXFP4",
+    "MXFP6",
+    "MXFP6_E3M2",
+    "MXFP8",
+    "MXFP8_E5M2",
+    "NVFP4",
     "TF32",
+    "Add",
+    "Align",
+    "BlockFormat",
+    "Blocks",
+    "Calculation",
     "Fields",
     "Format",
+    "Interval",
+    "Multiply",
+    "Normalise",
+    "NumberClass",
     "Overflow",
+    "Reading",
+    "Round",
     "Rounding",
     "Specials",
+    "Step",
+    "Sum",
+    "Term",
+    "add",
+    "classify",
     "decode",
+    "decode_blocks",
     "encode",
+    "exact_decimal",
+    "field_bits",
+    "fused_multiply_add",
+    "hex_float",
     "join",
+    "multiply",
+    "next_down",
+    "next_up",
+    "parse",
+    "round_blocks",
+    "round_fraction",
     "round_to",
+    "rounding_interval",
     "split",
+    "sum_compensated",
+    "sum_pairwise",
+    "sum_sequential",
     "ulp",
 ]

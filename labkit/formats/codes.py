@@ -98,7 +98,7 @@ def encode(values: ArrayLike, format: Format = FP16) -> CodeArray:
     ValueError: 0.1 is no FP16 value; the nearest is 0.0999755859375. Round first: encode(round_to(values, FP16), FP16).
     """
     exact = widen(values)
-    _check_exact(exact, format)
+    check_exact(exact, format)
     magnitude = np.where(np.isfinite(exact), np.abs(exact), 0.0)
     exponent = binade(magnitude, format)
     significand = np.ldexp(magnitude, format.significand_bits - exponent).astype(np.int64)  # hidden bit included
@@ -135,7 +135,8 @@ def _whole_numbers(given: ArrayLike, limit: int, what: str) -> NDArray[np.uint64
     return numbers.astype(np.uint64)
 
 
-def _check_exact(values: NDArray[np.float64], format: Format) -> None:
+def check_exact(values: NDArray[np.float64], format: Format) -> None:
+    """Raise ValueError, with the first example, unless every value is one of the format's (or NaN, if it has that)."""
     rounded = round_to(values, format)
     missed = (rounded != values) & ~np.isnan(values)
     if missed.any():

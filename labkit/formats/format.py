@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Format:
         """The sign bit; 0 in an unsigned format."""
         return self.signed << (self.bits - 1)
 
-    @property
+    @cached_property
     def max_code(self) -> int:
         """The code of the largest finite value: the last before the specials."""
         last = (1 << (self.exponent_bits + self.significand_bits)) - 1
@@ -129,17 +130,17 @@ class Format:
         quiet = 1 << (self.significand_bits - 1) if self.specials is Specials.IEEE else 0
         return self.max_code + 1 + quiet
 
-    @property
+    @cached_property
     def emin(self) -> int:
         """Exponent of the smallest normal number."""
         return self.has_zero - self.bias
 
-    @property
+    @cached_property
     def emax(self) -> int:
         """Exponent of the largest finite number."""
         return (self.max_code >> self.significand_bits) - self.bias
 
-    @property
+    @cached_property
     def max(self) -> float:
         """The largest finite value."""
         fraction_mask = (1 << self.significand_bits) - 1

@@ -90,11 +90,8 @@ def round_to(
     with np.errstate(over="ignore", invalid="ignore"):
         spacing = ulp(exact, target)
         rounded = _to_whole(exact / spacing, rounding, random_bits) * spacing
-    above, below, infinity = overflow_values(target, rounding, overflow)
-    rounded = np.where(rounded > target.max, above, np.where(rounded < -target.max, below, rounded))
-    rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), rounded)
-    if not target.has_zero:
-        rounded = np.maximum(rounded, target.smallest_normal)
+    _, _, infinity = overflow_values(target, rounding, overflow)
+    rounded = np.where(np.isinf(exact), np.copysign(infinity, exact), limit(rounded, target, rounding, overflow))
     refused = (exact < 0) & (not target.signed) | (exact == 0) & (not target.has_zero)
     return np.where(refused | np.isnan(rounded), np.nan, rounded).astype(given.dtype)
 
@@ -128,8 +125,7 @@ def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
 
 def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None) -> NDArray[np.float64]:
     """Round to whole numbers; a fraction is judged as it is, never after an addition that could round it."""
-    if rounding is not Rounding.STOCHASTIC and random_bits is not None:
-        raise ValueError(f"random_bits are for Rounding.STOCHASTIC; they were given with {rounding}. Leave them out.")
+    random = check_random_bits(random_bits, rounding, ratio.shape)
     if rounding in _WHOLE:
         return np.asarray(_WHOLE[rounding](ratio))
     whole = np.trunc(ratio)
@@ -137,8 +133,15 @@ def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: Array
     if rounding is Rounding.NEAREST_AWAY:
         away = fraction >= 0.5
     else:
-        away = check_random_bits(random_bits, ratio.shape) < np.floor(np.ldexp(fraction, RANDOM_BITS))
+        away = random < np.floor(np.ldexp(fraction, RANDOM_BITS))
     return np.asarray(whole + np.copysign(away, ratio))
+
+
+def limit(rounded: NDArray[np.float64], format: Format, rounding: Rounding, overflow: Overflow) -> NDArray[np.float64]:
+    """Replace what was rounded as if the exponent had no end, where the format does end."""
+    above, below, _ = overflow_values(format, rounding, overflow)
+    limited = np.where(rounded > format.max, above, np.where(rounded < -format.max, below, rounded))
+    return limited if format.has_zero else np.maximum(limited, format.smallest_normal)
 
 
 def overflow_values(format: Format, rounding: Rounding, overflow: Overflow) -> tuple[float, float, float]:
@@ -203,12 +206,19 @@ def widen(values: ArrayLike) -> NDArray[np.float64]:
         return as_floats(values).astype(np.float64)
 
 
-def check_random_bits(random_bits: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[np.integer]:
-    """Return the random whole numbers of stochastic rounding as an array, one for each value.
+def check_random_bits(
+    random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]
+) -> NDArray[np.integer]:
+    """Return the random whole numbers of stochastic rounding, one for each value; 0 for the other modes.
 
     Raises:
-        ValueError: none were given, or they are of another shape, no whole numbers, or outside 0 to 2^32 - 1.
+        ValueError: none were given, or they are of another shape, no whole numbers, or outside 0 to 2^32 - 1; or they
+            were given for a mode that takes none.
     """
+    if rounding is not Rounding.STOCHASTIC:
+        if random_bits is not None:
+            raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
+        return np.asarray(0)
     bits = np.asarray(() if random_bits is None else random_bits)
     if bits.dtype.kind not in "iu" or bits.shape != shape or ((bits < 0) | (bits >= 2**RANDOM_BITS)).any():
         raise ValueError(

@@ -1,0 +1,104 @@
+"""How can 4 bits a number be enough to train with?
+
+Idea: numbers that stand together are often of one size, so a block of them shares one scale, and each keeps only a few
+bits of its own: value = scale * element. A block format is a row on top of two formats.
+
+Invariant: `round_blocks` gives codes only; `decode_blocks` gives exactly what they stand for.
+
+Source: OCP Microscaling Formats (MX) 1.0, table 1 and 6.3; NVIDIA, Introducing NVFP4 (2025) for the NVFP4 scale rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.formats.codes import CodeArray, decode, encode
+from labkit.formats.format import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, Format
+from labkit.formats.rounding import Overflow, Rounding, round_to, widen
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """Blocks of `size` elements in one format that share one scale in another."""
+
+    name: str
+    element: Format
+    scale: Format
+    size: int
+
+    @property
+    def bits_per_value(self) -> float:
+        """Bits that one value takes, with its share of the scale."""
+        return self.element.bits + self.scale.bits / self.size
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Values in a block format, as codes: scales [..., n / size] and elements [..., n / size, size]."""
+
+    format: BlockFormat
+    scales: CodeArray
+    elements: CodeArray
+
+
+MXFP8 = BlockFormat("MXFP8", E4M3, E8M0, 32)  # the usual of the two element formats
+MXFP8_E5M2 = BlockFormat("MXFP8_E5M2", E5M2, E8M0, 32)
+MXFP6 = BlockFormat("MXFP6", E2M3, E8M0, 32)
+MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
+MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
+NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)  # the block level; a whole tensor's FP32 scale is the caller's to apply
+
+BLOCK_FORMATS: dict[str, BlockFormat] = {
+    row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)
+}
+
+
+def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN) -> Blocks:
+    """Cut the last axis into blocks, choose each block's scale, and round the scaled values; they saturate.
+
+    A power-of-two scale (MX) is 2^(floor(log2 largest magnitude) - emax of the elements), so the largest value lands in
+    the elements' last binade, and may saturate there. Any other (NVFP4) is the largest magnitude / max of the elements,
+    rounded to nearest, so that it lands on max or next to it. A scale never rounds to zero or beyond its own max.
+
+    Values of float32 precision are divided and rounded as if once; float64 may round twice under a scale like NVFP4's.
+
+    Raises:
+        ValueError: the last axis is no multiple of the block size; infinity or NaN among the values; stochastic mode.
+
+    >>> blocks = round_blocks(np.arange(32.0), MXFP4)
+    >>> float(decode(blocks.scales, E8M0)[0]), decode_blocks(blocks)[:10].tolist()
+    (4.0, [0.0, 0.0, 2.0, 4.0, 4.0, 4.0, 6.0, 8.0, 8.0, 8.0])
+    """
+    exact = widen(values)
+    if exact.ndim == 0 or exact.shape[-1] % format.size:
+        raise ValueError(
+            f"{format.name} takes blocks of {format.size} values; the last axis of shape {exact.shape} is no multiple "
+            "of that. Pad it with zeros."
+        )
+    if not np.isfinite(exact).all():
+        raise ValueError(f"{format.name} blocks hold finite values; there is an infinity or NaN. Replace it first.")
+    cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
+    scale = _scale(np.abs(cut).max(axis=-1, initial=0.0), format)
+    with np.errstate(over="ignore"):  # a quotient beyond float64 saturates like any other
+        elements = round_to(cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE)
+    return Blocks(format, encode(scale, format.scale), encode(elements, format.element))
+
+
+def decode_blocks(blocks: Blocks) -> NDArray[np.float64]:
+    """Return the values of blocks, scale * element, with the blocks joined along the last axis."""
+    scales = decode(blocks.scales, blocks.format.scale)
+    values = scales[..., np.newaxis] * decode(blocks.elements, blocks.format.element)
+    return values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
+
+
+def _scale(largest: NDArray[np.float64], format: BlockFormat) -> NDArray[np.float64]:
+    if format.scale.significand_bits == 0:
+        largest_element, rounding = 2.0**format.element.emax, Rounding.TOWARD_ZERO
+    else:
+        largest_element, rounding = format.element.max, Rounding.NEAREST_EVEN
+    least = format.scale.smallest_subnormal
+    ratio = np.maximum(largest / largest_element, least)
+    return np.asarray(round_to(ratio, format.scale, rounding, Overflow.SATURATE), np.float64)

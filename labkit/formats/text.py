@@ -1,0 +1,192 @@
+"""How do people write a number, and how is it written for them?
+
+Idea: what is typed is an exact number (a decimal, a hex-float, a power of two, a fraction), or the bits themselves. It
+is read exactly and rounded to the format once; what is printed is exact too.
+
+Invariant: `parse(exact_decimal(value), format)` and `parse(hex_float(value), format)` give back the value.
+
+Source: IEEE 754-2019, 5.12 (text); ISO C 6.4.4.2 (hex-floats).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+
+from labkit.formats.codes import decode, encode, split
+from labkit.formats.format import FP16, Format
+from labkit.formats.rounding import Overflow, Rounding, limit, round_to
+from labkit.formats.steps import Term, normalise, round_term
+
+LONGEST = 1200  # characters; the longest exact decimal of a float64 has 1,077
+LARGEST_EXPONENT = 5000  # beyond it every format has long overflowed, and reading would only take long
+
+_NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
+_PATTERNS = {
+    kind: re.compile(pattern)
+    for kind, pattern in {
+        "code": r"0[xb][0-9a-f]+",
+        "hex-float": r"0x(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)p(?P<power>[+-]?\d+)",
+        "decimal": _NUMBER + r"(e(?P<exponent>[+-]?\d+))?",
+        "power of two": rf"({_NUMBER}\s*[*x·]\s*)?2(\^|\*\*)\(?(?P<power>[+-]?\d+)\)?",
+        "fraction": r"(?P<numerator>\d+)\s*/\s*(?P<denominator>\d+)",
+        "special": r"(?P<name>inf|infinity|∞|nan)",
+    }.items()
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a learner typed, and what a format makes of it."""
+
+    kind: str  # "code", "decimal", "hex-float", "power of two", "fraction" or "special"
+    exact: Fraction | None  # the number as typed; None for infinities, NaN and the codes of those
+    value: float  # what the format holds
+    code: int  # its code
+
+
+def parse(
+    text: str,
+    format: Format = FP16,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow = Overflow.TO_INFINITY,
+) -> Reading:
+    """Read a number as people write it, and round it to a format once.
+
+    A code is written 0x3C00 or 0b0_01111_0000000000; a number 0.1, -1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf or nan.
+
+    Raises:
+        ValueError: the text is no number, a code is too long for the format, or the format has no such special value.
+
+    >>> parse("0x3c01", FP16).value
+    1.0009765625
+    >>> parse("0.1", FP16)
+    Reading(kind='decimal', exact=Fraction(1, 10), value=0.0999755859375, code=11878)
+    >>> parse("3c00", FP16)
+    Traceback (most recent call last):
+    ValueError: '3c00' is no number. For a code write 0x3c00. Known forms: 0.1, 1e-7, ...
+    """
+    cleaned = text.strip().lower().replace("−", "-").replace("×", "x")
+    sign, body = re.fullmatch(r"([+-]?)\s*(.*)", cleaned, re.DOTALL).groups()  # type: ignore[union-attr]  # always matches
+    compact = re.sub(r"[\s_]", "", body) if body[:2] in ("0b", "0x") else body
+    for kind, pattern in _PATTERNS.items():
+        found = pattern.fullmatch(compact) if len(text) <= LONGEST else None
+        if found:
+            parts = found.groupdict()
+            if kind == "code":
+                return _read_code(sign + compact, format)
+            if kind == "special":
+                return _read_special(parts["name"], sign == "-", format, overflow)
+            return _read_number(kind, _exact(kind, parts), sign == "-", format, rounding, overflow)
+    raise ValueError(_no_number(text, body))
+
+
+def exact_decimal(value: float | np.floating | np.ndarray) -> str:
+    """Write a value in decimal with all its digits: every binary fraction has finitely many.
+
+    >>> exact_decimal(2.0**-24)
+    '0.000000059604644775390625'
+    """
+    return f"{Decimal(float(value)):f}"
+
+
+def hex_float(value: float | np.floating | np.ndarray) -> str:
+    """Write a value as a hex-float, without trailing zeros: hexadecimal significand, p, exponent of two in decimal.
+
+    >>> hex_float(-1.5), hex_float(2.0**-24), hex_float(65504.0)
+    ('-0x1.8p+0', '0x1p-24', '0x1.ffcp+15')
+    """
+    return re.sub(r"\.?0*p", "p", float(value).hex()) if np.isfinite(value) else str(float(value))
+
+
+def field_bits(code: int, format: Format = FP16) -> str:
+    """Write a code in binary, a space between its fields.
+
+    >>> field_bits(0x3C01, FP16)
+    '0 01111 0000000001'
+    """
+    widths = (int(format.signed), format.exponent_bits, format.significand_bits)
+    fields = zip(split(code, format), widths, strict=True)
+    return " ".join(f"{int(field):0{width}b}" for field, width in fields if width)
+
+
+def round_fraction(
+    exact: Fraction,
+    format: Format,
+    rounding: Rounding = Rounding.NEAREST_EVEN,
+    overflow: Overflow = Overflow.TO_INFINITY,
+) -> float:
+    """Round any fraction to a format, once: 1/3, or a decimal that float64 does not hold.
+
+    >>> round_fraction(Fraction(1, 3), FP16)
+    0.333251953125
+    """
+    top = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    places = max(0, format.precision + 3 - top)  # enough for guard, round and sticky
+    quotient, remainder = divmod(abs(exact.numerator) << places, exact.denominator)
+    significand = np.asarray(quotient | (remainder > 0), object)
+    term = Term(np.asarray(exact < 0), significand, np.asarray(-places))
+    rounded = round_term(normalise(term, format), format, rounding).rounded
+    with np.errstate(over="ignore"):
+        magnitude = np.ldexp(rounded.significand.astype(np.float64), rounded.exponent)
+    return float(limit(np.where(rounded.negative, -magnitude, magnitude), format, rounding, overflow))
+
+
+def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
+    power, exponent = int(parts.get("power") or 0), int(parts.get("exponent") or 0)
+    if max(abs(power), abs(exponent)) > LARGEST_EXPONENT:
+        raise ValueError(f"the exponent is beyond {LARGEST_EXPONENT}; no format comes near that. Give a smaller one.")
+    if kind == "hex-float":
+        whole, part = parts["whole"] or "", parts["part"] or ""
+        return int(whole + part or "0", 16) * Fraction(2) ** (power - 4 * len(part))
+    if kind == "fraction":
+        numerator, denominator = int(parts["numerator"] or 0), int(parts["denominator"] or 0)
+        if denominator == 0:
+            raise ValueError("a fraction over 0 is no number; for infinity write inf.")
+        return Fraction(numerator, denominator)
+    return Fraction(parts["number"] or 1) * Fraction(2) ** power * Fraction(10) ** exponent
+
+
+def _read_number(
+    kind: str, magnitude: Fraction, negative: bool, format: Format, rounding: Rounding, overflow: Overflow
+) -> Reading:
+    exact = -magnitude if negative else magnitude
+    if magnitude == 0 or (negative and not format.signed):
+        value = float(round_to(-0.0 if magnitude == 0 and negative else float(exact), format, rounding, overflow))
+    else:
+        value = round_fraction(exact, format, rounding, overflow)
+    return Reading(kind, exact, value, int(encode(value, format)))
+
+
+def _read_special(name: str, negative: bool, format: Format, overflow: Overflow) -> Reading:
+    typed = np.nan if name == "nan" else (-np.inf if negative else np.inf)
+    value = float(round_to(typed, format, overflow=overflow))  # NaN where the format has none: the error says so
+    return Reading("special", None, value, int(encode(value, format)))
+
+
+def _read_code(text: str, format: Format) -> Reading:
+    if text[0] in "+-":
+        raise ValueError(f"{text!r}: a code has no sign in front, its first bit is the sign. -1.0 in FP16 is 0xbc00.")
+    code = int(text, 0)
+    if code >= format.codes:
+        raise ValueError(f"{text!r} has {code.bit_length()} bits; {format.name} codes have {format.bits}.")
+    value = float(decode(code, format))
+    return Reading("code", Fraction(value) if np.isfinite(value) else None, value, code)
+
+
+def _no_number(text: str, body: str) -> str:
+    known = "Known forms: 0.1, 1e-7, 0x1.8p-3, 2^-24, 1.5*2^-14, 1/3, inf, nan; a code as 0x3c00 or 0b0011110000000000."
+    hint = ""
+    if len(text) > LONGEST:
+        return f"this text has {len(text)} characters, {LONGEST} is the most a number needs. {known}"
+    if re.fullmatch(r"\d+,\d+(e[+-]?\d+)?", body):
+        hint = f"Write a decimal point, not a comma: {text.replace(',', '.').strip()}. "
+    elif re.fullmatch(r"0x[0-9a-f]*\.[0-9a-f]*", body):
+        hint = f"A hex-float ends in p and a power of two: {text.strip()}p0. "
+    elif re.fullmatch(r"[0-9a-f]+", body):
+        hint = f"For a code write 0x{body}. "
+    return f"{text!r} is no number. {hint}{known}"
