@@ -9,6 +9,8 @@ Invariant: a figure is built from `Figure` alone; no pyplot, no window, no globa
 from __future__ import annotations
 
 import io
+import re
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,7 +63,7 @@ def static_underflow(
     histogram = shift(with_total(snapshot)[layer], log2_scale)
     now = fate(histogram, format)
     figure = Figure(figsize=(9, 4.4))
-    axes = figure.add_axes((0.07, 0.36, 0.91, 0.54))
+    axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     axes.set_title(
         f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}",
         loc="left",
@@ -74,7 +76,7 @@ def static_underflow(
     shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
     words = sentence(now, format, log2_scale, snapshot.kind, layer)
-    figure.text(0.07, 0.15, _wrapped(words, 118), fontsize=9.5, color=INK, va="top")
+    figure.text(0.07, 0.15, _raised(_wrapped(words, 115)), fontsize=9.5, color=INK, va="top")
     figure.text(0.07, 0.01, _wrapped(why, 130), fontsize=8.5, color=QUIET)
     return figure
 
@@ -132,6 +134,9 @@ def _above(axes: Axes) -> Any:
 
 
 def _wrapped(text: str, width: int) -> str:
-    import textwrap
-
     return "\n".join(textwrap.wrap(text, width))
+
+
+def _raised(text: str) -> str:
+    """Write 2^-24 with a raised exponent, as matplotlib understands it."""
+    return re.sub(r"(\d)\^(-?\d+)", r"$\1^{\2}$", text)

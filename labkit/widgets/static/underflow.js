@@ -5,14 +5,15 @@ const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the
 const MAX_LOG2_SCALE = 30;
 const THUMB = 20; // width of the slider's thumb, as in base.css
 const ROW = 22; // height of a layer's row
+const ROOMY = 120; // a column of names this wide has room for words beside the axis
 const EDGE = 18; // room for the values at which windows begin
 const TOP = EDGE + 42; // and under it for their names
 const BOTTOM = 26; // and below it for the axis
 const MEANING = {
-  underflowed: ["underflow", "becomes 0"],
-  subnormal: ["subnormal", "loses bits"],
-  normal: ["normal", "full precision"],
-  overflowed: ["overflow", "becomes inf"],
+  underflowed: { name: "underflow", brief: "to 0", meaning: "becomes 0" },
+  subnormal: { name: "subnormal", brief: "sub", meaning: "loses bits" },
+  normal: { name: "normal", brief: "normal", meaning: "full precision" },
+  overflowed: { name: "overflow", brief: "inf", meaning: "becomes inf" },
 };
 
 // --- what Python's fate(shift(histogram, k), format) says, once more --------------------------------------------------
@@ -141,6 +142,7 @@ function drawShares(pen, area, row, palette, bottom, height) {
   }
   pen.textBaseline = "alphabetic";
   pen.fillStyle = palette.ink2;
+  if (area.left < ROOMY) return;
   pen.fillText("share of", area.left - 8, EDGE + 17);
   pen.fillText("non-zero ones", area.left - 8, EDGE + 33);
 }
@@ -171,16 +173,16 @@ function drawZoneNames(pen, area, limits, palette) {
     else pen.fillText(decimal(limits.overflows_from), area.x(from), EDGE - 5);
   }
   for (const { fate, from, to } of zones(limits)) {
-    const [name, meaning] = MEANING[fate];
+    const { name, brief, meaning } = MEANING[fate];
     const [middle, room] = [(area.x(from) + area.x(to)) / 2, area.x(to) - area.x(from)];
+    const fits = (text) => pen.measureText(text).width < room - 4;
     pen.textAlign = "center";
     pen.font = `600 ${size}px ${palette.font}`;
     pen.fillStyle = palette.ink;
-    const fits = pen.measureText(name).width < room - 4;
-    pen.fillText(fits ? name : "", middle, EDGE + 17);
+    pen.fillText(fits(name) ? name : brief, middle, EDGE + 17);
     pen.font = `${size - 1}px ${palette.font}`;
     pen.fillStyle = palette.ink2;
-    if (fits && pen.measureText(meaning).width < room - 4) pen.fillText(meaning, middle, EDGE + 33);
+    if (fits(meaning)) pen.fillText(meaning, middle, EDGE + 33);
   }
 }
 
@@ -192,7 +194,7 @@ function drawOutside(pen, area, row, log2Scale, palette, bottom) {
   });
   pen.fillStyle = palette.ink;
   pen.textAlign = "right";
-  if (below) pen.fillText(`${percent(below / row.total)} below \u25c2`, area.left - 22, bottom + 20);
+  if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 20);
   pen.textAlign = "left";
   if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 20);
 }
@@ -300,7 +302,7 @@ function render({ model, el }) {
     chosen.textContent = row.name === layers[0].name ? row.name : `layer ${row.name}`;
     bar.set(shares, palette);
     observed.set(row);
-    list.set(row.name, layers.map((one) => fractions(one, log2Scale, limits).underflowed));
+    list.set(row.name, layers.map((one) => fractions(one, log2Scale, limits)));
     words.say(row.sentences[log2Scale]);
     note.textContent = row.note;
     main.redraw();
@@ -331,7 +333,7 @@ function render({ model, el }) {
     if (e < AXIS.lo || e >= AXIS.hi) return null;
     const count = row.counts[e - log2Scale - row.lo] ?? 0;
     const much = `${percent(row.total ? count / row.total : 0)} (${count.toLocaleString("en-US")})`;
-    const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)][0]}`;
+    const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)].name}`;
     return { x: area.x(e + 0.5), text };
   });
   show();
@@ -388,23 +390,25 @@ function layerList(layers, onChoose, picture) {
   const rows = h("div", { class: "uf-rows" }, picture);
   for (const layer of layers) {
     const input = h("input", { type: "radio", name, value: layer.name });
-    const lost = h("span", { class: "uf-lost" });
+    const title = h("span", { class: "uf-name", text: layer.name, title: layer.name });
+    const zero = h("span", { class: "uf-lost" });
+    const infinite = h("span", { class: "uf-lost" });
     input.addEventListener("change", () => onChoose(layer.name));
-    parts.set(layer.name, { input, lost });
-    rows.append(
-      h("label", { class: "uf-layer" }, input, h("span", { class: "uf-name", text: layer.name, title: layer.name }), lost),
-    );
+    parts.set(layer.name, { input, zero, infinite });
+    rows.append(h("label", { class: "uf-layer" }, input, title, h("span"), zero, infinite));
   }
-  const headings = h("div", { class: "uf-layers-head", "aria-hidden": "true" });
-  headings.append(h("span", { text: "layer" }), h("span"), h("span", { text: "underflow" }));
+  const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
+  const head = h("div", { class: "uf-layers-head", "aria-hidden": "true" }, ...headings);
   return {
-    element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, headings, rows),
-    set(chosen, lost) {
+    element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, head, rows),
+    set(chosen, shares) {
       layers.forEach((layer, i) => {
-        const part = parts.get(layer.name);
-        part.input.checked = layer.name === chosen;
-        part.lost.textContent = percent(lost[i]);
-        part.input.setAttribute("aria-label", `${layer.name}: ${percent(lost[i])} underflow`);
+        const { input, zero, infinite } = parts.get(layer.name);
+        const { underflowed, overflowed } = shares[i];
+        input.checked = layer.name === chosen;
+        zero.textContent = percent(underflowed);
+        infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
+        input.setAttribute("aria-label", `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`);
       });
     },
   };

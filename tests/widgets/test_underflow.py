@@ -1,0 +1,199 @@
+"""The underflow histogram: what it says, and that its state is always true. No browser is needed for any of it."""
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import traitlets
+
+from labkit.formats import BF16, E5M2, FP16
+from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, shift, snapshot
+from labkit.widgets import ALL_LAYERS, UnderflowHistogram
+from labkit.widgets.underflow_words import LOG2_SCALES, note, percent, rows, sentence, windows, zeros_counted
+
+KIND = "activation gradients"
+
+
+@pytest.fixture
+def gradients():
+    dice = torch.Generator().manual_seed(0)
+    return {
+        "conv": torch.exp2(torch.randn(4000, generator=dice) * 4 - 24),
+        "relu": torch.relu(torch.randn(1000, generator=dice)) * 2.0**-20,
+        "head": torch.exp2(torch.randn(500, generator=dice) * 2 - 8),
+    }
+
+
+@pytest.fixture
+def widget(gradients):
+    return UnderflowHistogram(snapshot(gradients, step=3, kind=KIND))
+
+
+def test_worked_example():
+    layer = torch.tensor([2.0**-30, 2.0**-28, 2.0**-20, 2.0**-10])
+    widget = UnderflowHistogram(snapshot({"conv": layer}, step=0, kind=KIND))
+    assert widget.fractions == {"underflowed": 0.5, "subnormal": 0.25, "normal": 0.25, "overflowed": 0.0}
+    assert widget.sentence == (
+        "At scale 2^0 (no scaling), 50% of these activation gradients underflow in FP16, 25% are subnormal and "
+        "25% keep full precision."
+    )
+    widget.log2_scale = 5
+    assert widget.sentence == (
+        "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal and 25% keep full precision."
+    )
+
+
+def test_fractions_agree_with_rounding_every_element(widget, gradients):
+    """numpy is the oracle: scale each element, round it to float16, look where it went."""
+    for layer in gradients:
+        widget.layer = layer
+        values = gradients[layer].numpy().astype(np.float64)
+        values = values[values != 0]
+        for k in (0, 4, 10, 20, 30):
+            widget.log2_scale = k
+            with np.errstate(over="ignore"):
+                scaled = np.abs(values * 2.0**k)
+                rounded = scaled.astype(np.float16)
+            # The three slivers of `fate`: an element there may be counted with its neighbours.
+            sliver = (scaled == 2.0**-25) | ((rounded == 2.0**-14) & (scaled < 2.0**-14))
+            sliver |= (scaled >= 65520) & (scaled < 65536)
+            slack = sliver.mean() + 1e-12
+            assert widget.fractions["underflowed"] == pytest.approx((rounded == 0).mean(), abs=slack)
+            assert widget.fractions["overflowed"] == pytest.approx(np.isinf(rounded).mean(), abs=slack)
+            subnormal = (rounded > 0) & (rounded < 2.0**-14)
+            assert widget.fractions["subnormal"] == pytest.approx(subnormal.mean(), abs=slack)
+
+
+def test_more_scale_never_means_more_underflow(widget):
+    lost = []
+    for k in LOG2_SCALES:
+        widget.log2_scale = k
+        lost.append(widget.fractions["underflowed"])
+        assert sum(widget.fractions.values()) == pytest.approx(1)
+    assert lost[0] > 0.3
+    assert lost[-1] == 0
+    assert all(after <= before for before, after in pairwise(lost))
+
+
+def test_what_the_browser_gets_is_what_python_says(widget, gradients):
+    """For each layer and scale: the counts, shifted, have the fate; the sentence is the one of that place."""
+    sent = json.loads(json.dumps(widget.get_state()))
+    assert [row["name"] for row in sent["_rows"]] == [ALL_LAYERS, *gradients]
+    for row in sent["_rows"]:
+        widget.layer = row["name"]
+        received = ExponentHistogram(np.array(row["counts"]), row["lo"], zeros=0, non_finite=0)
+        assert row["counts"][0] > 0
+        assert row["counts"][-1] > 0
+        for k in LOG2_SCALES:
+            widget.log2_scale = k
+            assert vars(fate(shift(received, k), FP16)) == widget.fractions
+            assert row["sentences"][k] == widget.sentence
+
+
+def test_all_layers_together_weigh_by_elements():
+    small, large = torch.full((1,), 2.0**-30), torch.ones(3)
+    widget = UnderflowHistogram(snapshot({"a": small, "b": large}, step=0, kind=KIND))
+    assert widget.fractions["underflowed"] == 0.25
+
+
+@pytest.mark.parametrize("wrong", [-1, 31, 100])
+def test_a_scale_off_the_slider_is_refused_and_changes_nothing(widget, wrong):
+    widget.log2_scale = 7
+    with pytest.raises(traitlets.TraitError, match=f"from 0 to 30; it was given {wrong}"):
+        widget.log2_scale = wrong
+    assert widget.log2_scale == 7
+
+
+def test_an_unknown_layer_is_refused_with_the_known_ones(widget):
+    with pytest.raises(traitlets.TraitError, match="no layer 'cnov'.*'conv', 'relu', 'head'"):
+        widget.layer = "cnov"
+    assert widget.layer == ALL_LAYERS
+
+
+def test_a_snapshot_without_layers_is_refused():
+    with pytest.raises(ValueError, match="no layers.*backward pass"):
+        UnderflowHistogram(GradSnapshot(0, KIND, {}))
+
+
+class TestSentence:
+    def test_names_the_layer(self):
+        said = sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, KIND, "conv")
+        assert said == (
+            "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
+        )
+
+    def test_warns_of_infinity(self):
+        said = sentence(Fate(0.0, 0.0, 0.9999, 0.0001), FP16, 30, KIND)
+        assert said.endswith(">99.9% keep full precision and 0.01% overflow; a single infinity spoils the whole step.")
+
+    def test_says_when_everything_is_lost(self):
+        said = sentence(Fate(1.0, 0.0, 0.0, 0.0), FP16, 0, KIND)
+        assert said.endswith("all of these activation gradients underflow in FP16 and none keeps full precision.")
+
+    def test_says_when_there_is_nothing_to_lose(self):
+        nothing = exponent_histogram(torch.zeros(5))
+        assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4, KIND)
+
+    def test_names_the_format(self):
+        assert "underflow in BF16" in sentence(Fate(0.0, 0.0, 1.0, 0.0), BF16, 0, KIND)
+
+
+@pytest.mark.parametrize(
+    ("share", "read"),
+    [
+        (0.125, "13%"),  # half up, as JavaScript rounds
+        (0.00999, "1.00%"),
+        (0.0949, "9.5%"),
+        (0.0996, "10%"),
+        (0.9899, "99%"),
+        (0.998, "99.8%"),
+        (0.9999999, ">99.9%"),
+        (1e-9, "<0.01%"),
+    ],
+)
+def test_percent(share, read):
+    assert percent(share) == read
+
+
+def test_note_counts_what_is_left_out():
+    h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
+    assert note(h, "conv") == (
+        "40% of all 5 elements of layer conv are exactly zero in FP32 (ReLU makes many) and are left out. "
+        "2 are infinite or NaN already in FP32 and are left out."
+    )
+    assert note(replace(h, zeros=0, non_finite=0)) == "None of the 1 elements is exactly zero in FP32."
+
+
+class TestZerosCountedInsideThePass:
+    def test_all_layers_together_weigh_by_elements(self, gradients):
+        snap = snapshot(gradients, step=0, kind=KIND)
+        found = {row["name"]: row["observed"] for row in rows(snap, FP16, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
+        assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
+
+    def test_without_them_the_browser_gets_none(self, widget):
+        assert {row["observed"] for row in widget._rows} == {None}
+
+    def test_layers_must_fit(self):
+        histograms = {"conv": exponent_histogram(torch.ones(2))}
+        with pytest.raises(ValueError, match=r"layers \['cnov'\], but the snapshot has \['conv'\]"):
+            zeros_counted({"cnov": 0.5}, histograms)
+
+    def test_a_percentage_is_not_a_share(self):
+        with pytest.raises(ValueError, match="shares from 0 to 1.*40"):
+            zeros_counted({"conv": 40}, {"conv": exponent_histogram(torch.ones(2))})
+
+
+@pytest.mark.parametrize("format", [FP16, BF16, E5M2])
+def test_windows_are_where_torch_rounds_to_infinity_and_to_zero(format):
+    """Just below the edge torch keeps a finite (or non-zero) number, at the edge it does not."""
+    dtype = {"FP16": torch.float16, "BF16": torch.bfloat16, "E5M2": torch.float8_e5m2}[format.name]
+    edges = windows(format)
+    top = torch.tensor(edges["overflows_from"])
+    assert torch.isfinite(torch.nextafter(top, torch.tensor(0.0)).to(dtype).float())
+    assert torch.isinf(top.to(dtype).float())
+    survivor = torch.tensor(2.0 ** edges["survives_from"] * 1.01)
+    assert survivor.to(dtype).float() > 0
+    assert torch.tensor(2.0 ** (edges["survives_from"] - 1) * 1.99).to(dtype).float() == 0
