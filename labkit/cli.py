@@ -110,6 +110,18 @@ def _grade(arguments: Namespace) -> int:
     return grading.run(arguments)
 
 
+def _add_race_arguments(parser: ArgumentParser) -> None:
+    from labkit.train import race_cli
+
+    race_cli.add_arguments(parser)
+
+
+def _race(arguments: Namespace) -> int:
+    from labkit.train import race_cli
+
+    return race_cli.run(arguments)
+
+
 def _add_lab_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("notebook", nargs="?", type=Path, default=FIRST_LESSON, help="what to open (default: 00_start)")
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
@@ -177,5 +189,6 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on the first lesson, or on NOTEBOOK", _add_lab_arguments, _lab),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", _add_grade_arguments, _grade),
+    "race": Subcommand("train a task under several recipes and seeds, each run on record", _add_race_arguments, _race),
     "version": Subcommand("print the version", _nothing, _version),
 }

@@ -26,7 +26,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "clinic": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks"),
     "widgets": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
-    "cli": ("clinic", "grading"),
+    "cli": ("train", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
 }

@@ -8,16 +8,14 @@ Invariant: every record that is returned stands in the folder, whole.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from labkit.amp import RECIPES, Recipe
+from labkit.amp import Recipe
 from labkit.train.digits import data_folder
 from labkit.train.record import RunRecord, load
 from labkit.train.run import train
-from labkit.train.tasks import TASKS, Task
+from labkit.train.tasks import Task
 
 
 def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
@@ -64,27 +62,3 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
             f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed}'
         )
     return load(path)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what `labkit race` takes."""
-    parser.add_argument("task", choices=sorted(TASKS), help="what to learn")
-    parser.add_argument("--recipes", nargs="+", default=["FP32", "FP16", "FP16 dynamic"], metavar="NAME",
-                        choices=sorted(RECIPES), help="one or more of: " + ", ".join(RECIPES))  # fmt: skip
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
-    parser.add_argument("--folder", type=Path, default=None, help="where records are kept (default: data/runs)")
-
-
-def run(args: argparse.Namespace) -> int:
-    """Run the race and print a line for each record."""
-
-    def tell(r: RunRecord) -> None:
-        sys.stdout.write(
-            f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss {r.final_loss:.4f}  "
-            f"{r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch {r.versions['torch']}, {r.date}]\n"
-        )
-        sys.stdout.flush()
-
-    folder = args.folder or data_folder() / "runs"
-    race(TASKS[args.task], [RECIPES[name] for name in args.recipes], args.seeds, folder, progress=tell)
-    return 0

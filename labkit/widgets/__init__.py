@@ -1,6 +1,9 @@
 """How does a learner touch it? Widgets: their state is plain Python, their picture is drawn in the browser."""
 
+from labkit.widgets.live import LiveTraining
+from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
+from labkit.widgets.race_figure import race_figure, race_table
 from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, static_underflow
 from labkit.widgets.underflow import UnderflowHistogram
 from labkit.widgets.underflow_words import ALL_LAYERS
@@ -9,8 +12,15 @@ __all__ = [
     "ALL_LAYERS",
     "FATE_COLOURS",
     "FORMAT_COLOURS",
+    "LiveTraining",
+    "Predict",
+    "Prediction",
     "Pulse",
     "UnderflowHistogram",
+    "predict",
+    "predictions",
     "pulse",
+    "race_figure",
+    "race_table",
     "static_underflow",
 ]
