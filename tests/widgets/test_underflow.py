@@ -42,7 +42,8 @@ def test_worked_example():
     )
     widget.log2_scale = 5
     assert widget.sentence == (
-        "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal and 25% keep full precision."
+        "At scale 2^5, none of these activation gradients underflow in FP16, 75% are subnormal and 25% keep full "
+        "precision."
     )
 
 
@@ -108,13 +109,13 @@ def test_a_scale_off_the_slider_is_refused_and_changes_nothing(widget, wrong):
 
 
 def test_an_unknown_layer_is_refused_with_the_known_ones(widget):
-    with pytest.raises(traitlets.TraitError, match="no layer 'cnov'.*'conv', 'relu', 'head'"):
+    with pytest.raises(traitlets.TraitError, match=r"no layer 'cnov'.*'conv', 'relu', 'head'"):
         widget.layer = "cnov"
     assert widget.layer == ALL_LAYERS
 
 
 def test_a_snapshot_without_layers_is_refused():
-    with pytest.raises(ValueError, match="no layers.*backward pass"):
+    with pytest.raises(ValueError, match=r"no layers.*backward pass"):
         UnderflowHistogram(GradSnapshot(0, KIND, {}))
 
 
@@ -182,7 +183,7 @@ class TestZerosCountedInsideThePass:
             zeros_counted({"cnov": 0.5}, histograms)
 
     def test_a_percentage_is_not_a_share(self):
-        with pytest.raises(ValueError, match="shares from 0 to 1.*40"):
+        with pytest.raises(ValueError, match=r"shares from 0 to 1.*40"):
             zeros_counted({"conv": 40}, {"conv": exponent_histogram(torch.ones(2))})
 
 
