@@ -9,7 +9,7 @@ Invariant: every command of the browser is answered by a frame that names the co
 from __future__ import annotations
 
 import atexit
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 
@@ -17,8 +17,14 @@ from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, StepRecord, Task
 from labkit.widgets.assets import script, style
 from labkit.widgets.live_controller import GROWTH_INTERVAL, Change, Command, Controller, MakeRun, make_run
+from labkit.widgets.live_figure import WHY_STATIC, static_live
 from labkit.widgets.live_state import Button, Phase, Scaling
 from labkit.widgets.live_thread import Driver, Outbox
+from labkit.widgets.live_words import sentence
+from labkit.widgets.static_figures import png
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class LiveTraining(anywidget.AnyWidget):
@@ -82,12 +88,31 @@ class LiveTraining(anywidget.AnyWidget):
         """Change what is given, from the next step on; returns at once."""
         self.driver.command(Change(None if scaling is None else Scaling(scaling), log2_scale, master_weights))
 
+    @property
+    def sentence(self) -> str:
+        """What the figure shows now, in words."""
+        return sentence(self.controller.scene())
+
+    def figure(self) -> Figure:
+        """Return a picture of the steps so far that stands still, for reports and for hosts without widgets."""
+        return static_live(self.controller, why="")
+
     def close(self) -> None:
         """End the training's thread and take the widget down."""
         if hasattr(self, "driver"):  # ipywidgets closes a widget too whose arguments were refused
             atexit.unregister(self.driver.close)
             self.driver.close()
         super().close()
+
+    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        data = {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}"}
+        if self.history:
+            data["image/png"] = png(static_live(self.controller))
+        return data, metadata
 
     def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         if self.comm is not None:

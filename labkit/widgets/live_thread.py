@@ -22,7 +22,7 @@ import numpy as np
 
 from labkit.widgets.live_controller import Command, Controller, Curve
 from labkit.widgets.live_state import Button, Phase, enabled, why_master_is_fixed
-from labkit.widgets.live_words import power, sentence, who
+from labkit.widgets.live_words import power, sentence
 
 FRAME_SECONDS = 1 / 30
 UNHEARD_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
@@ -109,7 +109,6 @@ def state(controller: Controller) -> dict[str, Any]:
         "step": 0 if scene.last is None else scene.last.step,
         "total": scene.total,
         "label": scene.label,
-        "who": who(scene),
         "scaling": settings.scaling.value,
         "log2_scale": settings.log2_scale,
         "scale": float(np.log2(controller.scale)),
@@ -205,7 +204,7 @@ class Driver:
         if c.building:
             self.outbox.post(urgent=True)
             c.build()
-        if c.tick_fp32():
+        if c.tick_fp32() and not self._hurry:
             self.outbox.post()
         if c.due and not self._obey():
             return False

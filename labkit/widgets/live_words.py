@@ -22,6 +22,8 @@ MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how
 class Scene:
     """Everything a sentence can speak about.
 
+    settings         those of the last step, or of the first one to come
+    wanted           those of the next step
     total            planned steps
     label            number format of the learner's run, such as FP16
     last             its latest step, None before the first
@@ -51,6 +53,7 @@ class Scene:
     metric: tuple[int, float, float] | None = None
     error: str = ""
     building: bool = False
+    wanted: Settings | None = None
 
 
 def number(value: float) -> str:
@@ -79,19 +82,19 @@ def power(scale: float) -> str:
     return f"2^{exponent - 1}" if fraction == 0.5 else number(scale)
 
 
-def who(scene: Scene) -> str:
-    """Return the name of the learner's run as its settings are now.
+def who(scene: Scene, settings: Settings | None = None) -> str:
+    """Return the name of the learner's run under its settings, or under others.
 
     >>> who(Scene(Phase.IDLE, 250, "FP16", Settings(Scaling.STATIC, 10, master_weights=False)))
     'FP16 with a static scale of 2^10 and no master weights'
     """
-    settings = scene.settings
+    present, settings = settings is None, settings or scene.settings
     without = "" if settings.master_weights else " and no master weights"
     if settings.scaling is Scaling.OFF:
         return f"{scene.label} without scaling{without}"
     if settings.scaling is Scaling.STATIC:
         return f"{scene.label} with a static scale of 2^{settings.log2_scale}{without}"
-    now = "" if scene.last is None else f" (now {power(scene.last.scale)})"
+    now = f" (now {power(scene.last.scale)})" if present and scene.last is not None else ""
     return f"{scene.label} with dynamic scaling{now}{without}"
 
 
@@ -138,14 +141,16 @@ def sentence(scene: Scene) -> str:
             f"Nothing has run yet. Press Start: {who(scene)} trains beside FP32, with the same first weights and the "
             f"same batches, for {scene.total} steps."
         )
-    return _where(scene) + _state(scene) + _skips(scene)
+    return _where(scene) + _state(scene) + _skips(scene) + _next(scene)
 
 
 def _where(scene: Scene) -> str:
     assert scene.last is not None
     step = scene.last.step
     if scene.phase is Phase.FINISHED:
-        return f"Finished after {step} steps: " if step >= scene.total else f"Stopped at step {step} of {scene.total}: "
+        ended = f"Finished at step {step}" if step >= scene.total else f"Stopped at step {step} of {scene.total}"
+        changes = {0: "", 1: ", after one change"}.get(scene.changes, f", after {scene.changes} changes")
+        return f"{ended}{changes}: "
     return f"{'Paused at step' if scene.phase is Phase.PAUSED else 'Step'} {step} of {scene.total}: "
 
 
@@ -184,3 +189,10 @@ def _skips(scene: Scene) -> str:
             "gradients overflow, so the weights stand still."
         )
     return f" {scene.skipped} step was skipped." if scene.skipped == 1 else f" {scene.skipped} steps were skipped."
+
+
+def _next(scene: Scene) -> str:
+    if scene.phase is Phase.RUNNING or scene.wanted is None or not change_label(scene.settings, scene.wanted):
+        return ""
+    when = "The next run" if scene.phase is Phase.FINISHED else "The next step"
+    return f" {when} will be {who(scene, scene.wanted)}."

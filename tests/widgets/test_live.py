@@ -14,6 +14,7 @@ from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
 from labkit.widgets.live import LiveTraining, command_of
 from labkit.widgets.live_controller import MERGE_STEPS, Change, Controller
+from labkit.widgets.live_figure import static_live
 from labkit.widgets.live_state import AFTER, Button, Phase, Scaling, Settings, enabled, press, recipe_for, settings_of
 from labkit.widgets.live_thread import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Driver, Outbox, state
 from labkit.widgets.live_words import Scene, change_label, number, sentence
@@ -240,6 +241,13 @@ def test_a_scale_that_the_slider_cannot_show_is_refused():
         settings_of(replace(RECIPES["FP16"], scaler=static_scaler(1000)))
 
 
+def test_after_the_end_the_sentence_speaks_of_what_ran_and_then_of_what_will():
+    c = ticked(controller(steps=2), 2)
+    c.handle(Change(scaling=Scaling.STATIC, log2_scale=4))
+    assert "FP16 without scaling has Dice" in sentence(c.scene())
+    assert sentence(c.scene()).endswith("The next run will be FP16 with a static scale of 2^4.")
+
+
 # --- errors and numbers that are none -----------------------------------------------------------------------
 
 
@@ -287,7 +295,12 @@ BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252
         ),
         (
             replace(BASE, phase=Phase.FINISHED, total=120, metric=(120, 0.04, 0.706), metric_name="Dice"),
-            "Finished after 120 steps: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
+            "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
+        ),
+        (
+            replace(BASE, phase=Phase.FINISHED, changes=2, wanted=Settings(Scaling.DYNAMIC, 16)),
+            "Stopped at step 120 of 250, after 2 changes: FP16 without scaling is at 0.0252, FP32 at 0.0101. The next "
+            "run will be FP16 with dynamic scaling.",
         ),
         (
             replace(BASE, settings=Settings(Scaling.STATIC, 30), skipped=9, skipped_in_a_row=7),
@@ -513,6 +526,32 @@ def test_messages_of_the_browser_are_commands():
     assert command_of({"do": "change", "log2_scale": 4}) == Change(log2_scale=4)
     with pytest.raises(ValueError, match="it was given"):
         command_of({"do": "dance"})
+
+
+def test_a_host_without_widgets_gets_words_and_once_something_ran_a_picture():
+    live = LiveTraining("digits", steps=4)
+    before, _ = live._repr_mimebundle_()
+    for button in (Button.START, Button.PAUSE):
+        live.controller.handle(button)
+    live.controller.handle(Button.STEP)
+    live.controller.tick()
+    after, _ = live._repr_mimebundle_()
+    live.close()
+    assert "Nothing has run yet." in before["text/plain"]
+    assert "interactive widgets do not run here" in before["text/plain"]
+    assert "image/png" not in before
+    assert after["image/png"].startswith(b"\x89PNG")
+    assert "application/vnd.jupyter.widget-view+json" in after
+
+
+def test_the_standing_figure_survives_losses_that_are_not_finite():
+    c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
+    c.handle(Change(scaling=Scaling.DYNAMIC))
+    figure = static_live(ticked(c, 5))
+    loss, scale, underflow = figure.axes
+    assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
+    assert any("NaN from step 3" in text.get_text() for text in loss.texts)
+    assert (scale.get_title("left"), underflow.get_xlim()) == ("Loss scale", (0, 20))
 
 
 def test_unknown_tasks_and_recipes_name_the_known_ones():

@@ -222,7 +222,7 @@ function frameOf(plot, { top, height }, title, ticks, y) {
   }
   const bottom = Math.round(top + height) + 0.5;
   stroke(plot, [[LEFT, bottom], [end, bottom]], tint.line, 1);
-  return write(plot, title, LEFT, top - 12, { fill: tint.ink, bold: true });
+  return write(plot, title, LEFT, top - 12, { fill: tint.ink, bold: true, halo: true });
 }
 
 function drawLoss(plot) {
@@ -359,7 +359,7 @@ function drawSteps(plot) {
     stroke(plot, [[at, BOTTOM], [at, BOTTOM + 4]], plot.tint.line, 1);
     write(plot, String(step), at, BOTTOM + 9, { align: "center", base: "top" });
   }
-  write(plot, "step", plot.end + 14, BOTTOM + 9, { base: "top" });
+  write(plot, "step", plot.end + 20, BOTTOM + 9, { base: "top" });
 }
 
 function drawHover(plot, step, y) {

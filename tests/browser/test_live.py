@@ -1,0 +1,201 @@
+"""The live training in a real JupyterLab: what a learner presses, what is drawn, and how quickly."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+CELL = "from labkit.widgets.live import LiveTraining\nlive = LiveTraining(steps=160)\nlive"
+REMEMBER_LOSSES = """root => {
+  // every drawn step, as the page shows it: the widget's own data, kept from frame to frame
+  window.drawn = [];
+  new MutationObserver(() => {
+    const { step, loss, fp32, scaling, scale } = root.dataset;
+    window.drawn.push([Number(step), Number(loss), Number(fp32), Number(scale), scaling]);
+  }).observe(root, { attributes: true, attributeFilter: ["data-frame"] });
+}"""
+COUNT_COLOUR = """([canvas, name, left, right]) => {
+  // pixels near a colour of the theme, in a part of the canvas given as shares of its width
+  const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
+  const [r, g, b] = colour.match(/\\w\\w/g).map((x) => parseInt(x, 16));
+  const x0 = Math.round(left * canvas.width);
+  const { data } = canvas.getContext("2d").getImageData(x0, 0, Math.round(right * canvas.width) - x0, canvas.height);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    count += data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24;
+  return count;
+}"""
+
+
+class Live:
+    """The widget on the page, as a learner and a test see it."""
+
+    def __init__(self, notebook):
+        self.notebook, self.page = notebook, notebook.page
+        self.root = self.page.locator(".labkit-live")
+
+    def press(self, name):
+        self.root.get_by_role("button", name=name).click()
+
+    def choose(self, scaling):
+        self.root.locator(".lk-segment", has_text=scaling).click()
+
+    def data(self):
+        return self.root.evaluate("root => ({...root.dataset})")
+
+    def until(self, condition, timeout_s=40):
+        expression = f"() => {{ const d = document.querySelector('.labkit-live').dataset; return {condition}; }}"
+        self.page.wait_for_function(expression, timeout=1000 * timeout_s)
+
+    def pixels(self, colour, left=0.0, right=1.0):
+        canvas = self.root.locator("canvas").element_handle()
+        return self.page.evaluate(COUNT_COLOUR, [canvas, f"--lk-{colour}", left, right])
+
+    def sentence(self):
+        return self.root.locator(".lk-sentence").get_attribute("data-text")
+
+
+@pytest.fixture(scope="module")
+def opened(lab):
+    notebook = lab.notebook([CELL, "sum(range(10))"], name="live")
+    notebook.run_all()
+    yield Live(notebook)
+    assert notebook.errors == []
+    lab.close(notebook)
+
+
+@pytest.fixture
+def live(opened):
+    """The widget before its first step, scaling off; the FP32 run may be there from the test before."""
+    opened.notebook.python("live.press('reset')")
+    opened.notebook.python("live.change(scaling='off', log2_scale=10, master_weights=True)")
+    opened.until("d.phase === 'idle' && d.step === '0' && d.scaling === 'off'")
+    return opened
+
+
+def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
+    live.root.evaluate(REMEMBER_LOSSES)
+    assert live.pixels("fp16") == 0
+    live.press("Start")
+    live.until("d.step >= 50")
+    apart = live.data()
+    live.choose("static")
+    live.until("d.step >= 70")
+    live.notebook.screenshot("live-running-light", ".labkit-live")
+    live.until("d.phase === 'finished'")
+    end = live.data()
+    drawn = {step: (loss, fp32, scale) for step, loss, fp32, scale, _ in live.page.evaluate("window.drawn") if step}
+
+    loss, fp32, scale = drawn[max(step for step in drawn if step <= 50)]
+    assert scale == 1
+    assert loss > 1.2 * fp32
+    assert float(apart["underflow"]) > 0.5
+    assert float(end["scale"]) == 1024
+    assert float(end["underflow"]) < 0.1
+    ratios = [loss / fp32 for loss, fp32, _ in drawn.values()]
+    assert ratios[-1] < 0.85 * max(ratios)
+    assert re.fullmatch(r"\d+: scaling on, 2\^10", end["marks"])
+    assert live.sentence().startswith(
+        "Finished at step 160, after one change: FP16 with a static scale of 2^10 has Dice"
+    )
+    assert live.pixels("fp16", 0.7, 0.9) > 100
+    assert live.pixels("fp32", 0.7, 0.9) > 50
+    print("\nframes a second at the end:", end["fps"], " command to trained frame, ms:", end["latency"])
+
+
+def test_run_again_keeps_the_run_before_in_sight_and_fp32_whole(live):
+    live.press("Start")
+    live.until("d.step >= 20")
+    live.press("Pause")
+    live.until("d.phase === 'paused'")
+    steps = live.data()["step"]
+    live.press("Reset")
+    live.until(f"d.phase === 'idle' && d.step === '0' && d.previous === '{steps}'")
+    live.choose("dynamic")
+    live.press("Start")
+    live.until("d.step >= 10")
+    live.press("Stop")
+    live.until("d.phase === 'finished'")
+    assert "with dynamic scaling (now 2^10)" in live.sentence()
+    assert live.pixels("fp32", 0.12, 0.16) > 20  # beyond our ten steps: known from the run before
+
+
+def test_the_kernel_stays_free_while_it_trains(live):
+    live.press("Start")
+    live.until("d.step >= 5")
+    before = live.notebook.python("len(live.history)")
+    assert live.notebook.python("sum(range(10))") == 45
+    live.until(f"d.step > {before + 5}")
+    assert live.data()["phase"] == "running"
+    assert live.notebook.python("str(live.phase)") == "running"
+
+
+def test_everything_works_from_the_keyboard_and_no_key_reaches_the_notebook(live):
+    page, cells = live.page, live.notebook.cells()
+    focus = "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent || "
+    focus += "document.activeElement.closest('label')?.textContent || document.activeElement.value"
+
+    live.root.get_by_role("button", name="Start").focus()
+    reached = []
+    for _ in range(7):
+        reached.append(page.evaluate(f"document.activeElement.type === 'radio' ? 'radio' : {focus}"))
+        page.keyboard.press("Tab")
+    assert reached[:5] == ["Start", "Step", "Stop", "Reset", "radio"]
+    assert reached[6] == "FP32 master weights"
+
+    live.root.get_by_role("button", name="Step").focus()
+    page.keyboard.press("Enter")
+    live.until("d.step === '1' && d.phase === 'paused'")
+    page.keyboard.press("Space")
+    live.until("d.step === '2' && d.phase === 'paused'")
+    page.keyboard.press("d")
+    page.keyboard.press("d")
+    page.keyboard.press("x")
+    assert live.notebook.cells() == cells
+
+    live.root.get_by_role("radio", name="off").focus()
+    page.keyboard.press("ArrowRight")
+    live.until("d.scaling === 'static'")
+    live.root.get_by_role("slider").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    live.notebook.until("live.controller.settings.log2_scale == 12")
+    live.root.get_by_role("switch").focus()
+    page.keyboard.press("Space")
+    live.notebook.until("not live.controller.settings.master_weights")
+    live.root.get_by_role("button", name="Step").focus()
+    page.keyboard.press("Enter")
+    live.until("d.step === '3' && d.scale === '4096'")
+    assert live.data()["marks"] == "3: scaling on, 2^12, master weights off"
+    assert live.notebook.cells() == cells
+
+
+def test_dragging_the_scale_while_it_trains(live):
+    live.choose("static")
+    live.press("Start")
+    live.until("d.step >= 30")
+    slider = live.root.get_by_role("slider")
+    box = slider.bounding_box()
+    at = lambda exponent: box["x"] + 10 + (box["width"] - 20) * exponent / 30  # noqa: E731
+    y = box["y"] + box["height"] / 2
+    live.page.mouse.move(at(10), y)
+    live.page.mouse.down()
+    for exponent in range(10, 31):
+        live.page.mouse.move(at(exponent), y)
+        live.page.wait_for_timeout(30)
+    live.page.mouse.up()
+    live.until("Number(d.scale) === 2 ** 30")
+    live.until("Number(d.skipped) >= 5")
+    print("\ncommand to trained frame while dragging, ms:", live.data()["latency"])
+    assert "steps were skipped: at a scale of 2^30 the gradients overflow" in live.notebook.python("live.sentence")
+    assert live.pixels("overflowed") > 100
+    live.notebook.screenshot("live-skips-light", ".labkit-live")
+    live.notebook.theme("JupyterLab Dark")
+    try:
+        live.until("d.phase === 'finished'")
+        live.notebook.screenshot("live-skips-dark", ".labkit-live")
+    finally:
+        live.notebook.theme("JupyterLab Light")
