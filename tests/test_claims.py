@@ -34,7 +34,7 @@ def test_the_table_is_whole() -> None:
     assert {row["verdict"] for row in rows.values()} <= VERDICTS
     for row in rows.values():
         settled = row["verdict"] != "open"
-        assert bool(row["evidence"]) == bool(row["lesson"]) == settled, f"{row['id']}: settled means evidence and lesson"
+        assert bool(row["evidence"]) == bool(row["lesson"]) == settled, f"{row['id']} is half settled"
 
 
 def test_a_claim_is_settled_where_a_learner_runs_something() -> None:

@@ -127,7 +127,7 @@ def device() -> Finding:
         cores = "has FP16 Tensor Cores" if properties.major >= 7 else "has no Tensor Cores (those came with 7.0)"
         what = f"{properties.name}, {properties.total_memory / GIB:.0f} GiB, compute capability {properties.major}."
         return Finding("device", Status.OK, f"{what}{properties.minor}, {cores}")
-    what = "CPU; every lesson works, with FP16 rounding exact to the bit. Speed-ups are shown from recorded runs"
+    what = "CPU; every lesson works, with FP16 rounding exact to the bit. FP16 is faster only on a GPU"
     if shutil.which("nvidia-smi"):
         why = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot reach the driver"
         remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"

@@ -3,8 +3,9 @@
 from labkit.widgets.live import LiveTraining
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
-from labkit.widgets.race_figure import race_figure, race_table
+from labkit.widgets.race_figure import race_figure, race_sentence, race_table
 from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, static_underflow
+from labkit.widgets.training_bar import TrainingBar
 from labkit.widgets.underflow import UnderflowHistogram
 from labkit.widgets.underflow_words import ALL_LAYERS
 
@@ -16,11 +17,13 @@ __all__ = [
     "Predict",
     "Prediction",
     "Pulse",
+    "TrainingBar",
     "UnderflowHistogram",
     "predict",
     "predictions",
     "pulse",
     "race_figure",
+    "race_sentence",
     "race_table",
     "static_underflow",
 ]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from labkit.train import RunRecord
 
 FP32_INK, FP16_BLUE, BF16_GREEN = "#1a1a1a", "#0072b2", "#009e73"  # Okabe-Ito, as in every labkit widget
-DASHES = ("-", "--", "-.", ":", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
+DASHES = ("-", (0, (5, 2)), "-.", "-", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = "os^DvP"
 
 
@@ -45,6 +45,7 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
     (task, device, torch_version), dates = tasks[0], {r.date[:10] for r in records}
     when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+    figure.supxlabel(race_sentence(records), fontsize=10)
     figure.suptitle(f"Recorded: {task}, on {device} with torch {torch_version}, {when}", fontsize=10)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return figure
@@ -62,6 +63,22 @@ def race_table(records: Sequence[RunRecord]) -> str:
         each = " ".join(f"{r.metric:.2f}" for r in runs)
         lines.append(f"{recipe:<22}{runs[0].metric_name} {each}   skipped {' '.join(str(r.skipped) for r in runs)}")
     return "\n".join(lines)
+
+
+def race_sentence(records: Sequence[RunRecord]) -> str:
+    """Return what the figure shows, in one sentence: each recipe's mean metric beside the range of FP32's seeds.
+
+    Raises:
+        ValueError: there are no records.
+    """
+    if not records:
+        raise ValueError("there is nothing to say about no records")
+    values = {r.recipe: [x.metric for x in records if x.recipe == r.recipe] for r in records}
+    name = records[0].metric_name
+    means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())
+    fp32 = values.get("FP32")
+    ranging = f" FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}." if fp32 else ""
+    return f"Mean {name}: {means}.{ranging}"
 
 
 def _colour(recipe: str) -> str:

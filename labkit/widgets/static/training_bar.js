@@ -1,0 +1,37 @@
+// A bar, a sentence, and one button that starts or stops. The training itself runs in a thread of the kernel.
+
+function render({ model, el }) {
+  const owner = scope();
+  const root = mount(el, { label: "Training run", kind: "training-bar", scope: owner });
+  const press = button({
+    label: "Start",
+    kind: "primary",
+    onPress: () => {
+      model.set("wanted", model.get("phase") === "ready" ? "start" : "stop");
+      model.save_changes();
+    },
+  });
+  const bar = h("progress", { "aria-label": "Steps done", max: model.get("total"), value: 0 });
+  const words = sentence();
+
+  function show() {
+    const phase = model.get("phase");
+    root.dataset.phase = phase;
+    root.dataset.done = String(model.get("done"));
+    press.setLabel(phase === "ready" ? "Start" : "Stop");
+    press.enable(phase === "ready" || phase === "running");
+    bar.max = Math.max(1, model.get("total"));
+    bar.value = model.get("done");
+    words.say(model.get("sentence"));
+  }
+
+  root.append(h("div", { class: "lk-row" }, press.element, bar), words.element);
+  for (const trait of ["done", "phase", "sentence", "total"]) {
+    model.on(`change:${trait}`, show);
+    owner.add(() => model.off(`change:${trait}`, show));
+  }
+  show();
+  return () => owner.dispose();
+}
+
+export default { render };

@@ -1,0 +1,43 @@
+"""The picture of recorded runs: its title says where they were made, its sentence what it shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labkit.train import recorded
+from labkit.widgets import race_figure, race_sentence, race_table
+
+RECORDS = [
+    recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16", "FP16 static too high") for seed in (0, 1)
+]
+
+
+def test_it_says_what_it_shows_and_where_that_was_made() -> None:
+    figure = race_figure(RECORDS)
+    first = RECORDS[0]
+    assert figure.get_suptitle().startswith(
+        f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}"
+    )
+    assert figure.get_supxlabel() == race_sentence(RECORDS)
+    fp32 = [r.metric for r in RECORDS if r.recipe == "FP32"]
+    assert f"FP32 {sum(fp32) / 2:.2f};" in race_sentence(RECORDS)
+    losses, metrics = figure.axes
+    assert len(losses.lines) == len(RECORDS), "each run is a line"
+    assert [label.get_text() for label in metrics.get_yticklabels()] == ["FP32", "FP16", "FP16 static too high"]
+
+
+def test_the_table_has_a_line_for_each_recipe() -> None:
+    lines = race_table(RECORDS).splitlines()
+    assert len(lines) == 3
+    assert lines[2].endswith(" ".join(str(r.skipped) for r in RECORDS[-2:]))
+
+
+def test_what_does_not_belong_into_one_picture_is_refused() -> None:
+    with pytest.raises(ValueError, match="one task, device and torch"):
+        race_figure([RECORDS[0], replace(RECORDS[1], device="another")])
+    with pytest.raises(ValueError, match="one task, device and torch; these are none"):
+        race_figure([])
+    with pytest.raises(ValueError, match="no records"):
+        race_sentence([])

@@ -1,0 +1,55 @@
+"""A training run behind a bar: started once, stopped when asked, and its record kept."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from labkit.amp import RECIPES
+from labkit.train import TASKS, train
+from labkit.widgets import TrainingBar
+
+TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
+
+
+def test_worked_example() -> None:
+    bar = TrainingBar(TASK, RECIPE, seed=1, steps=5)
+    assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
+    bar.wanted = "start"  # as the browser says it
+    record = bar.wait(60)
+    assert record is not None
+    assert record.steps == train(TASK, RECIPE, 1, steps=5).steps, "the very run that train gives"
+    assert (bar.phase, bar.done) == ("finished", 5)
+    assert bar.sentence.startswith("Finished after 5 steps")
+
+
+def test_stop_ends_it_and_the_record_says_so() -> None:
+    bar = TrainingBar(TASK, RECIPE, steps=10_000)
+    begun = threading.Event()
+    bar.observe(lambda _: begun.set(), "done")
+    bar.start()
+    assert begun.wait(60)
+    bar.wanted = "stop"
+    record = bar.wait(60)
+    assert record is not None
+    assert record.stopped
+    assert 1 <= len(record.steps) < 10_000
+    assert bar.phase == "stopped"
+
+
+def test_a_second_start_does_nothing() -> None:
+    bar = TrainingBar(TASK, RECIPE, steps=2)
+    bar.start()
+    bar.wait(60)
+    bar.start()
+    assert bar.phase == "finished"
+
+
+def test_an_error_is_shown() -> None:
+    def broken() -> object:
+        raise RuntimeError("no such network")
+
+    bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)  # type: ignore[arg-type]
+    bar.start()
+    assert bar.wait(60) is None
+    assert (bar.phase, bar.sentence) == ("failed", "It failed: RuntimeError: no such network")
