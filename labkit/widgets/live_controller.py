@@ -24,7 +24,7 @@ from labkit.widgets.live_words import Scene, change_label
 GROWTH_INTERVAL = 25  # clean steps before a dynamic scale grows; torch's 2,000 would never grow in a run of 250
 MEASURE_EVERY = 10  # steps between two measurements of underflow; each costs two more backward passes
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
-MERGE_STEPS = 6  # changes this close together (a drag) share one mark
+MERGE_STEPS = 6  # a change so soon after another (a drag) takes its mark along
 
 
 class Run(Protocol):
@@ -261,13 +261,14 @@ class Controller:
         return changed
 
     def _mark(self, before: Settings) -> None:
+        if not self.ours.steps:
+            return  # not a change of this run but its beginning
         step = len(self.ours.steps) + 1
         moved = self._scale_was_set and self.settings.scaling is not Scaling.OFF
         if not change_label(before, self.settings) and not moved:
             return
         if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
-            step, before = self.marks[-1].step, self.marks[-1].before
-            self.marks.pop()
+            before = self.marks.pop().before
         label = change_label(before, self.settings)
         if label or moved:
             self.marks.append(Mark(step, label or f"scale 2^{self.settings.log2_scale}", before))

@@ -185,8 +185,8 @@ def _skips(scene: Scene) -> str:
         return ""
     if scene.skipped_in_a_row >= MANY_SKIPS:
         return (
-            f" The last {scene.skipped_in_a_row} steps were skipped: at a scale of {power(scene.last.scale)} the "
-            "gradients overflow, so the weights stand still."
+            f" The last {scene.skipped_in_a_row} steps were skipped: at scale {power(scene.last.scale)} the gradients "
+            "overflow, so the weights stand still."
         )
     return f" {scene.skipped} step was skipped." if scene.skipped == 1 else f" {scene.skipped} steps were skipped."
 

@@ -157,23 +157,25 @@ def test_a_change_takes_effect_at_the_next_step_and_leaves_a_mark_there():
 
 def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
     c = controller()
+    c.handle(Button.START)
+    c.build()  # takes a second, time enough to press something
     c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
     assert c.marks == []
     assert c.ours.steps[0].scale == 2.0**16
 
 
-def test_a_drag_shares_one_mark_and_a_later_change_has_its_own():
+def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
     c = ticked(controller(recipe="FP16 static", steps=40), 3)
     for exponent in (11, 12, 13):
         c.handle(Change(log2_scale=exponent))
         c.tick()
-    assert [(m.step, m.label) for m in c.marks] == [(4, "scale 2^13")]
+    assert [(m.step, m.label) for m in c.marks] == [(6, "scale 2^13")]
     for _ in range(MERGE_STEPS):
         c.tick()
     c.handle(Change(log2_scale=20))
     c.tick()
-    assert [(m.step, m.label) for m in c.marks] == [(4, "scale 2^13"), (4 + 3 + MERGE_STEPS, "scale 2^20")]
+    assert [(m.step, m.label) for m in c.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
 
 
 def test_underflow_is_measured_once_the_hand_rests():
@@ -305,7 +307,7 @@ BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252
         (
             replace(BASE, settings=Settings(Scaling.STATIC, 30), skipped=9, skipped_in_a_row=7),
             "Step 120 of 250: FP16 with a static scale of 2^30 is at 0.0252, FP32 at 0.0101. The last 7 steps were "
-            "skipped: at a scale of 2^0 the gradients overflow, so the weights stand still.",
+            "skipped: at scale 2^0 the gradients overflow, so the weights stand still.",
         ),
         (
             replace(BASE, last=None, settings=Settings(master_weights=False)),

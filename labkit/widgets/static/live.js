@@ -213,7 +213,7 @@ function frameOf(plot, { top, height }, title, ticks, y) {
   const { tint, end } = plot;
   for (const [value, label] of ticks) {
     const at = Math.round(y(value)) + 0.5;
-    stroke(plot, [[LEFT, at], [end, at]], tint.line2, 1);
+    stroke(plot, [[LEFT, at], [end, at]], tint.line2, 1, { alpha: 0.75 });
     if (typeof label === "string") write(plot, label, LEFT - 8, at, { align: "right", base: "middle" });
     else {
       Object.assign(plot.pen, { fillStyle: tint.ink2, textBaseline: "alphabetic", font: `${tint.size - 1}px ${tint.font}` });
@@ -237,7 +237,7 @@ function drawLoss(plot) {
   const reached = Math.max(ours.length, 1);
   if (store.previous.length) curve(store.previous, own, 1.25, { dash: [1.5, 4], alpha: 0.8 });
   if (store.fp32.length > reached + 1) curve(store.fp32, tint.fp32, 1, { alpha: 0.3 }); // known from the run before
-  curve(store.fp32.slice(0, reached + 1), tint.fp32, 1.5);
+  curve(store.fp32.slice(0, store.fp32.length > reached + 1 ? reached : reached + 1), tint.fp32, 1.5);
   curve(ours, own, 2.25);
   nameCurves(plot, y, ours, store.fp32.slice(0, reached));
   drawNonFinite(plot, ours);
@@ -258,6 +258,7 @@ function nameCurves(plot, y, ours, fp32) {
     a.py = middle + sign * 7.5;
     b.py = middle - sign * 7.5;
   }
+  if (b && ours.length > b.i + 1) b.py -= 13; // its loss is a number no more: do not cover what goes on
   for (const { name, fill, px, py } of ends) write(plot, name, px, py, { fill, bold: true, base: "middle", halo: true });
   if (!store.previous.length) return;
   const wide = write(plot, `${label}, the run before`, end, LOSS.top - 12, { align: "right" });
@@ -343,7 +344,10 @@ function drawUnderflow(plot) {
   stroke(plot, points, tint.underflowed, 2);
   for (const [px, py] of measured) dot(plot, px, py, 2.5, tint.underflowed);
   const at = Math.min(Math.max(points.at(-1)[1], top + 7), top + height - 9);
-  write(plot, percent(latestUnderflow(store)), points.at(-1)[0] + 8, at, { fill: tint.underflowed, bold: true, base: "middle", halo: true });
+  const share = percent(latestUnderflow(store));
+  pen.font = `600 ${tint.size - 1}px ${tint.font}`;
+  const left = Math.min(points.at(-1)[0] + 8, plot.end + RIGHT - pen.measureText(share).width);
+  write(plot, share, left, at, { fill: tint.underflowed, bold: true, base: "middle", halo: true });
 }
 
 function dot({ pen }, x, y, r, colour) {
@@ -374,12 +378,12 @@ function drawHover(plot, step, y) {
 function hoverText(store, step) {
   const row = store.ours[step - 1];
   const fp32 = store.fp32[step - 1];
-  const parts = [`step ${step}`];
+  const parts = [];
   if (row) parts.push(`${store.state.label} ${decimal(row.loss)}`);
   if (fp32 !== undefined) parts.push(`FP32 ${decimal(fp32)}`);
   if (row) parts.push(`scale 2^${Math.log2(row.scale)} = ${decimal(row.scale)}${row.stepped ? "" : ", skipped"}`);
   if (row && !Number.isNaN(row.underflow)) parts.push(`underflow ${percent(row.underflow)}`);
-  return parts.join("   ");
+  return `step ${step}: ${parts.join(", ")}`;
 }
 
 // --- controls --------------------------------------------------------------------------------------------------------
