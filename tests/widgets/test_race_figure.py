@@ -9,17 +9,15 @@ import pytest
 from labkit.train import recorded
 from labkit.widgets import race_figure, race_sentence, race_table
 
-RECORDS = [
-    recorded("segmentation", recipe, seed) for recipe in ("FP32", "FP16", "FP16 static too high") for seed in (0, 1)
-]
+RECIPES = ("FP32", "FP16", "FP16 static too high")
+RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]
 
 
 def test_it_says_what_it_shows_and_where_that_was_made() -> None:
     figure = race_figure(RECORDS)
     first = RECORDS[0]
-    assert figure.get_suptitle().startswith(
-        f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}"
-    )
+    where = f"Recorded: segmentation, on {first.device} with torch {first.versions['torch']}, {first.date[:10]}"
+    assert figure.get_suptitle() == where
     assert figure.get_supxlabel() == race_sentence(RECORDS)
     fp32 = [r.metric for r in RECORDS if r.recipe == "FP32"]
     assert f"FP32 {sum(fp32) / 2:.2f};" in race_sentence(RECORDS)
