@@ -12,32 +12,36 @@ from __future__ import annotations
 import copy
 import inspect
 import traceback
+from collections.abc import Callable, Sequence
+from types import ModuleType
 
 from labkit.grading.exercise import Case
 from labkit.grading.wire import Failure, Json, dump
 
 
-def ask(function: object, call: str, arguments: Case) -> Json:
+def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callable[..., object]] = ()) -> Json:
     """Return the answer of `function` to one case, as JSON.
 
-    call   how the function should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
+    call      how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
+    withheld  functions that it may not be, nor name
 
     >>> ask(lambda x: x + 1, "successor(x)", (1,))
     ['int', '2']
     >>> ask(5, "successor(x)", (1,))[:2]
     ['failure', 'call']
     """
-    problem = _why_not_callable(function, call, arguments)
+    problem = _why_not_callable(function, call, arguments) or _borrowed(function, withheld)
     if problem:
         return dump(Failure("call", problem))
     try:
         return dump(function(*copy.deepcopy(arguments)))  # type: ignore[operator]
     except KeyboardInterrupt:
         raise
-    except NotImplementedError as error:
-        return dump(Failure("unsolved", f"not solved yet: {last_line(error)}"))
     except BaseException as error:  # sys.exit is an answer too
-        return dump(Failure("error", f"it stopped with {last_line(error)}", where(error, _file_of(function))))
+        line = where(error, _file_of(function))
+        if _is_starter(error, line):
+            return dump(Failure("unsolved", f"not solved yet: {last_line(error)}"))
+        return dump(Failure("error", f"it stopped with {last_line(error)}", line))
 
 
 def last_line(error: BaseException) -> str:
@@ -59,6 +63,11 @@ def where(error: BaseException, filename: str) -> str:
     return f"line {frames[-1].lineno}: {frames[-1].line}".rstrip(": ") if frames else ""
 
 
+def _is_starter(error: BaseException, line: str) -> bool:
+    """Return whether it was the starter that raised; torch raises NotImplementedError as well, for what it cannot do."""
+    return isinstance(error, NotImplementedError) and "raise NotImplementedError" in line
+
+
 def _file_of(function: object) -> str:
     return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
@@ -74,4 +83,18 @@ def _why_not_callable(function: object, call: str, arguments: Case) -> str:
         signature.bind(*arguments)
     except TypeError as error:
         return f"it is called as {call}, but yours takes {signature}: {error}"
+    return ""
+
+
+def _borrowed(function: object, withheld: Sequence[Callable[..., object]]) -> str:
+    """Return a complaint if the function is a withheld one, or names one. A call through a detour is not found."""
+    names = getattr(getattr(function, "__code__", None), "co_names", ())
+    around = getattr(function, "__globals__", {})
+    reached = [function, *(around.get(name) for name in names)]
+    for _ in range(2):  # labkit.amp.advance: from a module to what is in it, twice
+        modules = [thing for thing in reached if isinstance(thing, ModuleType)]
+        reached += [getattr(module, name, None) for module in modules for name in names]
+    for answer in withheld:
+        if any(thing is answer for thing in reached):
+            return f"it calls {answer.__module__}.{answer.__name__}, which is what you are asked for: write it yourself"
     return ""

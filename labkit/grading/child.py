@@ -17,10 +17,12 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 
+import labkit
 from labkit.grading.answer import ask, last_line, where
 from labkit.grading.exercise import Case, Exercise
 from labkit.grading.exercises import EXERCISES
@@ -48,6 +50,7 @@ def main() -> None:
     channel.write(READY + "\n")
     channel.flush()
     _close_the_doors()
+    _hide_the_answers()
     _limit_memory(max((request["memory"] for request in requests), default=0))
     for question in questions:
         channel.write(json.dumps(answer(question)) + "\n")
@@ -64,7 +67,7 @@ def _question(request: dict[str, Any]) -> Question:
 def answer(question: Question) -> dict[str, Any]:
     """Return {"exercise": id, "note": what prevented the first call, or "", "answers": answers[check][case]}."""
     exercise = question.exercise
-    namespace: dict[str, object] = {"__name__": "__main__", "check": lambda *_: None, **exercise.provides}
+    namespace: dict[str, object] = {"__name__": "__main__", "check": _no_check, **exercise.provides}
     *definitions, own = question.program
     for i, source in enumerate(definitions):
         _run(source, f"<another cell, {i}>", namespace)
@@ -77,7 +80,8 @@ def answer(question: Question) -> dict[str, Any]:
 
 
 def _answers(question: Question, function: object) -> list[list[Json]]:
-    return [[ask(function, question.exercise.call, case) for case in cases] for cases in question.cases]
+    exercise = question.exercise
+    return [[ask(function, exercise.call, case, exercise.withheld) for case in cases] for cases in question.cases]
 
 
 def _run(source: str, name: str, namespace: dict[str, object]) -> str:
@@ -96,6 +100,23 @@ def _close_the_doors() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
+
+
+def _hide_the_answers() -> None:
+    """Leave of labkit.grading nothing to import but a `check` that does nothing, and of this program nothing at all.
+
+    References and known mistakes are no longer an import away; one who searches the interpreter still finds them.
+    """
+    for name in [name for name in sys.modules if name.split(".")[:2] == ["labkit", "grading"]]:
+        del sys.modules[name]
+    stand_in = ModuleType("labkit.grading", "At grading, `check` does nothing: the grade comes later.")
+    stand_in.__dict__["check"] = _no_check
+    sys.modules["labkit.grading"] = labkit.__dict__["grading"] = stand_in
+    sys.modules["__main__"] = ModuleType("__main__")
+
+
+def _no_check(*_: object) -> None:
+    return None
 
 
 def _limit_memory(allowance: int) -> None:

@@ -57,6 +57,7 @@ class Exercise:
     minutes     how long it takes someone who followed the lesson
     ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
     provides    names that exist at grading even if the notebook's own imports are gone
+    withheld    functions of labkit that are the answer, and so may not be called by one
     """
 
     id: str
@@ -70,6 +71,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...]
     ulps: int = 0
     provides: Mapping[str, Any] = field(default_factory=dict)
+    withheld: tuple[Callable[..., object], ...] = ()
 
     @property
     def points(self) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from labkit.grading.answer import ask
 from labkit.grading.compare import difference, show
@@ -26,17 +26,17 @@ VISIBLE_SEED = 0
 def check(exercise_id: str, function: object) -> Grade:
     """Return the grade of `function` on the visible checks of an exercise; a notebook shows it as a table.
 
-    >>> from labkit.amp import advance
-    >>> grade = check("scaling.advance", advance)
-    >>> all(verdict.passed for verdict in grade.verdicts), grade.complete
-    (True, False)
+    >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
+    >>> grade.points, grade.mistake.name
+    (0, "writes FP16's")
 
     Raises:
         ValueError: there is no exercise of this name.
     """
     exercise = find_exercise(exercise_id)
     checks = checks_of(exercise, complete=False)
-    return judge(exercise, checks, VISIBLE_SEED, answers_of(exercise, checks, VISIBLE_SEED, function))
+    answers = answers_of(exercise, checks, VISIBLE_SEED, function, exercise.withheld)
+    return judge(exercise, checks, VISIBLE_SEED, answers)
 
 
 def find_exercise(exercise_id: str) -> Exercise:
@@ -63,9 +63,16 @@ def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(exercise: Exercise, checks: Iterable[Check], seed: int, function: object) -> list[list[Json]]:
-    """Return what `function` says to every case of every check."""
-    return [[ask(function, exercise.call, case) for case in cases_of(exercise, check, seed)] for check in checks]
+def answers_of(
+    exercise: Exercise,
+    checks: Iterable[Check],
+    seed: int,
+    function: object,
+    withheld: Sequence[Callable[..., object]] = (),
+) -> list[list[Json]]:
+    """Return what `function` says to every case of every check; `withheld` is what it may not call."""
+    groups = [cases_of(exercise, check, seed) for check in checks]
+    return [[ask(function, exercise.call, case, withheld) for case in cases] for cases in groups]
 
 
 def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: list[list[Json]], note: str = "") -> Grade:

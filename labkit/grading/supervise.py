@@ -7,9 +7,12 @@ goes on with the next.
 What this defends: the marks of the others and the run as a whole, against code that loops, eats memory, exits, prints
 without end, replaces parts of torch or labkit in its own process, or writes nonsense where answers are expected. An
 answer is only ever an answer: the expected ones are not computed in that process, and nothing it writes can award a
-point. What it does not: this is no sandbox. The code runs as the user who grades, and can read and write what that
-user can. It can also ask labkit for the reference, which is course material. Grade strangers' code in a container or
-a virtual machine, without network, and read the code of those whose marks matter.
+point.
+
+What it does not: this is no sandbox. The code runs as the user who grades: it can read and write that user's files, use
+the network, and leave processes behind that start others faster than they are killed. References cannot be imported
+from there, but they are course material, and whoever searches the memory or the disk finds them. Grade strangers' code
+in a container or a virtual machine, without network, and read the code of those whose marks matter.
 """
 
 from __future__ import annotations

@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 import torch
 
+import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.grading import EXERCISES, check, judge
+from labkit.grading.answer import ask
 from labkit.grading.judge import VISIBLE_SEED, answers_of, checks_of
 
 ADVANCE = EXERCISES["scaling.advance"]
+
+
+def solved(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    if found_inf:
+        return ScalerState(state.scale * config.backoff_factor)
+    if state.growth_tracker + 1 >= config.growth_interval:
+        return ScalerState(state.scale * config.growth_factor)
+    return ScalerState(state.scale, state.growth_tracker + 1)
 
 
 def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -24,7 +34,7 @@ def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) ->
 
 
 def test_a_right_answer_is_told_what_is_still_to_come() -> None:
-    said = str(check("scaling.advance", advance))
+    said = str(check("scaling.advance", solved))
     assert said.count("✓ pass") == 3
     assert "3 of 3 visible checks pass: 5 of 8 points so far; more run at grading, for the other 3." in said
     assert "all" not in said.lower().split()
@@ -78,6 +88,10 @@ def exits(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerSt
     raise SystemExit(3)
 
 
+def unsupported(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    return torch.nn.Module()(state)  # type: ignore[no-any-return]
+
+
 class RudeError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no comment")
@@ -101,6 +115,7 @@ def divides(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scaler
         (lambda state, found_inf, config: print, "got a function (are its parentheses missing?)"),
         (lambda state, found_inf, config: (yield state), "a generator (`return` gives a value, `yield` does not)"),
         (exits, "it stopped with sys.exit(3)"),
+        (unsupported, "it stopped with NotImplementedError"),
         (rude, "it stopped with RudeError"),
         (divides, "ZeroDivisionError"),
         (divides, ": return ScalerState(state.scale / state.growth_tracker, 0)"),
@@ -112,6 +127,21 @@ def test_what_goes_wrong_is_answered_not_raised(answer: object, says: str) -> No
     assert says in str(grade)
 
 
+def borrowed(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    return advance(state, found_inf, config)
+
+
+def borrowed_from_afar(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    return labkit.amp.advance(state, found_inf, config)
+
+
+@pytest.mark.parametrize("answer", [advance, borrowed, borrowed_from_afar])
+def test_calling_what_the_exercise_asks_for_is_no_answer(answer: object) -> None:
+    grade = check("scaling.advance", answer)
+    assert grade.points == 0
+    assert "which is what you are asked for: write it yourself" in str(grade)
+
+
 def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -120,7 +150,14 @@ def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
         check("scaling.advance", interrupted)
 
 
-def test_a_function_that_writes_into_its_arguments_spoils_only_copies() -> None:
+def test_a_function_is_called_on_copies() -> None:
+    gradients = [torch.ones(2)]
+    ask(lambda grads: grads.pop().zero_(), "f(grads)", (gradients,))
+    assert len(gradients) == 1
+    assert torch.equal(gradients[0], torch.ones(2))
+
+
+def test_a_function_that_writes_into_its_arguments_loses_nothing_by_it() -> None:
     def careless(scaled_grads: list[torch.Tensor], scale: float, max_norm: float) -> list[torch.Tensor] | None:
         answer = EXERCISES["scaling.clip"].reference([gradient.clone() for gradient in scaled_grads], scale, max_norm)
         for gradient in scaled_grads:
@@ -157,7 +194,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
-@pytest.mark.parametrize("answer", [advance, grown_too_late, not_written])
+@pytest.mark.parametrize("answer", [solved, grown_too_late, not_written])
 def test_the_table_says_in_words_what_it_says_in_colour(answer: object) -> None:
     grade = check("scaling.advance", answer)
     page = Reader(grade._repr_html_())

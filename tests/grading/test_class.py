@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from labkit.grading import EXERCISES
 from labkit.grading.cli import Row, add_arguments, grade, run, write
 from labkit.grading.submission import find
 from labkit.grading.supervise import Limits
@@ -74,13 +73,9 @@ def instead(body: str) -> str:
     return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
-def mistaken(lesson: str, number: int) -> list[dict[str, Any]]:
-    """Return a notebook whose every answer is the known mistake of this number."""
-    cells = [code("from labkit.grading import EXERCISES")]
-    for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == lesson):
-        answer = f"{exercise.entry} = EXERCISES['{exercise.id}'].mistakes[{number}].answer"
-        cells.append(code(answer) | {"metadata": {"tags": [exercise.tag]}})
-    return cells
+def hand_in(folder: Path, student: str, cells: list[dict[str, Any]]) -> None:
+    content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
+    (folder / f"{student}.ipynb").write_text(json.dumps(content), encoding="utf-8")
 
 
 ALWAYS_EQUAL = """
@@ -92,11 +87,11 @@ def my_advance(state, found_inf, config):
 """
 # What someone does who would rather break the grader than learn: replace its parts, then write a verdict of their own.
 FORGED = """
-import json, os
-import labkit.grading.judge, labkit.grading.answer, labkit.grading.compare, torch
-labkit.grading.compare.difference = labkit.grading.judge.difference = lambda *a, **k: None
-labkit.grading.answer.ask = lambda *a, **k: ["bool", True]
-torch.equal = lambda *a: True
+import gc, json, os, torch
+for thing in gc.get_objects():
+    if type(thing) is dict and "difference" in thing and "judge" in thing:
+        thing["difference"] = lambda *a, **k: None
+torch.equal = torch.Tensor.__eq__ = lambda *a: True
 for channel in range(3, 20):
     try:
         os.write(channel, json.dumps({"exercise": "scaling.advance", "note": "", "points": 8}).encode() + b"\\n")
@@ -125,7 +120,6 @@ CLASS: dict[str, list[dict[str, Any]]] = {
     "empty": [],
     "deleted": [cell for cell in solved() if "advance" not in str(cell["metadata"])],
     "doubled": [*solved(), code(starter("advance"), "advance")],
-    "doubled_the_same": [*solved(), code(ADVANCE, "advance")],
     "renamed": solved(advance=ADVANCE.replace("my_advance", "advance_of_mine")),
     "syntax": solved(advance="def my_advance(state, found_inf, config)\n    return state"),
     "loops": solved(advance=instead("while True: pass")),
@@ -138,10 +132,12 @@ CLASS: dict[str, list[dict[str, Any]]] = {
     "prints": solved(advance=GARBAGE),
     "equal": solved(advance=ALWAYS_EQUAL),
     "forges": solved(advance=FORGED),
-    "raises": solved(advance=instead("return state.momentum")),
-    "forgets_return": solved(advance=instead("ScalerState(state.scale, 0)")),
-    "wrong_arguments": solved(advance="def my_advance(state):\n    return state"),
-    "huge": solved(advance=instead("return torch.zeros(1).expand(10**12)")),
+    "borrows_inside": solved(
+        advance="import labkit.amp\n" + instead("return labkit.amp.advance(state, found_inf, config)")
+    ),
+    "looks_it_up": solved(
+        advance="from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference"
+    ),
     "helpers": HELPERS,
 }
 
@@ -151,8 +147,7 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Row
     """Grade the whole class, once."""
     folder = tmp_path_factory.mktemp("submissions")
     for student, cells in CLASS.items():
-        content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
-        (folder / f"{student}.ipynb").write_text(json.dumps(content), encoding="utf-8")
+        hand_in(folder, student, cells)
     (folder / "not_json.ipynb").write_text("I could not export it, sorry", encoding="utf-8")
     (folder / "not_a_notebook.ipynb").write_text("[1, 2, 3]", encoding="utf-8")
     (folder / "only_a_pdf").mkdir()
@@ -212,10 +207,8 @@ def test_what_is_no_notebook_earns_nothing_and_says_why(
         ("dies", "the code ended its process, with exit code 0"),
         ("killed", "the code ended its process: SIGSEGV"),
         ("equal", "expected a ScalerState, got an object of the class Yes"),
-        ("raises", "AttributeError: 'ScalerState' object has no attribute 'momentum' line 2: return state.momentum"),
-        ("forgets_return", "did you forget `return`?"),
-        ("wrong_arguments", "it is called as my_advance(state, found_inf, config), but yours takes (state)"),
-        ("huge", "more than 1048576 elements"),
+        ("borrows_inside", "it calls labkit.amp.scaler.advance, which is what you are asked for"),
+        ("looks_it_up", "its cell stopped with ImportError: cannot import name 'EXERCISES'"),
     ],
 )
 def test_a_broken_answer_loses_its_own_points_only(marks: dict[tuple[str, str], Row], student: str, says: str) -> None:
@@ -223,7 +216,7 @@ def test_a_broken_answer_loses_its_own_points_only(marks: dict[tuple[str, str], 
     assert says in marks[student, "advance"].reason
 
 
-@pytest.mark.parametrize("student", ["doubled_the_same", "exits_outside", "prints"])
+@pytest.mark.parametrize("student", ["exits_outside", "prints"])
 def test_what_does_no_harm_costs_nothing(marks: dict[tuple[str, str], Row], student: str) -> None:
     assert points(marks, student) == FULL
 
@@ -237,19 +230,57 @@ def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: dict[
     assert points(marks, "helpers") == {**NONE, "advance": FULL["advance"]}
 
 
+# One slip of the pen each, and the name it is known by.
+SLIPS = [
+    ("static_step", ".float() / scale", ".float()", "forgets to unscale"),
+    ("static_step", ".float() / scale", ".float() * scale", "multiplies by the scale again"),
+    ("static_step", "torch.isfinite(gradient).all()", "True", "never skips"),
+    ("static_step", "torch.isfinite(gradient).all()", "not gradient.isnan().any()", "skips on NaN only"),
+    ("static_step", "weight - lr", "weight + lr", "climbs"),
+    (
+        "advance",
+        "config.backoff_factor, 0",
+        "config.backoff_factor, state.growth_tracker",
+        "keeps the count at overflow",
+    ),
+    ("advance", "state.growth_tracker + 1 ==", "state.growth_tracker ==", "grows one step late"),
+    ("advance", "state.growth_tracker + 1 ==", "state.growth_tracker + 2 >=", "grows one step early"),
+    ("advance", "config.growth_factor, 0", "config.growth_factor, state.growth_tracker + 1", "forgets to start again"),
+    ("advance", "* config.backoff_factor", "/ config.backoff_factor", "divides by the backoff factor"),
+    ("clip", ".float() / scale", ".float()", "forgets to unscale"),
+    (
+        "clip",
+        "torch.sqrt(sum((grad ** 2).sum() for grad in grads))",
+        "sum((grad ** 2).sum() for grad in grads)",
+        "square root",
+    ),
+    (
+        "clip",
+        "torch.sqrt(sum((grad ** 2).sum() for grad in grads))",
+        "sum(grad.norm() for grad in grads)",
+        "adds the norms",
+    ),
+    (
+        "clip",
+        "min(1.0, max_norm / (float(norm) + 1e-6))",
+        "(max_norm / (float(norm) + 1e-6))",
+        "lengthens short gradients",
+    ),
+    ("clip", "max_norm / (float", "max_norm * scale / (float", "scales max_norm as well"),
+]
+
+
 def test_known_mistakes_lose_points_and_are_called_by_name(tmp_path: Path) -> None:
-    """Five of each exercise take the long way here; all of them are in test_exercises."""
+    """Five of each exercise go the long way here; all of them are met in test_exercises."""
     for number in range(5):
-        (tmp_path / f"{number:02}").mkdir()
-        for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
-            content = json.dumps({"cells": mistaken(lesson, number)})
-            (tmp_path / f"{number:02}" / f"{lesson}.ipynb").write_text(content, encoding="utf-8")
-    rows = grade(find([tmp_path]), seed=11, limits=Limits())
-    assert len(rows) == 5 * len(EXERCISES)
-    for row in rows:
-        mistake = EXERCISES[row.exercise].mistakes[int(row.student)]
+        slips = {name: SOLUTIONS[name].replace(right, wrong) for name, right, wrong, _ in SLIPS[number::5]}
+        hand_in(tmp_path, f"{number}", solved(**slips))
+    rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), seed=11, limits=Limits())}
+    for number, (name, _, _, called) in enumerate(SLIPS):
+        row = rows[f"{number % 5}", f"scaling.{name}"]
         assert row.points < row.out_of
-        assert f"known mistake: {mistake.name}" in row.reason
+        assert "known mistake: " in row.reason
+        assert called in row.reason
 
 
 def command(*words: str | Path) -> argparse.Namespace:

@@ -50,6 +50,10 @@ def test_a_cell_is_found_by_its_tag_or_by_its_id() -> None:
     assert program_of([Cell("exercise-scaling-advance", (), "x = 1")], ADVANCE) == ["x = 1"]
 
 
+def test_a_cell_copied_without_a_change_leaves_no_doubt() -> None:
+    assert program_of([own("x = 1"), own("x = 1")], ADVANCE) == ["x = 1"]
+
+
 def test_only_what_the_cell_names_comes_along() -> None:
     cells = [
         other("import torch\nimport math as m\nfrom labkit.widgets import live"),

@@ -237,4 +237,5 @@ EXERCISE = Exercise(
         ),
     ),
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
+    withheld=(advance,),
 )
