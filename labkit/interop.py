@@ -72,19 +72,22 @@ def round_tensor(
 ) -> torch.Tensor:
     """Round a tensor's values to a format; a new tensor of the same shape, dtype and device. See `formats.round_to`.
 
-    No gradient flows through: a rounding has none that is of use.
-
     Raises:
         TypeError: the tensor is not float16, bfloat16, float32 or float64.
-        ValueError: as `formats.round_to`.
+        ValueError: as `formats.round_to`; or a gradient is asked for: that of a staircase is zero or infinite.
 
     >>> round_tensor(torch.tensor([0.1, 65520.0]), FP16)
     tensor([0.1000,    inf])
     """
     if tensor.dtype not in (*_CARRIERS, torch.float16, torch.bfloat16):
         raise TypeError(f"round_tensor takes float16, bfloat16, float32 or float64; it was given {tensor.dtype}.")
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            "rounding has no gradient, and this tensor asks for one. Round tensor.detach(), or under torch.no_grad(), "
+            "or inside a torch.autograd.Function that says what its gradient shall be."
+        )
     target = common_format(format_of(tensor.dtype), format)
-    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.detach().float()  # exact: FP32 holds both
+    values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()  # exact: FP32 holds both
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
     plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY and random_bits is None

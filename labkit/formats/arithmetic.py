@@ -154,7 +154,7 @@ def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Round
     >>> float(sum_sequential(np.ones(2100), FP16).value)  # 2048 + 1 is half-way between 2048 and 2050
     2048.0
     """
-    (terms,) = _operands(format, values)
+    terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
     for i in range(1, terms.shape[-1]):
         additions.append(_add(total, terms[..., i], format, rounding))
@@ -170,7 +170,7 @@ def sum_pairwise(values: ArrayLike, format: Format, rounding: Rounding = Roundin
     >>> float(sum_pairwise(np.ones(2100), FP16).value)
     2100.0
     """
-    (terms,) = _operands(format, values)
+    terms = _terms(format, values)
     additions, totals = [], []
     while terms.shape[-1] > 1:
         even = terms.shape[-1] // 2 * 2
@@ -189,7 +189,7 @@ def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Roun
     >>> float(sum_compensated(np.ones(2100), FP16).value)
     2100.0
     """
-    (terms,) = _operands(format, values)
+    terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []
     plus: Callable[[NDArray[np.float64], NDArray[np.float64]], Calculation]
     plus = partial(_add, format=format, rounding=rounding)
@@ -210,6 +210,13 @@ def _operands(format: Format, *given: ArrayLike) -> tuple[NDArray[np.float64], .
     for values in exact:
         check_exact(values, format)
     return tuple(exact)
+
+
+def _terms(format: Format, values: ArrayLike) -> NDArray[np.float64]:
+    (terms,) = _operands(format, values)
+    if terms.ndim == 0:
+        raise ValueError("a sum runs along an axis of its array; it was given a single number. Put it in a list.")
+    return terms
 
 
 def _window(widest: int, rounding: Rounding) -> int:

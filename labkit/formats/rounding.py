@@ -192,10 +192,9 @@ def as_floats(values: ArrayLike) -> FloatArray:
     if given.dtype in _NUMPY_FORMATS:
         return given
     if given.dtype.kind in "iu":
-        floats = given.astype(np.float64)
-        if (np.abs(floats) > 2.0**53).any():
+        if ((given > 2**53) | (given < -(2**53))).any():
             raise ValueError("whole numbers beyond 2^53 are not all float64 values; convert by .astype(float) first")
-        return floats
+        return given.astype(np.float64)
     advice = "parse(text, format) reads text." if given.dtype.kind in "US" else "Convert with .astype(np.float64)."
     raise TypeError(f"rounding takes float16, float32, float64 or whole numbers; it was given {given.dtype}. {advice}")
 

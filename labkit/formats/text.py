@@ -27,10 +27,10 @@ LARGEST_EXPONENT = 5000  # beyond it every format has long overflowed, and readi
 
 _NUMBER = r"(?P<number>\d+\.?\d*|\.\d+)"
 _PATTERNS = {
-    kind: re.compile(pattern)
+    kind: re.compile(pattern, re.ASCII)
     for kind, pattern in {
-        "code": r"0[xb][0-9a-f]+",
-        "hex-float": r"0x(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)p(?P<power>[+-]?\d+)",
+        "code": r"0x[0-9a-f]+|0b[01]+",
+        "hex-float": r"0x(?=\.?[0-9a-f])(?P<whole>[0-9a-f]*)\.?(?P<part>[0-9a-f]*)p(?P<power>[+-]?\d+)",
         "decimal": _NUMBER + r"(e(?P<exponent>[+-]?\d+))?",
         "power of two": rf"({_NUMBER}\s*[*x·]\s*)?2(\^|\*\*)\(?(?P<power>[+-]?\d+)\)?",
         "fraction": r"(?P<numerator>\d+)\s*/\s*(?P<denominator>\d+)",

@@ -1,0 +1,83 @@
+"""Oracles for number formats: the same rows, as gfloat, ml_dtypes and numpy know them."""
+
+import gfloat
+import ml_dtypes
+import numpy as np
+import pytest
+
+from labkit.formats import BF16, E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, FP16, FP32, FP64, Rounding, Specials
+
+DTYPES = {
+    FP64: np.float64,
+    FP32: np.float32,
+    FP16: np.float16,
+    BF16: ml_dtypes.bfloat16,
+    E5M2: ml_dtypes.float8_e5m2,
+    E4M3: ml_dtypes.float8_e4m3fn,
+    E3M2: ml_dtypes.float6_e3m2fn,
+    E2M3: ml_dtypes.float6_e2m3fn,
+    E2M1: ml_dtypes.float4_e2m1fn,
+    E8M0: ml_dtypes.float8_e8m0fnu,
+}
+GFLOAT_MODES = {
+    Rounding.NEAREST_EVEN: gfloat.RoundMode.TiesToEven,
+    Rounding.NEAREST_AWAY: gfloat.RoundMode.TiesToAway,
+    Rounding.TOWARD_ZERO: gfloat.RoundMode.TowardZero,
+    Rounding.TOWARD_POSITIVE: gfloat.RoundMode.TowardPositive,
+    Rounding.TOWARD_NEGATIVE: gfloat.RoundMode.TowardNegative,
+}
+
+
+def _gfloat_row(format):
+    nans = {Specials.IEEE: 2**format.significand_bits - 1, Specials.FN: 1, Specials.NONE: 0}[format.specials]
+    return gfloat.FormatInfo(
+        name=format.name,
+        k=format.bits,
+        precision=format.significand_bits + 1,
+        bias=2 ** (format.exponent_bits - 1) - 1,
+        is_signed=format.signed,
+        domain=gfloat.Domain.Extended if format.specials is Specials.IEEE else gfloat.Domain.Finite,
+        has_nz=format.signed,
+        num_high_nans=nans,
+        has_subnormals=format.has_zero,
+        is_twos_complement=False,
+    )
+
+
+@pytest.fixture
+def gfloat_row():
+    """Format -> gfloat's FormatInfo, built from the row's four numbers alone."""
+    return _gfloat_row
+
+
+@pytest.fixture
+def gfloat_round():
+    """(values, format, rounding, saturate) -> gfloat's rounding of them, in float64."""
+
+    def rounder(values, format, rounding=Rounding.NEAREST_EVEN, saturate=False):
+        row, wide = _gfloat_row(format), np.asarray(values, np.float64)
+        with np.errstate(over="ignore"):
+            return gfloat.round_ndarray(row, wide, GFLOAT_MODES[rounding], sat=saturate)
+
+    return rounder
+
+
+@pytest.fixture
+def dtype_of():
+    """Format -> the numpy or ml_dtypes type that stores it."""
+    return DTYPES.__getitem__
+
+
+@pytest.fixture
+def assert_same_bits():
+    """Assert that two float arrays agree bit for bit; every NaN counts as the same one."""
+
+    def check(got, wanted, given=None):
+        assert got.shape == wanted.shape
+        assert got.dtype == wanted.dtype
+        differ = (got.view(f"u{got.itemsize}") != wanted.view(f"u{got.itemsize}")) & ~(np.isnan(got) & np.isnan(wanted))
+        first = np.flatnonzero(differ)[:3]
+        shown = [] if given is None else given.ravel()[first]
+        assert not len(first), f"{differ.sum()} differ: {shown} gave {got.ravel()[first]}, not {wanted.ravel()[first]}"
+
+    return check

@@ -1,0 +1,287 @@
+"""Arithmetic, against exact fractions and against the machine's own."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from labkit.formats import (
+    BF16,
+    E2M1,
+    E4M3,
+    E5M2,
+    FP16,
+    FP32,
+    FP64,
+    Align,
+    Format,
+    Normalise,
+    Overflow,
+    Rounding,
+    add,
+    decode,
+    fused_multiply_add,
+    multiply,
+    round_to,
+    sum_compensated,
+    sum_pairwise,
+    sum_sequential,
+)
+
+MINE = Format("mine", exponent_bits=4, significand_bits=7)
+DETERMINISTIC = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+
+
+def name(row):
+    return row.name
+
+
+def random_values(format, count, seed):
+    """Uniform over codes: all exponents, infinities and NaNs."""
+    return decode(np.random.default_rng(seed).integers(format.codes, size=count, dtype=np.uint64), format)
+
+
+def close_pairs(format, count, seed):
+    """Pairs of nearly opposite numbers, where subtraction cancels, and of numbers a few binades apart."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(format.max_code, size=count)
+    near = np.clip(codes + rng.integers(-20, 20, size=count), 0, format.max_code)
+    far = np.clip(codes - (rng.integers(0, 16, size=count) << format.significand_bits), 0, format.max_code)
+    a, b, c = (decode(part, format) for part in (codes, near, far))
+    return np.concatenate([a, a]), np.concatenate([-b, c])
+
+
+def round_fraction_plainly(exact, format, rounding=Rounding.NEAREST_EVEN):
+    """The definition, in Python fractions: nothing here is shared with the lab."""
+    if exact == 0:
+        return 0.0
+    bias = 2 ** (format.exponent_bits - 1) - 1
+    exponent = abs(exact.numerator).bit_length() - exact.denominator.bit_length()
+    exponent -= Fraction(2) ** exponent > abs(exact)  # now 2^exponent <= |exact| < 2^(exponent + 1)
+    spacing = Fraction(2) ** (max(exponent, 1 - bias) - format.significand_bits)
+    down = exact // spacing
+    whole = {
+        Rounding.NEAREST_EVEN: round(exact / spacing),  # Python rounds halves to even
+        Rounding.TOWARD_NEGATIVE: down,
+        Rounding.TOWARD_POSITIVE: down + (exact != down * spacing),
+    }[rounding]
+    rounded = whole * spacing
+    largest = (2 - Fraction(2) ** -format.significand_bits) * Fraction(2) ** bias
+    if rounded > largest:
+        return float(largest) if rounding is Rounding.TOWARD_NEGATIVE else np.inf
+    if rounded < -largest:
+        return -float(largest) if rounding is Rounding.TOWARD_POSITIVE else -np.inf
+    return float(rounded)
+
+
+# --- the steps -----------------------------------------------------------------------------------------------------
+
+
+def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
+    small = round_to(0.0001, FP16)
+    sum = add(1.0, small, FP16)
+    align, plus, cut, decision = sum.steps
+    assert align.a.significand == 0b10000000000  # 1.0 = 1024 * 2^-10
+    assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)  # 0.0001 = 1678 * 2^-24
+    assert align.shift == 14
+    assert align.aligned_a.significand == 0b10000000000_000  # three places more: guard, round, sticky
+    assert (align.aligned_b.significand, align.lost) == (0b1, True)  # all of it fell off, and stuck
+    assert plus.total.significand == 0b10000000000_001
+    assert (cut.guard, cut.round, cut.sticky) == (False, False, True)
+    assert not decision.up
+    assert sum.value == 1.0
+
+
+def test_a_carry_through_all_ones():
+    almost_two = 2 - 2.0**-10
+    decision = add(almost_two, 2.0**-11, FP16).steps[-1]  # a tie; the even neighbour is 2
+    assert (decision.up, decision.carried) == (True, True)
+    assert add(almost_two, 2.0**-11, FP16).value == 2.0
+
+
+def test_a_product_is_twice_as_wide_before_it_is_cut():
+    x = 1 + 2.0**-10
+    product, cut, decision = multiply(x, x, FP16).steps
+    assert product.product.significand == 1025**2
+    assert (cut.kept.significand, cut.dropped, cut.rest) == (1026, 10, 1)
+    assert (cut.guard, cut.sticky, decision.up) == (False, True, False)
+
+
+def test_the_steps_add_up_for_random_pairs():
+    a, b = (np.nan_to_num(random_values(FP16, 2000, seed), posinf=1, neginf=1) for seed in (1, 2))
+    sum = add(a, b, FP16)
+    align, plus, cut, _ = sum.steps
+    assert isinstance(align, Align)
+    assert isinstance(cut, Normalise)
+    exact = ~align.lost
+    total = np.where(plus.total.negative, -1.0, 1.0) * np.ldexp(plus.total.significand.astype(float), plus.total.exponent)
+    assert np.array_equal(total[exact], (a + b)[exact])  # the sum of two FP16 numbers is exact in float64
+    cut_off = cut.dropped >= 0
+    put_together = (cut.kept.significand << np.maximum(cut.dropped, 0)) + cut.rest
+    assert np.array_equal(put_together[cut_off], plus.total.significand[cut_off])
+    assert (np.abs(cut.kept.significand) < 2**FP16.precision).all()
+
+
+# --- exactness -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounding", DETERMINISTIC, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("format", [E4M3, E5M2], ids=name)
+def test_all_pairs_of_eight_bit_numbers(format, rounding, gfloat_round, assert_same_bits):
+    values = decode(np.arange(256), format)
+    a, b = (side.ravel() for side in np.meshgrid(values, values))
+    with np.errstate(invalid="ignore"):
+        exact_sum, exact_product = a + b, a * b  # exact: 34 and 32 bits at most
+    zero = (exact_sum == 0) & (np.signbit(a) != np.signbit(b)) & (rounding is Rounding.TOWARD_NEGATIVE)
+    exact_sum = np.where(zero, -0.0, exact_sum)  # the machine adds in its own mode, nearest-even
+    assert_same_bits(add(a, b, format, rounding).value, gfloat_round(exact_sum, format, rounding), a)
+    assert_same_bits(multiply(a, b, format, rounding).value, gfloat_round(exact_product, format, rounding), a)
+
+
+def fp16_pairs_agree_with_numpy(count, seed, assert_same_bits):
+    a, b = random_values(FP16, count, seed), random_values(FP16, count, seed + 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # sums (41 bits) and products (22) are exact in float64
+        sums, products = ((exact.astype(np.float16)).astype(np.float64) for exact in (a + b, a * b))
+    assert_same_bits(add(a, b, FP16).value, sums, a)
+    assert_same_bits(multiply(a, b, FP16).value, products, a)
+
+
+def test_random_fp16_pairs(assert_same_bits):
+    fp16_pairs_agree_with_numpy(1_000_000, 16, assert_same_bits)
+
+
+@pytest.mark.slow
+def test_ten_million_random_fp16_pairs(assert_same_bits):
+    for seed in range(100, 120, 2):
+        fp16_pairs_agree_with_numpy(1_000_000, seed, assert_same_bits)
+
+
+@pytest.mark.parametrize(("format", "native"), [(FP32, np.float32), (FP64, np.float64)], ids=["FP32", "FP64"])
+def test_wide_formats_agree_with_the_machine(format, native, assert_same_bits):
+    count = 100_000 if format is FP32 else 5_000  # products of FP64 need Python's integers
+    near, far = close_pairs(format, count, 5)
+    a = np.concatenate([random_values(format, count, 3), near]).astype(native)
+    b = np.concatenate([random_values(format, count, 4), far]).astype(native)
+    with np.errstate(all="ignore"):
+        sums, products = (a + b).astype(np.float64), (a * b).astype(np.float64)
+    assert_same_bits(add(a, b, format).value, sums, a)
+    assert_same_bits(multiply(a, b, format).value, products, a)
+
+
+@pytest.mark.parametrize("rounding", [Rounding.NEAREST_EVEN, Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE])
+@pytest.mark.parametrize("format", [FP16, BF16, FP32, FP64, MINE], ids=name)
+def test_fused_multiply_add_against_fractions(format, rounding):
+    a, b, c = (random_values(format, 1500, seed) for seed in (5, 6, 7))
+    with np.errstate(over="ignore"):
+        c[::2] = round_to(-a[::2] * b[::2] * (1 + 2.0**-9), format)  # cancellation
+    known = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    a, b, c = a[known], b[known], c[known]
+    fused = fused_multiply_add(a, b, c, format, rounding).value
+    for i in range(len(a)):
+        exact = Fraction(a[i]) * Fraction(b[i]) + Fraction(c[i])
+        assert fused[i] == round_fraction_plainly(exact, format, rounding), (a[i], b[i], c[i])
+
+
+@pytest.mark.parametrize("rounding", [Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE])
+@pytest.mark.parametrize("format", [FP32, FP64], ids=name)
+def test_directed_sums_of_wide_formats_against_fractions(format, rounding):
+    a, b = close_pairs(format, 1000, 8)
+    sums = add(a, b, format, rounding).value
+    for i in range(len(a)):
+        assert sums[i] == round_fraction_plainly(Fraction(a[i]) + Fraction(b[i]), format, rounding), (a[i], b[i])
+
+
+def test_stochastic_sums_have_the_exact_sum_as_their_mean():
+    draws = 200_000
+    small = float(round_to(0.0001, FP16))
+    bits = np.random.default_rng(9).integers(2**32, size=draws)
+    sums = add(np.ones(draws), small, FP16, Rounding.STOCHASTIC, random_bits=bits).value
+    share = small / 2**-10
+    assert abs((sums - 1).mean() - small) <= 4 * 2**-10 * np.sqrt(share * (1 - share) / draws)
+
+
+# --- infinities, NaN, zeros, bad input -----------------------------------------------------------------------------
+
+
+def test_special_operands_follow_the_table_of_ieee_754(assert_same_bits):
+    specials = np.array([0.0, -0.0, 1.0, -1.0, 65504.0, np.inf, -np.inf, np.nan])
+    a, b = (side.ravel() for side in np.meshgrid(specials, specials))
+    with np.errstate(all="ignore"):
+        assert_same_bits(add(a, b, FP16).value, (a + b).astype(np.float16).astype(float), a)
+        assert_same_bits(multiply(a, b, FP16).value, (a * b).astype(np.float16).astype(float), a)
+    assert np.isnan(fused_multiply_add(np.inf, 0.0, 1.0, FP16).value)
+    huge = FP64.max
+    assert fused_multiply_add(huge, huge, -np.inf, FP64).value == -np.inf  # the product is large, but finite
+
+
+def test_the_sign_of_an_exact_zero_depends_on_the_mode():
+    assert not np.signbit(add(1.0, -1.0, FP16).value)
+    assert np.signbit(add(1.0, -1.0, FP16, Rounding.TOWARD_NEGATIVE).value)
+    assert np.signbit(add(-0.0, -0.0, FP16).value)
+    assert np.signbit(multiply(-(2.0**-24), 2.0**-24, FP16).value)
+
+
+def test_results_overflow_as_rounding_does():
+    assert add(65504.0, 65504.0, FP16).value == np.inf
+    assert add(65504.0, 16.0, FP16).value == np.inf  # 65520 is where infinity begins
+    assert add(65504.0, 8.0, FP16).value == 65504
+    assert add(65504.0, 65504.0, FP16, overflow=Overflow.SATURATE).value == 65504
+    assert np.isnan(multiply(448.0, 2.0, E4M3).value)
+    assert multiply(6.0, 6.0, E2M1).value == 6
+
+
+def test_operands_must_be_values_of_the_format():
+    with pytest.raises(ValueError, match=r"0\.0001 is no FP16 value"):
+        add(1.0, 0.0001, FP16)
+    with pytest.raises(ValueError, match="random_bits"):
+        add(1.0, 1.0, FP16, Rounding.STOCHASTIC)
+
+
+def test_operands_are_broadcast_and_may_be_empty():
+    assert add(np.ones((3, 1)), np.ones(4), FP16).value.shape == (3, 4)
+    assert multiply([], [], FP16).value.shape == (0,)
+    assert add(1.0, 1.0, FP16).value.shape == ()
+    assert fused_multiply_add([], 1.0, 1.0, FP64).value.shape == (0,)
+
+
+# --- sums ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sequential_sum_is_numpys_cumulative_sum():
+    values = round_to(np.random.default_rng(10).uniform(0, 1, 500), FP16)
+    summed = sum_sequential(values, FP16)
+    assert np.array_equal(summed.totals, np.cumsum(values.astype(np.float16), dtype=np.float16)[1:].astype(float))
+    assert len(summed.additions) == 499
+
+
+def test_swallowed_updates_and_three_ways_to_add_them():
+    updates = np.concatenate([[1.0], np.full(1000, 2.0**-12)])  # each a quarter of the spacing at 1
+    exact = updates.sum()
+    assert sum_sequential(updates, FP16).value == 1.0
+    assert abs(sum_compensated(updates, FP16).value - exact) <= 2**-10
+    assert abs(sum_pairwise(updates, FP16).value - exact) <= 2 * 2**-10
+
+
+def test_pairwise_adds_neighbours_round_by_round():
+    summed = sum_pairwise([1.0, 2.0, 3.0, 4.0, 5.0], FP16)
+    assert [totals.tolist() for totals in summed.totals] == [[3, 7, 5], [10, 5], [15]]
+
+
+def test_kahan_by_the_book_in_the_machines_float32():
+    values = np.random.default_rng(12).uniform(0, 1, 300).astype(np.float32)
+    total, lost = values[0], np.float32(0)
+    for value in values[1:]:
+        corrected = value - lost
+        raised = total + corrected
+        total, lost = raised, (raised - total) - corrected
+    assert sum_compensated(values, FP32).value == float(total)
+
+
+@pytest.mark.parametrize("summation", [sum_sequential, sum_pairwise, sum_compensated])
+def test_sums_run_along_the_last_axis_and_may_be_empty(summation):
+    grid = np.arange(12.0).reshape(3, 4)
+    assert summation(grid, FP16).value.tolist() == grid.sum(-1).tolist()
+    assert summation([], FP16).value == 0
+    assert summation([2.5], FP16).value == 2.5
+    with pytest.raises(ValueError, match="a sum runs along an axis"):
+        summation(1.0, FP16)

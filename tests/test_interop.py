@@ -1,0 +1,165 @@
+"""torch tensors round as arrays do, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.formats import (
+    BF16,
+    E2M1,
+    E4M3,
+    E5M2,
+    FORMATS,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    Format,
+    Overflow,
+    Rounding,
+    decode,
+    round_to,
+    ulp,
+)
+from labkit.interop import dtype_of, format_of, round_tensor
+
+MINE = Format("mine", exponent_bits=4, significand_bits=7)
+WIDE = Format("wide", exponent_bits=8, significand_bits=20)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+def name(row):
+    return row.name
+
+
+def random_floats(count, seed=0):
+    """Uniform over FP32 codes: subnormals, infinities and NaNs included."""
+    return np.random.default_rng(seed).integers(2**32, size=count, dtype=np.uint32).view(np.float32)
+
+
+def ties(format, dtype):
+    """Values, half-way points, and the numbers of `dtype` next to each; beyond max as well; both signs."""
+    values = decode(np.random.default_rng(1).integers(format.max_code, size=20_000, dtype=np.uint64), format)
+    values = np.concatenate([values, [0, format.max, format.max + ulp(format.max, format) / 2, np.inf, np.nan]])
+    with np.errstate(over="ignore"):
+        points = np.concatenate([values, values + ulp(values, format) / 2]).astype(dtype)
+    return np.concatenate([side * np.nextafter(points, dtype(to)) for side in (1, -1) for to in (0, np.inf)] + [points, -points])
+
+
+def assert_equal_bits(tensor, wanted):
+    got = tensor.cpu().numpy()
+    assert got.dtype == wanted.dtype
+    assert got.tobytes() == wanted.tobytes()  # NaNs as well: both give the default one
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rounding", Rounding, ids=lambda mode: mode.name)
+@pytest.mark.parametrize("format", [*FORMATS.values(), MINE, WIDE], ids=name)
+def test_every_format_and_mode_equals_the_numpy_rounding(format, rounding, device):
+    for dtype in (np.float32, np.float64):
+        values = np.concatenate([ties(format, dtype), random_floats(20_000).astype(dtype)])
+        values = values if format.nan_code is not None else np.nan_to_num(values, nan=1.0)
+        stochastic = rounding is Rounding.STOCHASTIC
+        bits = np.random.default_rng(2).integers(2**32, size=values.shape) if stochastic else None
+        tensor_bits = torch.from_numpy(bits).to(device) if stochastic else None
+        for overflow in Overflow:
+            got = round_tensor(torch.from_numpy(values).to(device), format, rounding, overflow, tensor_bits)
+            assert_equal_bits(got, round_to(values, format, rounding, overflow, bits))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("format", [FP16, BF16, E5M2, E4M3, MINE], ids=name)
+def test_a_million_random_floats(format, device):
+    values = random_floats(1_000_000, seed=format.bits)
+    assert_equal_bits(round_tensor(torch.from_numpy(values).to(device), format), round_to(values, format))
+
+
+@pytest.mark.parametrize("format", [FP16, BF16], ids=name)
+def test_a_million_random_floats_as_torchs_own_cast(format):
+    values = torch.from_numpy(np.nan_to_num(random_floats(1_000_000, seed=3), nan=1.0))
+    assert torch.equal(round_tensor(values, format).view(torch.int32), values.to(dtype_of(format)).float().view(torch.int32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_tensors_keep_their_dtype(dtype):
+    values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
+    for format in (E5M2, TF32, FP32, E2M1):
+        given = values if format.nan_code is not None else values.nan_to_num(nan=1.0)
+        rounded = round_tensor(given, format)
+        assert rounded.dtype == dtype
+        wanted = round_to(given.float().numpy(), format)
+        assert np.array_equal(rounded.float().numpy(), wanted, equal_nan=True)
+
+
+def test_float64_is_rounded_once_and_float32_never_widened():
+    value = torch.tensor([1 + 2.0**-11 + 2.0**-30], dtype=torch.float64)
+    assert round_tensor(value, FP16).item() == 1 + 2**-10  # value.half() gives 1
+    assert round_tensor(torch.tensor([0.1]), FP64).item() == torch.tensor(0.1).item()
+
+
+def test_shapes_strides_and_memory():
+    grid = torch.linspace(0, 1, 20).reshape(4, 5)
+    before = grid.clone()
+    for format in (FP16, E4M3, FP32):
+        rounded = round_tensor(grid.T[::2], format)
+        assert np.array_equal(rounded.numpy(), round_to(before.numpy(), format).T[::2])
+        rounded.fill_(7)
+        assert torch.equal(grid, before)
+    assert round_tensor(torch.tensor(0.1), MINE).shape == ()
+    assert round_tensor(torch.empty(0, 3), E4M3).shape == (0, 3)
+    assert round_tensor(grid.T.expand(2, 5, 4), E5M2).shape == (2, 5, 4)
+
+
+def test_dtypes_and_formats_name_each_other():
+    for format, dtype in {FP64: torch.float64, FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}.items():
+        assert dtype_of(format) is dtype
+        assert format_of(dtype) == format
+    for format in (FP64, FP32, FP16, BF16, E5M2, E4M3):
+        info = torch.finfo(dtype_of(format))
+        assert (info.max, info.smallest_normal, info.eps) == (format.max, format.smallest_normal, format.epsilon)
+    with pytest.raises(ValueError, match=r"torch has no dtype for mine; .* round_tensor\(tensor, mine\)"):
+        dtype_of(MINE)
+    with pytest.raises(ValueError, match="torch.int64 is no format"):
+        format_of(torch.int64)
+
+
+def test_eight_bit_dtypes_hold_what_the_formats_say():
+    for format in (E5M2, E4M3):
+        codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+        values = codes.view(dtype_of(format)).double().numpy()
+        assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "format", "error", "explanation"),
+    [
+        (torch.ones(2, dtype=torch.int32), FP16, TypeError, "torch.int32"),
+        (torch.ones(2, dtype=torch.complex64), FP16, TypeError, "torch.complex64"),
+        (torch.ones(2).half(), BF16, ValueError, "BF16 has values that FP16 cannot hold"),
+        (torch.tensor([torch.nan]), E2M1, ValueError, "E2M1 has no NaN"),
+    ],
+)
+def test_what_cannot_be_rounded_is_answered(tensor, format, error, explanation):
+    with pytest.raises(error, match=explanation):
+        round_tensor(tensor, format)
+
+
+def test_random_bits_are_checked():
+    ones = torch.ones(3)
+    for rounding, bits in [
+        (Rounding.STOCHASTIC, None),
+        (Rounding.STOCHASTIC, torch.zeros(2, dtype=torch.int64)),
+        (Rounding.STOCHASTIC, torch.zeros(3)),
+        (Rounding.NEAREST_EVEN, torch.zeros(3, dtype=torch.int64)),
+    ]:
+        with pytest.raises(ValueError, match="random_bits"):
+            round_tensor(ones, FP16, rounding, random_bits=bits)
+
+
+def test_a_rounding_has_no_gradient_and_says_so():
+    weights = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"no gradient .* \.detach\(\)"):
+        round_tensor(weights, FP16)
+    assert not round_tensor(weights.detach(), FP16).requires_grad
+    with torch.no_grad():
+        assert not round_tensor(weights, FP16).requires_grad
