@@ -29,6 +29,7 @@ FATE_COLOURS = {"underflowed": "#D55E00", "subnormal": "#F0E442", "normal": "#56
 FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
 FORMAT_COLOURS = {"FP32": "#1A1A1A", "FP16": "#0072B2", "BF16": "#009E73", "E4M3": "#E69F00", "E5M2": "#E69F00"}
 AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK, QUIET = "#1f1f1f", "#595959"
 WHY_STATIC = (
     "This picture stands still, because interactive widgets do not run here. To move the scale yourself, open the "
@@ -122,7 +123,7 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
         )
     axes.set_xlim(*AXIS)
     ticks = range(AXIS[0], AXIS[1], 8)
-    axes.set_xticks(list(ticks), [f"$2^{{{e}}}$" for e in ticks], fontsize=9)
+    axes.set_xticks(list(ticks), [_raised(f"2^{e}") for e in ticks], fontsize=9)
     axes.tick_params(axis="y", labelsize=8.5, colors=QUIET)
     axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
@@ -138,5 +139,5 @@ def _wrapped(text: str, width: int) -> str:
 
 
 def _raised(text: str) -> str:
-    """Write 2^-24 with a raised exponent, as matplotlib understands it."""
-    return re.sub(r"(\d)\^(-?\d+)", r"$\1^{\2}$", text)
+    """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
+    return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)

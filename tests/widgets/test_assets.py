@@ -8,16 +8,25 @@ import pytest
 from labkit.widgets.assets import script, style
 
 STATIC = files("labkit.widgets") / "static"
-WIDGETS = sorted(file.name.removesuffix(".js") for file in STATIC.iterdir() if file.name.endswith(".js"))
-WIDGETS.remove("base")
+SCRIPTS = {file.name: file.read_text(encoding="utf-8") for file in STATIC.iterdir() if file.name.endswith(".js")}
+WIDGETS = sorted({name.split(".")[0] for name in SCRIPTS} - {"base"})
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_a_module_is_the_base_then_its_own_file(name):
+def test_a_module_is_the_base_then_its_own_files(name):
     text = script(name)
-    assert text.startswith((STATIC / "base.js").read_text(encoding="utf-8"))
-    assert text.endswith((STATIC / f"{name}.js").read_text(encoding="utf-8"))
+    belonging = [source for file, source in SCRIPTS.items() if file.split(".")[0] in ("base", name)]
+    assert text.startswith(SCRIPTS["base.js"])
+    assert text.endswith(SCRIPTS[f"{name}.js"])
+    assert [source[:60] for source in belonging if text.count(source) != 1] == []
+    assert len(text) == sum(map(len, belonging)) + len(belonging) - 1  # and nothing of another widget
     assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_no_name_is_declared_twice_in_a_module(name):
+    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(name), re.MULTILINE)
+    assert sorted({word for word in declared if declared.count(word) > 1}) == []
 
 
 @pytest.mark.parametrize("name", WIDGETS)
@@ -27,8 +36,8 @@ def test_nothing_is_loaded_from_elsewhere(name):
 
 
 def test_the_base_lists_every_function_it_offers():
-    base = (STATIC / "base.js").read_text(encoding="utf-8")
-    contents = base.split("\n\n")[0]
+    base = "".join(source for file, source in SCRIPTS.items() if file.startswith("base."))
+    contents = SCRIPTS["base.js"].split("\n\n")[0]
     offered = re.findall(r"^function (\w+)\(", base, re.MULTILINE)
     assert len(offered) > 15
     assert [name for name in offered if not re.search(rf"\b{name}\(", contents)] == []

@@ -73,7 +73,7 @@ def test_one_layer_alone(snap):
 def test_it_says_why_it_stands_still(snap):
     said = words(static_underflow(snap))
     assert WHY_STATIC in said
-    assert "$2^{0}$ (no scaling)" in said
+    assert "At scale 2⁰ (no scaling)" in said
 
 
 def test_a_figure_leaves_pyplot_alone(snap):

@@ -1,0 +1,118 @@
+// Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills that need no colour.
+
+function figure({ scope: owner, label, height, draw }) {
+  const canvas = h("canvas", { role: "img", "aria-label": label });
+  const element = h("div", { class: "lk-figure" }, canvas);
+  const context = canvas.getContext("2d");
+  let frame = 0;
+  const self = {
+    element,
+    canvas,
+    width: 0,
+    height: 0,
+    drawTimes: [],
+    redraw() {
+      frame ||= requestAnimationFrame(self.drawNow);
+    },
+    drawNow() {
+      cancelAnimationFrame(frame);
+      frame = 0;
+      if (!self.width) return;
+      const start = performance.now();
+      const ratio = window.devicePixelRatio || 1;
+      const [w, ht] = [Math.round(self.width * ratio), Math.round(self.height * ratio)];
+      if (canvas.width !== w || canvas.height !== ht) [canvas.width, canvas.height] = [w, ht];
+      context.setTransform(ratio, 0, 0, ratio, 0, 0);
+      context.clearRect(0, 0, self.width, self.height);
+      draw(context, self.width, self.height);
+      self.drawTimes.push(performance.now() - start);
+      if (self.drawTimes.length > 1000) self.drawTimes.shift();
+    },
+  };
+  const measure = () => {
+    self.width = element.clientWidth;
+    self.height = typeof height === "function" ? height(self.width) : height;
+    element.style.height = `${self.height}px`;
+    self.drawNow();
+  };
+  const observer = new ResizeObserver(measure);
+  observer.observe(element);
+  canvas.labkitFigure = self; // so that a test can read the draw times
+  owner.add(() => {
+    observer.disconnect();
+    cancelAnimationFrame(frame);
+  });
+  return self;
+}
+
+function tip(owner) {
+  const element = h("div", { class: "lk-tip", hidden: true, "aria-hidden": "true" });
+  owner.element.append(element);
+  return {
+    element,
+    show(x, y, text) {
+      element.replaceChildren(rich(text));
+      element.hidden = false;
+      const left = Math.max(0, Math.min(x - element.offsetWidth / 2, owner.width - element.offsetWidth));
+      const top = Math.max(0, y - element.offsetHeight - 8);
+      element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
+    },
+    hide() {
+      element.hidden = true;
+    },
+  };
+}
+
+function powerLabel(context, exponent, x, y, align = "center") {
+  const font = context.font;
+  const size = parseFloat(font.match(/([\d.]+)px/)[1]);
+  const small = font.replace(/[\d.]+px/, `${(size * 0.75).toFixed(1)}px`);
+  const digits = String(exponent).replace("-", "\u2212");
+  const base = context.measureText("2").width;
+  context.font = small;
+  const total = base + context.measureText(digits).width;
+  const left = align === "center" ? x - total / 2 : align === "right" ? x - total : x;
+  context.textAlign = "left";
+  context.fillText(digits, left + base, y - size * 0.38);
+  context.font = font;
+  context.fillText("2", left, y);
+}
+
+const patternCache = new Map();
+
+function patternImage(fate, palette) {
+  const ratio = window.devicePixelRatio || 1;
+  const key = `${fate} ${palette[fate]} ${ratio}`;
+  if (!patternCache.has(key)) {
+    const size = 8;
+    const tile = h("canvas");
+    tile.width = tile.height = size * ratio;
+    const pen = tile.getContext("2d");
+    pen.scale(ratio, ratio);
+    pen.fillStyle = palette[fate];
+    pen.fillRect(0, 0, size, size);
+    pen.strokeStyle = pen.fillStyle = fate === "underflowed" ? "rgb(255 255 255 / 55%)" : "rgb(0 0 0 / 38%)";
+    pen.lineWidth = 1.3;
+    pen.beginPath();
+    if (fate === "underflowed" || fate === "overflowed") {
+      for (const offset of [-size, 0, size]) pen.moveTo(offset, size), pen.lineTo(offset + size, 0);
+    }
+    if (fate === "overflowed") {
+      for (const offset of [-size, 0, size]) pen.moveTo(offset, 0), pen.lineTo(offset + size, size);
+    }
+    pen.stroke();
+    if (fate === "subnormal") {
+      for (const [x, y] of [[2, 2], [6, 6]]) pen.fillRect(x - 0.8, y - 0.8, 1.6, 1.6);
+    }
+    patternCache.set(key, { tile, ratio, url: tile.toDataURL() });
+  }
+  return patternCache.get(key);
+}
+
+function pattern(context, fate, palette) {
+  if (fate === "normal") return palette.normal;
+  const { tile, ratio } = patternImage(fate, palette);
+  const fill = context.createPattern(tile, "repeat");
+  fill.setTransform(new DOMMatrix().scale(1 / ratio));
+  return fill;
+}

@@ -1,0 +1,125 @@
+// Controls: native inputs, so that the keyboard and screen readers know them, with labels, large enough to hit.
+
+let controls = 0;
+
+function slider({ label, min, max, step = 1, page = 5, value, text = String, onInput, labelled = true }) {
+  const id = `lk-slider-${++controls}`;
+  const input = h("input", { type: "range", id, min, max, step, "aria-label": labelled ? null : label });
+  const output = h("output", { for: id });
+  const parts = labelled ? [h("label", { class: "lk-slider-label", for: id, text: label }), input, output] : [input];
+  const self = {
+    element: h("div", { class: "lk-slider" }, ...parts),
+    input,
+    output,
+    get value() {
+      return Number(input.value);
+    },
+    set(next) {
+      input.value = next;
+      const words = text(self.value);
+      input.setAttribute("aria-valuetext", words);
+      input.style.setProperty("--lk-filled", `${(100 * (self.value - min)) / (max - min)}%`);
+      output.replaceChildren(rich(words));
+    },
+    enable(on) {
+      input.disabled = !on;
+    },
+  };
+  const change = (next) => {
+    self.set(next);
+    onInput(self.value);
+  };
+  input.addEventListener("input", () => change(self.value));
+  input.addEventListener("keydown", (event) => {
+    const jump = { PageUp: page, PageDown: -page }[event.key];
+    if (jump === undefined) return; // the browser does arrows, Home and End
+    event.preventDefault();
+    change(Math.min(max, Math.max(min, self.value + jump)));
+  });
+  self.set(value);
+  return self;
+}
+
+function button({ label, title, kind, onPress }) {
+  const element = h("button", { type: "button", class: "lk-button", title, text: label, data: kind ? { kind } : {} });
+  element.addEventListener("click", onPress);
+  return {
+    element,
+    enable(on) {
+      element.disabled = !on;
+    },
+    setLabel(next) {
+      element.textContent = next;
+    },
+  };
+}
+
+function segmented({ label, options, value, onChange, labelled = true }) {
+  const name = `lk-segments-${++controls}`;
+  const inputs = new Map();
+  const segments = options.map((option) => {
+    const input = h("input", { type: "radio", name, value: option.value });
+    input.addEventListener("change", () => onChange(option.value));
+    inputs.set(option.value, input);
+    return h("label", { class: "lk-segment", title: option.title }, input, h("span", { text: option.label }));
+  });
+  const element = h(
+    "fieldset",
+    { class: "lk-segmented", role: "radiogroup", "aria-label": label },
+    labelled ? h("span", { "aria-hidden": "true", text: label }) : null,
+    h("span", { class: "lk-segments" }, ...segments),
+  );
+  const self = {
+    element,
+    get value() {
+      return options.find((option) => inputs.get(option.value).checked)?.value;
+    },
+    set(next) {
+      const input = inputs.get(next);
+      if (input) input.checked = true;
+    },
+    enable(on) {
+      element.disabled = !on;
+    },
+  };
+  self.set(value);
+  return self;
+}
+
+function toggle({ label, value, onChange }) {
+  const input = h("input", { type: "checkbox", role: "switch" });
+  input.addEventListener("change", () => onChange(input.checked));
+  const self = {
+    element: h("label", { class: "lk-switch" }, input, h("span", { text: label })),
+    get value() {
+      return input.checked;
+    },
+    set(next) {
+      input.checked = next;
+    },
+    enable(on) {
+      input.disabled = !on;
+    },
+  };
+  self.set(value);
+  return self;
+}
+
+function sentence() {
+  const shown = h("span", { "aria-hidden": "true" });
+  const spoken = h("span", { class: "lk-hidden", "aria-live": "polite", role: "status" });
+  const element = h("p", { class: "lk-sentence" }, shown, spoken);
+  let said;
+  let pause;
+  return {
+    element,
+    say(text) {
+      if (text === said) return;
+      said = text;
+      element.dataset.text = text;
+      shown.replaceChildren(rich(text));
+      clearTimeout(pause); // a screen reader hears where the hand stopped, not every step of the way
+      pause = setTimeout(() => (spoken.textContent = text), 400);
+    },
+  };
+}

@@ -1,0 +1,195 @@
+// Drawing of the underflow histogram: counts, shifted by the scale, before the windows of a format. No state lives here.
+
+const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the edges
+const ROOMY = 120; // a column of names this wide has room for words beside the axis
+const EDGE = 18; // room for the values at which windows begin
+const TOP = EDGE + 42; // and under it for their names
+const BOTTOM = 26; // and below it for the axis
+const MEANING = {
+  underflowed: { name: "underflow", brief: "0", meaning: "to zero" },
+  subnormal: { name: "subnormal", brief: "sub", meaning: "loses bits" },
+  normal: { name: "normal", brief: "normal", meaning: "full precision" },
+  overflowed: { name: "overflow", brief: "inf", meaning: "to inf" },
+};
+
+// --- what Python's fate(shift(histogram, k), format) says, once more --------------------------------------------------
+
+function fateOf(exponent, limits) {
+  if (exponent < limits.survives_from) return "underflowed";
+  if (exponent < limits.emin) return "subnormal";
+  return exponent <= limits.emax ? "normal" : "overflowed";
+}
+
+function fractions(row, log2Scale, limits) {
+  const sums = { underflowed: 0, subnormal: 0, normal: 0, overflowed: 0 };
+  row.counts.forEach((count, i) => (sums[fateOf(row.lo + i + log2Scale, limits)] += count));
+  if (row.total > 0) for (const fate of FATES) sums[fate] /= row.total;
+  return sums;
+}
+
+function prepared(rows) {
+  return rows.map((row) => {
+    const total = row.counts.reduce((a, b) => a + b, 0);
+    return { ...row, total, peak: Math.max(...row.counts, 1) };
+  });
+}
+
+// --- drawing ----------------------------------------------------------------------------------------------------------
+
+function plot(width, element) {
+  const style = getComputedStyle(element);
+  const left = parseFloat(style.getPropertyValue("--uf-names"));
+  const right = width - parseFloat(style.getPropertyValue("--uf-numbers"));
+  const binade = (right - left) / (AXIS.hi - AXIS.lo);
+  return { width, left, right, binade, x: (exponent) => left + (exponent - AXIS.lo) * binade };
+}
+
+function clampToAxis(exponent) {
+  return Math.min(AXIS.hi, Math.max(AXIS.lo, exponent));
+}
+
+function zones(limits) {
+  const edges = [-Infinity, limits.survives_from, limits.emin, limits.emax + 1, Infinity].map(clampToAxis);
+  return FATES.map((fate, i) => ({ fate, from: edges[i], to: edges[i + 1] })).filter((zone) => zone.to > zone.from);
+}
+
+function drawZones(pen, area, limits, palette, top, bottom) {
+  for (const { fate, from, to } of zones(limits)) {
+    pen.globalAlpha = fate === "normal" ? 0.09 : 0.14;
+    pen.fillStyle = palette[fate];
+    pen.fillRect(area.x(from), top, area.x(to) - area.x(from), bottom - top);
+  }
+  pen.globalAlpha = 1;
+  pen.strokeStyle = palette.ink2;
+  pen.lineWidth = 1;
+  pen.setLineDash([3, 3]);
+  pen.beginPath();
+  for (const { from } of zones(limits).slice(1)) {
+    const x = Math.round(area.x(from)) + 0.5;
+    pen.moveTo(x, top);
+    pen.lineTo(x, bottom);
+  }
+  pen.globalAlpha = 0.6;
+  pen.stroke();
+  pen.globalAlpha = 1;
+  pen.setLineDash([]);
+}
+
+function drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, height, gap) {
+  for (let i = 0; i < row.counts.length; i++) {
+    const exponent = row.lo + i + log2Scale;
+    if (!row.counts[i] || exponent < AXIS.lo || exponent >= AXIS.hi) continue;
+    const tall = Math.max(1, (height * row.counts[i]) / row.peak);
+    const x = area.x(exponent) + gap / 2;
+    pen.fillStyle = fills[fateOf(exponent, limits)];
+    pen.fillRect(x, bottom - tall, area.binade - gap, tall);
+    pen.strokeStyle = palette.ink;
+    pen.lineWidth = 1;
+    pen.globalAlpha = 0.3;
+    pen.strokeRect(x + 0.5, bottom - tall + 0.5, area.binade - gap - 1, tall);
+    pen.globalAlpha = 1;
+  }
+}
+
+function drawGhost(pen, area, row, palette, bottom, height) {
+  pen.beginPath();
+  pen.moveTo(area.x(Math.max(row.lo, AXIS.lo)), bottom);
+  row.counts.forEach((count, i) => {
+    if (row.lo + i < AXIS.lo || row.lo + i >= AXIS.hi) return;
+    const y = Math.round(bottom - (height * count) / row.peak) + 0.5;
+    pen.lineTo(area.x(row.lo + i), y);
+    pen.lineTo(area.x(row.lo + i + 1), y);
+  });
+  pen.lineTo(area.x(clampToAxis(row.lo + row.counts.length)), bottom);
+  pen.strokeStyle = palette.ink2;
+  pen.globalAlpha = 0.55;
+  pen.lineWidth = 1;
+  pen.stroke();
+  pen.globalAlpha = 1;
+  const highest = row.lo + row.counts.indexOf(row.peak);
+  pen.textAlign = "center";
+  pen.fillStyle = palette.ink2;
+  if (highest - AXIS.lo > 3) pen.fillText("unscaled", area.x(highest + 0.5), bottom - height - 5);
+}
+
+function niceStep(top) {
+  const rough = top / 3;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((m) => m * unit).find((step) => step >= rough);
+}
+
+function drawShares(pen, area, row, palette, bottom, height) {
+  const top = row.total ? (100 * row.peak) / row.total : 1;
+  const step = niceStep(top);
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  for (let share = 0; share <= top; share += step) {
+    const y = Math.round(bottom - (height * share) / top) + 0.5;
+    pen.fillStyle = palette.ink2;
+    pen.fillText(`${Number(share.toPrecision(2))}%`, area.left - 8, y);
+    if (!share) continue;
+    pen.strokeStyle = palette.line2;
+    pen.lineWidth = 1;
+    pen.beginPath();
+    pen.moveTo(area.left, y);
+    pen.lineTo(area.right, y);
+    pen.stroke();
+  }
+  pen.textBaseline = "alphabetic";
+  pen.fillStyle = palette.ink2;
+  if (area.left < ROOMY) return;
+  pen.fillText("share of", area.left - 8, EDGE + 17);
+  pen.fillText("non-zero ones", area.left - 8, EDGE + 33);
+}
+
+function drawAxis(pen, area, palette, bottom) {
+  pen.strokeStyle = palette.ink2;
+  pen.fillStyle = palette.ink2;
+  pen.lineWidth = 1;
+  pen.beginPath();
+  pen.moveTo(area.left, bottom + 0.5);
+  pen.lineTo(area.right, bottom + 0.5);
+  const every = area.binade < 8 ? 16 : 8;
+  for (let e = AXIS.lo; e <= AXIS.hi; e += 4) {
+    const x = Math.round(area.x(e)) + 0.5;
+    pen.moveTo(x, bottom);
+    pen.lineTo(x, bottom + (e % every === 0 ? 6 : 3));
+  }
+  pen.stroke();
+  for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) powerLabel(pen, e, area.x(e), bottom + 20);
+}
+
+function drawZoneNames(pen, area, limits, palette) {
+  const size = palette.size;
+  for (const { fate, from } of zones(limits).slice(1)) {
+    pen.fillStyle = palette.ink2;
+    pen.textAlign = "center";
+    if (fate !== "overflowed") powerLabel(pen, from, area.x(from), EDGE - 5);
+    else pen.fillText(decimal(limits.overflows_from), area.x(from), EDGE - 5);
+  }
+  for (const { fate, from, to } of zones(limits)) {
+    const { name, brief, meaning } = MEANING[fate];
+    const [middle, room] = [(area.x(from) + area.x(to)) / 2, area.x(to) - area.x(from)];
+    const fits = (text) => pen.measureText(text).width < room - 4;
+    pen.textAlign = "center";
+    pen.font = `600 ${size}px ${palette.font}`;
+    pen.fillStyle = palette.ink;
+    pen.fillText(fits(name) ? name : brief, middle, EDGE + 17);
+    pen.font = `${size - 1}px ${palette.font}`;
+    pen.fillStyle = palette.ink2;
+    if (fits(meaning)) pen.fillText(meaning, middle, EDGE + 33);
+  }
+}
+
+function drawOutside(pen, area, row, log2Scale, palette, bottom) {
+  let [below, above] = [0, 0];
+  row.counts.forEach((count, i) => {
+    if (row.lo + i + log2Scale < AXIS.lo) below += count;
+    if (row.lo + i + log2Scale >= AXIS.hi) above += count;
+  });
+  pen.fillStyle = palette.ink;
+  pen.textAlign = "right";
+  if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 20);
+  pen.textAlign = "left";
+  if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 20);
+}
