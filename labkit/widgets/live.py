@@ -42,6 +42,13 @@ class LiveTraining(anywidget.AnyWidget):
 
     Raises:
         ValueError: an unknown task or recipe, or a scale that the slider cannot show.
+
+    >>> live = LiveTraining("digits", "FP16 static", seed=1, steps=20)
+    >>> live.phase, live.history
+    (<Phase.IDLE: 'idle'>, ())
+    >>> live.sentence[:67]
+    'Nothing has run yet. Press Start: FP16 with a static scale of 2^10 '
+    >>> live.close()
     """
 
     _esm = script("live")

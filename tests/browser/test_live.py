@@ -47,7 +47,7 @@ class Live:
         return self.root.evaluate("root => ({...root.dataset})")
 
     def until(self, condition, timeout_s=40):
-        expression = f"() => {{ const d = document.querySelector('.labkit-live').dataset; return {condition}; }}"
+        expression = f"() => {{ const d = document.querySelector('.labkit-live')?.dataset ?? {{}}; return {condition}; }}"
         self.page.wait_for_function(expression, timeout=1000 * timeout_s)
 
     def pixels(self, colour, left=0.0, right=1.0):
@@ -83,7 +83,7 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     live.until("d.step >= 50")
     apart = live.data()
     live.choose("static")
-    live.until("d.step >= 70")
+    live.until("d.step >= 110")
     live.notebook.screenshot("live-running-light", ".labkit-live")
     live.until("d.phase === 'finished'")
     end = live.data()
@@ -193,9 +193,17 @@ def test_dragging_the_scale_while_it_trains(live):
     assert "steps were skipped: at scale 2^30 the gradients overflow" in live.notebook.python("live.sentence")
     assert live.pixels("overflowed") > 100
     live.notebook.screenshot("live-skips-light", ".labkit-live")
+
+
+def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
+    live.press("Start")
+    live.until("d.step >= 20")
+    live.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    live.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
+    live.page.goto(live.page.url.replace("&reset", ""))
+    live.until("d.phase === 'running' && d.step >= 40")
+    live.choose("dynamic")
     live.notebook.theme("JupyterLab Dark")
-    try:
-        live.until("d.phase === 'finished'")
-        live.notebook.screenshot("live-skips-dark", ".labkit-live")
-    finally:
-        live.notebook.theme("JupyterLab Light")
+    live.until("d.phase === 'finished'")
+    assert live.pixels("fp16", 0.06, 0.2) > 50  # the first steps, which this page has never seen happen
+    live.notebook.screenshot("live-finished-dark", ".labkit-live")
