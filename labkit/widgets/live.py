@@ -16,10 +16,12 @@ import anywidget
 from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, StepRecord, Task
 from labkit.widgets.assets import script, style
-from labkit.widgets.live_controller import GROWTH_INTERVAL, Change, Command, Controller, MakeRun, make_run
+from labkit.widgets.live_controller import GROWTH_INTERVAL, Controller
 from labkit.widgets.live_figure import WHY_STATIC, static_live
-from labkit.widgets.live_state import Button, Phase, Scaling
-from labkit.widgets.live_thread import Driver, Outbox
+from labkit.widgets.live_outbox import Outbox
+from labkit.widgets.live_runs import MakeRun, make_run
+from labkit.widgets.live_state import Button, Change, Command, Phase, Scaling
+from labkit.widgets.live_thread import Driver
 from labkit.widgets.live_words import sentence
 from labkit.widgets.static_figures import png
 

@@ -13,68 +13,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from dataclasses import replace
 
-from labkit.amp import RECIPES, Recipe, ScalerState, initial
-from labkit.train import StepRecord, Task, TrainingRun
-from labkit.widgets.live_state import Button, Phase, Scaling, Settings, number_format, press, recipe_for, settings_of
+from labkit.amp import RECIPES, Recipe, initial
+from labkit.train import StepRecord, Task
+from labkit.widgets.live_runs import Curve, MakeRun, Mark, make_run, streak
+from labkit.widgets.live_state import (
+    Button,
+    Change,
+    Command,
+    Phase,
+    Scaling,
+    Settings,
+    number_format,
+    press,
+    recipe_for,
+    settings_of,
+)
 from labkit.widgets.live_words import Scene, change_label
 
 GROWTH_INTERVAL = 25  # clean steps before a dynamic scale grows; torch's 2,000 would never grow in a run of 250
-MEASURE_EVERY = 10  # steps between two measurements of underflow; each costs two more backward passes
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 MERGE_STEPS = 6  # a change so soon after another (a drag) takes its mark along
-
-
-class Run(Protocol):
-    """What the controller needs of a run (`labkit.train.TrainingRun` has it)."""
-
-    scaler: ScalerState
-    measure_every: int
-
-    def step(self) -> StepRecord: ...
-    def change(self, recipe: Recipe) -> None: ...
-    def evaluate(self) -> float: ...
-
-
-MakeRun = Callable[[Task, Recipe, int], Run]
-
-
-def make_run(task: Task, recipe: Recipe, seed: int) -> Run:
-    """Return a run that measures underflow, but not for FP32, which underflows against nothing."""
-    return TrainingRun(task, recipe, seed, measure_every=0 if number_format(recipe) == "FP32" else MEASURE_EVERY)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A command: what is None stays as it is."""
-
-    scaling: Scaling | None = None
-    log2_scale: int | None = None
-    master_weights: bool | None = None
-
-
-Command = Button | Change
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A change the learner made: `step` is the first step under it; `before` the settings until then."""
-
-    step: int
-    label: str
-    before: Settings
-
-
-@dataclass
-class Curve:
-    """One run and what it did: its steps, and its metric by step."""
-
-    recipe: Recipe
-    run: Run | None = None
-    steps: list[StepRecord] = field(default_factory=list)
-    metrics: dict[int, float] = field(default_factory=dict)
 
 
 class Controller:
@@ -311,21 +271,11 @@ class Controller:
             last=last,
             fp32_loss=self.fp32.steps[last.step - 1].loss if last is not None and there else None,
             underflow=next((s.underflow for s in reversed(steps) if s.underflow is not None), None),
-            bad_since=_run_of(steps, lambda s: not math.isfinite(s.loss))[1],
+            bad_since=streak(steps, lambda s: not math.isfinite(s.loss))[1],
             skipped=sum(not s.stepped for s in steps),
-            skipped_in_a_row=_run_of(steps, lambda s: not s.stepped)[0],
+            skipped_in_a_row=streak(steps, lambda s: not s.stepped)[0],
             changes=len(self.marks),
             metric=self.metric,
             error=self.error,
             building=self.building,
         )
-
-
-def _run_of(steps: list[StepRecord], holds: Callable[[StepRecord], bool]) -> tuple[int, int | None]:
-    """Return how many steps at the end fulfil a condition, and the number of the first of them."""
-    count = 0
-    for step in reversed(steps):
-        if not holds(step):
-            break
-        count += 1
-    return count, steps[-count].step if count else None

@@ -102,6 +102,18 @@ class Settings:
             raise ValueError(f"log2_scale is a whole number from {low} to {high}; it was given {self.log2_scale!r}")
 
 
+@dataclass(frozen=True)
+class Change:
+    """A command: what is None stays as it is."""
+
+    scaling: Scaling | None = None
+    log2_scale: int | None = None
+    master_weights: bool | None = None
+
+
+Command = Button | Change
+
+
 def settings_of(recipe: Recipe) -> Settings:
     """Return where the controls stand for a recipe.
 

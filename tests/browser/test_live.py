@@ -46,7 +46,7 @@ class Live:
     def data(self):
         return self.root.evaluate("root => ({...root.dataset})")
 
-    def until(self, condition, timeout_s=40):
+    def until(self, condition, timeout_s=90):
         expression = f"() => {{ const d = document.querySelector('.labkit-live')?.dataset ?? {{}}; return {condition}; }}"
         self.page.wait_for_function(expression, timeout=1000 * timeout_s)
 

@@ -13,10 +13,22 @@ from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
 from labkit.widgets.live import LiveTraining, command_of
-from labkit.widgets.live_controller import MERGE_STEPS, Change, Controller
+from labkit.widgets.live_controller import MERGE_STEPS, Controller
 from labkit.widgets.live_figure import static_live
-from labkit.widgets.live_state import AFTER, Button, Phase, Scaling, Settings, enabled, press, recipe_for, settings_of
-from labkit.widgets.live_thread import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Driver, Outbox, state
+from labkit.widgets.live_outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Outbox, state
+from labkit.widgets.live_state import (
+    AFTER,
+    Button,
+    Change,
+    Phase,
+    Scaling,
+    Settings,
+    enabled,
+    press,
+    recipe_for,
+    settings_of,
+)
+from labkit.widgets.live_thread import Driver
 from labkit.widgets.live_words import Scene, change_label, number, sentence
 
 TASK = TASKS["segmentation"]

@@ -4,7 +4,7 @@
 // Frames are drawn in requestAnimationFrame and acknowledged after drawing, so a slow browser slows the messages down and
 // never the training.
 
-const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in live_thread.py
+const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in live_outbox.py
 const LOG2_MAX = 30;
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
 
