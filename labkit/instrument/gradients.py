@@ -45,6 +45,7 @@ def probe(model: nn.Module) -> Iterator[Probe]:
 
     A layer that is called twice leaves the gradient that arrived last in the backward pass.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> with probe(model) as heard:
     ...     model(torch.ones(1, 2)).sum().backward()
@@ -90,6 +91,7 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     Raises:
         ValueError: the two do not hold the same layers, or a layer's shapes differ.
 
+    >>> import torch
     >>> underflow({"a": torch.tensor([1.0, 1e-9, 0.0])}, {"a": torch.tensor([1.0, 0.0, 0.0])})
     0.5
     """
