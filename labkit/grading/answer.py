@@ -64,7 +64,7 @@ def where(error: BaseException, filename: str) -> str:
 
 
 def _is_starter(error: BaseException, line: str) -> bool:
-    """Return whether it was the starter that raised; torch raises NotImplementedError as well, for what it cannot do."""
+    """Return whether it was the starter that raised; torch raises NotImplementedError too, for what it cannot do."""
     return isinstance(error, NotImplementedError) and "raise NotImplementedError" in line
 
 

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
     parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
     parser.add_argument("--csv", type=Path, required=True, help="where to write the grades")
-    parser.add_argument("--lesson", choices=lessons, help="grade this lesson only, whatever the files are called")
+    parser.add_argument("--lesson", choices=lessons, help="grade this lesson only (default: all that are handed in)")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for one exercise of one student (default 20)")
     parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
     parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
@@ -93,19 +93,15 @@ def grade(
 ) -> list[Row]:
     """Return the rows of all submissions, in their order; `workers` of them run at once.
 
-    A notebook that does not tell its lesson gets the rows of every lesson that the others tell.
+    lesson     grade this one only; None: every lesson that some notebook tells
+    progress   called with a line for each notebook
     """
-    opened = [_open(submission) for submission in submissions]
-    told = {lesson} if lesson else {read.lesson for read in opened} - {None}
-    all_told = [exercise for exercise in EXERCISES.values() if exercise.lesson in told or not told]
+    plan = _plan([_open(submission) for submission in submissions], lesson, progress)
     rows: list[Row] = []
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        asked = [[e for e in all_told if lesson or e.lesson == (read.lesson or e.lesson)] for read in opened]
-        jobs = [
-            pool.submit(_rows, read, exercises, seed, limits) for read, exercises in zip(opened, asked, strict=True)
-        ]
+        jobs = [pool.submit(_rows, read, exercises, seed, limits) for read, exercises in plan]
         try:
-            for number, (read, job) in enumerate(zip(opened, jobs, strict=True), start=1):
+            for number, ((read, _), job) in enumerate(zip(plan, jobs, strict=True), start=1):
                 rows += (new := job.result())
                 points, out_of = sum(row.points for row in new), sum(row.out_of for row in new)
                 progress(f"[{number}/{len(jobs)}] {read.submission.student}: {points} of {out_of}")
@@ -136,6 +132,27 @@ def _open(submission: Submission) -> Read:
     except Unreadable as error:
         cells, problem = (), str(error)
     return Read(submission, cells, problem, lesson_of(submission, cells))
+
+
+def _plan(
+    opened: Sequence[Read], lesson: str | None, progress: Callable[[str], None]
+) -> list[tuple[Read, list[Exercise]]]:
+    """Return which exercises each notebook is asked for.
+
+    A notebook that belongs to no lesson asked for is passed over if its student handed in one that does; if not, it
+    stands for the missing one, and gets the rows of all lessons asked for.
+    """
+    told = {lesson} if lesson else {read.lesson for read in opened if read.lesson}
+    lessons = told or {exercise.lesson for exercise in EXERCISES.values()}
+    served = {read.submission.student for read in opened if read.lesson in lessons}
+    plan: list[tuple[Read, list[Exercise]]] = []
+    for read in opened:
+        if read.lesson not in lessons and read.submission.student in served:
+            progress(f"passed over, as no exercise asked for is in it: {read.submission.path}")
+            continue
+        graded = {read.lesson} if read.lesson in lessons else lessons
+        plan.append((read, [exercise for exercise in EXERCISES.values() if exercise.lesson in graded]))
+    return plan
 
 
 def _rows(read: Read, exercises: Sequence[Exercise], seed: int, limits: Limits) -> list[Row]:

@@ -113,12 +113,10 @@ def _cell(cell: dict[str, object]) -> Cell:
 
 
 def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
-    """Return the lesson a notebook belongs to: by file name, else by the exercises in it, else None."""
-    lessons = {exercise.lesson for exercise in EXERCISES.values()}
-    stem = Path(submission.notebook).stem
-    if stem in lessons:
-        return stem
-    return next((e.lesson for e in EXERCISES.values() if any(_is_of(cell, e) for cell in cells)), None)
+    """Return the lesson a notebook belongs to: by the exercises in it, else by its file's name, else None."""
+    inside = [exercise.lesson for exercise in EXERCISES.values() if any(_is_of(cell, exercise) for cell in cells)]
+    named = [exercise.lesson for exercise in EXERCISES.values() if exercise.lesson == Path(submission.notebook).stem]
+    return next(iter(inside + named), None)
 
 
 def program_of(cells: Sequence[Cell], exercise: Exercise) -> list[str]:

@@ -51,6 +51,8 @@ check("scaling.clip", my_clip_step)
 SOLUTIONS = {"static_step": STATIC_STEP, "advance": ADVANCE, "clip": CLIP}
 FULL = {"static_step": 8, "advance": 8, "clip": 10}
 NONE = dict.fromkeys(FULL, 0)
+ENTRIES = {"static_step": "static_step", "advance": "advance", "clip": "clip_step"}
+SECONDS = 5.0
 
 
 def code(source: str, exercise: str = "") -> dict[str, Any]:
@@ -68,9 +70,9 @@ def starter(name: str) -> str:
     return SOLUTIONS[name].strip().split("\n")[0] + '\n    raise NotImplementedError("your code goes here")\n'
 
 
-def instead(body: str) -> str:
-    """Return a my_advance that does this."""
-    return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
+def instead(name: str, body: str) -> str:
+    """Return an answer that does this."""
+    return f"def my_{ENTRIES[name]}(*arguments):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
 
 
 def hand_in(folder: Path, student: str, cells: list[dict[str, Any]]) -> None:
@@ -100,45 +102,50 @@ for channel in range(3, 20):
 def my_advance(state, found_inf, config):
     return state
 """
-GARBAGE = (
-    ADVANCE
-    + '\nimport os\nfor channel in (1, 2):\n    os.write(channel, b\'{"exercise": "scaling.advance"}\\n\' * 100000)\n'
-)
+# More than a pipe holds: if it went into one that nobody reads, the process would wait for ever.
+GARBAGE = """
+import os
+for channel in (1, 2):
+    os.write(channel, b'{"exercise": "scaling.static_step"}\\n' * 10000)
+"""
 HELPERS = [
     code("import torch\nimport math as mathematics\n%matplotlib inline\n"),
     code("LIMIT = mathematics.inf\nraise RuntimeError('a cell that does not run again')"),
     code("ONE = 1\ndef count(state):\n    return state.growth_tracker + ONE\n\nprint(undefined_name)"),
-    code(
-        instead(ADVANCE.split("\n", 2)[2].replace("state.growth_tracker + 1", "count(state)").split("\n\n")[0]),
-        "advance",
-    ),
+    code(ADVANCE.replace("state.growth_tracker + 1", "count(state)"), "advance"),
 ]
 
+# A student each; several things go wrong for most of them, one per exercise, and each must cost its own points only.
 CLASS: dict[str, list[dict[str, Any]]] = {
     "solved": solved(),
     "unsolved": [code(SETUP), *(code(starter(name), name) for name in SOLUTIONS)],
     "empty": [],
-    "deleted": [cell for cell in solved() if "advance" not in str(cell["metadata"])],
-    "doubled": [*solved(), code(starter("advance"), "advance")],
-    "renamed": solved(advance=ADVANCE.replace("my_advance", "advance_of_mine")),
-    "syntax": solved(advance="def my_advance(state, found_inf, config)\n    return state"),
-    "loops": solved(advance=instead("while True: pass")),
-    "loops_outside": solved(advance=ADVANCE + "\nwhile True: pass"),
-    "hungry": solved(advance=instead("hog = bytearray(1 << 32)\nreturn state")),
-    "exits": solved(advance=instead("import sys\nsys.exit(0)")),
-    "exits_outside": solved(advance=ADVANCE + "\nimport sys\nsys.exit(0)"),
-    "dies": solved(advance=instead("import os\nos._exit(0)")),
-    "killed": solved(advance=instead("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")),
-    "prints": solved(advance=GARBAGE),
-    "equal": solved(advance=ALWAYS_EQUAL),
-    "forges": solved(advance=FORGED),
-    "borrows_inside": solved(
-        advance="import labkit.amp\n" + instead("return labkit.amp.advance(state, found_inf, config)")
-    ),
-    "looks_it_up": solved(
-        advance="from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference"
-    ),
     "helpers": HELPERS,
+    "cells": [
+        code(SETUP),
+        code(ADVANCE, "advance"),
+        code(starter("advance"), "advance"),
+        code(CLIP.replace("my_clip_step", "clip_of_mine"), "clip"),
+    ],
+    "ends": solved(
+        static_step=instead("static_step", "while True: pass"), advance=instead("advance", "import os\nos._exit(0)")
+    ),
+    "ends_outside": solved(
+        static_step=STATIC_STEP + "\nwhile True: pass",
+        advance=ADVANCE + "\nimport sys\nsys.exit(0)",
+        clip=CLIP + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
+    ),
+    "limits": solved(
+        static_step=instead("static_step", "hog = bytearray(1 << 32)"),
+        advance="def my_advance(state, found_inf, config)\n    return state",
+        clip=instead("clip", "import sys\nsys.exit(0)"),
+    ),
+    "lies": solved(static_step=STATIC_STEP + GARBAGE, advance=ALWAYS_EQUAL),
+    "cheats": solved(
+        static_step="from labkit.grading import EXERCISES\nmy_static_step = EXERCISES['scaling.static_step'].reference",
+        advance="import labkit.amp\n" + instead("advance", "return labkit.amp.advance(*arguments)"),
+    ),
+    "forges": solved(advance=FORGED),
 }
 
 
@@ -152,7 +159,7 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Row
     (folder / "not_a_notebook.ipynb").write_text("[1, 2, 3]", encoding="utf-8")
     (folder / "only_a_pdf").mkdir()
     (folder / "only_a_pdf" / "homework.pdf").write_bytes(b"%PDF-1.4")
-    rows = grade(find([folder]), seed=7, limits=Limits(seconds=4.0, memory=1 << 30))
+    rows = grade(find([folder]), seed=7, limits=Limits(SECONDS, memory=1 << 30))
     return {(row.student, row.exercise.split(".")[1]): row for row in rows}
 
 
@@ -194,36 +201,47 @@ def test_what_is_no_notebook_earns_nothing_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("student", "says"),
+    ("student", "exercise", "says"),
     [
-        ("deleted", "its cell was deleted: no code cell has the tag exercise-scaling.advance"),
-        ("doubled", "2 different cells have the tag"),
-        ("renamed", "no longer defines my_advance(state, found_inf, config)"),
-        ("syntax", "syntax error in line 1: expected ':'"),
-        ("loops", "stopped after 4 s: an endless loop?"),
-        ("loops_outside", "stopped after 4 s: an endless loop?"),
-        ("hungry", "MemoryError"),
-        ("exits", "it stopped with sys.exit(0)"),
-        ("dies", "the code ended its process, with exit code 0"),
-        ("killed", "the code ended its process: SIGSEGV"),
-        ("equal", "expected a ScalerState, got an object of the class Yes"),
-        ("borrows_inside", "it calls labkit.amp.scaler.advance, which is what you are asked for"),
-        ("looks_it_up", "its cell stopped with ImportError: cannot import name 'EXERCISES'"),
+        ("cells", "static_step", "its cell was deleted: no code cell has the tag exercise-scaling.static_step"),
+        ("cells", "advance", "2 different cells have the tag exercise-scaling.advance"),
+        ("cells", "clip", "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)"),
+        ("ends", "static_step", f"stopped after {SECONDS:g} s: an endless loop?"),
+        ("ends", "advance", "the code ended its process, with exit code 0"),
+        ("ends_outside", "static_step", f"stopped after {SECONDS:g} s: an endless loop?"),
+        ("ends_outside", "clip", "the code ended its process: SIGSEGV"),
+        ("limits", "static_step", "MemoryError"),
+        ("limits", "advance", "syntax error in line 1: expected ':'"),
+        ("limits", "clip", "it stopped with sys.exit(0)"),
+        ("lies", "advance", "expected a ScalerState, got an object of the class Yes"),
+        ("cheats", "static_step", "its cell stopped with ImportError: cannot import name 'EXERCISES'"),
+        ("cheats", "advance", "it calls labkit.amp.scaler.advance, which is what you are asked for"),
+        ("forges", "advance", "no answer: the code wrote into the channel of the answers"),
     ],
 )
-def test_a_broken_answer_loses_its_own_points_only(marks: dict[tuple[str, str], Row], student: str, says: str) -> None:
-    assert points(marks, student) == {**FULL, "advance": 0}
-    assert says in marks[student, "advance"].reason
+def test_what_is_broken_earns_nothing_and_says_why(
+    marks: dict[tuple[str, str], Row], student: str, exercise: str, says: str
+) -> None:
+    assert marks[student, exercise].points == 0
+    assert says in marks[student, exercise].reason
 
 
-@pytest.mark.parametrize("student", ["exits_outside", "prints"])
-def test_what_does_no_harm_costs_nothing(marks: dict[tuple[str, str], Row], student: str) -> None:
-    assert points(marks, student) == FULL
-
-
-def test_a_verdict_written_by_the_learner_is_not_believed(marks: dict[tuple[str, str], Row]) -> None:
-    assert points(marks, "forges")["advance"] == 0
-    assert points(marks, "forges")["static_step"] == FULL["static_step"]
+@pytest.mark.parametrize(
+    ("student", "exercise"),
+    [
+        ("ends", "clip"),  # after an endless loop and a dead process
+        ("ends_outside", "advance"),  # sys.exit after the answer
+        ("lies", "static_step"),  # prints what looks like an answer
+        ("lies", "clip"),
+        ("cheats", "clip"),
+        ("forges", "static_step"),
+        ("forges", "clip"),
+    ],
+)
+def test_what_is_not_broken_earns_its_full_points_beside_it(
+    marks: dict[tuple[str, str], Row], student: str, exercise: str
+) -> None:
+    assert marks[student, exercise].points == FULL[exercise]
 
 
 def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: dict[tuple[str, str], Row]) -> None:
@@ -304,6 +322,21 @@ def test_the_command_writes_one_line_per_exercise_and_says_how_to_repeat_it(
         for name, full in FULL.items()
     ]
     assert "--seed 3 repeats it" in capsys.readouterr().err
+
+
+def test_notes_of_a_student_are_passed_over_and_a_missing_lesson_is_not(tmp_path: Path) -> None:
+    for student in ("ada", "bob"):
+        (tmp_path / student).mkdir()
+        hand_in(tmp_path / student, "my notes", [code("x = 1")])
+    hand_in(tmp_path / "ada", "06_loss_scaling", [code(starter("advance"), "advance")])
+    said: list[str] = []
+    rows = grade(find([tmp_path]), seed=1, limits=Limits(), lesson="06_loss_scaling", progress=said.append)
+    assert {(row.student, row.notebook) for row in rows} == {
+        ("ada", "06_loss_scaling.ipynb"),
+        ("bob", "my notes.ipynb"),
+    }
+    assert all(row.points == 0 for row in rows)
+    assert any("passed over" in line and "ada/my notes.ipynb" in line for line in said)
 
 
 def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,103 @@
+"""Can you say how many bytes a tensor takes?
+
+The point: elements times bits, whatever the numbers are; which is also all that a number format saves by itself.
+Oracle in the tests: torch's own tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+
+def reference(shape: tuple[int, ...], bits: int) -> int:
+    """Return the bytes of a packed tensor, the last one filled up.
+
+    >>> reference((3, 5), 16), reference((), 32), reference((3,), 4)
+    (30, 4, 2)
+    """
+    return math.ceil(math.prod(shape) * bits / 8)
+
+
+def _shape(random: Random, dimensions: int) -> tuple[int, ...]:
+    return tuple(random.randrange(3, 40) for _ in range(dimensions))
+
+
+def _usual(random: Random) -> list[Case]:
+    return [(_shape(random, dimensions), bits) for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))]
+
+
+def _edges(random: Random) -> list[Case]:
+    """A single number has the shape (); a tensor may be empty."""
+    return [((), 16), ((), 32), ((*_shape(random, 1), 0), 16)]
+
+
+def _narrow(random: Random) -> list[Case]:
+    """FP8, and formats of 4 and 6 bits, packed: an odd number of 4-bit elements ends in half a byte."""
+    odd = random.randrange(3, 20) * 2 + 1
+    return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6)]
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    return math.prod(shape)
+
+
+EXERCISE = Exercise(
+    id="numbers.bytes",
+    lesson="01_numbers",
+    title="Bytes of a tensor",
+    entry="my_bytes",
+    difficulty=1,
+    minutes=4,
+    reference=reference,
+    checks=(
+        Check("tensors in 16 and in 32 bits", 1, _usual),
+        Check("a single number, and an empty tensor", 1, _edges),
+        Check("formats of 8, 6 and 4 bits", 1, _narrow, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "adds the dimensions",
+            lambda shape, bits: math.ceil(sum(shape) * bits / 8),
+            "this is what adding the dimensions gives. A 3 x 5 tensor has 15 elements.",
+        ),
+        Mistake(
+            "counts bits",
+            lambda shape, bits: _elements(shape) * bits,
+            "this is the number of bits. A byte has eight.",
+        ),
+        Mistake(
+            "counts elements",
+            lambda shape, bits: _elements(shape),
+            "this is the number of elements.",
+        ),
+        Mistake(
+            "counts the first dimension",
+            lambda shape, bits: math.ceil((shape[0] if shape else 1) * bits / 8),
+            "this is what len(tensor) counts: the first dimension only.",
+        ),
+        Mistake(
+            "a single number is nothing",
+            lambda shape, bits: math.ceil(_elements(shape) * bits / 8) if shape else 0,
+            "this is what starting the product at 0, or special-casing (), gives. A shape without dimensions is one "
+            "number.",
+        ),
+        Mistake(
+            "always FP16",
+            lambda shape, bits: _elements(shape) * 2,
+            "this is two bytes an element, whatever the format. Use `bits`.",
+        ),
+        Mistake(
+            "a byte an element at least",
+            lambda shape, bits: _elements(shape) * math.ceil(bits / 8),
+            "this is what whole bytes for each element give. Packed, two 4-bit elements share one.",
+        ),
+        Mistake(
+            "drops the last byte",
+            lambda shape, bits: _elements(shape) * bits // 8,
+            "this is what rounding down gives. Half a byte at the end still takes one.",
+        ),
+    ),
+)

@@ -1,0 +1,99 @@
+"""Can you say from which whole number on a format has gaps?
+
+The point: significand_bits + 1 bits count without a gap up to 2 to that power, and some formats end before.
+Oracles in the tests: numpy, ml_dtypes and gfloat, asked number by number.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from labkit.formats import BF16, E5M2, FP16, FP32, Format
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+
+def reference(exponent_bits: int, significand_bits: int) -> int:
+    """Return the smallest whole number above 0 that an IEEE-style format does not hold.
+
+    >>> reference(5, 10), reference(3, 6)
+    (2049, 16)
+    """
+    format = Format("asked", exponent_bits, significand_bits)
+    return int(min(2**format.precision + 1, 2 ** (format.emax + 1)))
+
+
+def _known(random: Random) -> list[Case]:
+    return [(f.exponent_bits, f.significand_bits) for f in (FP16, BF16, E5M2, FP32)]
+
+
+def _wide(random: Random) -> list[Case]:
+    """Formats that get gaps long before they end."""
+    return [(random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)]
+
+
+def _short(random: Random) -> list[Case]:
+    """Formats that end before they get gaps: with 3 exponent bits at 16, with 4 at 256."""
+    return [(3, random.randrange(3, 20)), (4, random.randrange(7, 20)), (3, random.randrange(3, 20))]
+
+
+def _emax(exponent_bits: int) -> int:
+    return 2 ** (exponent_bits - 1) - 1
+
+
+EXERCISE = Exercise(
+    id="numbers.first_gap",
+    lesson="01_numbers",
+    title="The first whole number that is missing",
+    entry="my_first_gap",
+    difficulty=1,
+    minutes=5,
+    reference=reference,
+    checks=(
+        Check("the formats that people use", 2, _known),
+        Check("any format with room above", 1, _wide),
+        Check("formats that end before they get gaps", 1, _short, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "forgets the hidden bit",
+            lambda exponent_bits, significand_bits: 2**significand_bits + 1,
+            "this is what counting only the stored bits gives. The hidden 1 is a bit too.",
+        ),
+        Mistake(
+            "the last before the gap",
+            lambda exponent_bits, significand_bits: 2 ** (significand_bits + 1),
+            "this is the last number before the gap: a power of two, and so it is held.",
+        ),
+        Mistake(
+            "the largest that fits the significand",
+            lambda exponent_bits, significand_bits: 2 ** (significand_bits + 1) - 1,
+            "this is all ones in the significand. It is held, and so is the next one, a power of two.",
+        ),
+        Mistake(
+            "the next that is held",
+            lambda exponent_bits, significand_bits: 2 ** (significand_bits + 1) + 2,
+            "this one is held again: beyond the gap the even numbers go on. The one before it is missing.",
+        ),
+        Mistake(
+            "counts the sign",
+            lambda exponent_bits, significand_bits: 2 ** (significand_bits + 2) + 1,
+            "this is what counting the sign as one more bit gives. It makes no number finer.",
+        ),
+        Mistake(
+            "where it overflows",
+            lambda exponent_bits, significand_bits: 2 ** (_emax(exponent_bits) + 1),
+            "this is where the format ends. Long before, its numbers stand more than 1 apart.",
+        ),
+        Mistake(
+            "never overflows",
+            lambda exponent_bits, significand_bits: 2 ** (significand_bits + 1) + 1,
+            "this is right for formats with room above. Three exponent bits end before 16, however many significand "
+            "bits there are.",
+        ),
+        Mistake(
+            "writes FP16's",
+            lambda exponent_bits, significand_bits: 2049,
+            "this is FP16's, whatever is asked. Compute it from the two widths.",
+        ),
+    ),
+)

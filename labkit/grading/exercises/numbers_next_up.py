@@ -1,0 +1,141 @@
+"""Can you walk from one FP16 number to the next?
+
+The point: read as integers, codes of positive numbers count upwards through binades, subnormals and into infinity;
+negative ones count away from zero; and there are two zeros. IEEE 754-2019, 5.3.1 says the same.
+Oracle in the tests: numpy's nextafter.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from labkit.formats import FP16, decode, encode, next_up
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+SIGN = 0x8000
+INFINITY = 0x7C00
+
+
+def reference(code: int) -> int:
+    """Return the code of the next larger FP16 number: labkit.formats' own.
+
+    >>> hex(reference(0x3C00)), hex(reference(0x8000)), hex(reference(0x7C00))
+    ('0x3c01', '0x1', '0x7c00')
+    """
+    return int(encode(next_up(decode(code, FP16), FP16), FP16))
+
+
+def _positive(random: Random) -> list[Case]:
+    return [(0x3C00,), *((random.randrange(0x0002, 0x7BFF),) for _ in range(6))]
+
+
+def _across(random: Random) -> list[Case]:
+    """The last code of a binade, the last subnormal, and zero."""
+    return [(0x3BFF,), (0x03FF,), (0x0000,), *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3))]
+
+
+def _negative(random: Random) -> list[Case]:
+    return [(0xBC00,), *((random.randrange(0x8002, 0xFC00),) for _ in range(6))]
+
+
+def _edges(random: Random) -> list[Case]:
+    """-0, the largest number, and both infinities."""
+    return [(SIGN,), (0x7BFF,), (INFINITY,), (SIGN | INFINITY,)]
+
+
+def _anything(random: Random) -> list[Case]:
+    codes = [random.choice((0, SIGN)) | random.randrange(2, 0x7C00) for _ in range(60)]
+    return [*_edges(random), *((code,) for code in codes)]
+
+
+def _with(special: dict[int, int], code: int) -> int:
+    return special.get(code, reference(code))
+
+
+def _loses_the_carry(code: int) -> int:
+    if code & SIGN or code == INFINITY:
+        return reference(code)
+    return code & 0xFC00 | (code + 1) & 0x03FF
+
+
+def _towards_zero(code: int) -> int:
+    return code - 1 if code and code not in (SIGN, INFINITY) else reference(code)
+
+
+def _skips_subnormals(code: int) -> int:
+    magnitude = code & 0x7FFF
+    return 0x0400 if magnitude < 0x0400 else reference(code)
+
+
+EXERCISE = Exercise(
+    id="numbers.next_up",
+    lesson="01_numbers",
+    title="The next number",
+    entry="my_next_up",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("positive numbers", 1, _positive),
+        Check("from one binade into the next, and out of zero", 1, _across),
+        Check("negative numbers", 1, _negative),
+        Check("-0, the largest number and the infinities", 2, _edges),
+        Check("sixty codes anywhere", 2, _anything, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "always adds 1",
+            lambda code: code + 1,
+            "this is what code + 1 gives for every code. For a negative number that is the next one down.",
+        ),
+        Mistake(
+            "always subtracts 1",
+            _towards_zero,
+            "this is what code - 1 gives. For a positive number that is the next one down.",
+        ),
+        Mistake(
+            "falls off -0",
+            lambda code: _with({SIGN: SIGN - 1}, code),
+            "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next number is 2^-24.",
+        ),
+        Mistake(
+            "takes -0 and +0 for two numbers",
+            lambda code: _with({SIGN: 0}, code),
+            "this is what stepping from -0 to +0 gives. They are the same number: the next larger one is 2^-24.",
+        ),
+        Mistake(
+            "stops at the largest number",
+            lambda code: _with({0x7BFF: 0x7BFF}, code),
+            "this is what stopping at 65504 gives. After it comes infinity.",
+        ),
+        Mistake(
+            "goes beyond infinity",
+            lambda code: _with({INFINITY: INFINITY + 1}, code),
+            "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, so it stays.",
+        ),
+        Mistake(
+            "stays at -inf",
+            lambda code: _with({SIGN | INFINITY: SIGN | INFINITY}, code),
+            "this is what leaving both infinities alone gives. Above -inf comes -65504.",
+        ),
+        Mistake(
+            "loses the carry",
+            _loses_the_carry,
+            "this is what adding 1 to the significand field alone gives. Let it carry into the exponent: the next "
+            "binade begins there.",
+        ),
+        Mistake(
+            "skips the subnormals",
+            _skips_subnormals,
+            "this is what stepping from zero to the smallest normal number gives. 1,023 subnormal ones lie between.",
+        ),
+        Mistake(
+            "returns the value",
+            lambda code: float(decode(reference(code), FP16)),
+            "this is the value of the next number. Its code was asked for.",
+        ),
+    ),
+    withheld=(next_up, np.nextafter),
+)
