@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -60,16 +61,36 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 RARE = 0.01  # about how many pixels a given class covers
 
 
+LAYER_NAMES = {
+    nn.Conv2d: "conv",
+    nn.GroupNorm: "norm",
+    nn.ReLU: "relu",
+    nn.MaxPool2d: "pool",
+    nn.PixelShuffle: "shuffle",
+    nn.Flatten: "flatten",
+    nn.Linear: "linear",
+}
+
+
+def _chain(*layers: nn.Module) -> nn.Sequential:
+    """Return the layers one after another, named by kind and number: conv1, norm1, relu1, conv2, ..."""
+    counts: Counter[str] = Counter()
+    named: dict[str, nn.Module] = {}
+    for layer in layers:
+        kind = LAYER_NAMES[type(layer)]
+        counts[kind] += 1
+        named[f"{kind}{counts[kind]}"] = layer
+    return nn.Sequential(OrderedDict(named))
+
+
 def _segmenter(channels: int = 32) -> nn.Module:
     first = (*_block(1, channels), nn.MaxPool2d(2))
-    return nn.Sequential(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
+    return _chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
 
 
 def _patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
     first = _block(1, channels, nn.Conv2d(1, channels, patch + 2, stride=patch, padding=1))
-    return nn.Sequential(
-        *first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch)
-    )
+    return _chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch))
 
 
 def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn.Module, ...]:
@@ -90,7 +111,7 @@ def _gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> 
         layers += [nn.Conv2d(1 if i == 0 else channels, channels, 3, padding=1), nn.ReLU()]
         if i == 1:
             layers.append(nn.MaxPool2d(2))
-    net = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
+    net = _chain(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
     for name, parameter in net.named_parameters():
         if name.endswith("weight"):
             nn.init.normal_(parameter, std=deviation)  # as AlexNet did, before initialisation knew about depth
@@ -102,7 +123,7 @@ def _gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> 
 def _mlp(hidden: int = 128, depth: int = 4) -> nn.Module:
     sizes = [64] + [hidden] * depth
     layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
-    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(hidden, 10))
+    return _chain(nn.Flatten(), *layers, nn.Linear(hidden, 10))
 
 
 def _pretrained_mlp() -> nn.Module:
