@@ -135,8 +135,11 @@ def _limit(
 ) -> torch.Tensor:
     """Replace, in place, what a format cannot hold: beyond its max, and what is no number of an unsigned one."""
     above, below, infinity = overflow_values(format, rounding, overflow)
-    rounded.masked_fill_(rounded > format.max, above).masked_fill_(rounded < -format.max, below)
-    if (above, below) != (infinity, -infinity):
+    end = format.max + ldexp(1.0, format.emax - format.significand_bits)  # the first value that is too large
+    end = end if end <= torch.finfo(values.dtype).max else float("inf")  # the carrier has overflowed to infinity itself
+    torch.threshold_(rounded, -end, below).neg_()  # in place: filling a mask would take longer than these four passes
+    torch.threshold_(rounded, -end, -above).neg_()
+    if infinity != format.max in (above, -below):  # directed: finite numbers stop at max, infinities do not
         rounded.masked_fill_(values == float("inf"), infinity).masked_fill_(values == float("-inf"), -infinity)
     if not format.has_zero:
         rounded.clamp_(min=format.smallest_normal).masked_fill_(values == 0, float("nan"))

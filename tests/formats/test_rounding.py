@@ -129,7 +129,8 @@ def test_a_million_float32_as_ml_dtypes(format, dtype_of, assert_same_bits):
 
 
 def test_powers_of_two_as_ml_dtypes(dtype_of, assert_same_bits):
-    values = np.concatenate([np.abs(random_fp32(100_000)), np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])])
+    special = np.float32([0, -0.0, -1, np.inf, np.nan, 1.5, 3, 2.0**-140])
+    values = np.concatenate([np.abs(random_fp32(100_000)), special])
     # ml_dtypes 0.6 rounds everything strictly between 2^-127 and 2^-126 up, which is not to the nearest.
     values = values[(values <= 2.0**-127) | (values >= 2.0**-126) | np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):

@@ -137,7 +137,7 @@ def test_printing_is_exact():
     assert exact_decimal(2.0**-24) == "0.000000059604644775390625"
     assert exact_decimal(-0.0) == "-0"
     assert exact_decimal(65504.0) == "65504"
-    assert Decimal(exact_decimal(0.1)) == Decimal(0.1)
+    assert Decimal(exact_decimal(0.1)) == Fraction(0.1)
     assert (exact_decimal(np.inf), hex_float(-np.inf), hex_float(np.nan)) == ("Infinity", "-inf", "nan")
     assert hex_float(0.0) == "0x0p+0"
     assert exact_decimal(decode(0x3555, FP16)) == "0.333251953125"
