@@ -14,7 +14,7 @@ LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
 NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor test test-all lint notebooks clean
+.PHONY: help lab setup doctor test test-all lint notebooks pictures clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,12 @@ lint: $(VENV)/.test-ready  ## ruff and mypy only
 
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py
+
+pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
+	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes
+	@for theme in light dark; do \
+		cp tests/browser/screenshots/underflow-$$theme-10.png notebooks/images/underflow-$$theme.png; \
+	done
 
 clean:  ## remove .venv and the caches; the next `make lab` sets up anew
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
