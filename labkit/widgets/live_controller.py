@@ -76,7 +76,7 @@ class Controller:
         self.error = ""
         self._in_force: Settings | None = None
         self._scale_was_set = False
-        self._single = False
+        self._single_steps = 0  # asked for by the step button and not done yet
         self._measure_next = False
 
     # --- commands -----------------------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ class Controller:
         over = before in (Phase.FINISHED, Phase.FAILED)
         if button is Button.RESET or (button is Button.START and over):
             self._begin_again()
-        if button is Button.STEP and self.phase is Phase.PAUSED:
-            self._single = True
+        single = button is Button.STEP and self.phase is Phase.PAUSED
+        self._single_steps = self._single_steps + 1 if single else 0
 
     def _begin_again(self) -> None:
         if len(self.ours.steps) > 1:
@@ -104,7 +104,7 @@ class Controller:
             self.fp32 = Curve(RECIPES["FP32"])  # an error may have left it between two steps
         self.ours = Curve(self.recipe)
         self.marks, self.error = [], ""
-        self._in_force, self._scale_was_set, self._single, self._measure_next = None, False, False, False
+        self._in_force, self._scale_was_set, self._measure_next = None, False, False
 
     def _change(self, change: Change) -> None:
         asked = {k: v for k, v in vars(change).items() if v is not None}
@@ -122,7 +122,7 @@ class Controller:
     @property
     def due(self) -> bool:
         """Whether there is a step to do now."""
-        return self.phase is Phase.RUNNING or self._single
+        return self.phase is Phase.RUNNING or self._single_steps > 0
 
     @property
     def building(self) -> bool:
@@ -156,7 +156,7 @@ class Controller:
 
     def fail(self, error: Exception) -> None:
         """End the training with an error that the sentence names."""
-        self.phase, self._single = Phase.FAILED, False
+        self.phase, self._single_steps = Phase.FAILED, 0
         self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
 
     def _build(self) -> None:
@@ -177,9 +177,9 @@ class Controller:
         changed = self._apply()
         with self._measured_when_settled(changed):
             self._step(self.ours)
-        self._single = False
+        self._single_steps = max(0, self._single_steps - 1)
         if len(self.ours.steps) >= self.total:
-            self.phase = Phase.FINISHED
+            self.phase, self._single_steps = Phase.FINISHED, 0
 
     def _step(self, curve: Curve) -> None:
         assert curve.run is not None
@@ -190,15 +190,16 @@ class Controller:
 
     @contextmanager
     def _measured_when_settled(self, changed: bool) -> Iterator[None]:
-        """Let a step measure underflow when it is the first without a change: what a change did is seen at once.
+        """Let the first step after a change measure underflow, so that what it did is seen at once.
 
-        Not the step of the change itself: while a hand drags the slider, every step is one.
+        Not the step of the change itself, which must be quick: while a hand drags the slider, every step is one.
         """
-        run, measure = self.ours.run, self._measure_next and not changed
+        run = self.ours.run
         assert run is not None
+        every, settled = run.measure_every, self._measure_next and not changed
         self._measure_next = changed
-        every = run.measure_every
-        run.measure_every = 1 if measure and every else every
+        if every and (changed or settled):
+            run.measure_every = 1 if settled else 0
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ class FakeRun:
         if self.done == self.breaks_at and self.recipe.model.name == "FP16":
             raise RuntimeError("no such operator")
         loss = self.losses.get(self.done, 1 / self.done) if self.recipe.model.name == "FP16" else 0.5 / self.done
-        measured = (self.done - 1) % self.measure_every == 0
+        measured = self.measure_every and (self.done - 1) % self.measure_every == 0
         return StepRecord(self.done, loss, self.scaler.scale, False, True, 0.25 if measured else None)
 
     def change(self, recipe):
@@ -106,6 +106,19 @@ def test_step_does_one_step_and_pauses():
         c.tick()
         c.tick()
         assert (len(c.ours.steps), c.phase, c.due) == (expected, "paused", False)
+
+
+def test_steps_asked_for_faster_than_they_are_done_are_all_done_unless_stopped():
+    c = controller()
+    for button in (Button.STEP, Button.STEP, Button.STEP):
+        c.handle(button)
+    while c.due:
+        c.tick()
+    assert (c.phase, len(c.ours.steps)) == ("paused", 3)
+    c.handle(Button.STEP)
+    c.handle(Button.STOP)
+    c.tick()
+    assert (c.phase, len(c.ours.steps)) == ("finished", 3)
 
 
 def test_stop_ends_the_run_before_its_last_step():
@@ -191,13 +204,13 @@ def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
 
 
 def test_underflow_is_measured_once_the_hand_rests():
-    c = ticked(controller(steps=40), 2)
-    for exponent in (3, 4, 5):
+    c = ticked(controller(steps=40), 9)
+    for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
         c.handle(Change(scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
-    for _ in range(8):
+    for _ in range(10):
         c.tick()
-    assert [s.step for s in c.ours.steps if s.underflow is not None] == [1, 6, 11]
+    assert [s.step for s in c.ours.steps if s.underflow is not None] == [1, 13, 21]
 
 
 def test_there_and_back_again_leaves_no_mark():

@@ -19,6 +19,7 @@ function makeStore(model) {
     fp32: [],
     previous: [],
     sent: 0, // number of our latest command
+    afterwards: null, // what to say when the kernel has obeyed that one
     asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
     echo: null, // ms from a command to the first frame that knows it
     latency: null, // ms from a command to the first frame with a step trained under it
@@ -65,6 +66,7 @@ function takeFrame(store, content, buffers) {
     asked.trained = content.trained >= asked.number;
   }
   store.fresh = true;
+  if (store.afterwards && content.heard >= store.sent) tell(store, store.afterwards);
   schedule(store);
 }
 
@@ -104,7 +106,16 @@ function measure(store) {
   store.asked = null;
 }
 
+// While a slider moves: the latest value, as soon as the one before was obeyed. So nothing queues up in front of it.
+function tellLatest(store, what) {
+  if (store.state.heard >= store.sent) tell(store, what);
+  else store.afterwards = what;
+}
+
 function tell(store, what) {
+  const late = store.afterwards;
+  store.afterwards = null;
+  if (late && late !== what) tell(store, late);
   store.sent += 1;
   store.asked = { number: store.sent, at: performance.now(), running: store.state.phase === "running" };
   store.echo = null;
@@ -424,14 +435,13 @@ function makeControls(store) {
     stop: iconButton("stop", "Stop", null, press),
     reset: iconButton("reset", "Reset", null, press),
     scaling: segmented({ label: "Loss scaling", options, value: "off", onChange: (scaling) => change({ scaling }) }),
-    scale: scaleSlider(store, (log2_scale) => change({ log2_scale })),
+    scale: scaleSlider(store),
     master: toggle({ label: "FP32 master weights", value: true, onChange: (on) => change({ master_weights: on }) }),
   };
 }
 
-// Sends at most one value in a frame, the last one always; with scaling off it stays where it is.
-function scaleSlider(store, send) {
-  let waiting = false;
+// With scaling off it stays where it is.
+function scaleSlider(store) {
   const off = () => made.input.getAttribute("aria-disabled") === "true";
   const made = slider({
     label: "Scale",
@@ -441,13 +451,8 @@ function scaleSlider(store, send) {
     value: 10,
     text: (e) => (store.state?.scaling === "off" ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`),
     onInput() {
-      if (off()) return made.set(0);
-      if (waiting) return;
-      waiting = true;
-      requestAnimationFrame(() => {
-        waiting = false;
-        send(made.value);
-      });
+      if (off()) made.set(0);
+      else tellLatest(store, { do: "change", log2_scale: made.value });
     },
   });
   made.input.addEventListener("pointerdown", () => (made.held = true));
@@ -465,7 +470,7 @@ function showControls(store, controls) {
   controls.step.show("step", "Step", can("step"));
   controls.stop.show("stop", "Stop", can("stop"));
   controls.reset.show("reset", "Reset", can("reset"));
-  if (state.heard < store.sent) return; // this frame is older than what the learner just did
+  if (state.heard < store.sent || store.afterwards) return; // this frame is older than what the learner just did
   controls.scaling.set(state.scaling);
   controls.master.set(state.master_weights);
   controls.master.enable(!state.master_is_fixed);
