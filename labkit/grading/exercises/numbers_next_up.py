@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from labkit.formats import FP16, decode, encode, next_up
+from labkit.formats import FP16, decode, next_up
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 
 SIGN = 0x8000
@@ -19,12 +19,16 @@ INFINITY = 0x7C00
 
 
 def reference(code: int) -> int:
-    """Return the code of the next larger FP16 number: labkit.formats' own.
+    """Return the code of the next larger FP16 number.
 
     >>> hex(reference(0x3C00)), hex(reference(0x8000)), hex(reference(0x7C00))
     ('0x3c01', '0x1', '0x7c00')
     """
-    return int(encode(next_up(decode(code, FP16), FP16), FP16))
+    if code == INFINITY:
+        return code
+    if code == SIGN:
+        return 1
+    return code - 1 if code & SIGN else code + 1
 
 
 def _positive(random: Random) -> list[Case]:
@@ -46,7 +50,7 @@ def _edges(random: Random) -> list[Case]:
 
 
 def _anything(random: Random) -> list[Case]:
-    codes = [random.choice((0, SIGN)) | random.randrange(2, 0x7C00) for _ in range(60)]
+    codes = [random.choice((0, SIGN)) | random.randrange(2, 0x7C00) for _ in range(30)]
     return [*_edges(random), *((code,) for code in codes)]
 
 
@@ -82,7 +86,7 @@ EXERCISE = Exercise(
         Check("from one binade into the next, and out of zero", 1, _across),
         Check("negative numbers", 1, _negative),
         Check("-0, the largest number and the infinities", 2, _edges),
-        Check("sixty codes anywhere", 2, _anything, hidden=True),
+        Check("codes anywhere", 2, _anything, hidden=True),
     ),
     mistakes=(
         Mistake(

@@ -1,0 +1,203 @@
+"""Can you carry along what an addition loses?
+
+The point: after t = total + y, the difference (t - total) - y is what the addition got wrong, and FP16 holds it
+exactly. Take it off the next number.
+Source: W. Kahan, Further remarks on reducing truncation errors, CACM 8(1), 1965.
+Oracles in the tests: labkit.formats.sum_compensated, built from integer arithmetic, and math.fsum.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Halves = NDArray[np.float16]
+ZERO = np.float16(0.0)
+
+
+def kahan(values: Halves) -> np.float16:
+    """Return the compensated sum of FP16 numbers, each operation rounded to FP16.
+
+    >>> float(kahan(np.ones(2100, np.float16))), float(plain(np.ones(2100, np.float16)))
+    (2100.0, 2048.0)
+    """
+    total, lost = ZERO, ZERO
+    for x in values:
+        y = x - lost
+        t = total + y
+        lost = (t - total) - y
+        total = t
+    return total
+
+
+def plain(values: Halves) -> np.float16:
+    """Return the sum of FP16 numbers, one after another."""
+    total = ZERO
+    for x in values:
+        total = total + x
+    return total
+
+
+def _once(values: Halves) -> np.float16:
+    """Return the sum, rounded only at the end."""
+    return np.float16(values.astype(np.float64).sum())
+
+
+def _small_ones(random: Random) -> list[Case]:
+    """A large number, then many that are a quarter of its spacing: one after another, each is lost."""
+    exponents = [random.randrange(6, 10) for _ in range(2)]
+    return [(np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16),) for e in exponents]
+
+
+def _positive(random: Random) -> list[Case]:
+    return [
+        (np.array([random.randrange(1, 2048) / 512 for _ in range(60)], np.float16),),
+        (np.array([random.uniform(0, 1) ** 3 for _ in range(60)], np.float16),),
+    ]
+
+
+def _signed(random: Random) -> list[Case]:
+    return [(np.array([random.uniform(-1, 3) for _ in range(60)], np.float16),) for _ in range(2)]
+
+
+def _short(random: Random) -> list[Case]:
+    return [(np.array([], np.float16),), (np.array([random.randrange(1, 99) / 16], np.float16),)]
+
+
+def _not_once(random: Random) -> list[Case]:
+    """Sums for which Kahan in FP16 is a spacing off the sum rounded once, so that the two can be told apart."""
+    cases: list[Case] = []
+    while len(cases) < 2:
+        values = np.array([random.uniform(-1, 3) for _ in range(60)], np.float16)
+        if kahan(values) != _once(values):
+            cases.append((values,))
+    return cases
+
+
+@np.errstate(all="ignore")  # the error feeds on itself, up to infinity
+def _adds_the_loss(values: Halves) -> np.float16:
+    total, lost = ZERO, ZERO
+    for x in values:
+        y = x + lost
+        t = total + y
+        lost = (t - total) - y
+        total = t
+    return total
+
+
+def _forgets_y(values: Halves) -> np.float16:
+    """Takes the loss of adding x, but adds y."""
+    total, lost = ZERO, ZERO
+    for x in values:
+        t = total + (x - lost)
+        lost = (t - total) - x
+        total = t
+    return total
+
+
+def _moves_total_first(values: Halves) -> np.float16:
+    total, lost = ZERO, ZERO
+    for x in values:
+        y = x - lost
+        t = total + y
+        total = t
+        lost = (t - total) - y
+    return total
+
+
+def _first_twice(values: Halves) -> np.float16:
+    return kahan(np.concatenate([values[:1], values]))
+
+
+def _sorted(values: Halves) -> np.float16:
+    return plain(values[np.argsort(np.abs(values), kind="stable")])
+
+
+def _pairwise(values: Halves) -> np.float16:
+    if len(values) < 3:
+        return plain(values)
+    middle = len(values) // 2
+    return _pairwise(values[:middle]) + _pairwise(values[middle:])
+
+
+def _returns_loss(values: Halves) -> np.float16:
+    total, lost = ZERO, ZERO
+    for x in values:
+        y = x - lost
+        t = total + y
+        lost = (t - total) - y
+        total = t
+    return lost
+
+
+EXERCISE = Exercise(
+    id="rounding.kahan",
+    lesson="02_rounding",
+    title="Kahan's sum",
+    entry="my_kahan",
+    difficulty=2,
+    minutes=8,
+    reference=kahan,
+    checks=(
+        Check("many small numbers after a large one", 2, _small_ones),
+        Check("positive numbers", 1, _positive),
+        Check("numbers of either sign", 1, _signed),
+        Check("one number, and none", 1, _short),
+        Check("sums that FP16 alone cannot get quite right", 1, _not_once, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "one after another",
+            plain,
+            "this is what total = total + x gives: what each addition loses is gone. (So is it with "
+            "lost = t - (total + y), which is always 0.)",
+        ),
+        Mistake(
+            "adds the loss",
+            _adds_the_loss,
+            "this is what y = x + lost gives: what was too much is added once more. (t - total) - y is arrived minus "
+            "meant, so it has to be subtracted.",
+        ),
+        Mistake(
+            "forgets what it corrected",
+            _forgets_y,
+            "this is what (t - total) - x gives. It was y that was added; with x the earlier loss is counted as new.",
+        ),
+        Mistake(
+            "moves the total too early",
+            _moves_total_first,
+            "this is what total = t before computing the loss gives: t - total is then 0. Compute lost first.",
+        ),
+        Mistake(
+            "counts the first number twice",
+            _first_twice,
+            "this is what starting with values[0] and then running over all values gives: the first counts twice.",
+        ),
+        Mistake(
+            "sorts first",
+            _sorted,
+            "this is what adding from small to large gives: better than before, but each addition still loses.",
+        ),
+        Mistake(
+            "adds in pairs",
+            _pairwise,
+            "this is what adding in pairs gives: a good sum as well, but not Kahan's.",
+        ),
+        Mistake(
+            "returns the loss",
+            _returns_loss,
+            "this is the last loss. Return the total.",
+        ),
+        Mistake(
+            "sums in FP32",
+            _once,
+            "this is what a wider sum, rounded once, gives (values.sum() does that inside). It is better, and what "
+            "hardware does where it can; here use FP16 only.",
+        ),
+    ),
+    provides={"np": np},
+)

@@ -1,0 +1,218 @@
+"""Can you round a real number to FP16?
+
+The point: find the spacing, round to a whole number of spacings, half-way to the even one; then mind both ends.
+Oracle in the tests: numpy's float16, which rounds a float64 once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import numpy as np
+
+from labkit.formats import FP16, Rounding, decode, encode, round_to, ulp
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+
+def reference(x: float) -> float:
+    """Return x rounded to FP16, nearest even: labkit.formats' own rounding.
+
+    >>> reference(0.1), reference(1 + 2.0**-11), reference(65520.0)
+    (0.0999755859375, 1.0, inf)
+    """
+    return float(round_to(x, FP16))
+
+
+def _code(random: Random, low: int, high: int) -> int:
+    return random.randrange(low, high)
+
+
+def _beside(code: int, part: float, sign: int = 1) -> Case:
+    """The number that lies `part` of a spacing above the number of this code; both signs."""
+    value = float(decode(code, FP16))
+    return (sign * (value + part * float(ulp(value, FP16))),)
+
+
+def _nearer(random: Random) -> list[Case]:
+    """Between two numbers, and clearly nearer to one of them."""
+    parts = (0.2, 0.8, 0.4, 0.7, 0.3, 0.9)
+    return [(0.1,), *(_beside(_code(random, 0x1000, 0x7000), part, random.choice((-1, 1))) for part in parts)]
+
+
+def _half_way(random: Random) -> list[Case]:
+    """Half-way above an even and above an odd significand, of either sign."""
+    codes = [_code(random, 0x1000, 0x7000) & ~1 | odd for odd in (0, 1, 0, 1)]
+    return [(1 + 2.0**-11,), *(_beside(code, 0.5, sign) for code, sign in zip(codes, (1, 1, -1, -1), strict=True))]
+
+
+def _small(random: Random) -> list[Case]:
+    """Zero, half of the smallest number and a bit more, and subnormal numbers."""
+    codes = [_code(random, 2, 0x0300) & ~1 | odd for odd in (0, 1)]
+    between = [_beside(_code(random, 2, 0x03F0), part, sign) for part, sign in ((0.3, 1), (0.8, -1), (0.6, 1))]
+    return [(0.0,), (2.0**-25,), (2.0**-25 * 1.01,), *(_beside(code, 0.5) for code in codes), *between]
+
+
+def _large(random: Random) -> list[Case]:
+    """Up to 65520 belongs to 65504; from there on it is infinity."""
+    return [(65504.0,), (65519.9,), (65520.0,), (-65519.0,), (-65520.0,), (random.uniform(7e4, 1e5),), (-1e6,)]
+
+
+def _just_beside_half_way(random: Random) -> list[Case]:
+    """2^-30 of a spacing off half-way: a rounding to FP32 on the way hides that."""
+    return [
+        _beside(_code(random, 0x1000, 0x7000) & ~1 | odd, 0.5 + side * 2.0**-30, sign)
+        for odd in (0, 1)
+        for side in (-1, 1)
+        for sign in (-1, 1)
+    ]
+
+
+def _half_up(ratio: float) -> float:
+    return math.floor(ratio + 0.5)
+
+
+def _half_away(ratio: float) -> float:
+    return math.copysign(math.floor(abs(ratio) + 0.5), ratio)
+
+
+def _half_to_zero(ratio: float) -> float:
+    return math.copysign(math.ceil(abs(ratio) - 0.5), ratio)
+
+
+def _by_hand(
+    x: float,
+    *,
+    whole: Callable[[float], float] = round,
+    lowest: int = -14,
+    bits: int = 10,
+    limit: float = 65520.0,
+    beyond: float = math.inf,
+) -> float:
+    """Round as on paper; every keyword is one thing that goes wrong on paper.
+
+    >>> _by_hand(0.1) == reference(0.1)
+    True
+    """
+    if abs(x) >= limit:
+        return math.copysign(beyond, x)
+    exponent = max(math.frexp(x)[1] - 1, lowest) if x else lowest
+    spacing = math.ldexp(1.0, exponent - bits)
+    return float(whole(x / spacing) * spacing)
+
+
+def _flushes(x: float) -> float:
+    return reference(x) if abs(x) >= 2.0**-14 else 0.0
+
+
+def _through_fp32(x: float) -> float:
+    return reference(float(np.float32(x)))
+
+
+def _loses_sign_of_infinity(x: float) -> float:
+    return math.inf if abs(x) >= 65520 else reference(x)
+
+
+def _to_odd(x: float) -> float:
+    """Half-way to the odd one."""
+    toward = reference(x)
+    other = float(round_to(x, FP16, Rounding.TOWARD_NEGATIVE if toward > x else Rounding.TOWARD_POSITIVE))
+    tie = math.isfinite(toward) and toward != x and abs(toward - x) == abs(other - x)
+    return other if tie and int(encode(toward, FP16)) % 2 == 0 else toward
+
+
+EXERCISE = Exercise(
+    id="rounding.nearest_even",
+    lesson="02_rounding",
+    title="Round to FP16",
+    entry="my_round",
+    difficulty=2,
+    minutes=10,
+    reference=reference,
+    checks=(
+        Check("to the nearer of two neighbours", 2, _nearer),
+        Check("half-way to the even one", 2, _half_way),
+        Check("among the subnormal numbers", 1, _small),
+        Check("at the upper end", 1, _large),
+        Check("a hair's breadth beside half-way", 1, _just_beside_half_way, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "truncates",
+            partial(_by_hand, whole=math.trunc),
+            "this is what cutting off gives (int does that). The result should be the *nearer* neighbour.",
+        ),
+        Mistake(
+            "rounds down",
+            partial(_by_hand, whole=math.floor),
+            "this is what rounding down gives: always to the lower neighbour, even where the upper one is nearer.",
+        ),
+        Mistake(
+            "half-way away from zero",
+            partial(_by_hand, whole=_half_away),
+            "this is what rounding half-way cases away from zero gives, as taught at school. IEEE 754 takes the even "
+            "one.",
+        ),
+        Mistake(
+            "half-way up",
+            partial(_by_hand, whole=_half_up),
+            "this is what floor(x + 0.5) gives: half-way cases go up. They should go to the even one.",
+        ),
+        Mistake(
+            "half-way towards zero",
+            partial(_by_hand, whole=_half_to_zero),
+            "this is what rounding half-way cases towards zero gives. They should go to the even one.",
+        ),
+        Mistake(
+            "half-way to the odd one",
+            _to_odd,
+            "this is what rounding half-way cases to the odd neighbour gives. They should go to the even one, whose "
+            "last bit is 0.",
+        ),
+        Mistake(
+            "forgets subnormals",
+            partial(_by_hand, lowest=-40),
+            "this is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24.",
+        ),
+        Mistake(
+            "flushes subnormals",
+            _flushes,
+            "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 goes on to 2^-24.",
+        ),
+        Mistake(
+            "keeps ten bits",
+            partial(_by_hand, bits=9),
+            "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, one of them hidden.",
+        ),
+        Mistake(
+            "never overflows",
+            partial(_by_hand, limit=math.inf),
+            "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on it is infinity.",
+        ),
+        Mistake(
+            "saturates",
+            partial(_by_hand, beyond=65504.0),
+            "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
+        ),
+        Mistake(
+            "overflows at 65504",
+            partial(_by_hand, limit=65504.0000001),
+            "this is what infinity for everything above 65504 gives. Up to 65520, half a spacing further, 65504 is the "
+            "nearest.",
+        ),
+        Mistake(
+            "loses the sign of infinity",
+            _loses_sign_of_infinity,
+            "this is what +inf on both sides gives. Below -65520 it is -inf.",
+        ),
+        Mistake(
+            "rounds twice",
+            _through_fp32,
+            "this is what rounding to FP32 first gives: it moves numbers onto the half-way point, and the second "
+            "rounding takes them the wrong way. Round once.",
+        ),
+    ),
+    withheld=(round_to, encode, np.float16),
+)
