@@ -42,7 +42,7 @@ class Question:
 
 
 def main() -> None:
-    """Answer the requests on standard input: {"exercise": id, "program": [source, ...], "seed": n, "memory": bytes}."""
+    """Answer the requests on standard input: one JSON object per line, see labkit.grading.supervise."""
     requests = [json.loads(line) for line in sys.stdin]
     torch.set_num_threads(1)
     questions = [_question(request) for request in requests]
@@ -51,7 +51,9 @@ def main() -> None:
     channel.flush()
     _close_the_doors()
     _hide_the_answers()
-    _limit_memory(max((request["memory"] for request in requests), default=0))
+    _limit(
+        memory=max(request["memory"] for request in requests), seconds=sum(request["seconds"] for request in requests)
+    )
     for question in questions:
         channel.write(json.dumps(answer(question)) + "\n")
         channel.flush()
@@ -119,16 +121,20 @@ def _no_check(*_: object) -> None:
     return None
 
 
-def _limit_memory(allowance: int) -> None:
-    """Let the process have `allowance` bytes more than it has now, in memory and per file, where the system can."""
+def _limit(memory: int, seconds: float) -> None:
+    """Let the process have so many bytes more than now, in memory and per file, and so many seconds, if the system can.
+
+    Time is kept by the process that started this one; the limit here is for the day when that one was killed itself.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (allowance, allowance))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))
         with open("/proc/self/statm", encoding="ascii") as statm:
             now = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + allowance, now + allowance))
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def _started(requests: Sequence[Request], limits: Limits, folder: Path, errors: 
     """Start the grading process in its own process group; at the end, whatever is left of the group is killed."""
     work = folder / "work"
     work.mkdir()
-    lines = [json.dumps({**vars(request), "memory": limits.memory}) for request in requests]
+    lines = [json.dumps({**vars(request), **vars(limits)}) for request in requests]
     (folder / "requests").write_text("\n".join(lines), encoding="ascii")
     here = str(Path(__file__).parents[2])
     environment = os.environ | {
