@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.amp.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
+from labkit.gemm import body_of, is_composite
 from labkit.interop import dtype_of
 
 _nesting = threading.local()  # .stack: this thread's open autocast regions; only the innermost decides
@@ -92,8 +93,10 @@ class autocast(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         entry = rule_for(name)
         innermost = _nesting.stack[-1] is self
-        if not (self.enabled and innermost) or entry.rule is Rule.KEEP:
+        if not (self.enabled and innermost):
             return func(*args, **kwargs)
+        if entry.rule is Rule.KEEP:
+            return self._keep(func, args, kwargs)
         if entry.rule is Rule.BANNED:
             raise RuntimeError(
                 f"{name} is not safe under autocast: {entry.why}. "
@@ -105,6 +108,13 @@ class autocast(TorchFunctionMode):
         if to is not None:
             args, kwargs = tree_map_only(Tensor, lambda t: t.to(to) if t.dtype in CASTABLE else t, (args, kwargs))
         return func(*args, **kwargs)
+
+    def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an operation that is on no list as it is; if it is made of others, stay on for them."""
+        if not is_composite(func):
+            return func(*args, **kwargs)
+        with self:
+            return body_of(func)(*args, **kwargs)
 
     def _target(self, entry: Entry, floats: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype | None:
         if not floats:

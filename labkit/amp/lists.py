@@ -44,7 +44,7 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.ALLOW,
         "convolution: a matrix product in disguise",
-        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution",
+        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution",
     ),
     (Rule.ALLOW, "one product for each element, next to convolutions", "prelu"),
     (
@@ -74,7 +74,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.PROMOTE,
         "several operands, one dtype needed",
-        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample index_put tensordot scatter_add cat stack",
+        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot scatter_add "
+        "cat stack",
     ),
     (Rule.BANNED, "takes log(p) of an FP16 p: use the form with logits", "binary_cross_entropy"),
 )

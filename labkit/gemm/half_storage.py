@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from labkit.gemm.composites import body_of, is_composite
+
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
     "linear matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addmv bilinear "
@@ -59,6 +61,9 @@ class _HalfStorage(TorchFunctionMode):
             agree = name in NORMS or all(t.dtype == dtype for t in floats)
             if dtype in HALVES and agree:
                 return rounds_once(func, args, kwargs, dtype)
+        elif is_composite(func):
+            with self:
+                return body_of(func)(*args, **kwargs)
         return func(*args, **kwargs)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.amp import CastEvent, Rule, autocast, rule_for
+from labkit.amp import CastEvent, Rule, autocast
 from labkit.formats import BF16, E4M3, FP16
 
 
@@ -80,36 +80,30 @@ def test_only_formats_with_kernels() -> None:
         autocast(E4M3)
 
 
-def cases() -> list[tuple[str, str, object, tuple[object, ...], torch.dtype]]:
+def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:
+    """(group, name, function, args, kwargs, dtype that CUDA autocast returns) from torch's own test lists."""
     lists = pytest.importorskip("torch.testing._internal.autocast_test_lists").AutocastTestLists(torch.device("cpu"))
+    expected = {"fp16": torch.float16, "fp32": torch.float32, "promote": torch.float32}
     rows = []
-    groups = {
-        "torch_fp16": torch.float16,
-        "nn_fp16": torch.float16,
-        "torch_fp32": torch.float32,
-        "nn_fp32": torch.float32,
-    }
-    for group, expected in groups.items():
-        for row in getattr(lists, group):
-            name, args = row[0], row[1]
-            module = torch if group.startswith("torch") else torch._C._nn
-            if hasattr(module, name) and (len(row) < 3 or isinstance(row[2], dict)):
-                rows.append((group, name, module, args, expected))
+    for group in "torch_fp16 nn_fp16 methods_fp16 torch_fp32 nn_fp32 methods_fp32 torch_need_autocast_promote".split():
+        for name, args, *rest in getattr(lists, group):
+            kwargs = next((part for part in rest if isinstance(part, dict)), {})
+            home = next(m for m in (torch, torch._C._nn, torch.Tensor) if hasattr(m, name))
+            rows.append((group, name, getattr(home, name), args, kwargs, expected[group.split("_")[-1]]))
     return rows
 
 
-def test_dtypes_against_torchs_own_cuda_cases() -> None:
-    """Every row that runs on a CPU at all gives the dtype that torch's CUDA autocast gives."""
-    checked = 0
-    for group, name, module, args, expected in cases():
-        if rule_for(name).rule is Rule.KEEP:
-            continue
-        try:
-            with autocast(), warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
-                out = getattr(module, name)(*args)
-        except (RuntimeError, TypeError):  # no CPU kernel for this one, or a malformed row upstream
-            continue
-        first = out[0] if isinstance(out, tuple) else out
-        assert first.dtype == expected, f"{group}: {name} gave {first.dtype}"
-        checked += 1
-    assert checked >= 40
+# Without a CPU kernel, and a row that passes its arguments in the wrong order.
+NOT_ON_A_CPU = {"cudnn_convolution", "cudnn_convolution_transpose", "einsum"}
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=f"{c[0]}-{c[1]}-{i}") for i, c in enumerate(cases())])
+def test_dtypes_equal_cuda_autocast_by_torchs_own_list(case: tuple[object, ...]) -> None:
+    _, name, function, args, kwargs, expected = case
+    if name in NOT_ON_A_CPU:
+        with pytest.raises((NotImplementedError, TypeError)), autocast():
+            function(*args, **kwargs)  # type: ignore[operator]
+        return
+    with autocast(), warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
+        out = function(*args, **kwargs)  # type: ignore[operator]
+    assert (out[0] if isinstance(out, tuple | list) else out).dtype == expected

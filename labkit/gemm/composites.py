@@ -1,0 +1,42 @@
+"""How does a mode see what happens inside a function that is written in Python?
+
+Idea: torch.nn.functional is partly Python. `F.multi_head_attention_forward` asks at its first line whether a mode wants
+to handle it, and a mode that says "go on" is switched off for all that follows, matrix products included. `body_of`
+gives the same function without that question, so a mode can stay on while the body runs.
+
+Invariant: body_of(f)(...) computes what f(...) computes; only who may listen differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+HOMES = ("torch.nn.functional", "torch.functional")  # Tensor's methods ask too, and then call themselves
+ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def is_composite(func: Callable[..., Any]) -> bool:
+    """Say whether a function is Python code of torch that asks for modes before it begins.
+
+    >>> import torch
+    >>> is_composite(torch.nn.functional.multi_head_attention_forward), is_composite(torch.matmul)
+    (True, False)
+    """
+    return isinstance(func, FunctionType) and func.__module__ in HOMES
+
+
+@cache
+def body_of(func: FunctionType) -> FunctionType:
+    """Return a composite function whose question for modes is answered with no."""
+    answers = {name: _nobody for name in ASKS if name in func.__globals__}
+    known = {**func.__globals__, **answers}
+    body = FunctionType(func.__code__, known, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+def _nobody(*_tensors: object) -> bool:
+    return False

@@ -1,0 +1,53 @@
+"""Functions that torch wrote in Python: what they are made of is seen, and what they compute stays the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import CastEvent, autocast
+from labkit.gemm import body_of, half_storage, is_composite
+
+
+def attention() -> tuple[nn.MultiheadAttention, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(2, 5, 16)
+
+
+def test_worked_example_attention_is_made_of_matrix_products() -> None:
+    model, x = attention()
+    events: list[CastEvent] = []
+    with autocast(listen=events.append):
+        y, _ = model(x, x, x)
+    assert y.dtype == torch.float16
+    assert [e.op for e in events if e.op in ("linear", "baddbmm", "bmm", "softmax")] == [
+        "linear", "bmm", "softmax", "bmm", "linear",
+    ]  # fmt: skip
+
+
+def test_the_body_computes_the_same() -> None:
+    x = torch.randn(3, 8)
+    for func, args in ((F.relu, (x,)), (F.normalize, (x,)), (F.softmax, (x, -1)), (F.layer_norm, (x, (8,)))):
+        assert is_composite(func)
+        assert torch.equal(body_of(func)(*args), func(*args))
+    assert not is_composite(torch.Tensor.unflatten)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_half_attention_layer_runs_on_a_cpu_with_fp32_accumulation(dtype: torch.dtype) -> None:
+    model, x = attention()
+    exact, _ = model(x, x, x)
+    half = model.to(dtype)
+    with half_storage("cpu"):
+        y, _ = half(x.to(dtype), x.to(dtype), x.to(dtype))
+    assert y.dtype == dtype
+    # A handful of roundings on values below 1: a few ulps of the format at 1.
+    assert (y.float() - exact).abs().max() < 8 * torch.finfo(dtype).eps
+
+
+def test_a_mode_is_gone_after_a_composite_that_fails() -> None:
+    with autocast(), pytest.raises(AttributeError):
+        F.normalize("no tensor")  # type: ignore[arg-type]
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
