@@ -60,6 +60,13 @@ class TrainingBar(anywidget.AnyWidget):
         self._thread.join(timeout_s)
         return self.record
 
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle:
+            note = "(Widgets do not run here: call .start(), then .wait(), and look at .record.)"
+            bundle[0]["text/plain"] = f"{self.sentence}\n{note}"
+        return bundle
+
     @traitlets.observe("wanted")
     def _obey(self, change: dict[str, Any]) -> None:
         if change["new"] in ("start", "stop"):

@@ -45,6 +45,12 @@ def test_a_second_start_does_nothing() -> None:
     assert bar.phase == "finished"
 
 
+def test_a_host_without_widgets_is_told_what_to_call() -> None:
+    text = TrainingBar(TASK, RECIPE, steps=2)._repr_mimebundle_()[0]["text/plain"]
+    assert "2 steps" in text
+    assert ".start()" in text
+
+
 def test_an_error_is_shown() -> None:
     def broken() -> object:
         raise RuntimeError("no such network")
