@@ -102,7 +102,7 @@ def _draw_underflow(axes: Axes, steps: Sequence[StepRecord], label: str) -> None
     axes.step(x, y, where="post", color=FATE_COLOURS["underflowed"], linewidth=1.6, marker="o", markersize=3)
     axes.set_ylim(-3, 105)
     axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
-    title = f"Gradient elements that are zero in {label} and not in FP32"
+    title = f"Activation gradients: elements that are zero in {label} and not in FP32"
     axes.set_title(title, loc="left", fontsize=10, color=INK)
 
 

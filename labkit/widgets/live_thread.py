@@ -66,7 +66,12 @@ class Driver:
             before = Driver._driving() if Driver._driving is not None else None
             Driver._driving = weakref.ref(self)
         if before is not None and before is not self:
-            before.command(Button.PAUSE)
+            before.call(before._step_aside)
+
+    def _step_aside(self) -> None:
+        if self.controller.due:
+            self.controller.handle(Button.PAUSE)
+            self.controller.notice = "Paused, because another live training has started; only one trains at a time."
 
     def _handle(self, command: Command, number: int) -> None:
         self.controller.handle(command)

@@ -531,7 +531,7 @@ def test_one_training_at_a_time(watched):
     first.wait(lambda f: f["phase"] == "running")
     second.driver.command(Button.START)
     gate.set()
-    first.wait(lambda f: f["phase"] == "paused")
+    assert "another live training" in first.wait(lambda f: f["phase"] == "paused")["notice"]
     second.wait(lambda f: f["phase"] == "finished")
 
 

@@ -6,6 +6,7 @@
 
 const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in live_outbox.py
 const LOG2_MAX = 30;
+const SILENCE_MS = 10_000; // building the runs takes a few seconds, and nothing is obeyed meanwhile
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
 
 // --- the store: all points so far, and what is under way --------------------------------------------------------------
@@ -19,6 +20,8 @@ function makeStore(model) {
     fp32: [],
     previous: [],
     sent: 0, // number of our latest command
+    silence: 0, // timer that runs from a command to its answer
+    silent: false,
     afterwards: null, // what to say when the kernel has obeyed that one
     asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
     echo: null, // ms from a command to the first frame that knows it
@@ -66,6 +69,8 @@ function takeFrame(store, content, buffers) {
     asked.trained = content.trained >= asked.number;
   }
   store.fresh = true;
+  store.silent = false;
+  if (content.heard >= store.sent) store.silence = clearTimeout(store.silence);
   if (store.afterwards && content.heard >= store.sent) tell(store, store.afterwards);
   schedule(store);
 }
@@ -89,7 +94,7 @@ function acknowledge(store) {
   clearTimeout(store.lateAnswer);
   const answer = () => {
     store.answeredAt = performance.now();
-    store.model.send({ do: "drawn", number: store.state.number });
+    send(store, { do: "drawn", number: store.state.number });
   };
   if (performance.now() - store.answeredAt > ANSWER_MS) answer();
   else store.lateAnswer = setTimeout(answer, ANSWER_MS);
@@ -119,7 +124,21 @@ function tell(store, what) {
   store.sent += 1;
   store.asked = { number: store.sent, at: performance.now(), running: store.state.phase === "running" };
   store.echo = null;
-  store.model.send({ ...what, number: store.sent });
+  store.silence ||= setTimeout(() => {
+    store.silent = true;
+    schedule(store);
+  }, SILENCE_MS);
+  send(store, { ...what, number: store.sent });
+}
+
+// After a restart of the kernel there is nobody to send to, and the page's own send throws.
+function send(store, content) {
+  try {
+    store.model.send(content);
+  } catch {
+    store.silent = true;
+    schedule(store);
+  }
 }
 
 // --- axes ------------------------------------------------------------------------------------------------------------
@@ -336,7 +355,7 @@ function drawUnderflow(plot) {
   const { pen, store, tint, label, x } = plot;
   const { top, height } = UNDERFLOW;
   const y = (share) => top + height * (1 - share);
-  const title = `Gradient elements that are zero in ${label} and not in FP32`;
+  const title = `Activation gradients: elements that are zero in ${label} and not in FP32`;
   frameOf(plot, UNDERFLOW, title, [[0, "0%"], [0.5, "50%"], [1, "100%"]], y);
   const points = [];
   const measured = [];
@@ -479,6 +498,8 @@ function showControls(store, controls) {
   if (!controls.scale.held) controls.scale.set(state.scaling === "static" ? state.log2_scale : Math.round(state.scale));
 }
 
+const UNHEARD =
+  "The kernel does not answer. If a cell is running, wait for it or interrupt it; if the kernel was restarted, run this cell again.";
 const RULE = {
   off: () => "the loss is not multiplied",
   static: () => "the scale stays where you put it; steps whose gradients overflow are skipped",
@@ -496,7 +517,7 @@ function showWords(store, parts, seen) {
   const m = state.metric;
   parts.metric.textContent = m ? `${m.name} at step ${m.step}: ${state.label} ${m.ours}, FP32 ${m.fp32}` : "";
   parts.rule.textContent = RULE[state.scaling](state);
-  parts.notice.textContent = state.notice;
+  parts.notice.textContent = store.silent ? UNHEARD : state.notice;
   // words that change 30 times a second cannot be read
   if (state.phase === "running" && state.phase === seen.phase && now - seen.at < 200) return;
   parts.words.say(state.sentence);
@@ -600,10 +621,10 @@ function render({ model, el }) {
   owner.add(() => store.views.delete(view));
   parts.words.say("Waiting for the kernel.");
   const silence = setTimeout(() => {
-    if (!store.state) parts.words.say("The kernel does not answer. It is busy with another cell, or gone: then run this cell again.");
+    if (!store.state) parts.words.say(UNHEARD);
   }, 4000);
   owner.add(() => clearTimeout(silence));
-  model.send({ do: "hello" });
+  send(store, { do: "hello" });
   return () => owner.dispose();
 }
 
