@@ -71,16 +71,24 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
             "Call .float() first if rounding it to FP32 is what you mean."
         )
     values = tensor.detach().float().flatten()
-    exponent_field = (values.view(torch.int32) >> 23) & 0xFF  # FP32: sign 1, exponent 8, significand 23 bits
-    fields = torch.bincount(exponent_field, minlength=256).cpu().numpy()
-    # Exponent field 0 holds the zeros and FP32's subnormals, whose binade stands in the significand.
-    small = values[exponent_field == 0]
-    small = small[small != 0].double()
-    subnormal_exponents = torch.frexp(small).exponent.long() - 1 - FP32_LOWEST_EXPONENT
+    fields = _count_exponent_fields(values)
+    zeros = values.numel() - int(torch.count_nonzero(values))
     counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
-    counts[:23] = torch.bincount(subnormal_exponents, minlength=23).cpu().numpy()
     counts[23:] = fields[1:255]
-    return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, int(fields[0]) - small.numel(), int(fields[255]))
+    if fields[0] > zeros:  # field 0 also holds FP32's subnormals, whose binade stands in the significand
+        subnormal = values[(values != 0) & (values.abs() < 2.0**-126)].double()
+        exponents = torch.frexp(subnormal).exponent.long() - 1
+        counts[:23] = torch.bincount(exponents - FP32_LOWEST_EXPONENT, minlength=23).cpu().numpy()
+    return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, zeros, int(fields[255]))
+
+
+def _count_exponent_fields(values: Tensor) -> NDArray[np.int64]:
+    """Count FP32 values by their exponent field, 0 to 255 (FP32: sign 1, exponent 8, significand 23 bits)."""
+    piece = 1 << 16 if values.device.type == "cpu" else max(values.numel(), 1)  # what fits into a CPU's cache
+    counts = torch.zeros(256, dtype=torch.int64, device=values.device)
+    for bits in values.view(torch.int32).split(piece):
+        counts += torch.bincount((bits >> 23) & 0xFF, minlength=256)
+    return counts.cpu().numpy()
 
 
 def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
