@@ -1,10 +1,12 @@
 """How does a learner touch it? Widgets: their state is plain Python, their picture is drawn in the browser."""
 
+from labkit.widgets.addition import AdditionPlayer
 from labkit.widgets.live import LiveTraining
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
 from labkit.widgets.race_figure import race_figure, race_sentence, race_table
 from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, static_underflow
+from labkit.widgets.swallowed import SwallowedUpdates
 from labkit.widgets.training_bar import TrainingBar
 from labkit.widgets.underflow import UnderflowHistogram
 from labkit.widgets.underflow_words import ALL_LAYERS
@@ -13,10 +15,12 @@ __all__ = [
     "ALL_LAYERS",
     "FATE_COLOURS",
     "FORMAT_COLOURS",
+    "AdditionPlayer",
     "LiveTraining",
     "Predict",
     "Prediction",
     "Pulse",
+    "SwallowedUpdates",
     "TrainingBar",
     "UnderflowHistogram",
     "predict",
