@@ -1,9 +1,11 @@
 // Controls: native inputs, so that the keyboard and screen readers know them, with labels, large enough to hit.
 
+// Every widget runs a copy of this file, and radio buttons of one name are one group in the whole page.
+const copyOfThisFile = crypto.getRandomValues(new Uint32Array(1))[0].toString(36);
 let controls = 0;
 
 function slider({ label, min, max, step = 1, page = 5, value, text = String, onInput, labelled = true }) {
-  const id = `lk-slider-${++controls}`;
+  const id = `lk-slider-${copyOfThisFile}-${++controls}`;
   const input = h("input", { type: "range", id, min, max, step, "aria-label": labelled ? null : label });
   const output = h("output", { for: id });
   const parts = labelled ? [h("label", { class: "lk-slider-label", for: id, text: label }), input, output] : [input];
@@ -55,7 +57,7 @@ function button({ label, title, kind, onPress }) {
 }
 
 function segmented({ label, options, value, onChange, labelled = true }) {
-  const name = `lk-segments-${++controls}`;
+  const name = `lk-segments-${copyOfThisFile}-${++controls}`;
   const inputs = new Map();
   const segments = options.map((option) => {
     const input = h("input", { type: "radio", name, value: option.value });
