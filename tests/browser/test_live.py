@@ -8,7 +8,8 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-CELL = "from labkit.widgets.live import LiveTraining\nlive = LiveTraining(steps=160)\nlive"
+CELL = "from labkit.widgets import LiveTraining\nlive = LiveTraining(steps=160)\nlive"
+OTHER = "other = LiveTraining('digits', 'FP16 dynamic', steps=40)\nother"
 REMEMBER_LOSSES = """root => {
   // every drawn step, as the page shows it: the widget's own data, kept from frame to frame
   window.drawn = [];
@@ -35,7 +36,8 @@ class Live:
 
     def __init__(self, notebook):
         self.notebook, self.page = notebook, notebook.page
-        self.root = self.page.locator(".labkit-live")
+        self.root = self.page.locator(".labkit-live").first
+        self.other = self.page.locator(".labkit-live").last
 
     def press(self, name):
         self.root.get_by_role("button", name=name).click()
@@ -47,7 +49,9 @@ class Live:
         return self.root.evaluate("root => ({...root.dataset})")
 
     def until(self, condition, timeout_s=90):
-        expression = f"() => {{ const d = document.querySelector('.labkit-live')?.dataset ?? {{}}; return {condition}; }}"
+        expression = (
+            f"() => {{ const d = document.querySelector('.labkit-live')?.dataset ?? {{}}; return {condition}; }}"
+        )
         self.page.wait_for_function(expression, timeout=1000 * timeout_s)
 
     def pixels(self, colour, left=0.0, right=1.0):
@@ -60,7 +64,7 @@ class Live:
 
 @pytest.fixture(scope="module")
 def opened(lab):
-    notebook = lab.notebook([CELL, "sum(range(10))"], name="live")
+    notebook = lab.notebook([CELL, OTHER], name="live")
     notebook.run_all()
     yield Live(notebook)
     assert notebook.errors == []
@@ -131,6 +135,17 @@ def test_the_kernel_stays_free_while_it_trains(live):
     live.until(f"d.step > {before + 5}")
     assert live.data()["phase"] == "running"
     assert live.notebook.python("str(live.phase)") == "running"
+
+
+def test_two_on_one_page_take_turns_and_leave_each_other_alone(live):
+    live.choose("static")
+    live.press("Start")
+    live.until("d.step >= 5")
+    live.other.get_by_role("button", name="Start").click()
+    live.until("d.phase === 'paused'")
+    assert "another live training has started" in live.root.get_by_role("alert").text_content()
+    assert live.root.get_by_role("radio", name="static").is_checked()
+    assert live.other.get_by_role("radio", name="dynamic").is_checked()
 
 
 def test_everything_works_from_the_keyboard_and_no_key_reaches_the_notebook(live):
