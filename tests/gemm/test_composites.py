@@ -51,3 +51,11 @@ def test_a_mode_is_gone_after_a_composite_that_fails() -> None:
     with autocast(), pytest.raises(AttributeError):
         F.normalize("no tensor")  # type: ignore[arg-type]
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_switch_that_only_says_it_lives_here_is_left_alone() -> None:
+    """max_pool2d calls one of two functions, and it is those that ask: entered, it would be met again for ever."""
+    image = torch.arange(16.0).reshape(1, 1, 4, 4).half()
+    assert not is_composite(torch.nn.functional.max_pool2d)
+    with half_storage("cpu"):
+        assert torch.nn.functional.max_pool2d(image, 2).flatten().tolist() == [5, 7, 13, 15]
