@@ -36,6 +36,15 @@ class ExponentHistogram:
     zeros: int
     non_finite: int
 
+    def __eq__(self, other: object) -> bool:
+        """Say whether two histograms count the same numbers into the same binades."""
+        if not isinstance(other, ExponentHistogram):
+            return NotImplemented
+        ours, theirs = ((h.lo, h.zeros, h.non_finite) for h in (self, other))
+        return ours == theirs and np.array_equal(self.counts, other.counts)
+
+    __hash__ = None  # type: ignore[assignment]  # it holds an array
+
     @property
     def finite_non_zero(self) -> int:
         """How many numbers lie in some binade."""

@@ -13,12 +13,15 @@ import math
 import os
 import platform
 import tempfile
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+
+from labkit.instrument import ExponentHistogram, GradSnapshot
 
 SCHEMA = "labkit.run/1"
 
@@ -51,6 +54,7 @@ class RunRecord:
     seconds   wall time of the training, without preparing the data
     date      UTC, ISO 8601
     stopped   the run was stopped before its last step
+    snapshots histograms of the FP32 gradients that were watched, in the order they were taken
     """
 
     task: str
@@ -64,6 +68,7 @@ class RunRecord:
     versions: dict[str, str]
     date: str
     stopped: bool = False
+    snapshots: tuple[GradSnapshot, ...] = ()
 
     @property
     def final_loss(self) -> float:
@@ -79,8 +84,9 @@ class RunRecord:
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, one list for each field of a step; return the path."""
         columns = {f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)}
-        head = {k: _pack(v) for k, v in asdict(self).items() if k != "steps"}
-        text = json.dumps({"schema": SCHEMA, **head, "steps": columns}, allow_nan=False, indent=None)
+        head = {f.name: _pack(getattr(self, f.name)) for f in fields(self) if f.name not in ("steps", "snapshots")}
+        whole = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}
+        text = json.dumps(whole, allow_nan=False)
         return write_whole(Path(path), text.encode())
 
 
@@ -97,12 +103,13 @@ def load(path: str | Path) -> RunRecord:
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise ValueError(f"{path} is not a run record: its schema is {found!r}, and {SCHEMA!r} is what can be read")
-    columns = stored.pop("steps")
+    columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
     head = {k: _unpack(v) for k, v in stored.items() if k not in _TEXT}
-    return RunRecord(steps=steps, **{k: stored[k] for k in _TEXT}, **head)
+    watched = tuple(_unpack_snapshot(s) for s in snapshots)
+    return RunRecord(steps=steps, snapshots=watched, **{k: stored[k] for k in _TEXT}, **head)
 
 
 _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date")
@@ -115,6 +122,19 @@ def _pack(value: Any) -> Any:
 
 def _unpack(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
+
+
+def _pack_snapshot(snapshot: GradSnapshot) -> dict[str, Any]:
+    layers = {name: {**vars(h), "counts": h.counts.tolist()} for name, h in snapshot.layers.items()}
+    return {"step": snapshot.step, "kind": snapshot.kind, "layers": layers}
+
+
+def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
+    layers = {
+        name: ExponentHistogram(**{**h, "counts": np.array(h["counts"], dtype=np.int64)})
+        for name, h in stored["layers"].items()
+    }
+    return GradSnapshot(stored["step"], stored["kind"], layers)
 
 
 def write_whole(path: Path, content: bytes) -> Path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -163,6 +163,8 @@ def train(
     steps: int | None = None,
     device: torch.device | str = "cpu",
     measure_every: int = MEASURE_EVERY,
+    watch: Sequence[str] = (),
+    watch_every: int = 50,
     progress: Callable[[StepRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> RunRecord:
@@ -170,6 +172,8 @@ def train(
 
     Args:
         steps: how many; None takes the task's own number.
+        watch: kinds of gradients to keep histograms of: "activation gradients", "weight gradients".
+        watch_every: steps between two of them; the first is taken before the first step.
         progress: called after every step.
         stop: asked before every step; True ends the run early, and the record says so.
 
@@ -181,8 +185,11 @@ def train(
         raise ValueError(f"steps is 0 or more; it was given {planned}")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
+    snapshots: list[GradSnapshot] = []
     began = time.perf_counter()
     while len(done) < planned and not (stop is not None and stop()):
+        if len(done) % watch_every == 0:
+            snapshots += [gradient_snapshot(run, kind) for kind in watch]
         done.append(run.step())
         if progress is not None:
             progress(done[-1])
@@ -198,6 +205,7 @@ def train(
         versions=versions(),
         date=now(),
         stopped=len(done) < planned,
+        snapshots=tuple(snapshots),
     )
 
 

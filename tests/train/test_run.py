@@ -141,6 +141,15 @@ def test_progress_stop_and_record(tmp_path: object) -> None:
         train(DIGITS, RECIPES["FP32"], steps=-1)
 
 
+def test_watched_gradients_are_on_record_and_come_back(tmp_path: object) -> None:
+    kinds = ("activation gradients", "weight gradients")
+    record = train(DIGITS, RECIPES["FP32"], steps=5, watch=kinds, watch_every=2)
+    assert [(s.step, s.kind) for s in record.snapshots] == [(n, kind) for n in (1, 3, 5) for kind in kinds]
+    assert record.snapshots[0] == gradient_snapshot(TrainingRun(DIGITS, RECIPES["FP32"]))
+    assert record.steps == train(DIGITS, RECIPES["FP32"], steps=5).steps, "watching changes nothing"
+    assert load(record.save(f"{tmp_path}/run.json")) == record
+
+
 def test_underflow_is_measured_against_fp32() -> None:
     off = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"]).step().underflow
     on = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16 static"]).step().underflow
