@@ -27,6 +27,7 @@ _DTYPES = {
 }
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
+PIECE = 2**17  # elements a thread rounds at a time
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
     Rounding.TOWARD_ZERO: torch.Tensor.trunc_,
@@ -90,18 +91,30 @@ def round_tensor(
     values = tensor.detach() if tensor.dtype in _CARRIERS else tensor.float()  # exact: FP32 holds both
     if target.nan_code is None and values.isnan().any():
         raise no_nan(target)
-    plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY and random_bits is None
+    _check_random_bits(random_bits, rounding, values.shape)
+    plain = rounding is Rounding.NEAREST_EVEN and overflow is Overflow.TO_INFINITY
     if plain and target in (FP16, BF16) and values.dtype == torch.float32:
-        rounded = values.to(_DTYPES[target]).to(torch.float32)  # torch's own cast: proven equal for all 2^32 inputs
+        rounded = _one_nan(values.to(_DTYPES[target]).to(torch.float32))  # torch's cast: equal for all 2^32 inputs
     else:
-        rounded = _round(values, target, rounding, random_bits)
-        rounded = _limit(rounded, values, target, rounding, overflow)
-    return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf")).to(tensor.dtype)
+        rounded = _in_pieces(values, target, rounding, overflow, random_bits)
+    return rounded.to(tensor.dtype)
 
 
-def _round(
-    values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None
+def _in_pieces(
+    values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow, random_bits: torch.Tensor | None
 ) -> torch.Tensor:
+    """Round piece by piece on a CPU, so that what stands between the steps stays in its cache; else at once."""
+    flat, bits = values.reshape(-1), None if random_bits is None else random_bits.reshape(-1)
+    size = PIECE * torch.get_num_threads() if values.is_cpu else max(1, flat.numel())
+    rounded = torch.empty_like(flat)
+    for first in range(0, flat.numel(), size):
+        part = slice(first, first + size)
+        near = _round(flat[part], format, rounding, None if bits is None else bits[part])
+        rounded[part] = _one_nan(_limit(near, flat[part], format, rounding, overflow))
+    return rounded.view(values.shape)
+
+
+def _round(values: torch.Tensor, format: Format, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
     """Round in a carrier dtype as if the format had no largest value."""
     bits = _CARRIERS[values.dtype]
     exponent_mask = torch.tensor(float("inf"), dtype=values.dtype).view(bits).item()
@@ -112,19 +125,12 @@ def _round(
 
 def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
     """Round to whole numbers, in place where the mode allows."""
-    if rounding is not Rounding.STOCHASTIC and random_bits is not None:
-        raise ValueError(f"random_bits are for Rounding.STOCHASTIC; they were given with {rounding}. Leave them out.")
     if rounding in _WHOLE:
         return _WHOLE[rounding](ratio)
     whole = ratio.trunc()
     fraction = (ratio - whole).abs_()
-    if rounding is Rounding.NEAREST_AWAY:
+    if random_bits is None:
         away = fraction >= 0.5
-    elif random_bits is None or random_bits.shape != ratio.shape or random_bits.dtype.is_floating_point:
-        raise ValueError(
-            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
-            f"{tuple(ratio.shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"
-        )
     else:
         away = random_bits < fraction.mul_(2.0**RANDOM_BITS).long()
     return whole.add_(torch.copysign(away.to(ratio.dtype), ratio))
@@ -146,3 +152,19 @@ def _limit(
     if not format.signed:
         rounded.masked_fill_(values < 0, float("nan"))
     return rounded
+
+
+def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
+    """Make every NaN the default one, in place."""
+    return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf"))
+
+
+def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size) -> None:
+    if rounding is not Rounding.STOCHASTIC:
+        if random_bits is not None:
+            raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
+    elif random_bits is None or random_bits.shape != shape or random_bits.dtype.is_floating_point:
+        raise ValueError(
+            f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
+            f"{tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"
+        )

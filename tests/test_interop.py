@@ -21,7 +21,7 @@ from labkit.formats import (
     round_to,
     ulp,
 )
-from labkit.interop import dtype_of, format_of, round_tensor
+from labkit.interop import PIECE, dtype_of, format_of, round_tensor
 
 MINE = Format("mine", exponent_bits=4, significand_bits=7)
 WIDE = Format("wide", exponent_bits=8, significand_bits=20)
@@ -110,6 +110,13 @@ def test_shapes_strides_and_memory():
     assert round_tensor(torch.tensor(0.1), MINE).shape == ()
     assert round_tensor(torch.empty(0, 3), E4M3).shape == (0, 3)
     assert round_tensor(grid.T.expand(2, 5, 4), E5M2).shape == (2, 5, 4)
+
+
+def test_a_large_tensor_is_rounded_in_pieces_that_fit_together():
+    values = random_floats(3 * PIECE * torch.get_num_threads() // 2, seed=8).reshape(3, -1).T
+    bits = np.random.default_rng(9).integers(2**32, size=values.shape)
+    got = round_tensor(torch.from_numpy(values), E4M3, Rounding.STOCHASTIC, random_bits=torch.from_numpy(bits))
+    assert_equal_bits(got.contiguous(), round_to(values, E4M3, Rounding.STOCHASTIC, random_bits=bits))
 
 
 def test_dtypes_and_formats_name_each_other():

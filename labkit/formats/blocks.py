@@ -51,9 +51,7 @@ MXFP6_E3M2 = BlockFormat("MXFP6_E3M2", E3M2, E8M0, 32)
 MXFP4 = BlockFormat("MXFP4", E2M1, E8M0, 32)
 NVFP4 = BlockFormat("NVFP4", E2M1, E4M3, 16)  # the block level; a whole tensor's FP32 scale is the caller's to apply
 
-BLOCK_FORMATS: dict[str, BlockFormat] = {
-    row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)
-}
+BLOCK_FORMATS: dict[str, BlockFormat] = {row.name: row for row in (MXFP8, MXFP8_E5M2, MXFP6, MXFP6_E3M2, MXFP4, NVFP4)}
 
 
 def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Rounding.NEAREST_EVEN) -> Blocks:

@@ -108,7 +108,8 @@ def ulp(values: ArrayLike, format: Format) -> NDArray[np.float64]:
     array([9.76562500e-04, 5.00000000e-01, 5.96046448e-08])
     """
     exact = widen(values)
-    spacing = np.ldexp(1.0, binade(exact, format) - format.significand_bits)
+    exponent = binade(exact, format) - format.significand_bits
+    spacing = np.ldexp(1.0, exponent.astype(np.intc))  # C's int is what ldexp takes; wider ones are slow
     return np.where(np.isnan(exact), np.nan, spacing)
 
 
@@ -119,8 +120,8 @@ def binade(values: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
     array([  0, -14,  15])
     """
     _, above = np.frexp(values)  # 2^(above - 1) <= |value| < 2^above, but 0 for 0, infinity and NaN
-    exponent = np.clip(above.astype(np.int64) - 1, format.emin, format.emax)
-    return np.where(values == 0, format.emin, np.where(np.isinf(values), format.emax, exponent))
+    exponent = np.where(values == 0, format.emin, np.where(np.isinf(values), format.emax, above - 1))
+    return np.clip(exponent, format.emin, format.emax).astype(np.int64)
 
 
 def _to_whole(ratio: NDArray[np.float64], rounding: Rounding, random_bits: ArrayLike | None) -> NDArray[np.float64]:
@@ -205,9 +206,7 @@ def widen(values: ArrayLike) -> NDArray[np.float64]:
         return as_floats(values).astype(np.float64)
 
 
-def check_random_bits(
-    random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]
-) -> NDArray[np.integer]:
+def check_random_bits(random_bits: ArrayLike | None, rounding: Rounding, shape: tuple[int, ...]) -> NDArray[np.integer]:
     """Return the random whole numbers of stochastic rounding, one for each value; 0 for the other modes.
 
     Raises:

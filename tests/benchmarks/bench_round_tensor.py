@@ -2,9 +2,9 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_round_tensor.py [--device cuda] [--extra DIRECTORY]
 
-One thread, the best of several runs of each, all in one process; printed as milliseconds, as a multiple of torch's own
-cast to FP16 and back (aims: FP16 and BF16 within 1.5, a custom format within 4), and for the others as a multiple of
-ours (aim: gfloat's array path at least 20). `--extra` names a directory with qtorch or pychop, where there are any
+One thread, the best of several runs of each, all in one process; the yardstick is torch's own cast to FP16 and back
+(aims: FP16 and BF16 within 1.5 of it, a custom format within 4), the others are printed as multiples of ours (aim:
+gfloat's array path at least 20). `--extra` names a directory with qtorch or pychop, where there are any
 (`pip install --no-deps --target DIRECTORY qtorch pychop`).
 """
 
@@ -14,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 
 import gfloat
@@ -26,6 +27,7 @@ from labkit.formats import BF16, E4M3, FP16, Format
 from labkit.interop import round_tensor
 
 ELEMENTS = 10_000_000
+YARDSTICK = "torch .half().float()"
 MINE = Format("1-4-7", exponent_bits=4, significand_bits=7)
 GFLOAT_MINE = gfloat.FormatInfo(
     name="1-4-7", k=12, precision=8, bias=7, is_signed=True, domain=gfloat.Domain.Extended,
@@ -36,17 +38,21 @@ ML_DTYPES = {FP16: np.float16, BF16: ml_dtypes.bfloat16, E4M3: ml_dtypes.float8_
 TORCH = {FP16: torch.float16, BF16: torch.bfloat16, E4M3: torch.float8_e4m3fn}
 
 
-def best_of(runs: int, work: Callable[[], object], device: str) -> float:
-    """Seconds of the fastest run, after one that is not counted; on the CPU those this process was given."""
+def race(works: dict[str, Callable[[], object]], device: str, rounds: int) -> dict[str, float]:
+    """Seconds of the fastest run of each, taking turns, so that all meet the same state of the memory.
+
+    On the CPU those this process was given: a busy machine does not count.
+    """
     clock = time.perf_counter if device == "cuda" else time.process_time
-    seconds = []
-    for _ in range(runs + 1):
-        start = clock()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(clock() - start)
-    return min(seconds[1:])
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            start = clock()
+            work()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            best[name] = min(best[name], clock() - start)
+    return best
 
 
 def others(tensor: torch.Tensor, format: Format) -> dict[str, Callable[[], object]]:
@@ -87,17 +93,15 @@ def main() -> None:
     versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "numpy", "gfloat", "ml_dtypes"))
     print(f"{versions}; {device}, one thread; {ELEMENTS:.0e} float32")
 
-    reference = best_of(7, lambda: tensor.half().float(), chosen.device)
-    print(f"torch .half().float() {reference * 1e3:8.1f} ms   = 1, the yardstick")
     for format in (FP16, BF16, E4M3, MINE):
-        ours = best_of(7, lambda format=format: round_tensor(tensor, format), chosen.device)
-        print(f"{format.name:6} round_tensor   {ours * 1e3:8.1f} ms   {ours / reference:6.2f} x the yardstick")
+        works = {YARDSTICK: lambda: tensor.half().float(), "round_tensor": partial(round_tensor, tensor, format)}
         if format in TORCH:
-            cast = best_of(7, lambda format=format: tensor.to(TORCH[format]).float(), chosen.device)
-            print(f"       torch's cast   {cast * 1e3:8.1f} ms   {cast / ours:6.2f} x ours")
-        for name, work in others(tensor, format).items():
-            theirs = best_of(2, work, "cpu" if name in ("gfloat", "numpy", "ml_dtypes") else chosen.device)
-            print(f"       {name:14} {theirs * 1e3:8.1f} ms   {theirs / ours:6.2f} x ours")
+            works[f"torch's {format.name} cast"] = lambda format=format: tensor.to(TORCH[format]).float()
+        seconds = race(works, chosen.device, rounds=12) | race(others(tensor, format), chosen.device, rounds=3)
+        ours = seconds["round_tensor"]
+        print(f"{format.name}: {ours / seconds[YARDSTICK]:.2f} times the yardstick")
+        for name, taken in seconds.items():
+            print(f"    {name:22} {taken * 1e3:8.1f} ms   {taken / ours:7.2f} x ours")
 
 
 if __name__ == "__main__":

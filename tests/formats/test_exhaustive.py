@@ -1,0 +1,95 @@
+"""All 2^32 FP32 patterns, rounded to each storage format: no sample, the whole of it.
+
+Slow (minutes a format), so `make test-all` runs it. To put the result on record as well:
+.venv/bin/python tests/formats/test_exhaustive.py FP16 BF16 E5M2 E4M3
+"""
+
+import json
+import platform
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from labkit.formats import BF16, E4M3, E5M2, FORMATS, FP16, round_to
+from labkit.interop import round_tensor
+
+PATTERNS = 2**32
+PIECE = 2**12  # small enough that no temporary array is asked of the operating system
+RECORD = Path(__file__).parents[2] / "data" / "proofs" / "rounding_all_fp32.json"
+ORACLES = {
+    FP16: np.float16,
+    BF16: ml_dtypes.bfloat16,
+    E5M2: ml_dtypes.float8_e5m2,
+    E4M3: ml_dtypes.float8_e4m3fn,
+}
+
+
+def count_mismatches(format, first, last):
+    """Compare both roundings with the oracle for patterns first to last; NaN must meet NaN, all else the same bits."""
+    patterns = np.arange(first, last, dtype=np.uint64).astype(np.uint32)
+    values = patterns.view(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = values.astype(ORACLES[format]).astype(np.float32)
+    nan, bits = np.isnan(wanted), wanted.view(np.uint32)
+    counts = []
+    for got in (round_to(values, format), round_tensor(torch.from_numpy(values), format).numpy()):
+        counts.append(int(np.count_nonzero(np.where(nan, ~np.isnan(got), got.view(np.uint32) != bits))))
+    return counts
+
+
+def mismatches_of_all(format):
+    total = np.zeros(2, np.int64)
+    for first in range(0, PATTERNS, PIECE):
+        total += count_mismatches(format, first, first + PIECE)
+    return {"round_to": int(total[0]), "round_tensor": int(total[1])}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("format", ORACLES, ids=lambda row: row.name)
+def test_all_fp32_patterns_round_as_the_oracle_says(format):
+    assert mismatches_of_all(format) == {"round_to": 0, "round_tensor": 0}
+
+
+@pytest.mark.parametrize("format", ORACLES, ids=lambda row: row.name)
+def test_some_pieces_of_it(format):
+    for first in range(0, PATTERNS, PATTERNS // 128 + 12345):
+        assert count_mismatches(format, first, first + PIECE) == [0, 0]
+
+
+def test_the_record_names_no_mismatch():
+    for entry in json.loads(RECORD.read_text()).values():
+        assert entry["patterns"] == PATTERNS
+        assert entry["mismatches"] == {"round_to": 0, "round_tensor": 0}
+
+
+def main():
+    torch.set_num_threads(1)
+    for name in sys.argv[1:]:
+        format = FORMATS[name]
+        started = datetime.now(UTC)
+        mismatches = mismatches_of_all(format)
+        entry = {
+            "patterns": PATTERNS,
+            "mismatches": mismatches,
+            "oracle": f"float32.astype({np.dtype(ORACLES[format]).name})",
+            "rounding": "nearest-even, overflow to infinity (E4M3: to NaN)",
+            "versions": {package: version(package) for package in ("numpy", "ml_dtypes", "torch")},
+            "machine": f"{platform.system()} {platform.machine()}, CPU",
+            "date": started.isoformat(timespec="seconds"),
+            "seconds": round((datetime.now(UTC) - started).total_seconds()),
+        }
+        RECORD.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+        RECORD.write_text(json.dumps(known | {name: entry}, indent=2, sort_keys=True) + "\n")
+        print(name, mismatches)
+
+
+if __name__ == "__main__":
+    main()
