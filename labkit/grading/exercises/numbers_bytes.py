@@ -50,7 +50,7 @@ EXERCISE = Exercise(
     title="Bytes of a tensor",
     entry="my_bytes",
     difficulty=1,
-    minutes=4,
+    minutes=3,
     reference=reference,
     checks=(
         Check("tensors in 16 and in 32 bits", 1, _usual),

@@ -107,7 +107,7 @@ EXERCISE = Exercise(
     title="Sixteen bits, read by hand",
     entry="my_decode",
     difficulty=2,
-    minutes=10,
+    minutes=8,
     reference=reference,
     checks=(
         Check("normal numbers", 2, _normal),

@@ -37,7 +37,7 @@ def _short(random: Random) -> list[Case]:
 
 
 def _emax(exponent_bits: int) -> int:
-    return 2 ** (exponent_bits - 1) - 1
+    return int(2 ** (exponent_bits - 1) - 1)
 
 
 EXERCISE = Exercise(

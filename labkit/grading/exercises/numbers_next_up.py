@@ -79,7 +79,7 @@ EXERCISE = Exercise(
     title="The next number",
     entry="my_next_up",
     difficulty=2,
-    minutes=8,
+    minutes=6,
     reference=reference,
     checks=(
         Check("positive numbers", 1, _positive),

@@ -84,7 +84,7 @@ EXERCISE = Exercise(
     title="How far apart?",
     entry="my_ulp",
     difficulty=1,
-    minutes=6,
+    minutes=5,
     reference=reference,
     checks=(
         Check("at powers of two", 1, _at_powers_of_two),

@@ -98,7 +98,7 @@ EXERCISE = Exercise(
     title="Repair the epsilon",
     entry="my_normalise",
     difficulty=2,
-    minutes=8,
+    minutes=6,
     reference=reference,
     checks=(
         Check("ordinary numbers, answered in FP16", 1, _ordinary),
@@ -122,7 +122,7 @@ EXERCISE = Exercise(
         Mistake(
             "FP32, and a larger epsilon as well",
             lambda x: _in_fp32(x, 1e-4).half(),
-            "this is right but for the epsilon: 1e-4 is larger than the small numbers themselves. In FP32 1e-8 is fine.",
+            "this is right but for the epsilon: 1e-4 is larger than the small numbers. In FP32 1e-8 is fine.",
         ),
         Mistake(
             "no epsilon",

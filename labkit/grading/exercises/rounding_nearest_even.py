@@ -129,7 +129,7 @@ EXERCISE = Exercise(
     title="Round to FP16",
     entry="my_round",
     difficulty=2,
-    minutes=10,
+    minutes=8,
     reference=reference,
     checks=(
         Check("to the nearer of two neighbours", 2, _nearer),

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from labkit.formats import FP16, decode, next_down, next_up, ulp
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 
-
 UPDATES = np.arange(0x0001, 0x7800, dtype=np.uint16).view(np.float16)  # all from 2^-24 to just below 2^15
 
 
