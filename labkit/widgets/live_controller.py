@@ -34,6 +34,7 @@ from labkit.widgets.live_words import Scene, change_label
 
 GROWTH_INTERVAL = 25  # clean steps before a dynamic scale grows; torch's 2,000 would never grow in a run of 250
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
+SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow
 MERGE_STEPS = 6  # a change so soon after another (a drag) takes its mark along
 
 
@@ -77,7 +78,7 @@ class Controller:
         self._in_force: Settings | None = None
         self._scale_was_set = False
         self._single_steps = 0  # asked for by the step button and not done yet
-        self._measure_next = False
+        self._unsettled = 0  # steps until the settings count as settled
 
     # --- commands -----------------------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ class Controller:
             self.fp32 = Curve(RECIPES["FP32"])  # an error may have left it between two steps
         self.ours = Curve(self.recipe)
         self.marks, self.error = [], ""
-        self._in_force, self._scale_was_set, self._measure_next = None, False, False
+        self._in_force, self._scale_was_set, self._unsettled = None, False, 0
 
     def _change(self, change: Change) -> None:
         asked = {k: v for k, v in vars(change).items() if v is not None}
@@ -190,16 +191,17 @@ class Controller:
 
     @contextmanager
     def _measured_when_settled(self, changed: bool) -> Iterator[None]:
-        """Let the first step after a change measure underflow, so that what it did is seen at once.
+        """Let the step in which the hand has come to rest measure underflow: what a change did is seen soon.
 
-        Not the step of the change itself, which must be quick: while a hand drags the slider, every step is one.
+        Steps before that do not measure, so that they are quick: while a hand drags the slider, every other step
+        brings a change.
         """
         run = self.ours.run
         assert run is not None
-        every, settled = run.measure_every, self._measure_next and not changed
-        self._measure_next = changed
-        if every and (changed or settled):
-            run.measure_every = 1 if settled else 0
+        every = run.measure_every
+        self._unsettled = SETTLE_STEPS if changed else max(0, self._unsettled - 1)
+        if every and (changed or self._unsettled):
+            run.measure_every = 1 if self._unsettled == 1 else 0
         try:
             yield
         finally:

@@ -82,7 +82,7 @@ def live(opened):
 
 def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     live.root.evaluate(REMEMBER_LOSSES)
-    assert live.pixels("fp16") == 0
+    assert live.pixels("fp16", left=0.1) == 0
     live.press("Start")
     live.until("d.step >= 50")
     apart = live.data()
@@ -204,10 +204,23 @@ def test_dragging_the_scale_while_it_trains(live):
     live.page.mouse.up()
     live.until("Number(d.scale) === 2 ** 30")
     live.until("Number(d.skipped) >= 5")
-    print("\ncommand to trained frame while dragging, ms:", live.data()["latency"])
+    times = live.data()
+    print(f"\nhand to frame {times['touch']} ms, hand to a step trained under it {times['latency']} ms")
     assert "steps were skipped: at scale 2^30 the gradients overflow" in live.notebook.python("live.sentence")
     assert live.pixels("overflowed") > 100
     live.notebook.screenshot("live-skips-light", ".labkit-live")
+
+
+def test_the_picture_follows_the_hand_before_the_first_step_and_while_the_kernel_is_away(live):
+    live.choose("static")
+    live.until("d.scaling === 'static' && d.next === '10'")
+    before = live.pixels("fp16", 0, 0.1)
+    assert before > 10  # the ring of the next step
+    live.notebook.kernel.execute("import time; [time.monotonic() for _ in range(20_000_000)]")  # holds the interpreter
+    live.root.get_by_role("slider").focus()
+    live.page.keyboard.press("End")
+    live.until("d.next === '30'")
+    live.notebook.until("live.controller.settings.log2_scale == 30")
 
 
 def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):

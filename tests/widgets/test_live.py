@@ -13,7 +13,7 @@ from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
 from labkit.widgets.live import LiveTraining, command_of
-from labkit.widgets.live_controller import MERGE_STEPS, Controller
+from labkit.widgets.live_controller import MERGE_STEPS, SETTLE_STEPS, Controller
 from labkit.widgets.live_figure import static_live
 from labkit.widgets.live_outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Outbox, state
 from labkit.widgets.live_state import (
@@ -210,7 +210,7 @@ def test_underflow_is_measured_once_the_hand_rests():
         c.tick()
     for _ in range(10):
         c.tick()
-    assert [s.step for s in c.ours.steps if s.underflow is not None] == [1, 13, 21]
+    assert [s.step for s in c.ours.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
 
 
 def test_there_and_back_again_leaves_no_mark():

@@ -31,13 +31,17 @@ function iconButton(name, label, kind, onPress) {
 function makeControls(store) {
   const press = (button) => tell(store, { do: "press", button });
   const change = (what) => tell(store, { do: "change", ...what });
+  const choose = (scaling) => {
+    wishFor(store, scaling === "off" ? 0 : store.state.log2_scale);
+    change({ scaling });
+  };
   const options = ["off", "static", "dynamic"].map((value) => ({ value, label: value }));
   return {
     go: iconButton("start", "Start", "primary", press),
     step: iconButton("step", "Step", null, press),
     stop: iconButton("stop", "Stop", null, press),
     reset: iconButton("reset", "Reset", null, press),
-    scaling: segmented({ label: "Loss scaling", options, value: "off", onChange: (scaling) => change({ scaling }) }),
+    scaling: segmented({ label: "Loss scaling", options, value: "off", onChange: choose }),
     scale: scaleSlider(store),
     master: toggle({ label: "FP32 master weights", value: true, onChange: (on) => change({ master_weights: on }) }),
   };
@@ -54,8 +58,9 @@ function scaleSlider(store) {
     value: 10,
     text: (e) => (store.state?.scaling === "off" ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`),
     onInput() {
-      if (off()) made.set(0);
-      else tellLatest(store, { do: "change", log2_scale: made.value });
+      if (off()) return made.set(0);
+      wishFor(store, made.value);
+      tellLatest(store, { do: "change", log2_scale: made.value });
     },
   });
   made.input.addEventListener("pointerdown", () => (made.held = true));

@@ -38,6 +38,8 @@ function expose(store, root) {
     frame: state.number,
     fps: span ? ((drawnAt.length - 1) / span).toFixed(1) : "",
     echo: store.echo?.toFixed(1) ?? "",
+    next: store.wish ?? state.scale,
+    touch: store.touch?.toFixed(1) ?? "",
     latency: store.latency?.toFixed(1) ?? "",
   });
 }

@@ -193,7 +193,8 @@ function drawScale(plot) {
   const { store, tint, own, x, end } = plot;
   const { top, height } = SCALE;
   const exponents = store.ours.map((row) => Math.log2(row.scale));
-  const all = [...exponents, store.state.scale];
+  const next = store.wish ?? store.state.scale;
+  const all = [...exponents, next];
   const low = Math.min(0, 4 * Math.floor(Math.min(...all) / 4));
   const high = Math.max(16, 4 * Math.ceil((Math.max(...all) + 1) / 4));
   const y = (exponent) => top + (height * (high - exponent)) / (high - low);
@@ -202,10 +203,22 @@ function drawScale(plot) {
   frameOf(plot, SCALE, "Loss scale", ticks.map((e) => [e, e]), y);
   stroke(plot, exponents.flatMap((e, i) => [[x(i + 0.5), y(e)], [x(i + 1.5), y(e)]]), own, 2.25);
   store.ours.forEach((row, i) => row.stepped || cross(plot, x(i + 1), y(exponents[i]), 4, tint.overflowed));
+  if (store.ours.length < plot.total) ring(plot, x(store.ours.length + 1), y(next), own);
   if (!store.ours.length) return;
   const { skipped } = store.state;
   const wide = write(plot, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, end, top - 12, { align: "right" });
   cross(plot, end - wide - 11, top - 16, 4, tint.overflowed);
+}
+
+// The scale that the next step will use.
+function ring({ pen, tint }, x, y, colour) {
+  pen.beginPath();
+  pen.arc(x, y, 4, 0, 2 * Math.PI);
+  pen.fillStyle = tint.surface;
+  pen.fill();
+  pen.strokeStyle = colour;
+  pen.lineWidth = 2;
+  pen.stroke();
 }
 
 function latestUnderflow(store) {

@@ -19,7 +19,10 @@ function makeStore(model) {
     sent: 0, // number of our latest command
     silence: 0, // timer that runs from a command to its answer
     silent: false,
-    afterwards: null, // what to say when the kernel has obeyed that one
+    afterwards: null, // what to say when the kernel has obeyed that one: {what, at}
+    wish: null, // log2 of the scale that the hand asks for, until the kernel has obeyed; drawn at once
+    touched: 0, // when the hand moved last, until that was drawn
+    touch: null, // ms from a movement of the hand to the frame that shows it
     asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
     echo: null, // ms from a command to the first frame that knows it
     latency: null, // ms from a command to the first frame with a step trained under it
@@ -68,7 +71,10 @@ function takeFrame(store, content, buffers) {
   store.fresh = true;
   store.silent = false;
   if (content.heard >= store.sent) store.silence = clearTimeout(store.silence);
-  if (store.afterwards && content.heard >= store.sent) tell(store, store.afterwards);
+  if (content.heard >= store.sent) {
+    if (store.afterwards) tell(store, store.afterwards.what, store.afterwards.at);
+    else store.wish = null;
+  }
   schedule(store);
 }
 
@@ -78,11 +84,14 @@ function schedule(store) {
   requestAnimationFrame(() => {
     store.pending = false;
     for (const view of store.views) view.draw();
-    if (!store.fresh) return;
-    store.fresh = false;
-    measure(store);
-    acknowledge(store);
-    for (const view of store.views) view.expose();
+    if (store.touched) store.touch = performance.now() - store.touched;
+    store.touched = 0;
+    if (store.fresh) {
+      store.fresh = false;
+      measure(store);
+      acknowledge(store);
+    }
+    if (store.state) for (const view of store.views) view.expose();
   });
 }
 
@@ -108,18 +117,25 @@ function measure(store) {
   store.asked = null;
 }
 
+// What the hand wants is drawn with the next frame of the page, whatever the kernel is doing.
+function wishFor(store, log2Scale) {
+  store.wish = log2Scale;
+  store.touched = performance.now();
+  schedule(store);
+}
+
 // While a slider moves: the latest value, as soon as the one before was obeyed. So nothing queues up in front of it.
 function tellLatest(store, what) {
   if (store.state.heard >= store.sent) tell(store, what);
-  else store.afterwards = what;
+  else store.afterwards = { what, at: performance.now() };
 }
 
-function tell(store, what) {
+function tell(store, what, at = performance.now()) {
   const late = store.afterwards;
   store.afterwards = null;
-  if (late && late !== what) tell(store, late);
+  if (late && late.what !== what) tell(store, late.what, late.at);
   store.sent += 1;
-  store.asked = { number: store.sent, at: performance.now(), running: store.state.phase === "running" };
+  store.asked = { number: store.sent, at, running: store.state.phase === "running" };
   store.echo = null;
   store.silence ||= setTimeout(() => {
     store.silent = true;
