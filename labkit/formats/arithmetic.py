@@ -151,7 +151,7 @@ def sum_sequential(values: ArrayLike, format: Format, rounding: Rounding = Round
     """Add along the last axis from the first to the last, rounding after every addition. An empty sum is 0.
 
     >>> from labkit.formats import FP16
-    >>> float(sum_sequential(np.ones(2100), FP16).value)  # 2048 + 1 is half-way between 2048 and 2050
+    >>> float(sum_sequential([2048.0, 1.0, 1.0], FP16).value)  # 2048 + 1 is half-way between 2048 and 2050
     2048.0
     """
     terms = _terms(format, values)
@@ -186,8 +186,8 @@ def sum_compensated(values: ArrayLike, format: Format, rounding: Rounding = Roun
     Four additions a number: y = x - lost; t = total + y; lost = (t - total) - y, all rounded to the format.
 
     >>> from labkit.formats import FP16
-    >>> float(sum_compensated(np.ones(2100), FP16).value)
-    2100.0
+    >>> float(sum_compensated([2048.0, 1.0, 1.0], FP16).value)
+    2050.0
     """
     terms = _terms(format, values)
     total, additions, totals = _first(terms), [], []

@@ -1,5 +1,8 @@
 """Rounding once, in every mode, against oracles nobody here wrote."""
 
+from itertools import product
+
+import gfloat
 import ml_dtypes
 import numpy as np
 import pytest
@@ -94,6 +97,27 @@ def test_all_midpoints_and_their_neighbours_as_gfloat(format, rounding, gfloat_r
         saturate = overflow is Overflow.SATURATE or format.specials is Specials.NONE
         wanted = gfloat_round(values, format, rounding, saturate)
         assert_same_bits(round_to(values, format, rounding, overflow), wanted, values)
+
+
+def learners_formats():
+    """Every shape of up to nine bits that has at least one stored significand bit."""
+    for exponent_bits, significand_bits, specials in product(range(2, 6), range(1, 4), Specials):
+        yield Format(f"{exponent_bits}-{significand_bits}-{specials.name}", exponent_bits, significand_bits, specials)
+
+
+@pytest.mark.parametrize("format", list(learners_formats()), ids=name)
+def test_any_format_a_learner_makes_as_gfloat(format, gfloat_row, gfloat_round, assert_same_bits):
+    codes = np.arange(format.codes)
+    assert_same_bits(decode(codes, format), gfloat.decode_ndarray(gfloat_row(format), codes), codes)
+    values = midpoints_and_neighbours(format)
+    for rounding in DETERMINISTIC:
+        wanted = gfloat_round(values, format, rounding, format.specials is Specials.NONE)
+        assert_same_bits(round_to(values, format, rounding), wanted, values)
+
+
+def test_with_one_significant_bit_ties_go_up():
+    powers = Format("powers", exponent_bits=4, significand_bits=0, specials=Specials.FN)
+    assert round_to([1.5, 3.0, -6.0], powers).tolist() == [2, 4, -8]  # neither neighbour is even: IEEE 754-2019, 4.3.1
 
 
 @pytest.mark.parametrize("rounding", DETERMINISTIC, ids=lambda mode: mode.name)
