@@ -70,7 +70,7 @@ class Exercise:
     checks: tuple[Check, ...]
     mistakes: tuple[Mistake, ...]
     ulps: int = 0
-    provides: Mapping[str, Any] = field(default_factory=dict)
+    provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     withheld: tuple[Callable[..., object], ...] = ()
 
     @property

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 from labkit.grading.answer import ask
 from labkit.grading.compare import difference, show
@@ -93,7 +94,11 @@ def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: lis
     return Grade(exercise, verdicts, known, len(checks) == len(exercise.checks), note)
 
 
-def _loaded(exercise: Exercise, checks: Iterable[Check], seed: int, function: object) -> list[list[object]]:
+@lru_cache(maxsize=512)
+def _loaded(
+    exercise: Exercise, checks: tuple[Check, ...], seed: int, function: Callable[..., object]
+) -> list[list[object]]:
+    """Return the answers of a reference or a known mistake; a class meets the same ones, so they are kept."""
     return [[load(answer) for answer in group] for group in answers_of(exercise, checks, seed, function)]
 
 
