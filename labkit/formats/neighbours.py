@@ -1,7 +1,7 @@
 """Which values stand next to this one, and which real numbers does it stand for?
 
 Idea: read as whole numbers, the codes of the non-negative values are in the order of the values. So the next value is
-the next code, and the ends of the interval that rounds to a value lie half-way to its neighbours.
+the next code; and which numbers round to a value, the rounding of a few points between neighbours tells.
 
 Invariant: between a value and `next_up` of it lies no other value of the format.
 
@@ -10,15 +10,16 @@ Source: IEEE 754-2019, 5.3.1 (nextUp, nextDown), 5.7.2 (class).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labkit.formats.codes import as_codes, decode, encode, split
+from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format, Specials
-from labkit.formats.rounding import Overflow, Rounding, ulp
+from labkit.formats.rounding import RANDOM_BITS, Overflow, Rounding, round_to, ulp
 
 
 class NumberClass(StrEnum):
@@ -87,31 +88,30 @@ def rounding_interval(
     The real number 0 counts to +0, not to -0. An interval without any number in it has equal ends, both left out.
 
     Raises:
-        ValueError: a NaN code; or a format so wide that half-way points are not float64 values (52 stored bits, or 11
-            exponent bits).
+        ValueError: a NaN code; or a format so wide that points between two values are not float64 values (50 or more
+            stored bits, or 11 exponent bits).
 
     >>> interval = rounding_interval([0x7BFF, 0x7C00], FP16)  # the largest value, and infinity
     >>> interval.low, interval.high, interval.high_included
     (array([65488., 65520.]), array([65520.,    inf]), array([False,  True]))
     """
-    if format.significand_bits > 51 or format.exponent_bits > 10:
-        raise ValueError(f"half-way points of {format.name} are not all float64 values; take a narrower format.")
-    checked = as_codes(codes, format)
-    negative = (checked & format.sign_mask) != 0
-    code = (checked & (format.codes - 1 - format.sign_mask)).astype(np.int64)
-    if np.isnan(decode(code, format)).any():
+    if format.significand_bits >= 50 or format.exponent_bits > 10:
+        raise ValueError(f"points between two {format.name} values are not all float64 values; take a narrower format.")
+    value = decode(codes, format)
+    if np.isnan(value).any():
         raise ValueError(f"no real number rounds to NaN; {format.name} has NaN codes among those given.")
-    upward, downward = rounding is Rounding.TOWARD_POSITIVE, rounding is Rounding.TOWARD_NEGATIVE
-    inward = np.where(negative, upward, downward) | (rounding is Rounding.TOWARD_ZERO)
-    outward = np.where(negative, downward, upward)
-    low, high, low_in, high_in = _magnitude_interval(code, format, rounding, inward, outward, overflow)
-    low_in_mirrored = low_in & (code != 0)  # 0 itself is +0's
-    return Interval(
-        np.where(negative, -high, low),
-        np.where(negative, -low, high),
-        np.where(negative, high_in & (low_in_mirrored | (low != high)), low_in),
-        np.where(negative, low_in_mirrored, high_in),
-    )
+
+    def comes_here(points: NDArray[np.float64]) -> NDArray[np.bool_]:
+        draws: list[ArrayLike | None] = [None]
+        if rounding is Rounding.STOCHASTIC:  # the two extremes: away from zero whenever it can, and never
+            draws = [np.zeros(points.shape, int), np.full(points.shape, 2**RANDOM_BITS - 1)]
+        real = points + 0.0  # the real number 0 has no sign: +0
+        rounded = [round_to(real, format, rounding, overflow, draw) for draw in draws]
+        same = [(each == value) & (np.signbit(each) == np.signbit(value)) for each in rounded]
+        return np.asarray(np.any(same, axis=0))
+
+    low, high = (_reach(value, format, direction, comes_here) for direction in (-1, +1))
+    return Interval(low, high, comes_here(low), comes_here(high))
 
 
 def _step(values: ArrayLike, format: Format, direction: int) -> NDArray[np.float64]:
@@ -127,38 +127,21 @@ def _step(values: ArrayLike, format: Format, direction: int) -> NDArray[np.float
     return np.where(known, decode(stepped, format), np.nan)
 
 
-def _magnitude_interval(
-    code: NDArray[np.int64],
+def _reach(
+    value: NDArray[np.float64],
     format: Format,
-    rounding: Rounding,
-    inward: NDArray[np.bool_],
-    outward: NDArray[np.bool_],
-    overflow: Overflow,
-) -> Interval:
-    """Return the magnitudes that round to the magnitude of each code; inward is toward zero, outward away from it."""
-    value, below, above = (_endless(place, format) for place in (code, np.maximum(code - 1, 0), code + 1))
-    if rounding is Rounding.STOCHASTIC:
-        nearest = Interval(below, above, np.zeros(code.shape, bool), np.zeros(code.shape, bool))
-    else:
-        ties_away = rounding is Rounding.NEAREST_AWAY
-        # A tie goes to the even one, counted in the ulps of the side where it is.
-        low_in, high_in = ((value / ulp(side, format)) % 2 == 0 for side in (below, value))
-        nearest = Interval((below + value) / 2, (value + above) / 2, low_in | ties_away, high_in & (not ties_away))
-    low = np.where(inward, value, np.where(outward, below, nearest.low))
-    high = np.where(inward, above, np.where(outward, value, nearest.high))
-    low_in = inward | ~outward & nearest.low_included
-    high_in = outward | ~inward & nearest.high_included
-    # The ends of the line: zero (or what stands in its place), the largest value, infinity.
-    low, low_in = np.where(code == 0, 0.0, low), np.where(code == 0, format.has_zero, low_in)
-    stops = overflow is Overflow.SATURATE or format.specials is Specials.NONE
-    last, infinite = code == format.max_code, code > format.max_code
-    high = np.where(infinite | last & (inward | stops), np.inf, high)
-    high_in = np.where(last & (inward | stops), stops, high_in | infinite) & ~(infinite & stops)
-    low, low_in = np.where(infinite & (inward | stops), np.inf, low), low_in & ~(infinite & stops)
-    return Interval(low, high, low_in, high_in)
+    direction: int,
+    comes_here: Callable[[NDArray[np.float64]], NDArray[np.bool_]],
+) -> NDArray[np.float64]:
+    """Return how far numbers still round to each value: to infinity, the neighbour, half-way, or not beyond itself.
 
-
-def _endless(code: NDArray[np.int64], format: Format) -> NDArray[np.float64]:
-    """Decode magnitudes as if the largest value were followed by one more."""
-    within = decode(np.minimum(code, format.max_code), format)
-    return np.where(code > format.max_code, within + ulp(format.max, format), within)
+    Points between these places are rounded, and the rounding itself says it.
+    """
+    step = direction * ulp(value, format)
+    place = np.where(np.isinf(value), np.copysign(format.max + ulp(format.max, format), value), value)
+    neighbour = next_up(value, format) if direction > 0 else next_down(value, format)
+    neighbour = np.where(np.isfinite(neighbour) & (neighbour != value), neighbour, place + step)  # beyond the last one
+    near, far = (3 * place + neighbour) / 4, (place + 3 * neighbour) / 4
+    very_far = np.full(value.shape, direction * np.finfo(np.float64).max)
+    reached = [comes_here(points) for points in (very_far, far, near)]
+    return np.asarray(np.select(reached, [direction * np.inf, neighbour, (place + neighbour) / 2], value))

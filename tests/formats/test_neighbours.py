@@ -129,7 +129,7 @@ def test_stochastic_intervals_reach_to_the_neighbours():
 def test_intervals_that_do_not_exist_are_answered():
     with pytest.raises(ValueError, match="no real number rounds to NaN"):
         rounding_interval(0x7E00, FP16)
-    with pytest.raises(ValueError, match="half-way points of FP64"):
+    with pytest.raises(ValueError, match="points between two FP64 values"):
         rounding_interval(0, FP64)
     low, high, low_in, high_in = rounding_interval(0x7F80, BF16, overflow=Overflow.SATURATE)
     assert low == high
