@@ -11,6 +11,11 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.formats import Format, Rounding, decode, encode, round_to
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -70,3 +75,70 @@ def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) 
     )
     if wide:
         axes.text(left + 0.05, 0.5, field["says"], fontsize=9, color=QUIET)
+
+
+def static_number_line(
+    format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any], marks: int = 600
+) -> Figure:
+    """Draw the numbers of a format in a window, one real number, and what it becomes.
+
+    Where more than `marks` numbers lie in the window, evenly spaced codes stand for all of them.
+
+    rounded: as `labkit.widgets.number_line_words.rounded` returns it.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 2.9))
+    axes = figure.add_axes((0.03, 0.5, 0.94, 0.36))
+    if scale == "log":
+        axes.set_xscale("log", base=2)
+    axes.set_xlim(*window)
+    axes.set_ylim(0, 1)
+    axes.set_yticks([])
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9, colors=QUIET)
+    values = values_in(format, window, marks)
+    axes.vlines(values, 0, 0.55, color=QUIET, linewidth=0.8, alpha=0.9 if len(values) < marks else 0.35)
+    _draw_outcome(axes, rounded, window)
+    axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
+    figure.text(0.03, 0.27, raised(rounded["sentence"], 125), fontsize=9.5, color=INK, va="top")
+    figure.text(0.03, 0.02, "\n".join(textwrap.wrap(WHY_STILL, 140)), fontsize=8.5, color=QUIET)
+    return figure
+
+
+def values_in(format: Format, window: tuple[float, float], most: int) -> NDArray[np.float64]:
+    """Return the values of a format in a window, or `most` of them, by evenly spaced codes.
+
+    >>> from labkit.formats import FP16
+    >>> values_in(FP16, (1.0, 1.002), 10)
+    array([1.        , 1.00097656, 1.00195312])
+    """
+    found = []
+    for sign in (-1, 1) if format.signed else (1,):
+        low, high = sorted((sign * window[0], sign * window[1]))
+        if high < 0:
+            continue
+        least = decode(0, format)
+        ends = np.clip([max(low, float(least)), max(high, float(least))], None, format.max)
+        first, last = (
+            int(encode(round_to(end, format, mode), format))
+            for end, mode in zip(ends, (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE), strict=True)
+        )
+        codes = np.arange(first, last + 1) if last - first < most else np.linspace(first, last, most).astype(np.int64)
+        found.append(sign * decode(codes, format))
+    return np.unique(np.concatenate(found)) if found else np.zeros(0)
+
+
+def _draw_outcome(axes: Axes, rounded: dict[str, Any], window: tuple[float, float]) -> None:
+    interval, colour = rounded["interval"], "#0072B2"
+    if interval is not None:
+        low = window[0] if interval["low"] is None else max(interval["low"], window[0])
+        high = window[1] if interval["high"] is None else min(interval["high"], window[1])
+        if low < high:
+            axes.axvspan(low, high, ymax=0.7, color=colour, alpha=0.18, linewidth=0)
+    for value in rounded["values"]:
+        if value["at"] is not None and window[0] <= value["at"] <= window[1]:
+            axes.vlines(value["at"], 0, 0.7, color=colour, linewidth=2.5)
+    if window[0] <= rounded["x"] <= window[1]:
+        axes.annotate("x", (rounded["x"], 0), (rounded["x"], 0.92), ha="center", va="center", fontsize=11, color=INK,
+                      arrowprops={"arrowstyle": "-|>", "color": INK})  # fmt: skip

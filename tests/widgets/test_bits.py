@@ -1,0 +1,282 @@
+"""The bit explorer without a browser: what it says of a number, and that bits, text and value never part."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+import traitlets
+
+from labkit.formats import BF16, E2M1, E4M3, E5M2, E8M0, FORMATS, FP16, FP32, FP64, Format
+from labkit.widgets.bits import BitExplorer
+from labkit.widgets.bits_view import view
+from labkit.widgets.bits_words import exact_text, explore, flipped, in_format, sentence, stepped, typed, with_code
+from labkit.widgets.number_words import brief, leading, spaced
+
+
+@pytest.fixture
+def explorer():
+    return BitExplorer(FP16, 1.0)
+
+
+def shown_bits(explorer):
+    return "".join(str(int(bit["on"])) for field in explorer._view["fields"] for bit in field["bits"])
+
+
+def formula_of(state):
+    """The lines of the formula as one reads them aloud: ^ before what is raised."""
+    lines = view(state, [])["formula"]
+    return ["".join(f"^{text}" if up else text for text, _, up in line) for line in lines]
+
+
+def test_worked_example(explorer):
+    explorer.flip(0)
+    assert (explorer.value, explorer.code, explorer.text) == (1.0009765625, 0x3C01, "1.0009765625")
+    explorer.step(-1)
+    explorer.step(-1)
+    assert (explorer.value, explorer.code) == (0.99951171875, 0x3BFF)
+    explorer.text = "0x1.8p-3"
+    assert explorer.value == 0.1875
+    explorer.text = "0x3c00"
+    assert (explorer.value, explorer.text) == (1.0, "0x3c00")
+
+
+class TestBits:
+    @pytest.mark.parametrize("bit", range(16))
+    def test_each_bit_turned_over_gives_what_numpy_reads(self, explorer, bit):
+        explorer.flip(bit)
+        expected = np.uint16(0x3C00 ^ (1 << bit)).view(np.float16)
+        np.testing.assert_equal(explorer.value, float(expected))
+        assert shown_bits(explorer) == f"{0x3C00 ^ (1 << bit):016b}"
+        explorer.flip(bit)
+        assert (explorer.value, explorer.code) == (1.0, 0x3C00)
+
+    def test_the_bits_of_a_nan_stay_as_they_were_set(self, explorer):
+        explorer.code = 0x7E01
+        assert explorer.code == 0x7E01
+        explorer.flip(1)
+        assert explorer.code == 0x7E03
+        assert np.isnan(explorer.value)
+
+    def test_a_bit_that_the_format_has_not_is_refused(self, explorer):
+        with pytest.raises(ValueError, match="FP16 has the bits 0 to 15; it was given bit 16"):
+            explorer.flip(16)
+
+    @pytest.mark.parametrize("wrong", [-1, 0x10000])
+    def test_a_code_that_does_not_fit_changes_nothing(self, explorer, wrong):
+        with pytest.raises(traitlets.TraitError, match="go from 0 to 0xffff"):
+            explorer.code = wrong
+        assert explorer.code == 0x3C00
+
+
+class TestText:
+    @pytest.mark.parametrize("text", ["0,1", "abc", "", "1/0", "0x10000", "1e99999", "--1"])
+    def test_bad_text_is_answered_and_changes_nothing_else(self, explorer, text):
+        before = (explorer.value, explorer.code, explorer.sentence)
+        explorer.text = text
+        assert explorer.problem
+        assert (explorer.value, explorer.code, explorer.sentence) == before
+        assert explorer.text == text
+        explorer.text = "2"
+        assert (explorer.problem, explorer.value) == ("", 2.0)
+
+    def test_the_first_text_must_be_a_number(self):
+        with pytest.raises(ValueError, match="is no number"):
+            BitExplorer(FP16, "one")
+
+    def test_text_is_rounded_once(self):
+        """Through FP64 first, this number would become the half-way point, and then 1."""
+        assert BitExplorer(FP16, "1.00048828125000000000000001").value == 1.0009765625
+
+    @pytest.mark.parametrize("value", [0.1, 2.0**-24, -0.0, 65504.0, 2.0**-149, np.inf, -np.inf])
+    def test_what_is_put_into_the_box_reads_as_the_value(self, value):
+        back = explore(exact_text(value), FP64).value
+        np.testing.assert_equal(back, value)
+        assert np.signbit(back) == np.signbit(value)
+
+
+class TestSteps:
+    def test_up_and_down_the_line_as_numpy_does(self, explorer):
+        explorer.text = "0"
+        for _ in range(3):
+            explorer.step(+1)
+        assert explorer.value == 3 * 2.0**-24
+        there = float(np.nextafter(np.float16(explorer.value), np.float16(0)))
+        explorer.step(-1)
+        assert explorer.value == there
+
+    def test_beyond_the_largest_comes_infinity_and_then_nothing(self, explorer):
+        explorer.text = "65504"
+        explorer.step(+1)
+        assert explorer.value == np.inf
+        assert explorer._view["after"] is None
+        explorer.step(+1)
+        assert explorer.value == np.inf
+        assert explorer.problem == "FP16 has no larger value than infinity."
+
+    @pytest.mark.parametrize("format", [E4M3, E2M1])
+    def test_without_infinity_the_largest_is_the_last(self, format):
+        state = explore(str(format.max), format)
+        assert stepped(state, +1).value == format.max
+        assert stepped(state, +1).problem
+
+
+class TestFormats:
+    def test_the_number_stays_and_the_bits_change(self, explorer):
+        explorer.text = "0.1"
+        explorer.format = BF16
+        assert (explorer.text, explorer.value, explorer.code) == ("0.1", float(torch.tensor(0.1).bfloat16()), 0x3DCD)
+        explorer.format = FP16
+        assert explorer.value == float(np.float16(0.1))
+
+    def test_a_code_is_a_number_in_the_next_format(self, explorer):
+        explorer.text = "0x3c01"
+        explorer.format = FP32
+        assert (explorer.text, explorer.value) == ("1.0009765625", 1.0009765625)
+
+    def test_a_number_that_has_no_code_there_stays_where_it_is(self, explorer):
+        explorer.text = "nan"
+        explorer.format = E2M1
+        assert explorer.format is FP16
+        assert "E2M1 has no NaN" in explorer.problem
+
+    def test_a_learner_may_bring_a_format(self):
+        mine = Format("mine", exponent_bits=4, significand_bits=7)
+        explorer = BitExplorer(mine, "1/3", compare=(FP16, mine))
+        assert [row["name"] for row in explorer._formats].count("mine") == 1
+        assert [row["format"] for row in explorer._view["rows"]] == ["mine", "FP16"]
+
+    @pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
+    @pytest.mark.parametrize("text", ["0", "-0", "1", "-1/3", "1e-9", "1e9", "inf", "6e-8", "2^-149", "448.1"])
+    def test_every_format_has_a_whole_view_of_every_number(self, format, text):
+        state = explore(text, format)
+        shown = json.loads(json.dumps(view(state, list(FORMATS.values())), allow_nan=False))
+        assert sum(len(field["bits"]) for field in shown["fields"]) == format.bits
+        assert int("".join(str(int(bit["on"])) for field in shown["fields"] for bit in field["bits"]), 2) == state.code
+        assert shown["sentence"].endswith(".")
+        assert len(shown["facts"]) == 5
+
+    def test_side_by_side_the_errors_are_those_of_torch(self, explorer):
+        explorer.text = "0.1"
+        rows = {row["format"]: row for row in explorer._view["rows"]}
+        dtypes = {"FP16": torch.float16, "FP32": torch.float32, "BF16": torch.bfloat16, "E4M3": torch.float8_e4m3fn}
+        assert list(rows) == list(dtypes)
+        for name, dtype in dtypes.items():
+            held = Fraction(float(torch.tensor(0.1).to(dtype).float()))
+            error = held - Fraction(1, 10)
+            assert rows[name]["error"].replace("−", "-") == ("+" if error > 0 else "") + brief(error)
+            assert rows[name]["value"] == leading(held)
+
+    def test_what_each_makes_of_a_number_it_cannot_hold(self):
+        rows = {row["format"]: row for row in view(explore("-70000", FP16), [E4M3, E2M1, E8M0, FP32])["rows"]}
+        assert rows["FP16"]["value"] == "minus infinity"
+        assert [rows[name]["error"] for name in ("FP16", "E4M3", "E8M0", "FP32")] == [
+            "overflows", "no number", "no number", "exact",
+        ]  # fmt: skip
+        assert rows["E2M1"]["value"] == "−6"
+
+
+class TestFormula:
+    def test_normal(self):
+        assert formula_of(explore("1.5", FP16)) == [
+            "(−1)^S × 2^E^ − 15 × 1.F",
+            "(−1)^0 × 2^15^ − 15 × 1.1000000000 (binary)",
+            "2^0 × 1.5",
+        ]
+
+    def test_subnormal_has_no_hidden_bit(self):
+        assert formula_of(explore("-3*2^-24", FP16)) == [
+            "(−1)^S × 2^−14 × 0.F",
+            "(−1)^1 × 2^−14 × 0.0000000011 (binary)",
+            "−2^−14 × 0.0029296875",
+        ]
+
+    def test_without_sign_and_significand(self):
+        assert formula_of(explore("4", E8M0)) == ["2^E^ − 127", "2^129^ − 127", "2^2 × 1"]
+
+    @pytest.mark.parametrize(
+        ("code", "format", "said"),
+        [
+            (0x7C00, FP16, "infinity: all bits of E are 1 and all bits of F are 0"),
+            (0xFC00, FP16, "−infinity: all bits of E are 1 and all bits of F are 0"),
+            (0x7E00, FP16, "NaN, not a number: all bits of E are 1 and F is not 0"),
+            (0x7F, E4M3, "NaN, not a number: all bits of E and F are 1 (E4M3 has no infinity)"),
+        ],
+    )
+    def test_the_special_ones_are_said_in_words(self, code, format, said):
+        assert formula_of(with_code(explore("1", format), code)) == [said]
+
+    def test_the_fields_of_each_piece_are_named(self):
+        (letters, _, _) = view(explore("1.5", FP16), [])["formula"]
+        assert {text: field for text, field, _ in letters if field} == {"S": "S", "E": "E", "F": "F"}
+
+
+class TestSentence:
+    @pytest.mark.parametrize(
+        ("text", "format", "said"),
+        [
+            ("0.1", FP16, "the nearest one is 0.0999755859375, which is 2.44e-5 below it (0.4 ulp)."),
+            ("-0.1", FP16, "the nearest one is -0.0999755859375, which is 2.44e-5 above it (0.4 ulp)."),
+            ("1", FP16, "1 is exact in FP16: a normal number, whose ulp is 2^-10 = 9.77e-4."),
+            ("-0", FP16, "-0 is exact in FP16: zero has a code for each sign, and +0 equals -0."),
+            ("2^-24", FP16, "2^-24 is exact in FP16: a subnormal number, whose ulp is 2^-24 = 5.96e-8."),
+            ("1e-9", FP16, "it becomes 0, for the smallest above 0 is 2^-24 = 5.96e-8."),
+            ("65519", FP16, "65519 is beyond the largest FP16 number, 65504, and becomes that."),
+            ("65520", FP16, "65520 is beyond the largest FP16 number, 65504, and becomes infinity."),
+            ("-500", E4M3, "-500 becomes NaN: E4M3 ends at 448 and has no infinity."),
+            ("-1", E8M0, "-1 becomes NaN: E8M0 has no sign."),
+            ("0", E8M0, "0 becomes NaN: E8M0 has no zero."),
+            ("100", E2M1, "100 is beyond the largest E2M1 number, 6, and becomes that."),
+            ("inf", E5M2, "0x7c is infinity in E5M2: whatever rounds beyond 57344."),
+            ("-inf", E4M3, "Minus infinity becomes NaN, 0x7f: E4M3 ends at 448 and has no infinity."),
+            ("nan", BF16, "0x7fc0 is NaN in BF16, not a number:"),
+        ],
+    )
+    def test_says_what_became_of_the_number(self, text, format, said):
+        assert said in sentence(explore(text, format))
+
+
+class TestFromTheBrowser:
+    """What the page sends is done; the answer says which message it answers."""
+
+    @pytest.mark.parametrize(
+        ("deed", "what", "code"),
+        [("flip", 15, 0xBC00), ("step", 1, 0x3C01), ("type", "2", 0x4000), ("format", "BF16", 0x3F80)],
+    )
+    def test_deeds(self, explorer, deed, what, code):
+        explorer._told(explorer, {"do": deed, "with": what, "from": ["page", 7]}, [])
+        assert explorer.code == code
+        assert explorer._view["answered"] == ("page", 7)
+
+    def test_what_cannot_be_read_is_answered_too(self, explorer):
+        explorer._told(explorer, {"do": "type", "with": "0x", "from": ["page", 1]}, [])
+        assert explorer._view["problem"] == explorer.problem != ""
+        assert explorer._view["text"] == "0x"
+
+
+def test_states_are_never_changed_in_place():
+    state = explore("0.1", FP16)
+    for other in (typed(state, "x"), flipped(state, 3), stepped(state, 1), in_format(state, FP32)):
+        assert other != state
+        assert state == explore("0.1", FP16)
+
+
+@pytest.mark.parametrize("value", [1e-300, 1 / 3, 12345.678, 1e22, -7.0, 65504.0])
+def test_brief_and_leading_agree_with_the_number(value):
+    assert float(brief(value)) == pytest.approx(value, rel=5e-3)
+    shown = leading(value)
+    assert abs(float(shown.replace("…", ""))) <= abs(value)
+    assert float(shown.replace("…", "")) == pytest.approx(value, rel=1e-11)
+    assert ("…" not in shown) == (Fraction(shown.replace("…", "")) == Fraction(value))
+
+
+def test_powers_of_two_show_their_exponent():
+    assert [spaced(value) for value in (2.0**-24, 2.0, 3.0)] == ["2^-24 = 5.96e-8", "2", "3"]
+    assert spaced(-(2.0**-14)) == "-2^-14 = -6.1e-5"
+
+
+def test_where_widgets_do_not_run_there_is_a_picture_and_the_sentence(explorer):
+    bundle, _ = explorer._repr_mimebundle_()
+    assert explorer.sentence in bundle["text/plain"]
+    assert bundle["image/png"].startswith(b"\x89PNG")
