@@ -1,7 +1,9 @@
 """How does a learner touch it? Widgets: their state is plain Python, their picture is drawn in the browser."""
 
 from labkit.widgets.addition import AdditionPlayer
+from labkit.widgets.bits import BitExplorer
 from labkit.widgets.live import LiveTraining
+from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
 from labkit.widgets.race_figure import race_figure, race_sentence, race_table
@@ -16,7 +18,9 @@ __all__ = [
     "FATE_COLOURS",
     "FORMAT_COLOURS",
     "AdditionPlayer",
+    "BitExplorer",
     "LiveTraining",
+    "NumberLine",
     "Predict",
     "Prediction",
     "Pulse",
