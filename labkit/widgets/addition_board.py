@@ -9,7 +9,7 @@ Invariant: read from left to right, the cells of a row are the bits of the stati
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labkit.formats import Align, Term
@@ -77,7 +77,7 @@ def scenes(sheet: Sheet) -> list[Scene]:
         rows = tuple(_name(name, value) for name, value in zip("ab", sheet.values, strict=True))
         last = (*rows, _name("result", sheet.value))
         return [Scene(*word, found, home, None, False) for word, found in zip(words, (rows, last), strict=True)]
-    written, aligned = (tuple(_operand(sheet, name, moved) for name in "ab") for moved in (False, True))
+    written = tuple(_operand(sheet, name, sheet.home) for name in "ab")
     total = _total(sheet, sheet.home, home)
     window = _window(sheet, sheet.window)
     cut = _total(sheet, sheet.window, window)
@@ -85,7 +85,9 @@ def scenes(sheet: Sheet) -> list[Scene]:
     drawn: list[tuple[tuple[Row, ...], tuple[int, int], int | None]] = [(written, home, None)]
     if sheet.operation == "multiply":
         drawn.append(((*written, total), home, None))
+        aligned = tuple(_operand(sheet, name, sheet.window) for name in "ab")  # factors need no place of their own
     else:
+        aligned = tuple(_aligned(sheet, name) for name in "ab")
         drawn += [(aligned, home, _sticky(sheet, home)), ((*aligned, total), home, _sticky(sheet, home))]
     drawn += [((*aligned, cut), window, end)] * 2
     rounded = _result(sheet)
@@ -173,40 +175,42 @@ def _sticky(sheet: Sheet, window: tuple[int, int]) -> int:
     return min(last, window[1] - STICKY)
 
 
-def _operand(sheet: Sheet, name: str, moved: bool) -> Row:
-    """Write a or b: with its own exponent, or moved to where its bits stand when written with the larger one."""
-    station = sheet.first
-    term: Term = getattr(station, name)
+def _operand(sheet: Sheet, name: str, first: int) -> Row:
+    """Write a or b with its own exponent, its bits from column `first` on."""
+    term = _term(sheet, name)
     own = int(term.exponent) + sheet.format.significand_bits
-    sign = MINUS if term.negative else ""
-    before = {"a": "", "b": OPERATIONS[sheet.operation][0]}[name]
-    moves = moved and isinstance(station, Align) and bool(term.significand)
-    shift = 0 if moves else sheet.home - own
-    low = sheet.home - sheet.format.significand_bits
+    places = range(own, own - sheet.format.precision, -1)
+    cells = tuple(Cell(f"{name}{i}", bit(term, place), first - i, "kept") for i, place in enumerate(places))
+    return Row(name, _before(sheet, name), MINUS if term.negative else "", cells, first, own)
+
+
+def _aligned(sheet: Sheet, name: str) -> Row:
+    """Write a or b with the exponent of the larger one: zeros in front, and behind the sticky bit what fell off."""
+    station, home = sheet.first, sheet.home
+    written = _operand(sheet, name, home)
+    if not _term(sheet, name).significand:
+        return replace(written, exponent=home)
+    aligned: Term = getattr(station, f"aligned_{name}")
+    low, last = _window(sheet, home)[1], int(aligned.exponent)
+    own = {cell.place + (written.exponent or 0) - home: cell for cell in written.cells}
     cells = []
-    for i, place in enumerate(range(own, own - sheet.format.precision, -1)):
-        cells.append(Cell(f"{name}{i}", bit(term, place), place + shift, "kept" if place + shift >= low else "rest"))
-    if moves and isinstance(station, Align):
-        aligned: Term = getattr(station, f"aligned_{name}")
-        cells = _aligned(cells, aligned, name, sheet.home, low)
-    return Row(name, before, sign, tuple(cells), sheet.home, sheet.home if moves or own == sheet.home else own)
-
-
-def _aligned(cells: list[Cell], aligned: Term, name: str, home: int, low: int) -> list[Cell]:
-    """Add what alignment writes: zeros in front, the sticky bit, and what fell off behind it."""
-    last = int(aligned.exponent)
-    found = {cell.place: cell for cell in cells}
-    written = []
-    for place in range(home, min(last, min(found)) - 1, -1):
-        cell = found.get(place)
+    for place in range(home, min(last, *own) - 1, -1):
+        cell = own.get(place)
         if place < last:
-            written += [Cell(cell.key, cell.text, place, "fallen")] if cell else []
-            continue
-        kind = "zero" if cell is None and place > max(found) else "kept"
-        kind = "rest" if place < low and kind == "kept" else kind
-        if cell or place > max(found) or bit(aligned, place) == "1":
-            written.append(Cell(cell.key if cell else f"{name}@{place}", bit(aligned, place), place, kind))
-    return written
+            cells += [replace(cell, place=place, kind="fallen")] if cell else []
+        elif cell or place > max(own) or bit(aligned, place) == "1":
+            filled = cell is None and bit(aligned, place) == "0"
+            kind = "zero" if filled else "kept" if place >= low else "rest"
+            cells.append(Cell(cell.key if cell else f"{name}@{place}", bit(aligned, place), place, kind))
+    return replace(written, cells=tuple(cells), exponent=home)
+
+
+def _term(sheet: Sheet, name: str) -> Term:
+    return sheet.first.a if name == "a" else sheet.first.b
+
+
+def _before(sheet: Sheet, name: str) -> str:
+    return OPERATIONS[sheet.operation][0] if name == "b" else ""
 
 
 def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:
@@ -215,7 +219,7 @@ def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:
     last = int(total.exponent)
     top = last + int(total.significand).bit_length() - 1
     cells = []
-    for place in range(max(point, top), min(last, window[1]) - 1, -1):
+    for place in range(max(point, top), min(last, window[1] - STICKY) - 1, -1):
         filled = place < last or place > max(top, point)
         kind = "zero" if filled else "kept" if place >= window[1] else "rest"
         cells.append(Cell(f"t@{place}", bit(total, place), place, kind))

@@ -5,6 +5,7 @@ const PACE_MS = 1900; // between two stations while playing
 const ROW = 30;
 const HEAD = 46; // powers of two and the letters G, R, S
 const WIDEST_COLUMN = 21;
+const NARROWEST_COLUMN = 8; // where the page is narrower than that, the paper scrolls
 const NARROW = 560;
 const INK_OF = { FP32: "fp32", FP16: "fp16", BF16: "bf16", E4M3: "fp8", E5M2: "fp8" };
 const NAMES = { G: "guard", R: "round", S: "sticky" };
@@ -13,15 +14,16 @@ const NAMES = { G: "guard", R: "round", S: "sticky" };
 
 // Where columns stand: the format's window, then guard, round and sticky, then what fell off, with a space between.
 function ruler(paper, scene, width) {
-  const left = width < NARROW ? 58 : 92;
+  const left = width < NARROW ? 84 : 100;
   const right = width < NARROW ? 52 : 72;
   const { columns } = paper;
   const room = width - left - right;
-  const column = Math.min(WIDEST_COLUMN, room / (columns.length + 1.6));
+  const column = Math.min(WIDEST_COLUMN, Math.max(NARROWEST_COLUMN, room / (columns.length + 1.6)));
   const space = column * 0.8;
   const index = new Map(columns.map((place, i) => [place, i]));
   const [, last] = scene.window;
   const sticky = scene.sticky ?? -Infinity;
+  const written = scene.rows.flatMap((row) => row.cells.map(([, , place]) => place)).filter((place) => index.has(place));
   return {
     column,
     left,
@@ -31,7 +33,11 @@ function ruler(paper, scene, width) {
       return left + index.get(place) * column + apart;
     },
     gap: columns.indexOf(null),
-    end: left + columns.length * column + 2 * space,
+    sheetEnd: left + columns.length * column + 2 * space, // of the paper
+    lowest: Math.min(...written),
+    get end() { // of what is written on it in this scene
+      return written.length ? this.x(this.lowest) + column : left;
+    },
   };
 }
 
@@ -80,17 +86,20 @@ function makePaper() {
     for (const [letter, from, to] of boxes) {
       if (!at.has(from)) continue;
       const start = at.x(from);
-      const wide = (at.has(to) ? at.x(to) + at.column : at.end) - start;
+      const wide = (at.has(to) ? at.x(to) + at.column : at.sheetEnd) - start;
       const box = put(`box ${letter}`, seen, () => h("span", { class: "ad-part ad-box" }), start + 1, HEAD - 4, wide - 2);
       box.style.height = `${height}px`;
       text(`name ${letter}`, seen, wide > 42 ? NAMES[letter] : letter, "letter", start, 21, wide);
     }
+    const rest = scene.sticky - 1;
+    const room = at.has(rest) && at.lowest <= rest ? at.end - at.x(rest) : 0;
+    if (room > 100) text("fell", seen, room > 190 ? "fell off, remembered in S only" : "fell off", "power", at.x(rest), 21);
   }
 
   function drawRow(seen, row, y, at, width, paper) {
     const kind = row.name === "result" ? "result" : "row";
     text(`${row.name}${row.before} name`, seen, row.name, `name ad-${kind}`, 0, y, at.left - 34);
-    text(`${row.name}${row.before} before`, seen, row.before, "sign", at.left - 36, y, 16);
+    text(`${row.name}${row.before} before`, seen, row.before, "sign", at.left - 34, y, 16);
     text(`${row.name} sign`, seen, row.sign, "sign", at.left - 18, y, 16);
     for (const [key, bit, place, what] of row.cells) {
       if (what === "word") text(key, seen, bit, "word", at.left, y);
@@ -101,7 +110,7 @@ function makePaper() {
     if (row.point !== null && row.cells.length && at.has(row.point)) {
       text(`${row.name} point`, seen, ".", `bit ad-point ad-${kind}`, at.x(row.point) + at.column / 2, y, at.column);
     }
-    if (row.exponent !== null) text(`${row.name} power`, seen, `× 2^${row.exponent}`, `times ad-${kind}`, Math.min(at.end + 6, width - 72), y, 72);
+    if (row.exponent !== null) text(`${row.name} power`, seen, `× 2^${row.exponent}`, `times ad-${kind}`, at.end + 8, y, 72);
   }
 
   return {
@@ -120,8 +129,8 @@ function makePaper() {
       if (paper.columns.length) drawWindow(seen, scene, paper, at, height);
       scene.rows.forEach((row, i) => {
         const y = HEAD + i * ROW;
-        if (row.name === "sum" || row.name === "product" || row.name === "result") {
-          put(`rule ${row.name}`, seen, () => h("span", { class: "ad-part ad-rule" }), at.left - 38, y, at.end - at.left + 38);
+        if (["sum", "product", "result"].includes(row.name)) {
+          put(`rule ${row.name}`, seen, () => h("span", { class: "ad-part ad-rule" }), at.left - 20, y, at.end - at.left + 22);
         }
         drawRow(seen, row, y, at, width, paper);
       });
@@ -136,19 +145,18 @@ function makePaper() {
 
 // --- controls -------------------------------------------------------------------------------------------------------
 
-function numberField(name, label, onType) {
+function numberField(name, alert, onType) {
   const id = `ad-${name}-${++controls}`;
   const input = h("input", { id, type: "text", class: "ad-input", autocomplete: "off", spellcheck: "false" });
-  input.setAttribute("aria-describedby", `${id}-hint`);
-  const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint", "aria-live": "polite" });
+  const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
+  input.setAttribute("aria-describedby", `${id}-hint ${alert.id}`);
   input.addEventListener("change", () => onType(input.value));
   return {
-    element: h("div", { class: "ad-field" }, h("label", { for: id, text: label }), input, hint),
+    element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
     set(text, problem, words) {
-      if (input.value !== text && (input !== document.activeElement || !problem)) input.value = text;
+      if (input.value !== text) input.value = text;
       input.setAttribute("aria-invalid", String(Boolean(problem)));
-      hint.classList.toggle("ad-problem", Boolean(problem));
-      hint.replaceChildren(problem || words);
+      hint.textContent = problem ? "not understood" : words;
     },
   };
 }
@@ -174,16 +182,15 @@ function stations(onChoose) {
 }
 
 function factList() {
-  const element = h("dl", { class: "ad-facts" });
+  const element = h("div", { class: "ad-facts" });
   return {
     element,
     set(facts, known) {
       element.classList.toggle("ad-unknown", !known);
-      element.setAttribute("aria-hidden", String(!known));
       element.replaceChildren(
         ...facts.map(([name, text]) => {
           const shown = name === "bits" ? fields(text) : rich(text);
-          return h("div", {}, h("dt", { class: "lk-quiet", text: name }), h("dd", { data: { fact: name } }, shown));
+          return h("div", {}, h("div", { class: "lk-quiet", text: name }), h("div", { class: "ad-fact", data: { fact: name } }, shown));
         }),
       );
     },
@@ -209,9 +216,10 @@ function render({ model, el }) {
     model.save_changes();
   };
 
+  const alert = h("p", { class: "ad-problem", id: `ad-problem-${++controls}`, role: "alert" });
   const typed = {
-    a: numberField("a", "a", (text) => send("a", text)),
-    b: numberField("b", "b", (text) => send("b", text)),
+    a: numberField("a", alert, (text) => send("a", text)),
+    b: numberField("b", alert, (text) => send("b", text)),
   };
   const operation = segmented({
     label: "Operation",
@@ -227,6 +235,9 @@ function render({ model, el }) {
     onChange: (value) => send("format_name", value),
     labelled: false,
   });
+  const title = h("span", { class: "lk-title" });
+  const place = h("span", { class: "lk-quiet" });
+  const head = h("div", { class: "ad-head" }, title, place);
   const inputs = h("div", { class: "ad-inputs" }, typed.a.element, operation.element, typed.b.element, formats.element);
 
   const go = (step) => {
@@ -252,12 +263,14 @@ function render({ model, el }) {
   const last = button({ label: "Last", title: "to the result", onPress: () => move(Infinity) });
   const steps = stations(move);
   const bar = h("div", { class: "ad-bar" });
-  bar.append(first.element, back.element, player.element, next.element, last.element);
+  const buttons = h("div", { class: "ad-buttons" });
+  buttons.append(first.element, back.element, player.element, next.element, last.element);
+  bar.append(buttons, steps.element);
 
   const paper = makePaper();
   const words = sentence();
   const facts = factList();
-  root.append(inputs, bar, steps.element, paper.element, words.element, facts.element);
+  root.append(head, inputs, alert, bar, paper.element, words.element, facts.element);
 
   let width = 0;
   function follow(still = false) {
@@ -266,6 +279,10 @@ function render({ model, el }) {
     const atEnd = step === sheet.scenes.length - 1;
     const problems = model.get("problems");
     for (const name of ["a", "b"]) typed[name].set(model.get(name), problems[name], sheet.hints[name]);
+    const problem = Object.entries(problems).map(([name, said]) => `${name}: ${said}`).join(" ");
+    if (alert.textContent !== problem) alert.textContent = problem;
+    title.textContent = model.get("operation") === "add" ? "An addition on paper" : "A multiplication on paper";
+    place.textContent = `station ${step + 1} of ${sheet.scenes.length}`;
     operation.set(model.get("operation"));
     formats.set(model.get("format_name"));
     steps.set(sheet.scenes.map((scene) => scene.title), step);

@@ -2,11 +2,11 @@
 
 const AXES = { left: 62, bottom: 34, top: 16 };
 const LABEL_GAP = 17;
-const LABELS = 176; // room for a name and an end value beside the curves
+const LEADER = 20; // from the end of a curve to its name
 const CURVES = [
-  { name: "FP32", colour: "fp32", width: 1.6, dash: [] },
-  { name: "FP16", colour: "fp16", width: 2.6, dash: [] },
-  { name: "BF16", colour: "bf16", width: 2.6, dash: [] },
+  { name: "FP32", colour: "fp32", width: 4, dash: [] }, // the broad ones come first, so that others are seen on them
+  { name: "FP16", colour: "fp16", width: 2.2, dash: [] },
+  { name: "BF16", colour: "bf16", width: 6, dash: [] },
   { name: "FP16 + Kahan", colour: "fp16", width: 2, dash: [9, 4] },
   { name: "FP16 + stochastic", colour: "fp16", width: 2, dash: [2, 3] },
   { name: "FP16 + FP32 master", colour: "fp16", width: 2, dash: [11, 3, 2, 3] },
@@ -82,8 +82,9 @@ function drawAxes(pen, area, palette, steps) {
     pen.textAlign = "center";
     pen.fillText(value.toLocaleString("en-US"), area.x(value), area.bottom + 18);
   }
+  const half = pen.measureText(steps.toLocaleString("en-US")).width / 2;
   pen.textAlign = "left";
-  pen.fillText("updates", area.right + 14, area.bottom + 18);
+  pen.fillText("updates", area.right + half + 5, area.bottom + 18);
 }
 
 function drawRoad(pen, area, palette, weight, exact, steps) {
@@ -98,7 +99,7 @@ function drawRoad(pen, area, palette, weight, exact, steps) {
 }
 
 function drawCurve(pen, area, values, style, palette, faded) {
-  pen.globalAlpha = faded ? 0.16 : 1;
+  pen.globalAlpha = faded ? 0.2 : 1;
   pen.strokeStyle = palette[style.colour];
   pen.lineWidth = style.width;
   pen.setLineDash(style.dash);
@@ -110,8 +111,8 @@ function drawCurve(pen, area, values, style, palette, faded) {
 }
 
 function drawLabel(pen, area, style, end, y, words, palette, faded) {
-  const x = area.right + 18;
-  pen.globalAlpha = faded ? 0.35 : 1;
+  const x = area.right + LEADER;
+  pen.globalAlpha = faded ? 0.5 : 1;
   pen.strokeStyle = palette[style.colour];
   pen.lineWidth = 1;
   pen.beginPath();
@@ -212,10 +213,10 @@ function render({ model, el }) {
     show();
   });
   const title = h("span", { class: "lk-title" });
-  const legend = h("span", { class: "lk-quiet sw-legend" }, h("span", { class: "sw-road" }), "the broad line is the exact sum");
+  const legend = h("span", { class: "lk-quiet sw-legend" }, h("span", { class: "sw-road" }), "exact; press a name in the table to see its curve alone");
   root.append(h("div", { class: "sw-head" }, title, legend), sliders, picture.element, words.element, table.element);
 
-  function areaOf(width, height) {
+  function areaOf(pen, width, height) {
     const now = model.get("_now");
     const roomy = width > 600;
     let [low, high] = [Math.min(now.weight, now.exact), Math.max(now.weight, now.exact)];
@@ -224,7 +225,9 @@ function render({ model, el }) {
     }
     const pad = 0.04 * (high - low);
     [low, high] = [low - pad, high + pad];
-    const [left, right] = [AXES.left, width - (roomy ? LABELS + 24 : LABELS - 34)];
+    pen.font = `600 ${palette.size - 1}px ${palette.font}`;
+    const names = Math.max(...CURVES.map(({ name }) => pen.measureText(name).width)) + (roomy ? 64 : 2);
+    const [left, right] = [AXES.left, width - names - LEADER];
     const [top, bottom] = [AXES.top, height - AXES.bottom];
     return {
       low, high, left, right, top, bottom, roomy,
@@ -237,11 +240,12 @@ function render({ model, el }) {
     if (!curves.length) return;
     const now = model.get("_now");
     const highlight = model.get("highlight");
-    const area = areaOf(width, height);
+    const area = areaOf(pen, width, height);
     const faded = CURVES.map(({ name }) => Boolean(highlight) && name !== highlight);
     drawAxes(pen, area, palette, now.steps);
     drawRoad(pen, area, palette, now.weight, now.exact, now.steps);
-    CURVES.forEach((style, i) => drawCurve(pen, area, curves[i], style, palette, faded[i]));
+    const broadestFirst = CURVES.map((_, i) => i).sort((i, j) => CURVES[j].width - CURVES[i].width);
+    for (const i of broadestFirst) drawCurve(pen, area, curves[i], CURVES[i], palette, faded[i]);
     const ends = curves.map((values) => values[values.length - 1]);
     const ys = spreadLabels(ends.map(area.y), LABEL_GAP, area.top, area.bottom - 4);
     CURVES.forEach((style, i) => drawLabel(pen, area, style, ends[i], ys[i], now.rows[i].end, palette, faded[i]));
