@@ -14,7 +14,7 @@ LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
 NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor test test-all lint notebooks pictures clean
+.PHONY: help lab setup doctor test test-all lint bench notebooks pictures clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -37,6 +37,9 @@ test-all: $(VENV)/.test-ready  ## all checks, slow ones too
 lint: $(VENV)/.test-ready  ## ruff and mypy only
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m mypy
+
+bench: $(VENV)/.test-ready  ## how fast things are here, as ratios, measured in one run
+	@for script in tests/benchmarks/bench_*.py; do $(VENV_PYTHON) $$script || exit 1; done
 
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py
