@@ -8,7 +8,7 @@ import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-CELL = "from labkit.widgets import LiveTraining\nlive = LiveTraining(steps=160)\nlive"
+CELL = "from labkit.widgets import LiveTraining\nlive = LiveTraining(steps=120)\nlive"
 OTHER = "other = LiveTraining('digits', 'FP16 dynamic', steps=40)\nother"
 REMEMBER_LOSSES = """root => {
   // every drawn step, as the page shows it: the widget's own data, kept from frame to frame
@@ -84,16 +84,16 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     live.root.evaluate(REMEMBER_LOSSES)
     assert live.pixels("fp16", left=0.1) == 0
     live.press("Start")
-    live.until("d.step >= 50")
+    live.until("d.step >= 40")
     apart = live.data()
     live.choose("static")
-    live.until("d.step >= 110")
+    live.until("d.step >= 90")
     live.notebook.screenshot("live-running-light", ".labkit-live")
     live.until("d.phase === 'finished'")
     end = live.data()
     drawn = {step: (loss, fp32, scale) for step, loss, fp32, scale, _ in live.page.evaluate("window.drawn") if step}
 
-    loss, fp32, scale = drawn[max(step for step in drawn if step <= 50)]
+    loss, fp32, scale = drawn[max(step for step in drawn if step <= 40)]
     assert scale == 1
     assert loss > 1.2 * fp32
     assert float(apart["underflow"]) > 0.5
@@ -103,7 +103,7 @@ def test_a_learner_switches_scaling_on_and_sees_the_curves_part_and_meet(live):
     assert ratios[-1] < 0.85 * max(ratios)
     assert re.fullmatch(r"\d+: scaling on, 2\^10", end["marks"])
     assert live.sentence().startswith(
-        "Finished at step 160, after one change: FP16 with a static scale of 2^10 has Dice"
+        "Finished at step 120, after one change: FP16 with a static scale of 2^10 has Dice"
     )
     assert live.pixels("fp16", 0.7, 0.9) > 100
     assert live.pixels("fp32", 0.7, 0.9) > 50
