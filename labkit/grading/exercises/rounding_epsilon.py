@@ -1,7 +1,8 @@
 """Can you repair an epsilon that FP16 rounds to zero?
 
 The point: constants are rounded too, and 1e-8 is 0 in FP16. A larger epsilon hides the symptom and changes the
-answer; what helps is to compute in FP32 and round once, at the end. This is RMSNorm as models of today write it.
+answer; what helps is to compute in FP32 and round once, at the end. This is RMSNorm as its authors wrote it.
+Source: B. Zhang, R. Sennrich, Root Mean Square Layer Normalization, arXiv:1910.07467; github.com/bzhangGo/rmsnorm.
 
 Tolerance: FP32 may sum in any order, which can move the result across one rounding to FP16: 1 ulp.
 """
@@ -152,7 +153,8 @@ EXERCISE = Exercise(
         Mistake(
             "epsilon inside the root",
             _inside_the_root,
-            "this is what adding the epsilon under the root gives, another formula: there it counts as 1e-4.",
+            "this is what adding the epsilon under the root gives. Later models do that, but it is "
+            "another formula: there 1e-8 counts as 1e-4.",
         ),
         Mistake(
             "sum for mean",
