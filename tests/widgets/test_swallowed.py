@@ -1,0 +1,191 @@
+"""Swallowed updates: every curve against a plain loop that nobody here wrote the arithmetic of."""
+
+import struct
+
+import numpy as np
+import pytest
+import torch
+import traitlets
+
+from labkit.formats import BF16, FP16, FP32, sum_compensated, sum_sequential
+from labkit.widgets import SwallowedUpdates
+from labkit.widgets.swallowed import UPDATES, WEIGHTS
+from labkit.widgets.swallowed_curves import METHODS, compensated, curves, moved, repeated, stochastic
+from labkit.widgets.swallowed_figure import spread
+from labkit.widgets.swallowed_words import quarters, sentence
+
+STEPS = 1000
+
+
+def numpy_loop(weight, update, steps, dtype):
+    w, u = dtype(weight), dtype(update)
+    found = [w]
+    for _ in range(steps):
+        w = w - u
+        found.append(w)
+    return np.array(found, np.float64)
+
+
+def torch_loop(weight, update, steps):
+    w, u = (torch.tensor(x, dtype=torch.float64).float().bfloat16() for x in (weight, update))
+    found = [w]
+    for _ in range(steps):
+        w = w - u
+        found.append(w)
+    return torch.stack(found).double().numpy()
+
+
+def pairs(count, seed=0):
+    """Return pairs of a weight and an update: some where the sliders stand, some anywhere."""
+    dice = np.random.default_rng(seed)
+    on = [(float(dice.choice(WEIGHTS)), float(dice.choice(UPDATES))) for _ in range(count)]
+    anywhere = [(float(2.0 ** dice.uniform(-6, 6)), float(2.0 ** dice.uniform(-22, -3))) for _ in range(count)]
+    return on + anywhere
+
+
+def test_worked_example():
+    """At 1 an update of 2^-12 is half of the spacing below (2^-11): it is rounded away, every time."""
+    swallowed = SwallowedUpdates(weight=1.0, update=2.0**-12)
+    assert swallowed.ends["FP16"] == 1.0
+    assert swallowed.moved["FP16"] == 0
+    assert swallowed.ends["FP32"] == swallowed.ends["FP16 + FP32 master"] == 1 - 1000 / 4096
+    swallowed.update = 2.0**-11
+    assert swallowed.moved["FP16"] == 1000
+    assert swallowed.ends["FP16"] == 1 - 1000 / 2048
+
+
+@pytest.mark.parametrize(("format", "dtype"), [(FP16, np.float16), (FP32, np.float32)])
+def test_guessing_ahead_gives_what_the_plain_loop_gives(format, dtype):
+    for weight, update in pairs(40):
+        assert np.array_equal(repeated(weight, update, STEPS, format), numpy_loop(weight, update, STEPS, dtype))
+
+
+def test_bf16_against_torch():
+    for weight, update in pairs(10):
+        assert np.array_equal(repeated(weight, update, 300, BF16), torch_loop(weight, update, 300))
+
+
+def test_curves_against_the_engine_that_keeps_every_step():
+    for weight, update in pairs(3, seed=2)[:4]:
+        w, u = (float(np.float16(value)) for value in (weight, update))
+        terms = np.array([w] + [-u] * 40)
+        assert np.array_equal(compensated(w, u, 40)[1:], np.array(sum_compensated(terms, FP16).totals))
+        assert np.array_equal(repeated(w, u, 40, FP16)[1:], np.array(sum_sequential(terms, FP16).totals))
+
+
+def test_kahan_ends_within_an_ulp_of_the_exact_sum():
+    for weight, update in pairs(40, seed=4)[:40]:
+        exact = weight - STEPS * update
+        found = compensated(weight, update, STEPS)[-1]
+        largest = max(weight, abs(exact))
+        assert abs(found - exact) <= float(np.spacing(np.float16(largest)))
+
+
+def test_a_master_copy_is_seen_as_its_float16():
+    for weight, update in pairs(2, seed=5):
+        master = numpy_loop(weight, update, STEPS, np.float32).astype(np.float32)
+        found = curves(weight, update, STEPS)["FP16 + FP32 master"]
+        assert np.array_equal(found, master.astype(np.float16).astype(np.float64))
+
+
+class TestStochastic:
+    def test_each_step_goes_to_one_of_the_two_neighbours(self):
+        for weight, update in pairs(3, seed=6):
+            w = stochastic(weight, update, 200)
+            u = float(np.float16(update))
+            for before, after in zip(w[:-1], w[1:], strict=True):
+                near = np.float16(before - u)
+                neighbours = [near, np.nextafter(near, np.float16(np.inf)), np.nextafter(near, np.float16(-np.inf))]
+                assert after in [float(x) for x in neighbours]
+                assert abs(after - (before - u)) < float(np.spacing(near)) or after == before - u
+
+    def test_it_arrives_on_average_within_four_sigma(self):
+        """A step of a quarter ulp moves by a whole one with probability 1/4: variance 3/16 ulp^2 a step."""
+        ulp = 2.0**-11
+        update = ulp / 4
+        end = stochastic(1.0, update, STEPS)[-1]
+        sigma = np.sqrt(STEPS * 3 / 16) * ulp
+        assert abs(end - (1 - STEPS * update)) < 4 * sigma
+
+    def test_the_table_and_a_single_run_are_the_same(self):
+        swallowed = SwallowedUpdates(1.5, 1.25 * 2.0**-11)
+        assert np.array_equal(swallowed.curves["FP16 + stochastic"], stochastic(1.5, 1.25 * 2.0**-11, STEPS))
+
+
+def test_every_method_starts_from_the_same_wherever_the_sliders_stand():
+    for values in (WEIGHTS, UPDATES):
+        exact = np.array(values)
+        assert np.array_equal(exact.astype(np.float16).astype(np.float64), exact)
+        assert torch.equal(torch.tensor(exact).bfloat16().double(), torch.tensor(exact))
+
+
+class TestWidget:
+    def test_what_the_browser_gets_is_what_python_has(self):
+        swallowed = SwallowedUpdates()
+        swallowed.update = 2.0**-10
+        sent = np.frombuffer(swallowed._buffer, np.float32).reshape(len(METHODS), STEPS + 1)
+        for values, name in zip(sent, METHODS, strict=True):
+            assert np.array_equal(values.astype(np.float64), swallowed.curves[name])
+        assert [row["name"] for row in swallowed._now["rows"]] == list(METHODS)
+        assert [row["moved"] for row in swallowed._now["rows"]] == [f"{n:,}" for n in swallowed.moved.values()]
+
+    @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+    def test_what_fp16_does_not_hold_is_refused_and_changes_nothing(self, wrong):
+        swallowed = SwallowedUpdates()
+        for name in ("weight", "update"):
+            before = getattr(swallowed, name)
+            with pytest.raises(traitlets.TraitError, match=f"{name} is a number that FP16 holds"):
+                setattr(swallowed, name, wrong)
+            assert getattr(swallowed, name) == before
+
+    def test_other_bad_input(self):
+        with pytest.raises(ValueError, match="steps goes from 1 to 100,000; it was given 0"):
+            SwallowedUpdates(steps=0)
+        with pytest.raises(traitlets.TraitError, match="no curve 'FP17'"):
+            SwallowedUpdates().highlight = "FP17"
+
+    def test_off_the_sliders_positions(self):
+        swallowed = SwallowedUpdates(weight=0.3, update=1e-4, steps=50)
+        assert swallowed.moved["FP16"] == moved(numpy_loop(0.3, 1e-4, 50, np.float16))
+
+    def test_the_rule_is_the_learners_to_find(self):
+        for update in (2.0**-12, 2.0**-11, 1.25 * 2.0**-11):
+            swallowed = SwallowedUpdates(1.5, update)
+            told = f"{swallowed.sentence} {swallowed._now} {swallowed._places}"
+            assert "2048" not in told
+            assert "2,048" not in told
+
+    def test_a_host_without_widgets_gets_a_picture_and_words(self):
+        swallowed = SwallowedUpdates()
+        data, _ = swallowed._repr_mimebundle_()
+        width, height = struct.unpack(">II", data["image/png"][16:24])
+        assert width > 600
+        assert height > 300
+        assert data["text/plain"].startswith(swallowed.sentence)
+
+
+class TestSentence:
+    def test_who_goes_too_far(self):
+        """At 1.5 an update of 0.625 ulp is rounded up to a whole one."""
+        said = sentence(curves(1.5, 1.25 * 2.0**-11, STEPS), 1.5, 1.25 * 2.0**-11)
+        assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
+        assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
+
+    def test_who_stays_short(self):
+        """From 16 to 8 an update of 1.25 ulp is rounded down to one: a fifth of the way is missing."""
+        said = sentence(curves(16.0, 1.25 * 2.0**-7, STEPS), 16.0, 1.25 * 2.0**-7)
+        assert "FP16 ends at 8.188, too short a way" in said
+
+    def test_everybody_arrives(self):
+        assert sentence(curves(1.0, 2.0**-6, 10), 1.0, 2.0**-6).endswith("FP16 + FP32 master arrive.")
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.0625, "2^-4 = 0.0625"), (1.75 * 8, "1.75 × 2^3 = 14"), (0.3, "0.3")])
+def test_quarters(value, text):
+    assert quarters(value) == text
+
+
+def test_labels_stand_apart_in_their_order():
+    placed = spread([0.2, 0.21, 0.2, 0.9], 0.1)
+    assert np.diff(sorted(placed)) == pytest.approx([0.1, 0.1, 0.5967], abs=1e-3)
+    assert placed[0] < placed[2] < placed[1] < placed[3]
