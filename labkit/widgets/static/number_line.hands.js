@@ -1,0 +1,144 @@
+// Mouse, wheel and keys on the number line, and its controls.
+
+function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
+  let held = null;
+  const place = (event) => event.clientX - line.element.getBoundingClientRect().left;
+  const grab = (event, what) => {
+    held = { what, start: place(event), moved: false, view: view() };
+    event.currentTarget.setPointerCapture(event.pointerId);
+    event.preventDefault();
+    (what === "x" ? handle : line.canvas).focus({ preventScroll: true });
+  };
+  const near = (event) => Math.abs(place(event) - view().x(Number(handle.getAttribute("aria-valuenow")))) < 8;
+  life.listen(handle, "pointerdown", (event) => grab(event, "x"));
+  life.listen(line.canvas, "pointerdown", (event) => grab(event, near(event) ? "x" : "line"));
+  for (const target of [handle, line.canvas]) {
+    life.listen(target, "pointermove", (event) => {
+      if (!held) return;
+      const by = place(event) - held.start;
+      held.moved ||= Math.abs(by) > 3;
+      if (!held.moved) return;
+      if (held.what === "x") moveTo(view().at(Math.min(line.width - EDGE, Math.max(EDGE, place(event)))));
+      else frame([held.view.from - by * held.view.perPixel, held.view.to - by * held.view.perPixel]);
+    });
+    life.listen(target, "pointerup", (event) => {
+      if (held?.what === "line" && !held.moved) moveTo(view().at(place(event)));
+      held = null;
+    });
+    life.listen(target, "pointercancel", () => (held = null));
+  }
+  const turned = (event) => {
+    const ours = line.element.contains(document.activeElement) || event.ctrlKey || event.metaKey;
+    if (!ours) return; // a page that is scrolled past keeps scrolling
+    event.preventDefault();
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX * view().perPixel);
+    else zoom(2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 200)), view().u(view().at(place(event))));
+  };
+  life.listen(line.element, "wheel", turned, { passive: false });
+}
+
+function keyboard(line, handle, life, { step, zoom, look, pan }) {
+  const shared = { "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), Home: () => look("everything") };
+  const keys = {
+    line: { ArrowLeft: () => pan(-60), ArrowRight: () => pan(60), ...shared },
+    x: {
+      ArrowLeft: (far) => step(-far),
+      ArrowDown: (far) => step(-far),
+      ArrowRight: (far) => step(far),
+      ArrowUp: (far) => step(far),
+      PageUp: () => step(50),
+      PageDown: () => step(-50),
+      ...shared,
+    },
+  };
+  const press = (set) => (event) => {
+    const act = event.ctrlKey || event.metaKey || event.altKey ? null : set[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act(event.shiftKey ? 25 : 4);
+  };
+  life.listen(line.canvas, "keydown", press(keys.line));
+  life.listen(handle, "keydown", press(keys.x));
+}
+
+function hovering(line, label, life, at) {
+  life.listen(line.canvas, "pointermove", (event) => {
+    const found = event.buttons || event.offsetY < TOP - 10 ? null : at(event.offsetX);
+    if (found) label.show(event.offsetX, event.offsetY - 20, found);
+    else label.hide();
+  });
+  life.listen(line.canvas, "pointerleave", () => label.hide());
+}
+
+function controlsRow(model, act) {
+  const id = `nl-${++controls}`;
+  const box = h("input", { id, class: "nl-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-problem` });
+  const select = h("select", { class: "nl-select", "aria-label": "Format" });
+  const scale = segmented({
+    label: "Scale",
+    labelled: false,
+    options: [
+      { value: "log", label: "log", title: "positive numbers, by powers of two" },
+      { value: "linear", label: "linear" },
+    ],
+    value: model.get("scale"),
+    onChange: act.rescale,
+  });
+  const make = (label, title, onPress) => button({ label, title, onPress }).element;
+  const zooms = h(
+    "div",
+    { class: "nl-zoom", role: "group", "aria-label": "What is seen" },
+    make("\u2212", "zoom out (minus key)", () => act.zoom(2)),
+    make("+", "zoom in (plus key)", () => act.zoom(0.5)),
+    make("everything", "all numbers of the format (Home)", () => act.look("everything")),
+    make("subnormals", "where the exponent field is 0", () => act.look("subnormals")),
+    make("around x", "close enough to see single numbers", () => act.look("x")),
+  );
+  const problem = h("p", { class: "nl-problem", id: `${id}-problem`, role: "status" });
+  box.addEventListener("input", () => act.type(box.value));
+  select.addEventListener("change", () => {
+    model.set("format", select.value);
+    model.save_changes();
+  });
+  const number = h("div", { class: "nl-number" }, h("label", { for: id, text: "x" }), box);
+  const format = h("label", { class: "nl-format" }, h("span", { text: "Format" }), select);
+  return {
+    element: h("div", {}, h("div", { class: "nl-row" }, number, format, scale.element, zooms), problem),
+    set() {
+      const names = model.get("_formats");
+      if (select.options.length !== names.length) select.replaceChildren(...names.map((name) => h("option", { value: name, text: name })));
+      select.value = model.get("format");
+      scale.set(model.get("scale"));
+      if (box.value !== model.get("text")) box.value = model.get("text");
+      const wrong = model.get("problem");
+      box.setAttribute("aria-invalid", String(wrong !== ""));
+      problem.replaceChildren(rich(wrong && `\u2717 ${wrong}`));
+    },
+  };
+}
+
+function modes(onChoose) {
+  const name = `nl-modes-${++controls}`;
+  const parts = new Map();
+  const element = h("fieldset", { class: "nl-modes", role: "radiogroup", "aria-label": "Rounding whose interval is shaded" });
+  const heads = ["x is rounded", "and becomes", "error or odds"].map((text) => h("span", { text }));
+  element.append(h("div", { class: "nl-mode nl-heads lk-quiet", "aria-hidden": "true" }, ...heads));
+  return {
+    element,
+    set(answer) {
+      for (const row of answer.rows) {
+        if (!parts.has(row.mode)) {
+          const input = h("input", { type: "radio", name, value: row.mode });
+          const [value, error] = [h("b", { class: "nl-value" }), h("span", { class: "nl-error" })];
+          input.addEventListener("change", () => onChoose(row.mode));
+          element.append(h("label", { class: "nl-mode" }, h("span", {}, input, row.name), value, error));
+          parts.set(row.mode, { input, value, error });
+        }
+        const { input, value, error } = parts.get(row.mode);
+        input.checked = row.mode === answer.rounding;
+        value.replaceChildren(rich(row.value.replaceAll("-", "\u2212").replaceAll("^\u2212", "^-")));
+        error.textContent = row.error.replaceAll("-", "\u2212");
+      }
+    },
+  };
+}
