@@ -6,6 +6,7 @@
 
 const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in live_outbox.py
 const SILENCE_MS = 10_000; // building the runs takes a few seconds, and nothing is obeyed meanwhile
+const UNDER_WAY = 3; // values of a moving slider on their way to the kernel
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
 
 function makeStore(model) {
@@ -19,7 +20,7 @@ function makeStore(model) {
     sent: 0, // number of our latest command
     silence: 0, // timer that runs from a command to its answer
     silent: false,
-    afterwards: null, // what to say when the kernel has obeyed that one: {what, at}
+    afterwards: null, // what to say when fewer are under way: {what, at}
     wish: null, // log2 of the scale that the hand asks for, until the kernel has obeyed; drawn at once
     touched: 0, // when the hand moved last, until that was drawn
     touch: null, // ms from a movement of the hand to the frame that shows it
@@ -71,10 +72,8 @@ function takeFrame(store, content, buffers) {
   store.fresh = true;
   store.silent = false;
   if (content.heard >= store.sent) store.silence = clearTimeout(store.silence);
-  if (content.heard >= store.sent) {
-    if (store.afterwards) tell(store, store.afterwards.what, store.afterwards.at);
-    else store.wish = null;
-  }
+  if (store.afterwards && mayTell(store)) tell(store, store.afterwards.what, store.afterwards.at);
+  if (content.heard >= store.sent) store.wish = null;
   schedule(store);
 }
 
@@ -124,10 +123,14 @@ function wishFor(store, log2Scale) {
   schedule(store);
 }
 
-// While a slider moves: the latest value, as soon as the one before was obeyed. So nothing queues up in front of it.
+// While a slider moves: the latest value, as soon as few enough are on their way that the kernel is not kept from training.
 function tellLatest(store, what) {
-  if (store.state.heard >= store.sent) tell(store, what);
+  if (mayTell(store)) tell(store, what);
   else store.afterwards = { what, at: performance.now() };
+}
+
+function mayTell(store) {
+  return store.sent - store.state.heard < UNDER_WAY;
 }
 
 function tell(store, what, at = performance.now()) {
