@@ -1,11 +1,41 @@
 """Which questions are asked? One module per exercise; each exercise is data (labkit.grading.exercise)."""
 
 from labkit.grading.exercise import Exercise
-from labkit.grading.exercises import scaling_advance, scaling_clip, scaling_static_step, start_smallest
+from labkit.grading.exercises import (
+    numbers_bytes,
+    numbers_decode,
+    numbers_first_gap,
+    numbers_next_up,
+    numbers_ulp,
+    rounding_epsilon,
+    rounding_kahan,
+    rounding_nearest_even,
+    rounding_smallest_update,
+    rounding_stochastic,
+    scaling_advance,
+    scaling_clip,
+    scaling_static_step,
+    start_smallest,
+)
 
 EXERCISES: dict[str, Exercise] = {
     module.EXERCISE.id: module.EXERCISE
-    for module in (start_smallest, scaling_static_step, scaling_advance, scaling_clip)
+    for module in (
+        start_smallest,
+        numbers_decode,
+        numbers_ulp,
+        numbers_first_gap,
+        numbers_next_up,
+        numbers_bytes,
+        rounding_nearest_even,
+        rounding_smallest_update,
+        rounding_stochastic,
+        rounding_kahan,
+        rounding_epsilon,
+        scaling_static_step,
+        scaling_advance,
+        scaling_clip,
+    )
 }
 
 __all__ = ["EXERCISES"]

@@ -1,0 +1,261 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 · Numbers
+#
+# **You will be able to** read the sixteen bits of an FP16 number, say where FP16 ends and how far its numbers stand
+# apart, and tell which of the usual sentences about it are true.
+#
+# About 45 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
+
+# %% id="setup"
+import math
+
+import numpy as np
+import torch
+
+from labkit.formats import BF16, FP16, FP32, classify, decode, encode, field_bits, round_to
+from labkit.grading import check
+from labkit.widgets import BitExplorer, NumberLine, predict
+
+# %% [markdown]
+# ## 1 · Sixteen bits
+#
+# A floating-point number is a sign, a power of two, and the digits behind the point. Its bits stand in that order: **S**ign,
+# **E**xponent, signi**f**icand.
+
+# %% id="predict-exponent-bits"
+predict("numbers.exponent_bits")
+
+# %% id="touch-fields" tags=["claim-C01"]
+for row in (FP32, FP16, BF16):
+    print(f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}")
+
+# %% [markdown]
+# Now touch one. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one into 0.5? Which one makes it
+# infinite?
+
+# %% id="touch-bits"
+BitExplorer(FP16, value=1.0)
+
+# %% [markdown]
+# **How to read it.** The exponent is stored 15 too large, the *bias*, so that it needs no sign of its own. The significand
+# has a bit that is not stored: a number begins with 1, unless the exponent field is 0. The last exponent field, 31, is set
+# aside for infinity and for NaN, "not a number".
+#
+# $$\text{value} = \begin{cases} (-1)^S \cdot 2^{E - 15} \cdot 1.F & 1 \le E \le 30 \quad \text{normal} \\
+# (-1)^S \cdot 2^{-14} \cdot 0.F & E = 0 \quad \text{zero and subnormal} \\
+# \pm\infty \text{ if } F = 0, \text{ else NaN} & E = 31 \end{cases}$$
+
+# %% [markdown]
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
+# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+#
+# ### Exercise 1: sixteen bits, read by hand  ●●○  8 min
+#
+# `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields (`>>` shifts right, `&` keeps the bits
+# that both have), then follow the three lines above. Infinity is `math.inf`, NaN is `math.nan`.
+
+# %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
+def my_decode(code):
+    """Return the value of an FP16 code as a Python float: my_decode(0x3C00) is 1.0."""
+    ### BEGIN SOLUTION
+    sign, exponent, significand = code >> 15, code >> 10 & 31, code & 1023
+    direction = -1.0 if sign else 1.0
+    if exponent == 31:
+        return math.nan if significand else direction * math.inf
+    if exponent == 0:
+        return direction * 2.0**-14 * (significand / 1024)
+    return direction * 2.0 ** (exponent - 15) * (1 + significand / 1024)
+    ### END SOLUTION
+
+
+check("numbers.decode", my_decode)
+
+# %% [markdown]
+# ## 2 · Both ends
+
+# %% id="predict-overflow"
+predict("numbers.overflow")
+
+# %% id="touch-overflow" tags=["claim-C02", "claim-C03", "claim-C05"]
+for x in (32768, 65504, 65510, 65519.99, 65520, 1_000_000):
+    print(f"{x:>12,} becomes {round_to(x, FP16):>8,.0f}")
+print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,.0f} = 2^15 x {FP16.max / 2**15}")
+print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
+
+# %% [markdown]
+# The largest number is not 2^15 but just below 2^16: all ones behind the point, 2^15 x 1.1111111111 in binary. And the other
+# end?
+
+# %% id="predict-underflow"
+predict("numbers.underflow")
+
+# %% id="touch-underflow" tags=["claim-C04"]
+for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
+    rounded = float(round_to(x, FP16))
+    kind = classify(encode(rounded, FP16), FP16)
+    print(f"{x:8.2g} becomes {rounded:9.3g}   {kind!s:<10} {abs(rounded - x) / x:7.2%} off")
+
+# %% [markdown]
+# **Nothing falls off a cliff at 6.1e-5.** Below it the exponent field is 0, the hidden 1 is gone, and the numbers go down to
+# zero in 1,024 equal steps of 2^-24 = 5.96e-8. So what is lost first is precision: eleven significant bits, then ten, then
+# nine, in the end one. Zero begins at half of the last step, 2.98e-8. That is where gradients will meet us again in lesson
+# 06.
+
+# %% [markdown]
+# ## 3 · How far apart
+
+# %% id="predict-between"
+predict("numbers.between")
+
+# %% [markdown]
+# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows why small is crowded; the
+# logarithmic one, that each power of two gets the same.
+
+# %% id="touch-line"
+NumberLine(FP16)
+
+# %% [markdown]
+# There are only 65,536 codes, so we may just count them all:
+
+# %% id="touch-count" tags=["claim-C06"]
+every = decode(np.arange(65536), FP16)
+for k in (-20, -14, -1, 0, 10, 15):
+    inside = every[(2.0**k <= every) & (every < 2.0 ** (k + 1))]
+    print(f"from 2^{k:<3} up to 2^{k + 1:<3} {len(inside):>6,} numbers, {inside[1] - inside[0]:.3g} apart")
+
+print("\nfrom 1 on:", *np.sort(every[(every >= 1) & (every < 1.004)]))
+print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
+
+# %% [markdown]
+# The distance between neighbours is called **ulp**, *unit in the last place*. It depends on nothing but the power of two
+# below the number, and it doubles with each. In FP16 the numbers beside 1 are 2^-10 = 0.00098 apart, so 0.0001 is not
+# enough to leave 1.
+#
+# $$\text{ulp}(x) = 2^{e - 10}, \qquad 2^e \le |x| < 2^{e+1}$$
+#
+# ### Exercise 2: how far apart?  ●○○  5 min
+#
+# `x` is a number of FP16, as a Python float. Mind what happens below 2^-14 (look at the first line of the count again).
+
+# %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
+def my_ulp(x):
+    """Return the distance between FP16's numbers at x: 2^-10 from 1 up to 2. At 0 it is that of the smallest ones."""
+    ### BEGIN SOLUTION
+    exponent = math.floor(math.log2(abs(x))) if x else -14
+    return 2.0 ** (max(exponent, -14) - 10)
+    ### END SOLUTION
+
+
+check("numbers.ulp", my_ulp)
+
+# %% [markdown]
+# ### Exercise 3: the first whole number that is missing  ●○○  5 min
+#
+# Sooner or later the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format like FP16
+# (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, last exponent field set
+# aside.
+
+# %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]
+def my_first_gap(exponent_bits, significand_bits):
+    """Return the smallest whole number above 0 that is no number of the format."""
+    ### BEGIN SOLUTION
+    first_odd = 2 ** (significand_bits + 1) + 1
+    beyond_the_end = 2 ** (2 ** (exponent_bits - 1))
+    return min(first_odd, beyond_the_end)
+    ### END SOLUTION
+
+
+check("numbers.first_gap", my_first_gap)
+
+# %% [markdown]
+# ## 4 · Neighbours
+
+# %% id="predict-next-code"
+predict("numbers.next_code")
+
+# %% id="touch-next-code"
+for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
+    value, after = decode([code, code + 1], FP16)
+    print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
+
+# %% [markdown]
+# **The codes are in order.** That is why the exponent stands before the significand, and why it has a bias: the integer after
+# a code is the next larger number, across binades, out of the subnormal ones, up to infinity. Comparing two positive numbers
+# is comparing two integers. Only the sign spoils it: codes of negative numbers count away from zero, and zero has two codes,
+# +0 and -0, which are equal.
+#
+# ### Exercise 4: the next number  ●●○  6 min
+#
+# Integers in, integers out: this is how it is done in hardware. Be careful around zero and at both infinities.
+
+# %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
+def my_next_up(code):
+    """Return the code of the next larger FP16 number; +inf stays +inf. `code` is no NaN."""
+    ### BEGIN SOLUTION
+    if code == 0x7C00:
+        return code
+    if code == 0x8000:
+        return 0x0001
+    return code - 1 if code & 0x8000 else code + 1
+    ### END SOLUTION
+
+
+check("numbers.next_up", my_next_up)
+
+# %% [markdown]
+# ## 5 · What it saves
+
+# %% id="predict-bytes"
+predict("numbers.bytes")
+
+# %% id="touch-bytes" tags=["claim-C09"]
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    tensor = torch.randn(1000, 1000).to(dtype)
+    print(f"{dtype!s:<15} {tensor.untyped_storage().nbytes():>10,} bytes")
+
+# %% [markdown]
+# For one tensor it is exactly half. Whether *training* takes half the memory is another question: there are master weights,
+# gradients and the optimizer's state as well, and not all of them are FP16. That is for lesson 07.
+#
+# ### Exercise 5: bytes of a tensor  ●○○  3 min
+#
+# Formats of 6 and 4 bits exist too. Count as if they were packed without gaps, and the last byte filled up.
+
+# %% id="exercise-numbers-bytes" tags=["exercise-numbers.bytes"]
+def my_bytes(shape, bits):
+    """Return how many bytes a tensor of this shape takes, at this many bits an element: (3, 5) at 16 takes 30."""
+    ### BEGIN SOLUTION
+    return math.ceil(math.prod(shape) * bits / 8)
+    ### END SOLUTION
+
+
+check("numbers.bytes", my_bytes)
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C01 FP16 is 1 + 5 + 10 bits, FP32 1 + 8 + 23 | true | section 1 |
+# | C02 exponents run from -14 to 15, the range from 2^-14 to 2^15 | half true: the exponents do; the largest number is 65504, almost 2^16 | section 2 |
+# | C03 a value above 65504 overflows to inf | half true: up to 65520 it rounds to 65504 | section 2 |
+# | C04 FP16 underflows to zero below 6e-5 | false: subnormal numbers go on to 6e-8, zero begins at 3e-8 | section 2 |
+# | C05 FP32 reaches about 3.4e38 | true | section 2 |
+# | C06 between 1 and 2 the numbers are 2^-10 apart, so 1 + 0.0001 = 1 | true | section 3 |
+# | C09 an FP16 tensor takes half the bytes of an FP32 one | true, of one tensor | section 5 |
+#
+# **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`, `tiny`,
+# `smallest_subnormal`), `np.spacing`, `np.nextafter`, `tensor.element_size()`, the format `e` of Python's `struct`,
+# `_Float16` in C, `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of safetensors files.

@@ -1,0 +1,293 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 02 · Rounding
+#
+# **You will be able to** say what any addition gives in FP16, find out which updates a weight will never notice, and apply
+# two cures: rounding by chance, and Kahan's sum.
+#
+# About 50 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises, 30 points.
+
+# %% id="setup"
+import math
+
+import numpy as np
+import torch
+
+from labkit.formats import FP16, Rounding, decode, round_to, sum_compensated, sum_sequential, ulp
+from labkit.grading import check
+from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
+
+# %% [markdown]
+# ## 1 · To the nearest
+#
+# Almost no real number is an FP16 number, so almost every result is rounded to one of its two neighbours. To which?
+
+# %% id="predict-tie"
+predict("rounding.tie")
+
+# %% [markdown]
+# **Drag the number** between two neighbours, and watch where each rounding mode takes it. Half-way is where they differ most;
+# try 2051 as well, and -2049.
+
+# %% id="touch-modes-line"
+NumberLine(FP16, x=2049, scale="linear", window=(2040, 2060))
+
+# %% id="touch-modes"
+modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+numbers = [2049.0, 2051.0, 2048.2, -2049.0, -2048.2]
+print(f"{'':<16}", *(f"{x:>8}" for x in numbers))
+for mode in modes:
+    print(f"{mode.name:<16}", *(f"{x:>8.0f}" for x in round_to(numbers, FP16, mode)))
+
+# %% [markdown]
+# Why such a strange rule for ties? Take many of them and look at the mean error, in ulps:
+
+# %% id="touch-drift"
+ties = decode(np.random.default_rng(0).integers(0x3C00, 0x4000, size=10_000), FP16) + 2.0**-11
+for mode in modes:
+    print(f"{mode.name:<16} {np.mean(round_to(ties, FP16, mode) - ties) / 2**-10:+.3f}")
+
+# %% [markdown]
+# **Round to nearest, ties to even** is what processors do unless told otherwise. The result is the nearest number; of two
+# equally near ones, the one whose last significand bit is 0. So ties go up as often as down, and long sums do not drift.
+# Near the upper end the rule pretends that 65536 were a number, and calls it infinity: that is why 65520, half-way, is the
+# first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
+#
+# ### Exercise 1: round to FP16  ●●○  8 min
+#
+# Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then mind
+# both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity.
+
+# %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
+def my_round(x):
+    """Return the FP16 number nearest to the Python float x, ties to even; +-inf where FP16 overflows."""
+    ### BEGIN SOLUTION
+    if abs(x) >= 65520:
+        return math.copysign(math.inf, x)
+    exponent = math.floor(math.log2(abs(x))) if x else -14
+    spacing = 2.0 ** (max(exponent, -14) - 10)
+    return round(x / spacing) * spacing
+    ### END SOLUTION
+
+
+check("rounding.nearest_even", my_round)
+
+# %% [markdown]
+# ## 2 · One addition
+
+# %% id="predict-whole"
+predict("rounding.whole")
+
+# %% [markdown]
+# Here is an addition as it is done on paper, and in silicon. **Play it**, step by step: first 1 + 0.0001, then 2048 + 1, then
+# two numbers of your own. Watch what falls off when the smaller number is moved under the larger one.
+
+# %% id="touch-addition"
+AdditionPlayer(1.0, 0.0001)
+
+# %% [markdown]
+# **Added exactly, rounded once.** The smaller number is shifted until both have the same power of two; what leaves the
+# eleven bits on the right decides the rounding, and is then gone. So the error of one addition is never more than half an
+# ulp *of the result*. That is harmless once. But the order begins to matter:
+#
+# $$\text{fl}(a + b) = \text{RN}(a + b), \qquad \text{fl}(\text{fl}(a + b) + c) \neq \text{fl}(a + \text{fl}(b + c))$$
+
+# %% id="touch-order"
+big, one = np.float16(2048), np.float16(1)
+print("(2048 + 1) + 1 =", int((big + one) + one))
+print("2048 + (1 + 1) =", int(big + (one + one)))
+print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).value))
+
+# %% [markdown]
+# ## 3 · Swallowed updates
+#
+# Training is such a sum: a weight, and thousands of small updates.
+
+# %% id="predict-swallowed"
+predict("rounding.swallowed")
+
+# %% [markdown]
+# **Slide the weight and the update.** When does the FP16 line begin to move? Which lines follow the exact one, and at what
+# price?
+
+# %% id="touch-swallowed"
+SwallowedUpdates(weight=1.0, update=2**-12)
+
+# %% id="touch-half" tags=["claim-C07"]
+shares = np.array([0.6, 0.5, 0.4, 0.2])
+print(f"{'weight':<13}", *(f"{f'- {share} ulp':>10}" for share in shares))
+for weight in (1.5, 1.5 + 2**-10, 1.0):
+    after = round_to(weight - shares * ulp(weight, FP16), FP16)
+    print(f"{weight:<13}", *(f"{'swallowed' if w == weight else 'moves':>10}" for w in after))
+
+# %% [markdown]
+# **Half an ulp decides.** Below it the update is lost, above it the weight moves by a whole ulp. At exactly half, the tie goes
+# to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 leaves. And a power of two sits on an edge:
+# below it the numbers stand half as far apart, so downwards a quarter of its own ulp is the limit.
+#
+# ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
+#
+# Find it by trying: `np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)` is every FP16 number from 2^-24 to 32752, in
+# order. The weight is positive and below 2048; here the update is *added*.
+
+# %% id="exercise-rounding-smallest-update" tags=["exercise-rounding.smallest_update"]
+def my_smallest_update(weight):
+    """Return the smallest FP16 number above 0 which, added to the np.float16 weight in FP16, changes it."""
+    ### BEGIN SOLUTION
+    updates = np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)
+    return updates[weight + updates != weight][0]
+    ### END SOLUTION
+
+
+check("rounding.smallest_update", my_smallest_update)
+
+# %% [markdown]
+# Try your function on a few weights in a cell of your own, and print `weight / my_smallest_update(weight)`. What do you see?
+
+# %% id="predict-rule"
+predict("rounding.rule")
+
+# %% id="touch-rule"
+codes = np.random.default_rng(1).integers(0x2C00, 0x6800, size=10_000)  # weights from 2^-4 to 2^11
+weights = decode(codes, FP16)
+for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
+    lost = np.mean(round_to(weights + weights / ratio, FP16) == weights)
+    print(f"weight / update = {ratio:<6,}  {lost:6.1%} of the weights do not move")
+
+# %% [markdown]
+# A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that weight stands still for
+# ever. Lesson 07 keeps a copy of the weights in FP32, the *master weights*. There are two other cures, and both fit in
+# FP16.
+
+# %% [markdown]
+# ## 4 · Two cures
+#
+# The first is to let chance decide, with the right odds.
+
+# %% id="predict-stochastic"
+predict("rounding.stochastic")
+
+# %% id="touch-stochastic"
+bits = np.random.default_rng(0).integers(2**32, size=10_000)
+drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_bits=bits)
+print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2^-12 = {2**-12:.3g}")
+
+# %% [markdown]
+# **Wrong each time, right in the mean.** A number that is a quarter of the way goes up one time in four, so an update of a
+# quarter ulp moves the weight every fourth time, and the weight walks where it should. The price is noise, and random
+# numbers.
+#
+# $$P(\text{up}) = \frac{x - \text{lower}}{\text{spacing}}$$
+#
+# ### Exercise 3: round by chance  ●●○  6 min
+#
+# The random number is given, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for negative
+# numbers too.
+
+# %% id="exercise-rounding-stochastic" tags=["exercise-rounding.stochastic"]
+def my_stochastic(x, spacing, random):
+    """Return x rounded to a multiple of spacing: up if random is less than x's part of the way up, else down."""
+    ### BEGIN SOLUTION
+    lower = math.floor(x / spacing) * spacing
+    return lower + spacing if random < (x - lower) / spacing else lower
+    ### END SOLUTION
+
+
+check("rounding.stochastic", my_stochastic)
+
+# %% [markdown]
+# The second cure remembers. After `t = total + y` we can compute what the addition got wrong, in FP16 and exactly, as long as
+# `total` is the larger one: `t - total` is what arrived, `y` is what was meant. **Kahan's sum** takes the difference off the
+# next number.
+
+# %% id="touch-kahan"
+total, y = np.float16(1), np.float16(0.0004)
+t = total + y
+print("arrived:", t - total, "  meant:", y, "  difference:", (t - total) - y)
+
+values = np.concatenate([[1.0], np.full(500, round_to(0.0004, FP16))])
+print(f"\n1 + 500 x 0.0004 should be {values.sum():.6f}, in FP16 {round_to(values.sum(), FP16)}")
+print("one after another:", sum_sequential(values, FP16).value)
+print("Kahan:            ", sum_compensated(values, FP16).value)
+
+# %% [markdown]
+# ### Exercise 4: Kahan's sum  ●●○  6 min
+#
+# Two variables, `total` and `lost`, both `np.float16(0)` at the start; four lines in the loop. Every operation on two
+# `np.float16` rounds to FP16, so you need no rounding of your own.
+
+# %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
+def my_kahan(values):
+    """Return the sum of an array of np.float16, from the first to the last, as Kahan does it; 0 if it is empty."""
+    ### BEGIN SOLUTION
+    total, lost = np.float16(0), np.float16(0)
+    for x in values:
+        y = x - lost
+        t = total + y
+        lost = (t - total) - y
+        total = t
+    return total
+    ### END SOLUTION
+
+
+check("rounding.kahan", my_kahan)
+
+# %% [markdown]
+# ## 5 · Constants are rounded too
+
+# %% id="predict-epsilon"
+predict("rounding.epsilon")
+
+# %% id="touch-epsilon"
+for constant in (1e-5, 1e-6, 1e-7, 1e-8, -1e4, -1e9):
+    print(f"{constant:>8g} becomes {float(round_to(constant, FP16)):.4g}")
+x = torch.zeros(2, dtype=torch.float16)
+print("\nFP16:", x / (x.norm() + 1e-8))
+print("FP32:", x.float() / (x.float().norm() + 1e-8))
+
+# %% [markdown]
+# **An epsilon is a number like others.** In FP16 1e-8 is 0, and -1e9, a favourite for masking attention, is -inf. A larger
+# epsilon hides the NaN and changes the answer wherever the numbers are small. The squares in a norm are worse off: 0.0001
+# squared is already gone, 300 squared is infinite. So such a line is computed in FP32 and rounded once, at its end.
+#
+# ### Exercise 5: repair the epsilon  ●●○  6 min
+#
+# RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that and given FP16, it is wrong in
+# three ways. Keep the formula and the 1e-8; the result shall be FP16 again.
+
+# %% id="exercise-rounding-epsilon" tags=["exercise-rounding.epsilon"]
+def my_normalise(x):
+    """Return x / (root of the mean square + 1e-8) of an FP16 tensor [n], as FP16 [n]."""
+    ### BEGIN SOLUTION
+    wide = x.float()
+    return (wide / (wide.pow(2).mean().sqrt() + 1e-8)).half()
+    ### END SOLUTION
+
+
+check("rounding.epsilon", my_normalise)
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C07 an update smaller than half the spacing at the weight is lost | true; at exactly half the last bit decides, and below a power of two the spacing is half as wide | section 3 |
+#
+# And on the way: sums depend on their order, 2048 + 1 = 2048, and ties go to the even one. C06 of lesson 01, 1 + 0.0001 = 1,
+# is no longer a curiosity but a weight that does not learn.
+#
+# **Where you meet this.** `fesetround` in C, `__float2half_rn` and its sisters `_rz`, `_ru`, `_rd` in CUDA, `math.fsum` and
+# `np.sum` (adds in pairs), RMSNorm and softmax, which frameworks compute in FP32; stochastic rounding in torchao's
+# low-bit optimizers (`bf16_stochastic_round`) and on AWS Trainium; Kahan's sum in torchdistX's `AnyPrecisionAdamW`
+# (`use_kahan_summation`); `eps` of Adam, layer norm and cosine similarity.
