@@ -1,6 +1,7 @@
 """Swallowed updates: every curve against a plain loop that nobody here wrote the arithmetic of."""
 
 import struct
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ class TestStochastic:
         for weight, update in pairs(3, seed=6):
             w = stochastic(weight, update, 200)
             u = float(np.float16(update))
-            for before, after in zip(w[:-1], w[1:], strict=True):
+            for before, after in pairwise(w):
                 near = np.float16(before - u)
                 neighbours = [near, np.nextafter(near, np.float16(np.inf)), np.nextafter(near, np.float16(-np.inf))]
                 assert after in [float(x) for x in neighbours]

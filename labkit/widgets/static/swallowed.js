@@ -137,10 +137,8 @@ function curveTable(onHighlight) {
   const cells = new Map();
   for (const style of CURVES) {
     const dashes = style.dash.length ? style.dash.join(" ") : "none";
-    const line = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    line.innerHTML = `<line x1="0" y1="6" x2="36" y2="6" stroke="var(--lk-${style.colour})" stroke-width="${style.width}" stroke-dasharray="${dashes}"/>`;
-    line.setAttribute("class", "sw-line");
-    line.setAttribute("aria-hidden", "true");
+    const line = h("span", { class: "sw-line", "aria-hidden": "true" });
+    line.innerHTML = `<svg width="36" height="12"><line x2="36" y1="6" y2="6" stroke="var(--lk-${style.colour})" stroke-width="${style.width}" stroke-dasharray="${dashes}"/></svg>`;
     const name = h("button", { type: "button", class: "sw-name", title: "show this curve alone", "aria-pressed": "false" }, line, style.name);
     name.addEventListener("click", () => onHighlight(style.name));
     const row = h("tr", { data: { curve: style.name } }, h("th", { scope: "row" }, name));
