@@ -33,7 +33,7 @@ def view(state: Explored, others: list[Format]) -> dict[str, Any]:
         "problem": state.problem,
         "fields": fields(state),
         "value": written.replace("-", "−"),
-        "about": f"≈ {brief(value)}".replace("-", "−") if np.isfinite(value) and len(written) > 14 else "",
+        "about": f"≈ {brief(value)}".replace("-", "−") if np.isfinite(value) and len(written) > 18 else "",
         "formula": formula(state),
         "facts": facts(state),
         "before": _named(neighbour(state, -1)),
@@ -77,25 +77,15 @@ def formula(state: Explored) -> list[list[Piece]]:
     if kind == NumberClass.ZERO:
         return [[minus, ("0: all bits of E and F are 0, and the formula would give 0 too", "", False)]]
     subnormal = kind == NumberClass.SUBNORMAL
-    hidden, power = ("0", format.emin) if subnormal else ("1", exponent - format.bias)
+    hidden, power = (0, format.emin) if subnormal else (1, exponent - format.bias)
     bits = f"{significand:0{format.significand_bits}b}" if format.significand_bits else ""
-    whole = Fraction(significand, 1 << format.significand_bits) + int(hidden)
-    base: list[Piece] = [("(−1)", "", False)] if format.signed else []
-    letters = [*base, _sign("S", format), *_power("E", format, subnormal), *_significand(hidden, "F", bits)]
+    whole = leading(hidden + Fraction(significand, 1 << format.significand_bits), 20)
+    letters = _product("S", "E", "F", format, subnormal)
     filled = [
-        *base,
-        _sign(str(sign), format),
-        *_power(str(exponent), format, subnormal),
-        *_significand(hidden, bits, bits),
+        *_product(str(sign), str(exponent), bits, format, subnormal),
+        *([(" (binary)", "", False)] if bits else []),
     ]
-    filled += [(" (binary)", "", False)] if bits else []
-    amounts = [
-        minus,
-        ("2", "", False),
-        (_minus(power), "E", True),
-        (" × ", "", False),
-        (leading(whole, 20), "F", False),
-    ]
+    amounts = [minus, ("2", "", False), (_minus(power), "E", True), (" × ", "", False), (whole, "F", False)]
     return [[piece for piece in line if piece[0]] for line in (letters, filled, amounts)]
 
 
@@ -174,19 +164,16 @@ def _why_special(format: Format, kind: str) -> str:
     return "NaN, not a number: all bits of E are 1 and F is not 0"
 
 
-def _sign(text: str, format: Format) -> Piece:
-    return (text, "S", True) if format.signed else ("", "", False)
-
-
-def _power(text: str, format: Format, subnormal: bool) -> list[Piece]:
-    base = (" × 2" if format.signed else "2", "", False)
+def _product(sign: str, exponent: str, significand: str, format: Format, subnormal: bool) -> list[Piece]:
+    """Write (-1)^sign * 2^(exponent - bias) * 1.significand, or the same of a subnormal, without what is lacking."""
+    signed: list[Piece] = [("(−1)", "", False), (sign, "S", True), (" × ", "", False)] if format.signed else []
     if subnormal:
-        return [base, (_minus(format.emin), "E", True)]
-    return [base, (text, "E", True), (f" − {format.bias}", "", True)]
-
-
-def _significand(hidden: str, text: str, bits: str) -> list[Piece]:
-    return [(f" × {hidden}.", "", False), (text, "F", False)] if bits else []
+        power: list[Piece] = [("2", "", False), (_minus(format.emin), "E", True)]
+    else:
+        power = [("2", "", False), (exponent, "E", True), (f" − {format.bias}", "", True)]
+    if not format.significand_bits:
+        return signed + power
+    return [*signed, *power, (f" × {int(not subnormal)}.", "", False), (significand, "F", False)]
 
 
 def _minus(number: int) -> str:

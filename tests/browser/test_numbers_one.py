@@ -300,6 +300,19 @@ def test_x_is_typed(notebook, page):
     assert notebook.python("(line.x, line.text)") == (2.0**-24, "2^-")
 
 
+def test_a_number_that_a_log_scale_has_no_place_for(notebook, page):
+    page.locator(".nl-box").fill("-3")
+    page.wait_for_selector(".nl-handle:has-text('◂ −3')")
+    page.get_by_role("button", name="around x").click()
+    page.get_by_role("button", name="subnormals").click()
+    notebook.until("0 < line.window[0] < line.window[1] < 1e-3")
+    page.locator("input[value=linear]").check(force=True)
+    page.get_by_role("button", name="around x").click()
+    notebook.until("line.window[0] < -3 < line.window[1] < -2.9")
+    page.locator("input[value=log]").check(force=True)
+    notebook.until("0 < line.window[0] < line.window[1]")
+
+
 # Both
 
 
@@ -335,3 +348,12 @@ def test_both_themes_and_a_narrow_window(notebook, page):
             seen.add(notebook.screenshot(f"{kind}-{name}", f".labkit-{kind}").read_bytes())
     assert len(seen) == 6
     page.set_viewport_size({"width": 1280, "height": 1500})
+
+
+def test_when_its_cell_is_cleared_nothing_is_left_behind(notebook, page):
+    page.evaluate("jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    page.wait_for_selector(".labkit", state="detached")
+    notebook.theme("JupyterLab Dark")
+    notebook.python("[setattr(bits, 'text', '3'), setattr(line, 'x', 3.0)]")
+    page.evaluate(NEXT_FRAME)
+    assert notebook.errors == []

@@ -131,7 +131,7 @@ function modes(onChoose) {
           const input = h("input", { type: "radio", name, value: row.mode });
           const [value, error] = [h("b", { class: "nl-value" }), h("span", { class: "nl-error" })];
           input.addEventListener("change", () => onChoose(row.mode));
-          element.append(h("label", { class: "nl-mode" }, h("span", {}, input, row.name), value, error));
+          element.append(h("label", { class: "nl-mode" }, h("span", {}, input, row.name.replace("-", "\u2212")), value, error));
           parts.set(row.mode, { input, value, error });
         }
         const { input, value, error } = parts.get(row.mode);

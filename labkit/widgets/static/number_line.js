@@ -48,7 +48,7 @@ function render({ model, el }) {
   function placeHandle(now) {
     const place = now.x(x);
     const off = place < 0 ? "left" : place > now.width ? "right" : "";
-    const text = String(x).replaceAll("-", "\u2212").replace("+", "");
+    const text = written(x).replaceAll("-", "\u2212");
     handle.textContent = off === "left" ? `\u25c2 ${text}` : off === "right" ? `${text} \u25b8` : text;
     const half = handle.offsetWidth / 2;
     handle.style.transform = `translateX(${Math.round(Math.min(now.width - 2 * half, Math.max(0, place - half)))}px)`;
@@ -61,7 +61,7 @@ function render({ model, el }) {
     table.set(answer);
     words.say(answer.sentence);
     const values = answer.values.map(({ text }) => text).join(" or ");
-    handle.setAttribute("aria-valuetext", `${x}, becomes ${values}`);
+    handle.setAttribute("aria-valuetext", `${written(x)}, becomes ${values}`);
     const limits = { "aria-valuenow": x, "aria-valuemin": model.get("window")[0], "aria-valuemax": model.get("window")[1] };
     for (const [name, value] of Object.entries(limits)) handle.setAttribute(name, value);
     line.canvas.setAttribute("aria-label", `The numbers of ${model.get("format")}; ${KEYS}`);
@@ -74,7 +74,7 @@ function render({ model, el }) {
     const [low, high] = model.get("window");
     const next = tidy(value, view(), isLog());
     if (!Number.isFinite(next) || next === x) return;
-    tell({ x: next, text: String(next).replace("+", "") });
+    tell({ x: next, text: written(next) });
     if (next < low || next > high) pan(view().u(next) - (view().from + view().to) / 2);
     show();
   }
@@ -92,7 +92,7 @@ function render({ model, el }) {
     const windows = {
       everything: wholeOf(format, log),
       subnormals: log ? [least / 4, 2 ** (format.emin + 2)] : [-1.5 * 2 ** format.emin, 1.5 * 2 ** format.emin],
-      x: log ? [Math.max(x - 6 * gap, x / 16), x + 6 * gap] : [x - 6 * gap, x + 6 * gap],
+      x: log && x <= 0 ? wholeOf(format, log) : log ? [Math.max(x - 6 * gap, x / 16), x + 6 * gap] : [x - 6 * gap, x + 6 * gap],
     };
     frame(windows[place].map(view().u));
   }
@@ -121,7 +121,8 @@ function render({ model, el }) {
     const [low, high] = model.get("window");
     const whole = wholeOf(format, scale === "log");
     const all = high > format.max; // who saw everything wants to see everything
-    tell({ scale, window: all ? whole : scale === "log" && low <= 0 ? [Math.min(high / 64, whole[0] * 8), high] : [low, high] });
+    const positive = high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
+    tell({ scale, window: all ? whole : scale === "log" && low <= 0 ? positive : [low, high] });
     show();
   }
 

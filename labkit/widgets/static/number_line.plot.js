@@ -113,7 +113,7 @@ function drawAxis(pen, view, log, palette) {
     return;
   }
   const [low, high] = [view.value(view.from), view.value(view.to)];
-  const rough = (high - low) / Math.max(2, Math.floor(view.width / 120));
+  const rough = (high - low) / Math.max(2, Math.floor(view.width / 90));
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * unit).find((one) => one >= rough);
   const size = Math.max(Math.abs(low), Math.abs(high));
@@ -163,13 +163,13 @@ function drawOutcome(pen, view, answer, x, palette, colour) {
     arrow(pen, clampX(here), target, 46);
     pen.font = `600 ${palette.size}px ${palette.font}`;
     const alone = answer.values.length === 1;
-    const leftward = alone ? target < here : i === 0;
     const width = pen.measureText(label.replace("^", "")).width;
-    let edge = leftward ? target - 6 : target + 6;
-    if (leftward && edge - width < 0) edge = width + 2;
-    if (!leftward && edge + width > view.width) edge = view.width - width - 2;
+    const room = { left: Math.min(target, clampX(here)) - 6, right: view.width - Math.max(target, clampX(here)) - 6 };
+    let side = (alone ? target < here : i === 0) ? "left" : "right";
+    if (alone && room[side] < width) side = side === "left" ? "right" : "left"; // never across the stem of x
+    const near = side === "left" ? Math.max(width + 2, alone ? room.left : target - 6) : Math.min(view.width - width - 2, alone ? view.width - room.right : target + 6);
     pen.fillStyle = palette.ink;
-    drawRich(pen, label, edge, TOP - 22, leftward ? "right" : "left");
+    drawRich(pen, label, near, TOP - 22, side === "left" ? "right" : "left");
     pen.font = `${palette.size - 1}px ${palette.font}`;
   });
 }

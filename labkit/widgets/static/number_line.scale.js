@@ -77,3 +77,9 @@ function nearby(value, format, log) {
   const kind = part.subnormal ? "subnormal " : "";
   return `${name(part.from)} to ${name(part.to)}: ${count.toLocaleString("en-US")} ${kind}numbers, 2^${Math.log2(part.spacing)} apart`;
 }
+
+// The twin of `written` in labkit/widgets/number_line_words.py: the fewest digits that mean x.
+function written(x) {
+  const size = Math.abs(x);
+  return x !== 0 && (size < 1e-4 || size >= 1e16) ? x.toExponential().replace("e+", "e") : String(x);
+}
