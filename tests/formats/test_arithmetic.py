@@ -99,6 +99,12 @@ def test_a_carry_through_all_ones():
     assert add(almost_two, 2.0**-11, FP16).value == 2.0
 
 
+def test_a_sum_of_56_ones_is_not_taken_for_a_power_of_two():
+    sum = add(2 - 2.0**-52, 7 * 2.0**-55, FP64, Rounding.TOWARD_ZERO)  # float64 would make its significand 2^56
+    assert sum.steps[1].total.significand == 2**56 - 1
+    assert sum.value == 2 - 2.0**-52
+
+
 def test_a_product_is_twice_as_wide_before_it_is_cut():
     x = 1 + 2.0**-10
     product, cut, decision = multiply(x, x, FP16).steps
