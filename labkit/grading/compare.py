@@ -93,8 +93,17 @@ def bits(value: float) -> str:
     >>> bits(2.0**-24)
     'S 0  E 00000  F 0000000001'
     """
-    code = f"{np.float16(value).view(np.uint16):016b}"
-    return f"S {code[0]}  E {code[1:6]}  F {code[6:]}"
+    return bits_of_code(int(np.float16(value).view(np.uint16)))
+
+
+def bits_of_code(code: int) -> str:
+    """Return the 16 bits of an FP16 code as sign, exponent and significand.
+
+    >>> bits_of_code(0x3C01)
+    'S 0  E 01111  F 0000000001'
+    """
+    digits = f"{code:016b}"
+    return f"S {digits[0]}  E {digits[1:6]}  F {digits[6:]}"
 
 
 def _part(expected: object, got: object, ulps: int, at: str) -> str | None:

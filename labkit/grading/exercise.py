@@ -20,6 +20,13 @@ from labkit.grading.display import as_html, as_line, as_text
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
 
+Rows: TypeAlias = tuple[tuple[str, str], ...]
+"""Names and texts, to be shown under one another."""
+
+
+def _no_rows(*_: object) -> Rows:
+    return ()
+
 
 @dataclass(frozen=True)
 class Check:
@@ -58,6 +65,7 @@ class Exercise:
     ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
     provides    names that exist at grading even if the notebook's own imports are gone
     withheld    functions of labkit that are the answer, and so may not be called by one
+    aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
     """
 
     id: str
@@ -72,6 +80,7 @@ class Exercise:
     ulps: int = 0
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     withheld: tuple[Callable[..., object], ...] = ()
+    aside: Callable[..., Rows] = _no_rows
 
     @property
     def points(self) -> int:
@@ -103,7 +112,7 @@ class Exercise:
 class CounterExample:
     """The first call of a check whose answer was wrong, as text."""
 
-    given: tuple[tuple[str, str], ...]
+    given: Rows
     expected: str
     got: str
     difference: str

@@ -110,7 +110,8 @@ def _verdict(exercise: Exercise, check: Check, seed: int, expected: list[object]
                 (name, show(load(dump(argument)))) for name, argument in zip(exercise.parameters, case, strict=True)
             )
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
-            return Verdict(check, CounterExample(arguments, show(right), show(answer), parting), unsolved)
+            shown = arguments + exercise.aside(*case)
+            return Verdict(check, CounterExample(shown, show(right), show(answer), parting), unsolved)
     return Verdict(check)
 
 

@@ -127,6 +127,22 @@ def test_epsilon_is_what_float64_gives_rounded_once(seed: int) -> None:
         assert (np.abs(ours - exact) <= np.spacing(np.abs(exact).astype(np.float16))).all()
 
 
+def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
+    (first, *_) = [v.counter_example for v in check("numbers.next_up", lambda code: code + 1).verdicts if not v.passed]
+    assert first is not None
+    assert dict(first.given) == {
+        "code": "48128",
+        "that is": "S 1  E 01111  F 0000000000  -1",
+        "next is": "S 1  E 01110  F 1111111111  -0.999512",
+    }
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda exercise: exercise.id)
+def test_what_stands_beside_a_counter_example_can_be_said_of_every_case(exercise: Any) -> None:
+    for case in cases(exercise.id):
+        assert all(name and text for name, text in exercise.aside(*case))
+
+
 @pytest.mark.parametrize(
     ("id", "borrowed"),
     [

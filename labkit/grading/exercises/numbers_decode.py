@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 
 from labkit.formats import FP16, decode
+from labkit.grading.compare import bits_of_code
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 
 
@@ -186,4 +187,5 @@ EXERCISE = Exercise(
         ),
     ),
     withheld=(decode, np.float16),
+    aside=lambda code: (("in bits", bits_of_code(code)),),
 )

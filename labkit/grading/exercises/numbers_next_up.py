@@ -12,7 +12,8 @@ from random import Random
 import numpy as np
 
 from labkit.formats import FP16, decode, next_up
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.compare import bits_of_code, show_number
+from labkit.grading.exercise import Case, Check, Exercise, Mistake, Rows
 
 SIGN = 0x8000
 INFINITY = 0x7C00
@@ -71,6 +72,12 @@ def _towards_zero(code: int) -> int:
 def _skips_subnormals(code: int) -> int:
     magnitude = code & 0x7FFF
     return 0x0400 if magnitude < 0x0400 else reference(code)
+
+
+def _in_bits(code: int) -> Rows:
+    after = reference(code)
+    rows = (("that is", code), ("next is", after))
+    return tuple((name, f"{bits_of_code(c)}  {show_number(float(decode(c, FP16)))}") for name, c in rows)
 
 
 EXERCISE = Exercise(
@@ -142,4 +149,5 @@ EXERCISE = Exercise(
         ),
     ),
     withheld=(next_up, np.nextafter),
+    aside=_in_bits,
 )

@@ -14,7 +14,8 @@ from random import Random
 import numpy as np
 
 from labkit.formats import FP16, Rounding, decode, encode, round_to, ulp
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.compare import bits, show_number
+from labkit.grading.exercise import Case, Check, Exercise, Mistake, Rows
 
 
 def reference(x: float) -> float:
@@ -123,6 +124,12 @@ def _to_odd(x: float) -> float:
     return other if tie and int(encode(toward, FP16)) % 2 == 0 else toward
 
 
+def _neighbours(x: float) -> Rows:
+    modes = (("below it", Rounding.TOWARD_NEGATIVE), ("above it", Rounding.TOWARD_POSITIVE))
+    ends = ((name, float(round_to(x, FP16, mode))) for name, mode in modes)
+    return tuple((name, f"{bits(value)}  {show_number(value, 9)}") for name, value in ends)
+
+
 EXERCISE = Exercise(
     id="rounding.nearest_even",
     lesson="02_rounding",
@@ -215,4 +222,5 @@ EXERCISE = Exercise(
         ),
     ),
     withheld=(round_to, encode, np.float16),
+    aside=_neighbours,
 )

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import FP16, decode, next_down, next_up, ulp
+from labkit.grading.compare import bits
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 
 UPDATES = np.arange(0x0001, 0x7800, dtype=np.uint16).view(np.float16)  # all from 2^-24 to just below 2^15
@@ -75,7 +76,7 @@ def _power_of_two(weight: np.float16) -> np.float16:
 
 
 def _relative(share: float, weight: np.float16) -> np.float16:
-    return np.float16(max(float(np.float16(float(weight) * share)), FP16.smallest_subnormal))
+    return np.float16(float(weight) * share)
 
 
 def _forgets_subnormals(weight: np.float16) -> np.float16:
@@ -169,4 +170,5 @@ EXERCISE = Exercise(
         ),
     ),
     provides={"np": np},
+    aside=lambda weight: (("in bits", bits(weight)),),
 )
