@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FIELD_COLOURS = {"S": "#BB5566", "E": "#DDAA33", "F": "#004488"}
 FIELD_INKS = {"S": "#FFFFFF", "E": "#1A1A1A", "F": "#FFFFFF"}
 INK, QUIET = "#1f1f1f", "#595959"
+COLUMNS = 812  # of the picture of a line: its pixels
 WHY_STILL = (
     "This picture stands still, because interactive widgets do not run here. To touch it yourself, open the notebook "
     "in JupyterLab (`make lab`) and run this cell."
@@ -74,15 +75,11 @@ def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) 
         left + 0.05, 2.35, f"{letter} {field['name']}" if wide else letter, fontsize=9.5, color=INK, weight="bold"
     )
     if wide:
-        axes.text(left + 0.05, 0.5, field["says"], fontsize=9, color=QUIET)
+        axes.text(left + 0.05, 0.5, raised(field["says"], 80), fontsize=9, color=QUIET)
 
 
-def static_number_line(
-    format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any], marks: int = 600
-) -> Figure:
-    """Draw the numbers of a format in a window, one real number, and what it becomes.
-
-    Where more than `marks` numbers lie in the window, evenly spaced codes stand for all of them.
+def static_number_line(format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any]) -> Figure:
+    """Draw where the numbers of a format lie in a window (darker where there are more), and how one real number rounds.
 
     rounded: as `labkit.widgets.number_line_words.rounded` returns it.
     """
@@ -97,8 +94,11 @@ def static_number_line(
     axes.set_yticks([])
     axes.spines[["top", "left", "right"]].set_visible(False)
     axes.tick_params(labelsize=9, colors=QUIET)
-    values = values_in(format, window, marks)
-    axes.vlines(values, 0, 0.55, color=QUIET, linewidth=0.8, alpha=0.9 if len(values) < marks else 0.35)
+    edges = (np.geomspace if scale == "log" else np.linspace)(*window, COLUMNS + 1)
+    counts = values_between(edges, format)
+    here = counts > 0
+    ink = [(0.12, 0.12, 0.12, min(0.8, 0.45 + 0.03 * float(np.log2(count)))) for count in counts[here]]
+    axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=ink, linewidth=0.8)
     _draw_outcome(axes, rounded, window)
     axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
     figure.text(0.03, 0.27, raised(rounded["sentence"], 125), fontsize=9.5, color=INK, va="top")
@@ -106,27 +106,19 @@ def static_number_line(
     return figure
 
 
-def values_in(format: Format, window: tuple[float, float], most: int) -> NDArray[np.float64]:
-    """Return the values of a format in a window, or `most` of them, by evenly spaced codes.
+def values_between(edges: NDArray[np.float64], format: Format) -> NDArray[np.int64]:
+    """Count the values of a format from each edge (left out) to the next (included); edges[n] rise, counts[n - 1].
 
     >>> from labkit.formats import FP16
-    >>> values_in(FP16, (1.0, 1.002), 10)
-    array([1.        , 1.00097656, 1.00195312])
+    >>> values_between(np.array([0.5, 1.0, 2.0, 2.001]), FP16)
+    array([1024, 1024,    0])
     """
-    found = []
-    for sign in (-1, 1) if format.signed else (1,):
-        low, high = sorted((sign * window[0], sign * window[1]))
-        if high < 0:
-            continue
-        least = decode(0, format)
-        ends = np.clip([max(low, float(least)), max(high, float(least))], None, format.max)
-        first, last = (
-            int(encode(round_to(end, format, mode), format))
-            for end, mode in zip(ends, (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE), strict=True)
-        )
-        codes = np.arange(first, last + 1) if last - first < most else np.linspace(first, last, most).astype(np.int64)
-        found.append(sign * decode(codes, format))
-    return np.unique(np.concatenate(found)) if found else np.zeros(0)
+    least = -format.max if format.signed else float(decode(0, format))
+    below = round_to(np.clip(edges, least, format.max), format, Rounding.TOWARD_NEGATIVE)
+    codes = encode(below, format)
+    place = (codes & ~np.asarray(format.sign_mask, codes.dtype)).astype(np.int64)  # codes count up with magnitude
+    place = np.where(below < 0, -place, place)
+    return np.diff(np.where(edges < least, place.min() - 1, place))
 
 
 def _draw_outcome(axes: Axes, rounded: dict[str, Any], window: tuple[float, float]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 import traitlets
 
 from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
-from labkit.widgets.number_figures import values_in
+from labkit.widgets.number_figures import values_between
 from labkit.widgets.number_line import NumberLine
 from labkit.widgets.number_line_words import axis, interval, odds, outcomes, rounded, row, sentence, whole, written
 
@@ -208,16 +209,18 @@ def test_the_axis_says_where_rounding_leaves_the_numbers(format):
 
 
 class TestStillPicture:
-    def test_it_marks_all_values_of_a_window(self):
+    @pytest.mark.parametrize("ends", [(1.0, 1.1), (-0.001, 0.001), (65000.0, 1e6), (-1e6, 1e6), (-1e-9, 1e-7)])
+    def test_it_counts_the_numbers_of_each_column_as_numpy_does(self, ends):
         every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
-        for low, high in ((1.0, 1.1), (-0.001, 0.001), (65000.0, 1e6)):
-            expected = np.unique(every[(every >= low) & (every <= high)])
-            np.testing.assert_array_equal(values_in(FP16, (low, high), 70_000), expected)
+        every = np.unique(every[np.isfinite(every)])
+        edges = np.linspace(*ends, 37)
+        expected = [((every > low) & (every <= high)).sum() for low, high in pairwise(edges)]
+        np.testing.assert_array_equal(values_between(edges, FP16), expected)
 
-    def test_it_marks_some_where_there_are_too_many(self):
-        found = values_in(FP32, (1.0, 2.0), 50)
-        assert len(found) == 50
-        np.testing.assert_array_equal(found.astype(np.float32), found)
+    @pytest.mark.parametrize("format", [FP32, BF16, E4M3, E2M1, E8M0], ids=lambda row: row.name)
+    def test_a_whole_line_has_all_numbers(self, format):
+        codes = np.array([format.max_code + 1]) * (2 if format.signed else 1) - (format.signed and format.has_zero)
+        assert values_between(np.array([-1.1, 1.1]) * format.max, format).sum() == codes[0]
 
     def test_where_widgets_do_not_run_there_is_a_picture_and_the_sentence(self, line):
         bundle, _ = line._repr_mimebundle_()
