@@ -98,7 +98,7 @@ def static_number_line(format: Format, window: tuple[float, float], scale: str, 
     counts = values_between(edges, format)
     here = counts > 0
     ink = [(0.12, 0.12, 0.12, min(0.8, 0.45 + 0.03 * float(np.log2(count)))) for count in counts[here]]
-    axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=ink, linewidth=0.8)
+    axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=ink, linewidth=0.8, snap=False)
     _draw_outcome(axes, rounded, window)
     axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
     figure.text(0.03, 0.27, raised(rounded["sentence"], 125), fontsize=9.5, color=INK, va="top")
