@@ -1,7 +1,8 @@
 """Which updates does a weight not even notice? A thousand small steps, six ways to take them, two sliders.
 
 Idea: the kernel calculates all six curves for wherever the sliders stand, in a few milliseconds, and sends them as one
-buffer of float32. What each learner should find out by sliding is not written anywhere.
+buffer of float32. While the hand rests it does so ahead, for all places that one slider can go to, so the next movement
+is drawn without asking. What each learner should find out by sliding is not written anywhere.
 
 Invariant: `curves`, `ends`, `moved` and `sentence` always belong to the present `weight` and `update`.
 """
@@ -27,6 +28,8 @@ from labkit.widgets.swallowed_words import quarters, rows, sentence
 WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))  # 2^-4 to 2^4
 UPDATES = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 20) for i in range(57))  # 2^-20 to 2^-6
 MOST_STEPS = 100_000
+POINTS = 250  # of each curve that is sent ahead: as many as a picture has room for; the whole curve follows
+AHEAD_STEPS = 2000  # more would take too long to calculate for every place of a slider
 
 
 class SwallowedUpdates(anywidget.AnyWidget):
@@ -67,8 +70,9 @@ class SwallowedUpdates(anywidget.AnyWidget):
         self.curves: dict[str, Curve] = {}
         places = {"weights": list(WEIGHTS), "updates": list(UPDATES)}
         texts = {f"{name}_texts": [quarters(value) for value in values] for name, values in places.items()}
-        super().__init__(weight=weight, update=update, _places={**places, **texts})
+        super().__init__(weight=weight, update=update, _places={**places, **texts, "ahead": steps <= AHEAD_STEPS})
         self._follow()
+        self.on_msg(self._look_ahead)
 
     @property
     def ends(self) -> dict[str, float]:
@@ -97,22 +101,49 @@ class SwallowedUpdates(anywidget.AnyWidget):
 
     @traitlets.observe("weight", "update")
     def _follow(self, _change: object = None) -> None:
-        weight, update = self.weight, self.update
-        self.curves = curves(weight, update, self.steps, _known_stochastic(weight, update, self.steps))
-        exact = weight - self.steps * update
+        self.curves = self._curves_at(self.weight, self.update)
         drawn = np.stack([self.curves[name] for name in METHODS]).astype(np.float32)
+        now = self._described(self.weight, self.update, self.curves)
         with self.hold_sync():
             self._buffer = drawn.tobytes()
-            self.sentence = sentence(self.curves, weight, update)
-            self._now = {
-                "weight": weight,
-                "update": update,
-                "weight_text": quarters(weight),
-                "update_text": quarters(update),
-                "exact": exact,
-                "steps": self.steps,
-                "rows": rows(self.curves, exact),
-            }
+            self.sentence = now["sentence"]
+            self._now = now
+
+    def _look_ahead(self, _widget: object, content: Any, _buffers: object) -> None:
+        """Send the curves for every place that one slider can go to while the other stays.
+
+        `content` says which, and where the other stands: {"ahead": "update", "at": 1.0}; anything else is ignored.
+        """
+        if not isinstance(content, dict) or self.steps > AHEAD_STEPS:
+            return
+        axis, at = content.get("ahead"), content.get("at")
+        if not isinstance(at, float | int) or not FP16.smallest_subnormal <= at <= FP16.max:
+            return
+        lines = {"weight": [(w, float(at)) for w in WEIGHTS], "update": [(float(at), u) for u in UPDATES]}
+        places = lines.get(str(axis), [])
+        if not places:
+            return
+        found = [self._curves_at(*place) for place in places]
+        sampled = np.linspace(0, self.steps, min(self.steps, POINTS) + 1).round().astype(np.int64)
+        drawn = np.stack([[curves[name][sampled] for name in METHODS] for curves in found]).astype(np.float32)
+        texts = [self._described(*place, curves) for place, curves in zip(places, found, strict=True)]
+        self.send({"kind": "ahead", "axis": axis, "places": texts}, [drawn.tobytes()])
+
+    def _curves_at(self, weight: float, update: float) -> dict[str, Curve]:
+        return curves(weight, update, self.steps, _known_stochastic(weight, update, self.steps))
+
+    def _described(self, weight: float, update: float, curves: dict[str, Curve]) -> dict[str, Any]:
+        exact = weight - self.steps * update
+        return {
+            "weight": weight,
+            "update": update,
+            "weight_text": quarters(weight),
+            "update_text": quarters(update),
+            "exact": exact,
+            "steps": self.steps,
+            "rows": rows(curves, exact),
+            "sentence": sentence(curves, weight, update),
+        }
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)

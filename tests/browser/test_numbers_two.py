@@ -202,6 +202,20 @@ class TestSwallowed:
         assert before[1] != after[1]
         assert float(page.locator(".labkit-swallowed").get_attribute("data-latency")) > 0
 
+    def test_the_picture_follows_the_hand_while_the_kernel_is_busy(self, lab, notebook, page):
+        """All places that a slider can go to were asked for while the hand rested."""
+        page.wait_for_selector(".labkit-swallowed[data-ahead]")
+        page.wait_for_function("() => Number(document.querySelector('.labkit-swallowed').dataset.ahead) >= 33 + 57 - 1")
+        notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)")
+        still = curves(page, FP16_BLUE, share=0.1)
+        slider(page, "update").focus()
+        page.keyboard.press("End")
+        assert "1,000 updates of 2^-6 should" in sentence(page, "swallowed")
+        assert curves(page, FP16_BLUE, share=0.1) < still / 3
+        lab.folder.joinpath("go").touch()
+        notebook.until("swallowed.update == 2.0**-6")
+        assert sentence(page, "swallowed") == notebook.python("swallowed.sentence")
+
     def test_a_curve_is_singled_out(self, notebook, page):
         all_of_them = curves(page, BF16_GREEN)
         name = page.get_by_role("button", name="FP16 + Kahan")

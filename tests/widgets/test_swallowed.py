@@ -130,6 +130,29 @@ class TestWidget:
         assert [row["name"] for row in swallowed._now["rows"]] == list(METHODS)
         assert [row["moved"] for row in swallowed._now["rows"]] == [f"{n:,}" for n in swallowed.moved.values()]
 
+    @pytest.mark.parametrize("axis", ["weight", "update"])
+    def test_what_is_sent_ahead_is_what_the_kernel_will_say(self, axis, monkeypatch):
+        swallowed, sent = SwallowedUpdates(), []
+        monkeypatch.setattr(swallowed, "send", lambda content, buffers: sent.append((content, buffers)))
+        swallowed._handle_custom_msg({"ahead": axis, "at": {"weight": 2.0**-11, "update": 1.5}[axis]}, [])
+        ((content, (buffer,)),) = sent
+        places = {"weight": WEIGHTS, "update": UPDATES}[axis]
+        drawn = np.frombuffer(buffer, np.float32).reshape(len(places), len(METHODS), 251)
+        assert tuple(place[axis] for place in content["places"]) == places
+        for i in (0, 20, 30):
+            swallowed.weight, swallowed.update = (content["places"][i][name] for name in ("weight", "update"))
+            assert swallowed._now == content["places"][i]
+            for values, name in zip(drawn[i], METHODS, strict=True):
+                assert np.array_equal(values, swallowed.curves[name][::4].astype(np.float32))
+
+    @pytest.mark.parametrize(
+        "content", [{}, "ahead", {"ahead": "update"}, {"ahead": "x", "at": 1.0}, {"ahead": "weight", "at": -1}]
+    )
+    def test_a_question_it_does_not_know_is_ignored(self, content, monkeypatch):
+        swallowed = SwallowedUpdates()
+        monkeypatch.setattr(swallowed, "send", lambda *_: pytest.fail("it answered"))
+        swallowed._handle_custom_msg(content, [])
+
     @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), 1e9])
     def test_what_fp16_does_not_hold_is_refused_and_changes_nothing(self, wrong):
         swallowed = SwallowedUpdates()
@@ -152,7 +175,7 @@ class TestWidget:
     def test_the_rule_is_the_learners_to_find(self):
         for update in (2.0**-12, 2.0**-11, 1.25 * 2.0**-11):
             swallowed = SwallowedUpdates(1.5, update)
-            told = f"{swallowed.sentence} {swallowed._now} {swallowed._places}"
+            told = f"{swallowed.sentence} {swallowed._now} {swallowed._places} {swallowed._esm} {swallowed._css}"
             assert "2048" not in told
             assert "2,048" not in told
 

@@ -1,133 +1,52 @@
-// Swallowed updates: two sliders, six curves. The kernel calculates, the browser draws what arrives.
+// Swallowed updates: two sliders, six curves. The kernel calculates, the browser draws what arrives. While the hand rests
+// it asks for all places one slider can go to, so that the next movement needs no answer: those curves have fewer points,
+// and the kernel's own follow.
 
-const AXES = { left: 62, bottom: 34, top: 16 };
-const LABEL_GAP = 17;
-const LEADER = 20; // from the end of a curve to its name
-const CURVES = [
-  { name: "FP32", colour: "fp32", width: 4, dash: [] }, // the broad ones come first, so that others are seen on them
-  { name: "FP16", colour: "fp16", width: 2.2, dash: [] },
-  { name: "BF16", colour: "bf16", width: 6, dash: [] },
-  { name: "FP16 + Kahan", colour: "fp16", width: 2, dash: [9, 4] },
-  { name: "FP16 + stochastic", colour: "fp16", width: 2, dash: [2, 3] },
-  { name: "FP16 + FP32 master", colour: "fp16", width: 2, dash: [11, 3, 2, 3] },
-];
+const REST_MS = 250; // without a movement, before asking ahead
 
-function curvesIn(view, steps) {
+function floats(view) {
   const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
-  const all = new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
-  return CURVES.map((_, i) => all.subarray(i * (steps + 1), (i + 1) * (steps + 1)));
+  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
 }
 
-// --- axes and labels -------------------------------------------------------------------------------------------------
-
-function roundTicks(low, high, most) {
-  const rough = (high - low) / most;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * [1, 2, 2.5, 5, 10].find((factor) => factor * unit >= rough);
-  const ticks = [];
-  for (let i = Math.ceil(low / step); i * step <= high; i++) ticks.push(i * step);
-  return { ticks, step };
+function curvesIn(all, first = 0, places = 1) {
+  const points = all.length / places / CURVES.length;
+  return CURVES.map((_, i) => all.subarray((first * CURVES.length + i) * points, (first * CURVES.length + i + 1) * points));
 }
 
-function tickText(value, step) {
-  const places = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9) + (String(step).includes("25") ? 1 : 0));
-  return (places > 7 ? value.toExponential(1) : value.toFixed(places)).replace("-", "\u2212");
-}
-
-// The twin of `spread` in labkit/widgets/swallowed_figure.py: labels move as little as needed to stand apart.
-function spreadLabels(ys, apart, low, high) {
-  const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
-  const groups = [];
-  for (const i of order) {
-    groups.push([ys[i], 1]);
-    while (groups.length > 1) {
-      const [[other, m], [middle, n]] = groups.slice(-2);
-      if (middle - other >= (apart * (n + m)) / 2) break;
-      groups.splice(-2, 2, [(middle * n + other * m) / (n + m), n + m]);
-    }
+// The places known so far, {now, curves} of each, and what to ask the kernel while the hand rests.
+function makeAtlas(model, life, root) {
+  const known = new Map();
+  const asked = new Set();
+  let pause = 0;
+  const key = (weight, update) => `${weight} ${update}`;
+  function ask(axis) {
+    const at = model.get(axis === "weight" ? "update" : "weight"); // the other slider stays while this one moves
+    if (asked.has(`${axis} ${at}`)) return;
+    asked.add(`${axis} ${at}`);
+    model.send({ ahead: axis, at });
   }
-  const placed = groups.flatMap(([middle, n]) => {
-    const half = (apart * (n - 1)) / 2;
-    const inside = Math.min(high - half, Math.max(low + half, middle));
-    return Array.from({ length: n }, (_, k) => inside - half + k * apart);
+  function take(content, buffers) {
+    if (content.kind !== "ahead") return;
+    const all = floats(buffers[0]);
+    content.places.forEach((now, i) => {
+      known.set(key(now.weight, now.update), { now, curves: curvesIn(all, i, content.places.length) });
+    });
+    root.dataset.ahead = known.size;
+    if (content.axis === "update") ask("weight");
+  }
+  model.on("msg:custom", take);
+  life.add(() => {
+    model.off("msg:custom", take);
+    clearTimeout(pause);
   });
-  const found = [];
-  order.forEach((i, k) => (found[i] = placed[k]));
-  return found;
-}
-
-function drawAxes(pen, area, palette, steps) {
-  pen.font = `${palette.size - 1}px ${palette.font}`;
-  pen.lineWidth = 1;
-  const { ticks, step } = roundTicks(area.low, area.high, 5);
-  for (const value of ticks) {
-    const y = Math.round(area.y(value)) + 0.5;
-    pen.strokeStyle = palette.line2;
-    pen.beginPath();
-    pen.moveTo(area.left, y);
-    pen.lineTo(area.right, y);
-    pen.stroke();
-    pen.fillStyle = palette.ink2;
-    pen.textAlign = "right";
-    pen.fillText(tickText(value, step), area.left - 8, y + 4);
-  }
-  pen.strokeStyle = palette.line;
-  pen.beginPath();
-  pen.moveTo(area.left, area.bottom + 0.5);
-  pen.lineTo(area.right, area.bottom + 0.5);
-  pen.stroke();
-  const marks = roundTicks(0, steps, area.right - area.left < 320 ? 2 : 4).ticks;
-  pen.fillStyle = palette.ink2;
-  for (const value of marks) {
-    pen.textAlign = "center";
-    pen.fillText(value.toLocaleString("en-US"), area.x(value), area.bottom + 18);
-  }
-  const half = pen.measureText(steps.toLocaleString("en-US")).width / 2;
-  pen.textAlign = "left";
-  pen.fillText("updates", area.right + half + 5, area.bottom + 18);
-}
-
-function drawRoad(pen, area, palette, weight, exact, steps) {
-  pen.strokeStyle = palette.line2;
-  pen.lineWidth = 9;
-  pen.lineCap = "round";
-  pen.beginPath();
-  pen.moveTo(area.x(0), area.y(weight));
-  pen.lineTo(area.x(steps), area.y(exact));
-  pen.stroke();
-  pen.lineCap = "butt";
-}
-
-function drawCurve(pen, area, values, style, palette, faded) {
-  pen.globalAlpha = faded ? 0.2 : 1;
-  pen.strokeStyle = palette[style.colour];
-  pen.lineWidth = style.width;
-  pen.setLineDash(style.dash);
-  pen.beginPath();
-  for (let i = 0; i < values.length; i++) pen.lineTo(area.x(i), area.y(values[i]));
-  pen.stroke();
-  pen.setLineDash([]);
-  pen.globalAlpha = 1;
-}
-
-function drawLabel(pen, area, style, end, y, words, palette, faded) {
-  const x = area.right + LEADER;
-  pen.globalAlpha = faded ? 0.5 : 1;
-  pen.strokeStyle = palette[style.colour];
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(area.right + 2, area.y(end));
-  pen.lineTo(x - 4, y);
-  pen.stroke();
-  pen.fillStyle = palette[style.colour];
-  pen.textAlign = "left";
-  pen.font = `600 ${palette.size - 1}px ${palette.font}`;
-  pen.fillText(style.name, x, y + 4);
-  const wide = pen.measureText(style.name).width;
-  pen.font = `${palette.size - 1}px ${palette.font}`;
-  pen.fillStyle = palette.ink2;
-  if (area.roomy) pen.fillText(words, x + wide + 7, y + 4);
-  pen.globalAlpha = 1;
+  return {
+    find: (weight, update) => known.get(key(weight, update)),
+    rest() {
+      clearTimeout(pause);
+      if (model.get("_places").ahead) pause = setTimeout(ask, REST_MS, "update");
+    },
+  };
 }
 
 // --- the table ------------------------------------------------------------------------------------------------------
@@ -175,13 +94,18 @@ function render({ model, el }) {
   const root = mount(el, { label: "Swallowed updates", kind: "swallowed", scope: life });
   const places = model.get("_places");
   let palette = colours(root);
-  let curves = [];
-  let asked = null; // what was last asked of the kernel, and when: {name, value, at}
+  const atlas = makeAtlas(model, life, root);
+  let shown = null; // {now, curves}
+  let moved = null; // when the hand last moved, until that is drawn
 
+  const wanted = ({ weight: w, update: u }) => w === model.get("weight") && u === model.get("update");
   const send = (name, value) => {
-    asked = { name, value, at: performance.now() };
+    moved = performance.now();
     model.set(name, value);
     model.save_changes();
+    atlas.rest();
+    const found = atlas.find(model.get("weight"), model.get("update"));
+    if (found) follow(found);
   };
   const control = (name, label, values, texts) =>
     slider({
@@ -208,14 +132,14 @@ function render({ model, el }) {
   const table = curveTable((name) => {
     model.set("highlight", model.get("highlight") === name ? "" : name);
     model.save_changes();
-    show();
+    single();
   });
   const title = h("span", { class: "lk-title" });
   const legend = h("span", { class: "lk-quiet sw-legend" }, h("span", { class: "sw-road" }), "exact; press a name in the table to see its curve alone");
   root.append(h("div", { class: "sw-head" }, title, legend), sliders, picture.element, words.element, table.element);
 
   function areaOf(pen, width, height) {
-    const now = model.get("_now");
+    const { now, curves } = shown;
     const roomy = width > 600;
     let [low, high] = [Math.min(now.weight, now.exact), Math.max(now.weight, now.exact)];
     for (const values of curves) {
@@ -228,15 +152,15 @@ function render({ model, el }) {
     const [left, right] = [AXES.left, width - names - LEADER];
     const [top, bottom] = [AXES.top, height - AXES.bottom];
     return {
-      low, high, left, right, top, bottom, roomy,
-      x: (i) => left + ((right - left) * i) / now.steps,
+      low, high, left, right, top, bottom, roomy, steps: now.steps,
+      x: (step) => left + ((right - left) * step) / now.steps,
       y: (value) => bottom - ((bottom - top) * (value - low)) / (high - low),
     };
   }
 
   function draw(pen, width, height) {
-    if (!curves.length) return;
-    const now = model.get("_now");
+    if (!shown) return;
+    const { now, curves } = shown;
     const highlight = model.get("highlight");
     const area = areaOf(pen, width, height);
     const faded = CURVES.map(({ name }) => Boolean(highlight) && name !== highlight);
@@ -251,30 +175,41 @@ function render({ model, el }) {
   }
 
   function measure(now) {
-    if (!asked || now[asked.name] !== asked.value) return;
-    root.dataset.latency = (performance.now() - asked.at).toFixed(1); // ms from the hand to the picture
-    asked = null;
+    if (moved === null || !wanted(now)) return;
+    root.dataset.latency = (performance.now() - moved).toFixed(1); // ms from the hand to the picture
+    moved = null;
   }
 
   function show() {
-    const now = model.get("_now");
+    const { now } = shown;
     title.textContent = `w \u2190 w \u2212 lr·g, ${now.steps.toLocaleString("en-US")} times`;
     for (const [name, one, values] of [["weight", weight, places.weights], ["update", update, places.updates]]) {
-      const wanted = asked?.name === name ? asked.value : now[name];
-      one.set(nearest(values, wanted));
-      if (asked?.name !== name) one.output.replaceChildren(rich(now[`${name}_text`]));
+      one.set(nearest(values, model.get(name))); // where the hand is, even if the picture is not there yet
+      if (now[name] === model.get(name)) one.output.replaceChildren(rich(now[`${name}_text`]));
     }
-    words.say(model.get("sentence"));
+    words.say(now.sentence);
     table.set(now.rows, model.get("highlight"));
-    picture.redraw();
   }
 
-  function arrived() {
-    curves = curvesIn(model.get("_buffer"), model.get("_now").steps);
+  function follow(next) {
+    shown = next;
+    picture.drawNow(); // not with the next frame: the hand does not wait
     show();
   }
 
-  for (const [name, handler] of [["_now", arrived], ["highlight", show]]) {
+  function arrived() {
+    const now = model.get("_now");
+    if (shown && wanted(shown.now) && !wanted(now)) return; // an answer to where the hand was a moment ago
+    follow({ now, curves: curvesIn(floats(model.get("_buffer"))) });
+    atlas.rest();
+  }
+
+  function single() {
+    show();
+    picture.redraw();
+  }
+
+  for (const [name, handler] of [["_now", arrived], ["highlight", single]]) {
     model.on(`change:${name}`, handler);
     life.add(() => model.off(`change:${name}`, handler));
   }
