@@ -67,7 +67,7 @@ def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
     Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes a `Stranger`.
-    Numpy scalars become Python numbers. A tensor's gradient history, device and strides are dropped.
+    Numpy scalars and numpy arrays without dimensions become Python numbers. A tensor's gradient history, device and strides are dropped.
 
     >>> dump([True, 2.0**-24])
     ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
@@ -160,6 +160,8 @@ def _dump_tensor(tensor: torch.Tensor) -> Json:
 def _dump_array(array: np.ndarray[Any, Any]) -> Json:
     if array.dtype.kind not in "biuf":
         return ["stranger", f"an array of type {array.dtype}"]
+    if array.ndim == 0:
+        return _dump_scalar(array[()])
     if array.size > MAX_ITEMS:
         raise _TooLarge
     return ["array", array.dtype.str, list(array.shape), _text(array.tobytes())]

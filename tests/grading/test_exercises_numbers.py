@@ -127,6 +127,12 @@ def test_epsilon_is_what_float64_gives_rounded_once(seed: int) -> None:
         assert (np.abs(ours - exact) <= np.spacing(np.abs(exact).astype(np.float16))).all()
 
 
+def test_a_number_in_an_array_without_dimensions_is_a_number() -> None:
+    """As numpy and labkit.formats return them: nobody should lose points for not writing float(...)."""
+    grade = check("rounding.smallest_update", lambda weight: np.asarray(reference("rounding.smallest_update")(weight)))
+    assert all(verdict.passed for verdict in grade.verdicts)
+
+
 def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
     (first, *_) = [v.counter_example for v in check("numbers.next_up", lambda code: code + 1).verdicts if not v.passed]
     assert first is not None
