@@ -140,7 +140,7 @@ print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 
 # %% [markdown]
 # The distance between neighbours is called **ulp**, *unit in the last place*. It depends on nothing but the power of two
-# below the number, and it doubles with each. In FP16 the numbers beside 1 are 2^-10 = 0.00098 apart, so 0.0001 is not
+# below the number, and it doubles with each. In FP16 the numbers above 1 are 2^-10 = 0.00098 apart, so 0.0001 is not
 # enough to leave 1.
 #
 # $$\text{ulp}(x) = 2^{e - 10}, \qquad 2^e \le |x| < 2^{e+1}$$
