@@ -67,7 +67,8 @@ def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
     Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes a `Stranger`.
-    Numpy scalars and numpy arrays without dimensions become Python numbers. A tensor's gradient history, device and strides are dropped.
+    Numpy scalars and numpy arrays without dimensions become Python numbers. A tensor's gradient history, device and
+    strides are dropped.
 
     >>> dump([True, 2.0**-24])
     ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
