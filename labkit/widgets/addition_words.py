@@ -270,7 +270,7 @@ def _align(sheet: Sheet) -> str:
         return f"Both are written with 2^{sheet.home} already: nothing moves."
     name, term = ("a", align.a) if align.a.exponent < align.b.exponent else ("b", align.b)
     places = f"{shift} place{'s' if shift > 1 else ''}"
-    said = f"{name} is smaller. To be written with 2^{sheet.home} it moves {places} to the right"
+    said = f"{name} has the smaller exponent. To be written with 2^{sheet.home} it moves {places} to the right"
     beyond = f"beyond the {precision} places that {sheet.format.name} keeps"
     if shift >= precision:
         return f"{said}, and all its {precision} bits now lie {beyond}."

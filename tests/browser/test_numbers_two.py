@@ -120,17 +120,17 @@ class TestAddition:
         notebook.until("player.step == 5 and player.sentence.endswith('b left no trace.')")
 
     def test_it_plays_by_itself_and_stops_at_the_end(self, notebook, page):
-        press(page, "Play")
-        station(page, "Align")
-        press(page, "Pause")
-        press(page, "Last")
-        press(page, "First")
-        notebook.until("player.step == 0")
         press(page, "Last")
         press(page, "Play")  # from the end: from the beginning
         station(page, "Write")
         station(page, "Align")
         press(page, "Pause")
+        press(page, "Last")
+        press(page, "Back")
+        press(page, "Play")
+        station(page, "Round")
+        page.locator(".ad-buttons button:has-text('Play')").wait_for()  # and no longer Pause
+        notebook.until("player.step == 5")
 
     def test_keys_alone_are_enough(self, notebook, page):
         page.locator(".ad-stations input:checked").focus()
@@ -206,13 +206,13 @@ class TestSwallowed:
         """All places that a slider can go to were asked for while the hand rested."""
         page.wait_for_selector(".labkit-swallowed[data-ahead]")
         page.wait_for_function("() => Number(document.querySelector('.labkit-swallowed').dataset.ahead) >= 33 + 57 - 1")
-        notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)")
+        notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go-on').exists():\n    time.sleep(0.01)")
         still = curves(page, FP16_BLUE, share=0.1)
         slider(page, "update").focus()
         page.keyboard.press("End")
         assert "1,000 updates of 2^-6 should" in sentence(page, "swallowed")
         assert curves(page, FP16_BLUE, share=0.1) < still / 3
-        lab.folder.joinpath("go").touch()
+        lab.folder.joinpath("go-on").touch()
         notebook.until("swallowed.update == 2.0**-6")
         assert sentence(page, "swallowed") == notebook.python("swallowed.sentence")
 
