@@ -39,7 +39,7 @@ def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, 
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.6))
-    axes = figure.add_axes((0.08, 0.33, 0.72, 0.58))
+    axes = figure.add_axes((0.08, 0.33, 0.66, 0.58))
     steps = len(next(iter(curves.values()))) - 1
     axes.plot([0, steps], [weight, weight - steps * update], color="#DDDDDD", linewidth=7, solid_capstyle="round")
     for name, curve in curves.items():
@@ -58,7 +58,7 @@ def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, 
             color=colour,
             fontsize=9,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5},
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "relpos": (0, 0.5)},
             annotation_clip=False,
         )
     axes.set_xlim(0, steps)

@@ -251,6 +251,7 @@ def test_letters_typed_into_a_field_stay_there(notebook, page):
 
 def test_both_themes_and_a_narrow_window(notebook, page):
     """Look at these: tests/browser/screenshots/addition-*.png and swallowed-*.png."""
+    page.emulate_media(reduced_motion="reduce")  # a still picture is taken of still bits
     press(page, "Last")
     station(page, "Round")
     fits = (

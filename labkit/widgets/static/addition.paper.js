@@ -120,7 +120,7 @@ function makePaper() {
       element.classList.toggle("still", still);
       element.dataset.station = scene.title;
       element.style.height = `${HEAD + rows * ROW + 12}px`;
-      element.style.setProperty("--ad-digit", `${Math.min(17, at.column * 1.5).toFixed(1)}px`);
+      element.style.setProperty("--ad-digit", `${Math.min(17, at.column * 1.36).toFixed(1)}px`);
       element.style.setProperty("--ad-result", `var(--lk-${INK_OF[paper.format] ?? "accent"})`);
       if (paper.columns.length) drawWindow(seen, scene, paper, at, height);
       scene.rows.forEach((row, i) => {
