@@ -10,11 +10,13 @@ function numberField(name, alert, onType) {
   const input = h("input", { id, type: "text", class: "ad-input", autocomplete: "off", spellcheck: "false" });
   const hint = h("span", { id: `${id}-hint`, class: "lk-quiet ad-hint" });
   input.setAttribute("aria-describedby", `${id}-hint ${alert.id}`);
+  let shown = null; // what Python last said
   input.addEventListener("change", () => onType(input.value));
   return {
     element: h("div", { class: "ad-field" }, h("label", { for: id, text: name }), input, hint),
     set(text, problem, words) {
-      if (input.value !== text) input.value = text;
+      if (text !== shown) input.value = text; // what is being typed is not lost while the player plays
+      shown = text;
       input.setAttribute("aria-invalid", String(Boolean(problem)));
       hint.textContent = problem ? "not understood" : words;
     },
