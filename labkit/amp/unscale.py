@@ -3,7 +3,7 @@
 Idea: convert to FP32 *before* dividing. The other way round, the division would push every small gradient off FP16's
 bottom again, and all the scaling was for nothing.
 
-Invariant: found_inf is True exactly when some gradient element is inf or NaN.
+Invariant: found_inf is False exactly when every gradient that is returned is finite.
 """
 
 from __future__ import annotations
@@ -27,6 +27,6 @@ def unscale(gradients: Sequence[Tensor], scale: float) -> tuple[list[Tensor], bo
     """
     if not 0 < scale < float("inf"):
         raise ValueError(f"a loss scale is a positive finite number; it was given {scale!r}")
-    finite = [torch.isfinite(g).all() for g in gradients]
-    found_inf = bool(finite) and not bool(torch.stack(finite).all())
-    return [g.float() / scale for g in gradients], found_inf
+    unscaled = [g.float() / scale for g in gradients]
+    finite = [torch.isfinite(g).all() for g in unscaled]  # not before: converting FP64, or a scale below 1, may overflow
+    return unscaled, bool(finite) and not bool(torch.stack(finite).all())

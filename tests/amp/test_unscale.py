@@ -28,6 +28,17 @@ def test_a_sum_that_overflows_is_no_overflow_of_a_gradient() -> None:
     assert unscale([torch.full((4,), 60000.0).half()], 8.0)[1] is False
 
 
+@pytest.mark.parametrize(
+    ("gradient", "scale"),
+    [(torch.tensor([1e300], dtype=torch.float64), 1.0), (torch.tensor([1e5]), 2.0**-126), (torch.ones(1), 2.0**-128)],
+)
+def test_what_overflows_on_the_way_to_fp32_is_found_too(gradient: torch.Tensor, scale: float) -> None:
+    # Each is finite as it arrives. A scale of 2^-128 is where 144 overflows take torch's, which divides 1 by it first.
+    (unscaled,), found_inf = unscale([gradient], scale)
+    assert torch.isinf(unscaled).all()
+    assert found_inf
+
+
 def test_equal_to_torch() -> None:
     g = torch.Generator().manual_seed(0)
     gradients = [torch.randn(50, generator=g) * 2.0**e for e in range(-20, 20)]
