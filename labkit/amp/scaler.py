@@ -84,8 +84,9 @@ def initial(config: ScalerConfig) -> ScalerState:
 def advance(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """Return the state after a step whose gradients held inf or NaN (`found_inf`), or did not.
 
-    The scale never leaves FP32's normal range. torch's does, at both ends: 142 overflows in a row take 2^16 to 2^-126,
-    from where on it would lose precision, and 166 take it to exactly 0. Up to there the two agree step by step.
+    The scale never leaves FP32's normal range. torch's does, at the bottom: 142 overflows in a row take 2^16 to 2^-126,
+    144 to 2^-128, whose reciprocal (which torch multiplies by) is infinite, and 166 to exactly 0. Up to 2^-126 the two
+    agree step by step, and at the top both stay where they are when the next scale would be beyond FP32.
 
     >>> config = ScalerConfig(init_scale=8.0, growth_interval=2)
     >>> state = advance(initial(config), found_inf=False, config=config)
