@@ -122,7 +122,7 @@ class autocast(TorchFunctionMode):
         if entry.rule is Rule.ALLOW:
             return self.low
         if entry.rule is Rule.PROMOTE:
-            return torch.float32 if any(t.dtype == torch.float32 for t in floats) else floats[0].dtype
+            return floats[0].dtype if len({t.dtype for t in floats}) == 1 else torch.float32  # FP16 and BF16 need FP32
         if entry.rule is Rule.SET_DTYPE and kwargs.get("dtype") is not None:
             return None
         return torch.float32

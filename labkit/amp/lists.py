@@ -21,7 +21,7 @@ class Rule(Enum):
     ALLOW = "allow"  # cast to the low-precision format
     DENY = "deny"  # cast to FP32
     SET_DTYPE = "set dtype"  # compute and return FP32, unless the call names a dtype
-    PROMOTE = "promote"  # cast to the widest operand
+    PROMOTE = "promote"  # cast to what holds all operands
     BANNED = "banned"  # refused: its FP16 form is unsafe
     KEEP = "keep"  # runs in the dtype it is given
 

@@ -107,3 +107,12 @@ def test_dtypes_equal_cuda_autocast_by_torchs_own_list(case: tuple[object, ...])
     with autocast(), warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
         out = function(*args, **kwargs)  # type: ignore[operator]
     assert (out[0] if isinstance(out, tuple | list) else out).dtype == expected
+
+
+def test_fp16_and_bf16_meet_in_fp32() -> None:
+    # Neither holds the other: 1e10 is beyond FP16, and 1 + 2^-10 is none of BF16's numbers. torch refuses the pair.
+    half, brain = torch.tensor([1 + 2.0**-10]).half(), torch.tensor([1e10]).bfloat16()
+    with autocast():
+        both = torch.cat([half, brain])
+    assert both.dtype == torch.float32
+    assert torch.equal(both, torch.cat([half.float(), brain.float()]))
