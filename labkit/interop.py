@@ -159,11 +159,21 @@ def _one_nan(rounded: torch.Tensor) -> torch.Tensor:
     return rounded.nan_to_num_(nan=float("nan"), posinf=float("inf"), neginf=float("-inf"))
 
 
+def _all_random(random_bits: torch.Tensor) -> bool:
+    """Say whether these are whole numbers below 2^32; int32, half of it negative, would round up far too often."""
+    if random_bits.dtype.is_floating_point or random_bits.dtype.is_complex or random_bits.dtype == torch.bool:
+        return False
+    if not random_bits.numel():
+        return True
+    lowest, highest = torch.aminmax(random_bits.long())
+    return 0 <= int(lowest) and int(highest) < 2**RANDOM_BITS
+
+
 def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size) -> None:
     if rounding is not Rounding.STOCHASTIC:
         if random_bits is not None:
             raise ValueError(f"random_bits are for Rounding.STOCHASTIC; {rounding} takes none. Leave them out.")
-    elif random_bits is None or random_bits.shape != shape or random_bits.dtype.is_floating_point:
+    elif random_bits is None or random_bits.shape != shape or not _all_random(random_bits):
         raise ValueError(
             f"stochastic rounding takes a random whole number below 2^{RANDOM_BITS} for each value, shape "
             f"{tuple(shape)}: random_bits=torch.randint(2**{RANDOM_BITS}, tensor.shape, device=tensor.device)"

@@ -159,6 +159,9 @@ def test_random_bits_are_checked():
         (Rounding.STOCHASTIC, None),
         (Rounding.STOCHASTIC, torch.zeros(2, dtype=torch.int64)),
         (Rounding.STOCHASTIC, torch.zeros(3)),
+        (Rounding.STOCHASTIC, torch.zeros(3, dtype=torch.bool)),
+        (Rounding.STOCHASTIC, torch.tensor([0, 1, -1], dtype=torch.int32)),  # int32 holds only half of them
+        (Rounding.STOCHASTIC, torch.tensor([0, 1, 2**32])),
         (Rounding.NEAREST_EVEN, torch.zeros(3, dtype=torch.int64)),
     ]:
         with pytest.raises(ValueError, match="random_bits"):
