@@ -31,6 +31,7 @@ GEMMS = frozenset(
 )
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
+STATEFUL = frozenset("batch_norm instance_norm".split())  # of these, those that update running statistics in place
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -43,8 +44,19 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     tensor([[4096.]], dtype=torch.float16)
     """
     up = lambda t: t.float() if t.dtype in HALVES else t  # noqa: E731
-    args, kwargs = tree_map_only(Tensor, up, (args, dict(kwargs)))
-    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, func(*args, **kwargs))
+    wide_args, wide_kwargs = tree_map_only(Tensor, up, (args, dict(kwargs)))
+    result = func(*wide_args, **wide_kwargs)
+    if getattr(func, "__name__", "") in STATEFUL:
+        _write_back((args, kwargs), (wide_args, wide_kwargs))
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, result)
+
+
+@torch.no_grad()
+def _write_back(given: Any, wide: Any) -> None:
+    """Round into its FP16 tensor what an operation changed in the upcast one: the running statistics of batch norm."""
+    for narrow, copy in zip(tree_leaves(given), tree_leaves(wide), strict=True):
+        if isinstance(narrow, Tensor) and not narrow.requires_grad and not torch.equal(copy, narrow.to(copy.dtype)):
+            narrow.copy_(copy)
 
 
 class _HalfStorage(TorchFunctionMode):
@@ -59,7 +71,7 @@ class _HalfStorage(TorchFunctionMode):
             floats = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
             dtype = floats[0].dtype if floats else None
             agree = name in NORMS or all(t.dtype == dtype for t in floats)
-            if dtype in HALVES and agree:
+            if dtype in HALVES and agree and kwargs.get("out") is None:
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
             with self:

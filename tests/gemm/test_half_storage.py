@@ -56,6 +56,26 @@ def test_norms_take_half_inputs_and_fp32_weights(dtype: torch.dtype) -> None:
     assert torch.equal(y, norm(x.float()).to(dtype))
 
 
+def test_running_statistics_in_fp16_are_kept() -> None:
+    # O3's batch norm has FP16 buffers; a kernel that works on FP32 copies must round them back.
+    x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0)).half() * 3 + 5
+    half, wide = nn.BatchNorm1d(2).half(), nn.BatchNorm1d(2)
+    with half_storage("cpu"):
+        half(x)
+    wide(x.float())
+    assert wide.running_mean is not None
+    assert wide.running_mean.abs().min() > 0.1
+    assert torch.equal(half.running_mean, wide.running_mean.half())  # type: ignore[arg-type]
+    assert torch.equal(half.running_var, wide.running_var.half())  # type: ignore[arg-type, union-attr]
+
+
+def test_a_result_goes_where_it_was_asked_for() -> None:
+    a, b, out = torch.ones(2, 3).half(), torch.ones(3, 2).half(), torch.zeros(2, 2).half()
+    with half_storage("cpu"):
+        torch.matmul(a, b, out=out)
+    assert torch.equal(out, torch.full((2, 2), 3.0).half())
+
+
 def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
     with half_storage("cpu"), pytest.raises(RuntimeError, match="dtype"):
         F.linear(torch.ones(2, 3).half(), torch.ones(4, 3))
