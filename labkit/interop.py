@@ -166,7 +166,7 @@ def _all_random(random_bits: torch.Tensor) -> bool:
     if not random_bits.numel():
         return True
     lowest, highest = torch.aminmax(random_bits.long())
-    return 0 <= int(lowest) and int(highest) < 2**RANDOM_BITS
+    return int(lowest) >= 0 and int(highest) < 2**RANDOM_BITS
 
 
 def _check_random_bits(random_bits: torch.Tensor | None, rounding: Rounding, shape: torch.Size) -> None:

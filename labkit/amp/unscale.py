@@ -28,5 +28,5 @@ def unscale(gradients: Sequence[Tensor], scale: float) -> tuple[list[Tensor], bo
     if not 0 < scale < float("inf"):
         raise ValueError(f"a loss scale is a positive finite number; it was given {scale!r}")
     unscaled = [g.float() / scale for g in gradients]
-    finite = [torch.isfinite(g).all() for g in unscaled]  # not before: converting FP64, or a scale below 1, may overflow
+    finite = [torch.isfinite(g).all() for g in unscaled]  # not before: converting FP64 or a scale below 1 may overflow
     return unscaled, bool(finite) and not bool(torch.stack(finite).all())
