@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -128,20 +128,25 @@ class TrainingRun:
         return twin
 
     def evaluate(self) -> float:
-        """Return the task's metric on the test data."""
-        with one_thread(), torch.no_grad(), self.recipe.forward(self.device):
-            inputs = self.data.test_inputs.to(self.device, dtype_of(self.recipe.model))
-            return self.task.metric(self.model(inputs).float(), self.data.test_targets.to(self.device))
+        """Return the task's metric on the test data; dropout and batch norm are in evaluation mode meanwhile."""
+        training = self.model.training
+        self.model.eval()
+        try:
+            with one_thread(), torch.no_grad(), self.recipe.forward(self.device):
+                inputs = self.data.test_inputs.to(self.device, dtype_of(self.recipe.model))
+                return self.task.metric(self.model(inputs).float(), self.data.test_targets.to(self.device))
+        finally:
+            self.model.train(training)
 
     def _backward(self, inputs: Tensor, targets: Tensor, scale: float, kind: str) -> dict[str, Tensor]:
         if kind not in ("activation gradients", "weight gradients"):
             raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
-        with probe(self.model) as heard:
-            parameters = dict(self.model.named_parameters())
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        with probe(self.model) as heard, _unchanged(self.model.buffers()):
             scaled = self.loss(inputs, targets) * scale
-            if kind == "weight gradients":
-                return dict(zip(parameters, torch.autograd.grad(scaled, list(parameters.values())), strict=True))
-            torch.autograd.grad(scaled, list(parameters.values()))
+            found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
+        if kind == "weight gradients":
+            return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
         return heard.gradients
 
     def _underflow(self, inputs: Tensor, targets: Tensor) -> float:
@@ -207,6 +212,17 @@ def train(
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
     )
+
+
+@contextmanager
+def _unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Put tensors back as they were: batch norm counts every forward pass, and looking at one shall not count."""
+    before = [(tensor, tensor.clone()) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, copied in before:
+            tensor.copy_(copied)
 
 
 @contextmanager

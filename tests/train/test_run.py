@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import NO_SCALING, RECIPES, ScalerConfig, static
@@ -158,3 +159,25 @@ def test_underflow_is_measured_against_fp32() -> None:
     assert on is not None
     assert off > 0.5 > 0.05 > on
     assert none == 0.0
+
+
+def batch_norm_and_a_frozen_layer() -> nn.Module:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    net[1].requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "FP16", "O1", "O3"])
+def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers(recipe: str) -> None:
+    own = replace(DIGITS, name="own", make_model=batch_norm_and_a_frozen_layer)
+    looked, plain = (TrainingRun(own, RECIPES[recipe], measure_every=every) for every in (1, 0))
+    frozen = looked.model[1].weight.clone()  # type: ignore[index]
+    for _ in range(3):
+        assert "1.weight" not in looked.gradients("weight gradients")
+        assert looked.step().loss == plain.step().loss, "measuring underflow is no forward pass to batch norm"
+    before = [buffer.clone() for buffer in looked.model.buffers()]
+    assert before[2] == 3, "batches that batch norm has seen"
+    looked.evaluate()
+    assert looked.model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, looked.model.buffers(), strict=True))
+    assert torch.equal(frozen, looked.model[1].weight)  # type: ignore[index]
