@@ -34,7 +34,7 @@ def diagnose(record: RunRecord) -> Report:
 def _loss(record: RunRecord) -> Finding:
     for step in record.steps:
         if not math.isfinite(step.loss):
-            unchecked = any(s.found_inf and s.stepped for s in record.steps)
+            unchecked = any(s.found_inf and s.stepped for s in record.steps if s.step < step.step)
             remedy = (
                 "a step with inf or NaN reached the weights: check the gradients and skip such steps (skip_on_inf=True)"
                 if unchecked

@@ -30,6 +30,8 @@ def made_of(*steps: StepRecord) -> RunRecord:
 def test_nan_is_told_apart_by_who_let_it_in() -> None:
     unchecked = made_of(StepRecord(1, 2.0, 2.0**40, True, True, 0.0), StepRecord(2, float("nan"), 2.0**40, True, True))
     forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
+    unlucky = made_of(StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True))
+    assert "forward pass" in next(diagnose(unlucky).of(Status.BAD)).remedy, "a loss is not ruined by a later step"
     assert "reached the weights" in next(diagnose(unchecked).of(Status.BAD)).remedy
     assert "forward pass" in next(diagnose(forward).of(Status.BAD)).remedy
 
