@@ -205,7 +205,7 @@ def my_advance(state, found_inf, config):
     ### BEGIN SOLUTION
     if found_inf:
         return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)
-    if state.growth_tracker + 1 == config.growth_interval:
+    if state.growth_tracker + 1 >= config.growth_interval:
         return ScalerState(scale=state.scale * config.growth_factor, growth_tracker=0)
     return ScalerState(scale=state.scale, growth_tracker=state.growth_tracker + 1)
     ### END SOLUTION
@@ -267,8 +267,9 @@ print("clip, then unscale:", too_early, " norm", too_early.norm().item())
 print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 
 # %% [markdown]
-# Clipped too early, every gradient is 1024 times too short, and the network barely moves: a bug that looks like a bad
-# learning rate. In torch the line that prevents it is `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
+# Clipped too early, no gradient is ever longer than `max_norm` / 1024: this one is 512 times too short, a longer one up to
+# 1024 times. Under SGD the network barely moves, a bug that looks like a bad learning rate. In torch the line that prevents
+# it is `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
 #
 # ### Exercise 3: clip at the right place  ●●○  12 min
 #
