@@ -256,6 +256,6 @@ check("numbers.bytes", my_bytes)
 # | C06 between 1 and 2 the numbers are 2^-10 apart, so 1 + 0.0001 = 1 | true | section 3 |
 # | C09 an FP16 tensor takes half the bytes of an FP32 one | true, of one tensor | section 5 |
 #
-# **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`, `tiny`,
-# `smallest_subnormal`), `np.spacing`, `np.nextafter`, `tensor.element_size()`, the format `e` of Python's `struct`,
+# **Where you meet this.** `torch.finfo(torch.float16)` and `np.finfo(np.float16)` (`max`, `eps`, `tiny`; numpy has
+# `smallest_subnormal` too), `np.spacing`, `np.nextafter`, `tensor.element_size()`, the format `e` of Python's `struct`,
 # `_Float16` in C, `std::float16_t` in C++23, `__half` in CUDA, the dtypes `F16` and `BF16` of safetensors files.
