@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import anywidget
 import traitlets
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, parse
 from labkit.widgets.addition_board import Scene, as_json, columns, paper, scenes
 from labkit.widgets.addition_words import OPERATIONS, Sheet, facts, hint, sheet
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
 WHY_STATIC = (
@@ -26,7 +26,7 @@ WHY_STATIC = (
 )
 
 
-class AdditionPlayer(anywidget.AnyWidget):
+class AdditionPlayer(LabWidget):
     """An addition (or multiplication) in a format, step by step, as on paper.
 
     Args:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-import anywidget
 import traitlets
 
 from labkit.formats import BF16, E4M3, FORMATS, FP16, FP32, Format
 from labkit.widgets.assets import script, style
 from labkit.widgets.bits_view import view
 from labkit.widgets.bits_words import Explored, explore, flipped, in_format, stepped, typed, with_code
+from labkit.widgets.lab_widget import LabWidget
 from labkit.widgets.number_figures import WHY_STILL, static_bits
 from labkit.widgets.static_figures import png
 
@@ -32,7 +32,7 @@ def about(format: Format) -> str:
     return f"{int(format.signed)} + {format.exponent_bits} + {format.significand_bits} bits"
 
 
-class BitExplorer(anywidget.AnyWidget):
+class BitExplorer(LabWidget):
     """The bits of a number, to be clicked, and the number they stand for, to be typed.
 
     Args:
@@ -139,8 +139,16 @@ class BitExplorer(anywidget.AnyWidget):
             self._become(in_format(self._state, new))
 
     def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
-        """Do what the browser asks; the answer says which message it answers."""
-        self._answered = tuple(content["from"])
+        """Do what the browser asks; the answer says which message it answers.
+
+        Messages may overtake each other. What says how things shall be ("type", "format") is stale then; what says what
+        to do ("flip", "step") is done in any order.
+        """
+        page, number = content["from"]
+        overtaken = self._answered is not None and self._answered[0] == page and number < self._answered[1]
+        if overtaken and content["do"] in ("type", "format"):
+            return
+        self._answered = self._answered if overtaken else (page, number)
         deed: Callable[[Any], None] = getattr(self, self._DEEDS[content["do"]])
         deed(content["with"])
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING, Any
 
-import anywidget
-
 from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, StepRecord, Task
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 from labkit.widgets.live_controller import GROWTH_INTERVAL, Controller
 from labkit.widgets.live_figure import WHY_STATIC, static_live
 from labkit.widgets.live_outbox import Outbox
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class LiveTraining(anywidget.AnyWidget):
+class LiveTraining(LabWidget):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:

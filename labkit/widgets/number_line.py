@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import anywidget
 import numpy as np
 import traitlets
 
 from labkit.formats import FORMATS, FP16, FP64, Format, Rounding, parse
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 from labkit.widgets.number_figures import WHY_STILL, static_number_line
 from labkit.widgets.number_line_words import axis, rounded, whole, written
 from labkit.widgets.static_figures import png
@@ -31,7 +31,7 @@ def check(format: Format) -> None:
         )
 
 
-class NumberLine(anywidget.AnyWidget):
+class NumberLine(LabWidget):
     """The numbers of a format as marks on a line, and a number to be dragged along it.
 
     Args:

@@ -15,10 +15,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import anywidget
 import traitlets
 
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def reply(prediction: Prediction, choice: str) -> str:
     return f"{verdict} {prediction.choices[choice]}"
 
 
-class Predict(anywidget.AnyWidget):
+class Predict(LabWidget):
     """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one."""
 
     _esm = script("predict")

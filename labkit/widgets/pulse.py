@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import anywidget
 import traitlets
 
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
@@ -23,7 +23,7 @@ WHAT_TO_DO = (
 )
 
 
-class Pulse(anywidget.AnyWidget):
+class Pulse(LabWidget):
     """One line that turns green when the kernel has answered the browser; `round_trip_ms` is 0 until then."""
 
     _esm = script("pulse")

@@ -12,13 +12,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import anywidget
 import numpy as np
 import traitlets
 from numpy.typing import NDArray
 
 from labkit.formats import FP16
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 from labkit.widgets.static_figures import png
 from labkit.widgets.swallowed_curves import METHODS, Curve, curves, moved, stochastic_table
 from labkit.widgets.swallowed_figure import WHY_STATIC, static_swallowed
@@ -32,7 +32,7 @@ POINTS = 250  # of each curve that is sent ahead: as many as a picture has room 
 AHEAD_STEPS = 2000  # more would take too long to calculate for every place of a slider
 
 
-class SwallowedUpdates(anywidget.AnyWidget):
+class SwallowedUpdates(LabWidget):
     """The weight while w <- w - update is repeated, in FP32, FP16, BF16, and in FP16 with three remedies.
 
     Args:

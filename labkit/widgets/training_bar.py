@@ -10,15 +10,15 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import anywidget
 import traitlets
 
 from labkit.amp import Recipe
 from labkit.train import RunRecord, StepRecord, Task, train
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 
 
-class TrainingBar(anywidget.AnyWidget):
+class TrainingBar(LabWidget):
     """Trains a task under a recipe once, when Start is pressed; `record` is the run's record, or None until it ended.
 
     Args:

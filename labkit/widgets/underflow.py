@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import anywidget
 import traitlets
 
 from labkit.formats import FP16, Format
 from labkit.instrument import Fate, GradSnapshot, fate, shift
 from labkit.widgets.assets import script, style
+from labkit.widgets.lab_widget import LabWidget
 from labkit.widgets.static_figures import WHY_STATIC, png, static_underflow
 from labkit.widgets.underflow_words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
 
 
-class UnderflowHistogram(anywidget.AnyWidget):
+class UnderflowHistogram(LabWidget):
     """Gradients by magnitude, layer by layer, what a format makes of them, and a scale to move them with.
 
     Args:

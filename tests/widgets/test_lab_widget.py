@@ -1,0 +1,69 @@
+"""Two messages of one hand, in two threads: they take turns, and the last word stays the last."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import labkit.widgets
+from labkit.formats import FP16
+from labkit.widgets import BitExplorer
+from labkit.widgets.lab_widget import LabWidget
+
+
+def message(content: object) -> dict[str, object]:
+    """A custom message as ipywidgets gets it."""
+    return {"content": {"data": {"method": "custom", "content": content}}, "buffers": []}
+
+
+class Slow(LabWidget):
+    """Says when it has begun, and goes on when it may."""
+
+    _esm = "export default { render() {} }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.inside: list[int] = []
+        self.together = 0
+        self.on_msg(self._work)
+
+    def _work(self, _widget: object, number: int, _buffers: object) -> None:
+        self.inside.append(number)
+        self.together = max(self.together, len(self.inside))
+        self.begun.set()
+        assert self.go_on.wait(20)
+        self.inside.remove(number)
+
+
+def test_a_second_message_waits_for_the_first() -> None:
+    widget = Slow()
+    threads = [threading.Thread(target=widget._handle_msg, args=(message(n),)) for n in (1, 2)]
+    threads[0].start()
+    assert widget.begun.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+    widget.go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert (widget.together, widget.inside) == (1, [])
+
+
+def test_what_was_overtaken_does_not_undo_what_came_after() -> None:
+    bits = BitExplorer(FP16, 1.0)
+    for number, text in ((1, "0x3"), (3, "0x3c01"), (2, "0x3c")):  # the third is late
+        bits._handle_msg(message({"do": "type", "with": text, "from": ["page", number]}))
+    assert (bits.text, bits.code) == ("0x3c01", 0x3C01)
+    bits._handle_msg(message({"do": "flip", "with": 0, "from": ["page", 5]}))
+    bits._handle_msg(message({"do": "step", "with": 1, "from": ["page", 4]}))  # late, and still to be done
+    assert bits.code == 0x3C01
+    assert bits._view["answered"] == ("page", 5)
+    bits._handle_msg(message({"do": "type", "with": "2", "from": ["another page", 1]}))
+    assert bits.text == "2"
+
+
+def test_every_widget_takes_turns() -> None:
+    folder = Path(labkit.widgets.__file__).parent
+    bypass = [path.name for path in folder.glob("*.py") if "(anywidget.AnyWidget)" in path.read_text(encoding="utf-8")]
+    assert bypass == ["lab_widget.py"]
