@@ -157,6 +157,8 @@ class Lab:
         client.start_channels()
         client.wait_for_ready(timeout=60)
         self.opened.append(Notebook(page, kernel_id, client, errors))
+        if page.evaluate("document.body.dataset.jpThemeName") != "JupyterLab Light":
+            self.opened[-1].theme("JupyterLab Light")  # the server remembers what an earlier test chose
         return self.opened[-1]
 
     def close(self, notebook: Notebook) -> None:
