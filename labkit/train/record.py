@@ -97,12 +97,19 @@ def load(path: str | Path) -> RunRecord:
         ValueError: the file is not such a record; the message says what it is instead.
     """
     try:
-        stored = json.loads(Path(path).read_text())
+        stored = json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a run record: it is not JSON ({error})") from error
     if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise ValueError(f"{path} is not a run record: its schema is {found!r}, and {SCHEMA!r} is what can be read")
+    try:
+        return _record_of(stored)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not a run record: a part is missing or of another kind ({error!r})") from error
+
+
+def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)

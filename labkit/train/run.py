@@ -183,11 +183,13 @@ def train(
         stop: asked before every step; True ends the run early, and the record says so.
 
     Raises:
-        ValueError: steps is negative.
+        ValueError: steps is negative, or watch_every is less than 1.
     """
     planned = task.steps if steps is None else steps
     if planned < 0:
         raise ValueError(f"steps is 0 or more; it was given {planned}")
+    if watch_every < 1:
+        raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
     snapshots: list[GradSnapshot] = []

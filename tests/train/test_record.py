@@ -38,7 +38,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert load(whole.save(tmp_path / "run.json")) == whole
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[1, 2]", '{"schema": "other/1"}'])
+@pytest.mark.parametrize("text", ["", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}'])
 def test_another_file_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="is not a run record"):

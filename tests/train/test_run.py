@@ -140,6 +140,8 @@ def test_progress_stop_and_record(tmp_path: object) -> None:
     assert load(record.save(f"{tmp_path}/run.json")) == record
     with pytest.raises(ValueError, match="0 or more"):
         train(DIGITS, RECIPES["FP32"], steps=-1)
+    with pytest.raises(ValueError, match="leave watch out"):
+        train(DIGITS, RECIPES["FP32"], steps=1, watch=("weight gradients",), watch_every=0)
 
 
 def test_watched_gradients_are_on_record_and_come_back(tmp_path: object) -> None:
