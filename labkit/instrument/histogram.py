@@ -110,7 +110,7 @@ def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:
     >>> shift(h, 10).count(-20, -20)
     1
     """
-    if int(log2_scale) != log2_scale:
+    if log2_scale % 1 != 0:  # NaN and infinity too
         raise TypeError(f"a histogram shifts by whole binades; log2_scale is {log2_scale!r}, take a whole number")
     return ExponentHistogram(histogram.counts, histogram.lo + int(log2_scale), histogram.zeros, histogram.non_finite)
 

@@ -1,5 +1,7 @@
 """Histograms of exponents: a worked example, what must always hold, and numpy's frexp as the oracle."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -53,8 +55,9 @@ def test_every_bit_pattern_against_frexp(dtype: torch.dtype) -> None:
 def test_bad_input_is_answered() -> None:
     with pytest.raises(TypeError, match="counts FP16, BF16 and FP32"):
         exponent_histogram(torch.zeros(3, dtype=torch.float64))
-    with pytest.raises(TypeError, match="whole binades"):
-        shift(exponent_histogram(torch.ones(1)), 0.5)  # type: ignore[arg-type]
+    for no_binades in (0.5, math.nan, math.inf):
+        with pytest.raises(TypeError, match="whole binades"):
+            shift(exponent_histogram(torch.ones(1)), no_binades)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one"):
         merge([])
     assert exponent_histogram(torch.empty(0)).total == 0
