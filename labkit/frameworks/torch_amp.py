@@ -37,7 +37,8 @@ def from_state_dict(stored: Mapping[str, Any]) -> tuple[ScalerState, ScalerConfi
     """Return state and knobs from a `torch.amp.GradScaler.state_dict()`; the current scale becomes init_scale.
 
     Raises:
-        ValueError: keys are missing, as in the empty dict of a GradScaler that is not enabled.
+        ValueError: keys are missing, as in the empty dict of a GradScaler that is not enabled; or a value is none that
+            `ScalerConfig` takes, as the scale of 0 that torch's reaches after 166 overflows in a row.
     """
     missing = [key for key in _KEYS if key not in stored]
     if missing:
