@@ -168,11 +168,10 @@ class Format:
         >>> FP32.holds(FP16), FP16.holds(BF16), BF16.holds(FP16)
         (True, False, False)
         """
-        finest = min(self.emin - self.significand_bits, self.emin)
         return (
             self.significand_bits >= other.significand_bits
             and self.max >= other.max
-            and finest <= other.emin - other.significand_bits
+            and self.emin - self.significand_bits <= other.emin - other.significand_bits  # exponents of the finest ulp
             and self.signed >= other.signed
             and self.has_zero >= other.has_zero
         )
