@@ -154,7 +154,8 @@ def _dump_tensor(tensor: torch.Tensor) -> Json:
         return ["stranger", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
     if tensor.numel() > MAX_ITEMS:
         raise _TooLarge
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    plain = tensor.detach().cpu().resolve_neg()
+    flat = plain.clone(memory_format=torch.contiguous_format).reshape(-1)  # a lone element's stride may be any number
     return ["tensor", name, list(tensor.shape), _text(flat.view(torch.uint8).numpy().tobytes())]
 
 

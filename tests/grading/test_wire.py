@@ -161,3 +161,13 @@ def test_what_dump_did_not_write_is_refused(text: str) -> None:
 
 def test_failures_travel() -> None:
     assert load(dump(Failure("error", "it stopped", "line 2"))) == Failure("error", "it stopped", "line 2")
+
+
+def test_a_view_that_negates_lazily_travels() -> None:
+    lazy = torch.tensor([1 + 2j]).conj().imag  # torch keeps a bit that says "negated"
+    assert lazy.is_neg()
+    assert torch.equal(load(dump(lazy)), torch.tensor([-2.0]))  # type: ignore[arg-type]
+
+
+def test_a_lone_element_travels_whatever_its_stride() -> None:
+    assert torch.equal(load(dump(torch.arange(6.0)[4::2])), torch.tensor([4.0]))  # type: ignore[arg-type]
