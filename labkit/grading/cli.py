@@ -114,7 +114,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
     """Write the rows as CSV, whole or not at all."""
     descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8") as file:
+        with os.fdopen(descriptor, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
             table = csv.DictWriter(file, [column.name for column in fields(Row)])
             table.writeheader()
             table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
@@ -175,7 +175,7 @@ def _grade(exercise: Exercise, seed: int, reply: Reply) -> Grade:
         return Grade(exercise, (), complete=True, note=reply.note)
     try:
         return judge(exercise, checks_of(exercise, complete=True), seed, reply.answers)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # whatever an answer does to the comparison, the class goes on
         return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
 
 

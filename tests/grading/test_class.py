@@ -365,3 +365,10 @@ def test_grades_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_name_that_looks_like_a_formula_stays_a_name(tmp_path: Path) -> None:
     write([Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "unsolved")], tmp_path / "grades.csv")
     assert (tmp_path / "grades.csv").read_text().splitlines()[1].startswith("'=1+1,")
+
+
+def test_text_that_utf8_does_not_have_is_written_all_the_same(tmp_path: Path) -> None:
+    write(
+        [Row("ann", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")], tmp_path / "grades.csv"
+    )
+    assert "ValueError: \\ud800" in (tmp_path / "grades.csv").read_text(encoding="utf-8")

@@ -32,6 +32,8 @@ def test_what_is_forgiven(expected: object, got: object) -> None:
     [
         (1.0, None, "it returned None: did you forget `return`?"),
         (1, True, "expected an int (1), got True"),
+        (1.0, 2**1024, f"expected 1, got {2**1024}"),  # an int that no float holds
+        (2048, -(10**400), f"expected 2048, got {-(10**400)}"),
         (1.0, "1.0", "expected a float (1), got '1.0'"),
         (8.0, torch.tensor(8.0), "expected a float (8), got a tensor in FP32"),
         (None, [1.0], "expected None, got a list ([1])"),
