@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ from labkit.instrument import GradSnapshot, probe, snapshot, underflow
 from labkit.interop import dtype_of
 from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
 from labkit.train.tasks import Task
+
+_changing = threading.Lock()
+_found: list[int] = []  # for each block of `one_thread` that is open, torch's own thread count
 
 MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
 
@@ -231,11 +235,14 @@ def _unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
 def one_thread() -> Iterator[None]:
     """Use one CPU thread inside the block: for tensors this small, a second one costs more than it brings.
 
-    LABKIT_THREADS in the environment asks for another number.
+    LABKIT_THREADS in the environment asks for another number. A new Python thread begins with the count that
+    was set last, so what is put back is the count that the first of several trainings at once had found.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(int(os.environ.get("LABKIT_THREADS", "1")))
+    with _changing:
+        _found.append(_found[0] if _found else torch.get_num_threads())
+        torch.set_num_threads(int(os.environ.get("LABKIT_THREADS", "1")))
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _changing:
+            torch.set_num_threads(_found.pop())

@@ -1,5 +1,6 @@
 """A training step in any precision, held against loops written out here."""
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -183,3 +184,27 @@ def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers(recipe: str) -
     assert looked.model.training
     assert all(torch.equal(a, b) for a, b in zip(before, looked.model.buffers(), strict=True))
     assert torch.equal(frozen, looked.model[1].weight)  # type: ignore[index]
+
+
+def test_two_trainings_at_once_put_the_thread_count_back() -> None:
+    before = torch.get_num_threads()
+    inside, leave, left = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with one_thread():
+            inside.set()
+            leave.wait(60)
+        left.append(torch.get_num_threads())
+
+    torch.set_num_threads(3)
+    try:
+        second = threading.Thread(target=other)
+        with one_thread():
+            second.start()
+            assert inside.wait(60)
+        assert torch.get_num_threads() == 3
+        leave.set()
+        second.join()
+        assert left == [3], "the second began while the count was 1, and would have put that back for all to come"
+    finally:
+        torch.set_num_threads(before)
