@@ -124,7 +124,10 @@ def device() -> Finding:
 
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        cores = "has FP16 Tensor Cores" if properties.major >= 7 else "has no Tensor Cores (those came with 7.0)"
+        cores = "has no Tensor Cores (those came with 7.0)"
+        if properties.major >= 7:  # the small chips of 7.5 (TU116, TU117) were built without
+            small = re.search(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b", properties.name)
+            cores = "has no Tensor Cores, unlike most of its generation" if small else "has FP16 Tensor Cores"
         what = f"{properties.name}, {properties.total_memory / GIB:.0f} GiB, compute capability {properties.major}."
         return Finding("device", Status.OK, f"{what}{properties.minor}, {cores}")
     what = "CPU; every lesson works, with FP16 rounding exact to the bit. FP16 is faster only on a GPU"

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -220,3 +221,21 @@ def test_timing_a_step_puts_the_thread_count_back():
     before = torch.get_num_threads()
     assert machine.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "says"),
+    [
+        ("NVIDIA H100 80GB HBM3", (9, 0), "has FP16 Tensor Cores"),
+        ("Tesla T4", (7, 5), "has FP16 Tensor Cores"),
+        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike"),
+        ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)"),
+    ],
+)
+def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch, name, capability, says):
+    properties = SimpleNamespace(name=name, major=capability[0], minor=capability[1], total_memory=8 * GIB)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    what = doctor.device().what
+    assert name in what
+    assert says in what
