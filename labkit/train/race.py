@@ -35,7 +35,11 @@ def race(
     *,
     progress: Callable[[RunRecord], None] | None = None,
 ) -> list[RunRecord]:
-    """Return one record for every recipe and seed, training those that are not in `folder` yet."""
+    """Return one record for every recipe and seed, training those that are not in `folder` yet.
+
+    What is in `folder` is known by the names of task and recipe and the seed alone: who changes a task or a recipe
+    gives it another name, or another folder.
+    """
     chosen, records = list(recipes), []
     for seed in seeds:
         for recipe in chosen:
