@@ -273,7 +273,9 @@ def test_a_click_puts_x_there_and_arrow_keys_move_it(notebook, page):
 
 
 def test_the_background_is_dragged_under_x(notebook, page):
+    whole, _ = seen(notebook)
     page.get_by_role("button", name="around x").click()
+    notebook.until(f"line.window[0] > {whole}")
     low, _ = seen(notebook)
     area = canvas(page).bounding_box()
     x, y = area["x"] + 100, area["y"] + 90

@@ -73,7 +73,7 @@ def notebook(lab):
 def page(notebook):
     """The page with the slider at 2^0 on all layers together, and the kernel of the same opinion."""
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
-    notebook.page.wait_for_selector(".uf-value:has-text('= 1')")
+    notebook.page.wait_for_function("document.querySelector('.uf-value').textContent.trim().endsWith('= 1')")
     notebook.page.wait_for_selector(".uf-head:has-text('all layers together')")
     return notebook.page
 
@@ -177,6 +177,7 @@ def test_a_layer_is_chosen_by_keyboard(notebook, page):
 def test_javascript_and_python_agree_at_every_scale(notebook, page, layer):
     page.locator(f".uf-layer input[value='{layer}']").check(force=True)
     in_page = page.evaluate(SWEEP)
+    notebook.until("w.log2_scale == 30")  # all of it has arrived
     in_kernel = notebook.python(EXPECTED % (layer, layer))
     for k, (seen, known) in enumerate(zip(in_page, in_kernel, strict=True)):
         for fate in ("underflowed", "subnormal", "normal", "overflowed"):
