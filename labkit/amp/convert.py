@@ -3,7 +3,8 @@
 Idea: normalisation sums squares over many elements and divides by the result; its own weights are few, so keeping them
 in FP32 costs nothing.
 
-Source: apex `convert_network` (opt levels O2 and O3); arXiv:1710.03740, section 3.3.
+Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation layer);
+arXiv:1710.03740, section 3.3.
 """
 
 from __future__ import annotations

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
+import io
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -26,6 +25,7 @@ from labkit.grading.judge import checks_of, judge
 from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, program_of, read_cells
 from labkit.grading.supervise import Limits, NotStarted, Reply, Request
 from labkit.grading.supervise import run as supervise
+from labkit.train import write_whole
 
 
 @dataclass(frozen=True)
@@ -112,18 +112,11 @@ def grade(
 
 def write(rows: Iterable[Row], path: Path) -> None:
     """Write the rows as CSV, whole or not at all."""
-    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(descriptor, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-            table = csv.DictWriter(file, [column.name for column in fields(Row)])
-            table.writeheader()
-            table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        os.unlink(aside)
-        raise
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, [column.name for column in fields(Row)])
+    table.writeheader()
+    table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
+    write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
 def _open(submission: Submission) -> Read:

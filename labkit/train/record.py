@@ -12,7 +12,7 @@ import json
 import math
 import os
 import platform
-import tempfile
+import secrets
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,15 +147,15 @@ def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
 def write_whole(path: Path, content: bytes) -> Path:
     """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with aside.open("xb") as file:  # by its own open, so that the file may be read by whom the umask lets
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(aside, path)
     except BaseException:
-        Path(aside).unlink(missing_ok=True)
+        aside.unlink(missing_ok=True)
         raise
     return path
 

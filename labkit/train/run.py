@@ -237,12 +237,23 @@ def one_thread() -> Iterator[None]:
 
     LABKIT_THREADS in the environment asks for another number. A new Python thread begins with the count that
     was set last, so what is put back is the count that the first of several trainings at once had found.
+
+    Raises:
+        ValueError: LABKIT_THREADS is no whole number above 0.
     """
     with _changing:
+        wanted = _threads_asked_for()
         _found.append(_found[0] if _found else torch.get_num_threads())
-        torch.set_num_threads(int(os.environ.get("LABKIT_THREADS", "1")))
+        torch.set_num_threads(wanted)
     try:
         yield
     finally:
         with _changing:
             torch.set_num_threads(_found.pop())
+
+
+def _threads_asked_for() -> int:
+    asked = os.environ.get("LABKIT_THREADS", "1")
+    if not asked.isdecimal() or int(asked) < 1:
+        raise ValueError(f"LABKIT_THREADS is a whole number, 1 or more; it is {asked!r}. Unset it for one thread.")
+    return int(asked)

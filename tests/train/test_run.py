@@ -208,3 +208,15 @@ def test_two_trainings_at_once_put_the_thread_count_back() -> None:
         assert left == [3], "the second began while the count was 1, and would have put that back for all to come"
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "two", ""])
+def test_a_thread_count_that_is_none_is_refused(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_THREADS", asked)
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError, match="a whole number, 1 or more"), one_thread():
+        pass
+    monkeypatch.delenv("LABKIT_THREADS")
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
