@@ -13,7 +13,7 @@ import itertools
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -144,30 +144,25 @@ def _rotated_digits() -> Data:
     return Data(turn(data.train_inputs), data.train_targets, turn(data.test_inputs), data.test_targets)
 
 
+_SEGMENTATION = Task(
+    name="segmentation",
+    about="find scattered digits pixel by pixel; the loss is a mean over 552,960 elements",
+    make_model=_segmenter,
+    make_data=scattered_digits,
+    loss=F.binary_cross_entropy_with_logits,
+    metric=dice,
+    metric_name="Dice",
+    make_optimizer=partial(torch.optim.Adam, lr=5e-3),
+    batch_size=24,
+    steps=250,
+)
 _ROWS = (
-    Task(
-        name="segmentation",
-        about="find scattered digits pixel by pixel; the loss is a mean over 552,960 elements",
-        make_model=_segmenter,
-        make_data=scattered_digits,
-        loss=F.binary_cross_entropy_with_logits,
-        metric=dice,
-        metric_name="Dice",
-        make_optimizer=partial(torch.optim.Adam, lr=5e-3),
-        batch_size=24,
-        steps=250,
-    ),
-    Task(
+    _SEGMENTATION,
+    replace(
+        _SEGMENTATION,
         name="segmentation_small",
         about="the same with a coarser network, a third of the cost of a step: the one to watch live",
         make_model=_patch_segmenter,
-        make_data=scattered_digits,
-        loss=F.binary_cross_entropy_with_logits,
-        metric=dice,
-        metric_name="Dice",
-        make_optimizer=partial(torch.optim.Adam, lr=5e-3),
-        batch_size=24,
-        steps=250,
     ),
     Task(
         name="gauss_conv",
