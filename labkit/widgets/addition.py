@@ -15,7 +15,8 @@ import traitlets
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, parse
 from labkit.widgets.addition_board import Scene, as_json, columns, paper, scenes
-from labkit.widgets.addition_words import OPERATIONS, Sheet, facts, hint, sheet
+from labkit.widgets.addition_sheet import OPERATIONS, Sheet, sheet
+from labkit.widgets.addition_words import facts, hint
 from labkit.widgets.assets import script, style
 from labkit.widgets.lab_widget import LabWidget
 

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labkit.formats import Align, Term
-from labkit.widgets.addition_words import MINUS, OPERATIONS, Sheet, bit, number, sentences
+from labkit.widgets.addition_sheet import MINUS, OPERATIONS, Sheet, bit, number
+from labkit.widgets.addition_words import sentences
 
 MOST_COLUMNS = 58  # more would be too small to read on a narrow page
 GUARD, STICKY = 1, 3  # guard, round and the first sticky place stand 1 to 3 places behind the last one kept
@@ -67,7 +68,7 @@ def scenes(sheet: Sheet) -> list[Scene]:
     """Return the paper at every station, with its sentence.
 
     >>> from labkit.formats import FP16
-    >>> from labkit.widgets.addition_words import sheet
+    >>> from labkit.widgets.addition_sheet import sheet
     >>> [scene.title for scene in scenes(sheet("1", "0.0001", FP16))]
     ['Write', 'Align', 'Add', 'Normalise', 'Guard, round, sticky', 'Round']
     """
@@ -140,7 +141,7 @@ def paper(found: list[Scene]) -> str:
     """Write the last scene as text, for a host that shows nothing else: all rows, then each station in words.
 
     >>> from labkit.formats import FP16
-    >>> from labkit.widgets.addition_words import sheet
+    >>> from labkit.widgets.addition_sheet import sheet
     >>> print(paper(scenes(sheet("1", "0.0001", FP16))).split("Write")[0])
     a        1.0000000000                 × 2^0
     b        0.0000000000 001 11010001110 × 2^0
