@@ -14,7 +14,10 @@ from labkit.grading.exercises import (
     rounding_stochastic,
     scaling_advance,
     scaling_clip,
+    scaling_order,
+    scaling_repair,
     scaling_static_step,
+    scaling_unscale,
     start_smallest,
 )
 
@@ -33,8 +36,11 @@ EXERCISES: dict[str, Exercise] = {
         rounding_kahan,
         rounding_epsilon,
         scaling_static_step,
+        scaling_unscale,
         scaling_advance,
         scaling_clip,
+        scaling_order,
+        scaling_repair,
     )
 }
 

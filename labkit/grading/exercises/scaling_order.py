@@ -1,0 +1,269 @@
+"""Can you put the parts of a mixed-precision training step in order?
+
+Idea: the learner gets a small network whose training step is taken apart into seven calls, each of which does what its
+name says to whatever stands there, right or wrong. A wrong order is not refused: its consequences are computed, and
+they are those of the real thing.
+
+Invariant: every call is deterministic, so two answers with the same calls agree bit for bit, and each known mistake
+has its own consequence in some case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+SIZE = 4
+LEARNING_RATE = 0.25
+
+
+@dataclass
+class Loop:
+    """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.
+
+    batches         what one step accumulates over, each FP32 [4]
+    master_weight   FP32 [4], what the optimizer steps
+    model_weight    FP16 [4], what the forward pass computes with
+    gradient        [4], what `backward` adds to: FP16 and scaled, until `unscale`
+    scale           of the loss
+    max_norm        of the clipped gradient
+    growth_tracker  clean steps in a row; the third one doubles the scale
+    found_inf       whether the last `unscale` saw inf or NaN
+    """
+
+    batches: list[Tensor]
+    master_weight: Tensor
+    model_weight: Tensor
+    gradient: Tensor
+    scale: float
+    max_norm: float
+    growth_tracker: int = 0
+    found_inf: bool = False
+
+    def zero_grad(self) -> None:
+        """Forget the gradient."""
+        self.gradient = torch.zeros(SIZE).half()
+
+    def backward(self, batch: Tensor) -> None:
+        """Forward pass, loss times scale, backward pass: adds the scaled gradient of a batch, in FP16."""
+        mean = batch / len(self.batches)
+        self.gradient = self.gradient + (mean * self.scale).half()
+
+    def unscale(self) -> None:
+        """Convert the gradient to FP32, divide by the scale, and look for inf and NaN."""
+        self.gradient = self.gradient.float() / self.scale
+        self.found_inf = not bool(torch.isfinite(self.gradient).all())
+
+    def clip(self) -> None:
+        """Shorten the gradient to a norm of at most max_norm."""
+        norm = float(self.gradient.float().norm())
+        if norm > self.max_norm:
+            self.gradient = self.gradient * (self.max_norm / norm)
+
+    def step(self) -> None:
+        """Step the master weight with the gradient, unless inf or NaN was found."""
+        if not self.found_inf:
+            self.master_weight = self.master_weight - LEARNING_RATE * self.gradient.float()
+
+    def copy_back(self) -> None:
+        """Round the master weight into the model."""
+        self.model_weight = self.master_weight.half()
+
+    def update(self) -> None:
+        """Move the scale: half of it after inf or NaN, twice as much after the third clean step in a row."""
+        self.growth_tracker = 0 if self.found_inf else self.growth_tracker + 1
+        if self.found_inf:
+            self.scale = self.scale / 2
+        elif self.growth_tracker == 3:
+            self.scale, self.growth_tracker = self.scale * 2, 0
+
+
+def reference(loop: Loop) -> Loop:
+    """Return the loop after one whole step.
+
+    >>> before = Loop([torch.ones(4)], torch.zeros(4), torch.zeros(4).half(), torch.zeros(4).half(), 8.0, 10.0)
+    >>> reference(before).model_weight
+    tensor([-0.2500, -0.2500, -0.2500, -0.2500], dtype=torch.float16)
+    """
+    loop.zero_grad()
+    for batch in loop.batches:
+        loop.backward(batch)
+    loop.unscale()
+    loop.clip()
+    loop.step()
+    loop.copy_back()
+    loop.update()
+    return loop
+
+
+def _batch(random: Random, high: int = 64) -> Tensor:
+    return torch.tensor([float(random.choice((-1, 1)) * random.randrange(16, high)) for _ in range(SIZE)]) / 16
+
+
+def _loop(random: Random, batches: int = 1, max_norm: float = 1000.0, tracker: int = 0, scale: float = 0.0) -> Loop:
+    """A step in the middle of training: the last step's gradient is still there."""
+    master = _batch(random)
+    return Loop(
+        batches=[_batch(random) for _ in range(batches)],
+        master_weight=master + 2.0**-13,  # FP16 does not hold it
+        model_weight=(master + 2.0**-13).half(),
+        gradient=_batch(random).half(),
+        scale=scale or 2.0 ** random.randrange(5, 10),
+        max_norm=max_norm,
+        growth_tracker=tracker,
+    )
+
+
+def _plain(random: Random) -> list[Case]:
+    return [(_loop(random),) for _ in range(3)]
+
+
+def _several(random: Random) -> list[Case]:
+    """Batches of four different sizes of gradient, to be added up before anything else."""
+    return [(_loop(random, batches=n),) for n in (2, 4)]
+
+
+def _long(random: Random) -> list[Case]:
+    return [(_loop(random, max_norm=n),) for n in (0.5, 0.25)]
+
+
+def _overflowing(random: Random) -> list[Case]:
+    """Elements from 1 up, times 2^17: inf in FP16."""
+    return [(_loop(random, scale=2.0**17, batches=n),) for n in (1, 2)]
+
+
+def _growing(random: Random) -> list[Case]:
+    """The third clean step: the scale doubles, and must not do so before it has been divided by."""
+    return [(_loop(random, tracker=2, batches=n, max_norm=m),) for n, m in ((1, 1000.0), (2, 0.5))]
+
+
+Call = Callable[[Loop], None]
+
+
+def _backward(loop: Loop) -> None:
+    for batch in loop.batches:
+        loop.backward(batch)
+
+
+def _of(*calls: Call) -> Callable[[Loop], Loop]:
+    def answer(loop: Loop) -> Loop:
+        for call in calls:
+            call(loop)
+        return loop
+
+    return answer
+
+
+def _each_batch(*calls: Call) -> Call:
+    def answer(loop: Loop) -> None:
+        for batch in loop.batches:
+            loop.backward(batch)
+            for call in calls:
+                call(loop)
+
+    return answer
+
+
+def _first_batch(loop: Loop) -> None:
+    loop.backward(loop.batches[0])
+
+
+_ZERO, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE = (
+    Loop.zero_grad, Loop.unscale, Loop.clip, Loop.step, Loop.copy_back, Loop.update,
+)  # fmt: skip
+
+EXERCISE = Exercise(
+    id="scaling.order",
+    lesson="06_loss_scaling",
+    title="Order the loop",
+    entry="my_training_step",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("one batch", 2, _plain),
+        Check("several batches, accumulated", 1, _several),
+        Check("a gradient longer than max_norm", 1, _long),
+        Check("a step that overflows", 2, _overflowing),
+        Check("a step after which the scale grows", 2, _growing, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "clips before unscaling",
+            _of(_ZERO, _backward, _CLIP, _UNSCALE, _STEP, _COPY, _UPDATE),
+            "this is what clipping before unscaling gives: max_norm was compared with a gradient `scale` "
+            "times too long.",
+        ),
+        Mistake(
+            "never unscales",
+            _of(_ZERO, _backward, _CLIP, _STEP, _COPY, _UPDATE),
+            "this is what stepping with the scaled gradient gives; and nobody looked for inf.",
+        ),
+        Mistake(
+            "steps before unscaling",
+            _of(_ZERO, _backward, _STEP, _UNSCALE, _CLIP, _COPY, _UPDATE),
+            "this is what stepping before unscaling gives: the step is `scale` times too long, and nobody had "
+            "looked for inf.",
+        ),
+        Mistake(
+            "updates the scale first",
+            _of(_ZERO, _backward, _UPDATE, _UNSCALE, _CLIP, _STEP, _COPY),
+            "this is what moving the scale before unscaling gives: the gradient is divided by another scale "
+            "than it was multiplied by, or an old found_inf moves it.",
+        ),
+        Mistake(
+            "never updates the scale",
+            _of(_ZERO, _backward, _UNSCALE, _CLIP, _STEP, _COPY),
+            "this is what forgetting update() gives: a scale that is too high skips every step from now on.",
+        ),
+        Mistake(
+            "zeroes after the backward pass",
+            _of(_backward, _ZERO, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
+            "this is what zero_grad() after backward() gives: the gradient is gone before it was used.",
+        ),
+        Mistake(
+            "never zeroes",
+            _of(_backward, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
+            "this is what forgetting zero_grad() gives: the last step's gradient is still in the sum.",
+        ),
+        Mistake(
+            "unscales after every batch",
+            _of(_ZERO, _each_batch(_UNSCALE), _CLIP, _STEP, _COPY, _UPDATE),
+            "this is what unscaling after every batch gives: what was accumulated is divided again each time. Unscale "
+            "once, after the last batch.",
+        ),
+        Mistake(
+            "steps after every batch",
+            _of(_ZERO, _each_batch(_UNSCALE, _CLIP, _STEP, _COPY, _UPDATE)),
+            "this is what a step after every batch gives. Accumulation means one step for all of them.",
+        ),
+        Mistake(
+            "updates after every batch",
+            _of(_ZERO, _each_batch(_UPDATE), _UNSCALE, _CLIP, _STEP, _COPY),
+            "this is what update() after every batch gives: batches of one step are added under different scales.",
+        ),
+        Mistake(
+            "uses the first batch only",
+            _of(_ZERO, _first_batch, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
+            "this is what using one batch gives: run backward for each of loop.batches.",
+        ),
+        Mistake(
+            "never copies back",
+            _of(_ZERO, _backward, _UNSCALE, _CLIP, _STEP, _UPDATE),
+            "this is what forgetting copy_back() gives, or calling it before step(): the master moves, and the model "
+            "computes with old weights.",
+        ),
+        Mistake(
+            "never clips",
+            _of(_ZERO, _backward, _UNSCALE, _STEP, _COPY, _UPDATE),
+            "this is what forgetting clip() gives.",
+        ),
+    ),
+    provides={"torch": torch},
+)

@@ -1,0 +1,186 @@
+"""Can you find the three faults in a loss scaler that looks right?
+
+Idea: the scaler of the lesson is short, plausible and wrong in three places: it asks the FP16 sum of the gradients
+whether they are finite, it compares the count with `==`, so an interval that was lowered in the meantime is never met,
+and nothing keeps the scale from becoming 0. One repaired, two left, is a known mistake; so is each repair that breaks
+something else.
+
+Invariant: factors and scales are powers of two, so answers are compared bit for bit. Oracle in the tests: a
+torch.amp.GradScaler, where it is sound.
+
+Source: torch 2.13, torch/amp/grad_scaler.py and ATen/native/cuda/AmpKernels.cu (the count compared with ==; no floor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.amp import advance
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Answer = tuple[float, int, bool]
+FLOOR = 1.0
+
+
+def scaler_step(
+    scale: float,
+    tracker: int,
+    grads: list[Tensor],
+    growth_interval: int,
+    *,
+    sums: bool = False,
+    equals: bool = False,
+    sinks: bool = False,
+) -> Answer:
+    """Return (scale, tracker, stepped) after a step; each of the flags plants one of the faults.
+
+    >>> scaler_step(8.0, 1, [torch.ones(2).half()], 2)
+    (16.0, 0, True)
+    """
+    if sums:
+        found_inf = not all(bool(torch.isfinite(grad.sum())) for grad in grads)
+    else:
+        found_inf = not all(bool(torch.isfinite(grad).all()) for grad in grads)
+    if found_inf:
+        halved = scale * 0.5
+        return (halved if sinks else max(halved, FLOOR)), 0, False
+    tracker += 1
+    if tracker == growth_interval if equals else tracker >= growth_interval:
+        return scale * 2.0, 0, True
+    return scale, tracker, True
+
+
+def _grads(random: Random, low: int = 1, high: int = 1024, unit: float = 1.0) -> list[Tensor]:
+    numbers = torch.tensor([float(random.randrange(low, high)) * unit for _ in range(9)]).half()
+    return [numbers[:3].clone(), numbers[3:].reshape(2, 3).clone()]
+
+
+def _scale(random: Random) -> float:
+    return 2.0 ** random.randrange(4, 20)
+
+
+def _usual(random: Random) -> list[Case]:
+    """Counting, growing at the interval, counting again: what the faulty scaler does well."""
+    return [(_scale(random), tracker, _grads(random), 10) for tracker in (0, 4, 8, 9)]
+
+
+def _spoiled(random: Random) -> list[Case]:
+    cases: list[Case] = []
+    for element in (torch.inf, -torch.inf, torch.nan):
+        grads = _grads(random)
+        random.choice(grads).view(-1)[1] = element
+        cases.append((_scale(random), random.randrange(1, 9), grads, 10))
+    return cases
+
+
+def _heavy(random: Random) -> list[Case]:
+    """Finite elements whose FP16 sum is inf; and large ones of both signs."""
+    return [(_scale(random), 3, _grads(random, 900, 1024, 32.0), 10) for _ in range(2)]
+
+
+def _lowered(random: Random) -> list[Case]:
+    """The interval was 2,000 when the count began; since then somebody asked for less."""
+    return [(_scale(random), tracker, _grads(random), interval) for tracker, interval in ((700, 100), (50, 10))]
+
+
+def _bottom(random: Random) -> list[Case]:
+    """Bad steps at the floor and just above it."""
+    cases: list[Case] = []
+    for scale in (FLOOR, 2 * FLOOR, 4 * FLOOR):
+        grads = _grads(random)
+        grads[0][0] = torch.inf
+        cases.append((scale, 0, grads, 10))
+    return cases
+
+
+def _growth_at_the_floor(random: Random) -> list[Case]:
+    """Clean steps at the floor: the scale comes up again."""
+    return [(FLOOR, tracker, _grads(random), 10) for tracker in (3, 9, 25)]
+
+
+def reference(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """Return what a sound scaler does."""
+    return scaler_step(scale, tracker, grads, growth_interval)
+
+
+def _with(**faults: bool) -> Callable[..., object]:
+    def answer(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+        return scaler_step(scale, tracker, grads, growth_interval, **faults)
+
+    return answer
+
+
+def _inf_alone(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    return reference(scale, tracker, [torch.where(grad.isnan(), 0.0, grad) for grad in grads], growth_interval)
+
+
+def _stuck(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    after = reference(scale, tracker, grads, growth_interval)
+    return (FLOOR, *after[1:]) if scale == FLOOR else after
+
+
+def _gives_up(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    new, count, stepped = reference(scale, tracker, grads, growth_interval)
+    return new, count, stepped or scale <= FLOOR
+
+
+def _grows_late(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    return reference(scale, tracker, grads, growth_interval + 1)
+
+
+_SUM = "a sum that overflows in FP16 although every term is finite"
+_EQUAL = "a count compared with ==, so a lowered interval is never met and growth stops for ever"
+_SINK = "a scale that sinks without a floor: after enough bad steps it is 0, and 1 / 0 is inf"
+
+EXERCISE = Exercise(
+    id="scaling.repair",
+    lesson="06_loss_scaling",
+    title="Repair a scaler",
+    entry="my_repaired_step",
+    difficulty=3,
+    minutes=12,
+    reference=reference,
+    checks=(
+        Check("clean steps are counted, and the interval grows the scale", 1, _usual),
+        Check("inf and NaN skip the step and halve the scale", 1, _spoiled),
+        Check("large but finite gradients are no reason to skip", 2, _heavy),
+        Check("an interval lowered below the count", 2, _lowered),
+        Check("the scale never falls below 1", 2, _bottom),
+        Check("from 1 the scale grows again", 1, _growth_at_the_floor, hidden=True),
+    ),
+    mistakes=(
+        Mistake("not repaired", _with(sums=True, equals=True, sinks=True), "this is the faulty scaler as it was."),
+        Mistake("one repaired: the floor", _with(sums=True, equals=True), f"this still has {_SUM}, and {_EQUAL}."),
+        Mistake("one repaired: ==", _with(sums=True, sinks=True), f"this still has {_SUM}, and {_SINK}."),
+        Mistake("one repaired: the sum", _with(equals=True, sinks=True), f"this still has {_EQUAL}; and {_SINK}."),
+        Mistake("the sum is left", _with(sums=True), f"this still has {_SUM}."),
+        Mistake("== is left", _with(equals=True), f"this still has {_EQUAL}."),
+        Mistake("the floor is left", _with(sinks=True), f"this still has {_SINK}."),
+        Mistake(
+            "looks for inf alone",
+            _inf_alone,
+            "this is what a repair with isinf gives: the sum found NaN too. torch.isfinite finds both.",
+        ),
+        Mistake(
+            "stuck at the floor",
+            _stuck,
+            "this is what refusing to move at the floor gives: the scale could never grow again.",
+        ),
+        Mistake(
+            "gives up at the floor",
+            _gives_up,
+            "this is what stepping at the floor whatever was found gives: inf reaches the weights.",
+        ),
+        Mistake(
+            "grows one step late",
+            _grows_late,
+            "this is what > gives where >= was needed: the step that completes the interval grows the scale.",
+        ),
+    ),
+    provides={"torch": torch},
+    withheld=(advance,),
+)

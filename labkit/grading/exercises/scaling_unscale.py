@@ -1,0 +1,207 @@
+"""Can you take the scale out of the gradients again, and say whether they may be used?
+
+The point: convert to FP32 before dividing, look at every element of every tensor, and look for inf *and* NaN. A sum is
+no substitute: it overflows although all its terms are finite.
+
+Invariant: scales are powers of two and gradients are FP16 numbers, so every quotient is exact and answers are compared
+bit for bit. Oracle in the tests: torch.amp.GradScaler.unscale_.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.amp import unscale
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+SHAPES = ((3,), (2, 3))
+Answer = tuple[list[Tensor], bool]
+
+
+def reference(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """Return the FP32 gradients of the loss, and whether any element of any of them is inf or NaN.
+
+    >>> reference([torch.tensor([1024.0]).half()], 1024.0)
+    ([tensor([1.])], False)
+    """
+    gradients = [gradient.float() / scale for gradient in scaled_grads]
+    return gradients, not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+
+
+def _whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor:
+    """Return whole numbers, low <= |n| < high, of either sign, in FP16."""
+    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(torch.Size(shape).numel())]
+    return torch.tensor(numbers).reshape(shape).half()
+
+
+def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
+    return [_whole(random, shape, low, high) for shape in SHAPES]
+
+
+def _ordinary(random: Random) -> list[Case]:
+    """Quotients that FP16 holds too."""
+    return [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
+
+
+def _tiny(random: Random) -> list[Case]:
+    """Quotients below 2^-26, which FP16 has no numbers for."""
+    return [([g * 2.0**-8 for g in _gradients(random, 1, 256)], 2.0**k) for k in (26, 28, 30)]
+
+
+def _spoiled(random: Random, element: float) -> list[Case]:
+    """One bad element, once in each tensor."""
+    cases: list[Case] = []
+    for place in range(len(SHAPES)):
+        gradients = _gradients(random)
+        flat = gradients[place].view(-1)
+        flat[random.randrange(len(flat))] = element
+        cases.append((gradients, 2.0**10))
+    return cases
+
+
+def _infinite(random: Random) -> list[Case]:
+    return _spoiled(random, random.choice((-1, 1)) * torch.inf)
+
+
+def _not_a_number(random: Random) -> list[Case]:
+    return _spoiled(random, torch.nan)
+
+
+def _heavy(random: Random) -> list[Case]:
+    """Finite elements of one sign, three of which add up to more than 65504."""
+    return [([_whole(random, shape, 900, 1024).abs() * 32 for shape in SHAPES], 2.0**k) for k in (8, 12)]
+
+
+def _opposite(random: Random) -> list[Case]:
+    """An inf in one place and -inf in another."""
+    cases = _spoiled(random, torch.inf)
+    for gradients, _ in cases:
+        for gradient in gradients:  # type: ignore[attr-defined]
+            gradient.view(-1)[0] = -torch.inf
+    return cases
+
+
+def _answer(scaled_grads: list[Tensor], scale: float, found_inf: bool) -> Answer:
+    return reference(scaled_grads, scale)[0], found_inf
+
+
+def _any(scaled_grads: list[Tensor], bad: Callable[[Tensor], Tensor]) -> bool:
+    return any(bool(bad(gradient).any()) for gradient in scaled_grads)
+
+
+def _divides_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return [(g / scale).float() for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+def _multiplies(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return [g.float() * scale for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+def _keeps_the_scale(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return [g.float() for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+def _stays_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return [g / scale for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+def _sums_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    total = sum(g.float().sum() for g in scaled_grads)
+    halves = _any([g.sum() for g in scaled_grads], lambda t: ~torch.isfinite(t))
+    return _answer(scaled_grads, scale, halves or not bool(torch.isfinite(torch.as_tensor(total))))
+
+
+def _looks_at_the_first(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return _answer(scaled_grads, scale, reference(scaled_grads[:1], scale)[1])
+
+
+def _looks_at_the_last(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return _answer(scaled_grads, scale, reference(scaled_grads[-1:], scale)[1])
+
+
+def _says_the_opposite(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return _answer(scaled_grads, scale, not reference(scaled_grads, scale)[1])
+
+
+def _only(bad: Callable[[Tensor], Tensor]) -> Callable[[list[Tensor], float], Answer]:
+    return lambda scaled_grads, scale: _answer(scaled_grads, scale, _any(scaled_grads, bad))
+
+
+def _repairs(scaled_grads: list[Tensor], scale: float) -> Answer:
+    return [torch.nan_to_num(g.float() / scale, 0.0, 0.0, 0.0) for g in scaled_grads], False
+
+
+EXERCISE = Exercise(
+    id="scaling.unscale",
+    lesson="06_loss_scaling",
+    title="Unscale, and find inf",
+    entry="my_unscale",
+    difficulty=1,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("the gradients of the loss, in FP32", 1, _ordinary),
+        Check("gradients too small for FP16 arrive", 1, _tiny),
+        Check("inf is found, in whichever tensor", 1, _infinite),
+        Check("NaN is found, in whichever tensor", 1, _not_a_number),
+        Check("large but finite gradients are no reason to skip", 1, _heavy, hidden=True),
+        Check("inf and -inf do not cancel", 1, _opposite, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "divides in FP16",
+            _divides_in_fp16,
+            "this is what dividing before converting gives: FP16 rounds the small quotients to 0. Convert first.",
+        ),
+        Mistake(
+            "stays in FP16",
+            _stays_in_fp16,
+            "this is what never converting gives: the master weights need FP32 gradients.",
+        ),
+        Mistake("multiplies", _multiplies, "this is what scaling a second time gives: divide."),
+        Mistake("keeps the scale", _keeps_the_scale, "this is the scaled gradient, converted: divide by the scale."),
+        Mistake(
+            "tests the sum in FP16",
+            _sums_in_fp16,
+            "this is what testing the FP16 sum gives: it overflows at 65520 although every term is finite, and a "
+            "good step is thrown away. Sum in FP32, or ask torch.isfinite for every element.",
+        ),
+        Mistake(
+            "looks for inf alone",
+            _only(torch.isinf),
+            "this is what looking for inf alone gives, or comparing magnitudes with 65504: every comparison with NaN "
+            "is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
+        ),
+        Mistake(
+            "looks for NaN alone",
+            _only(torch.isnan),
+            "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf.",
+        ),
+        Mistake(
+            "looks at the first tensor",
+            _looks_at_the_first,
+            "this is what looking at the first tensor alone gives. One bad tensor spoils the step.",
+        ),
+        Mistake(
+            "looks at the last tensor",
+            _looks_at_the_last,
+            "this is what overwriting found_inf in the loop gives: only the last tensor counts. Use `or`.",
+        ),
+        Mistake(
+            "says the opposite",
+            _says_the_opposite,
+            "this is whether all are finite. found_inf is True where some element is not.",
+        ),
+        Mistake(
+            "repairs the gradients",
+            _repairs,
+            "this is what replacing inf and NaN by 0 gives: nobody learns that the scale is too high. Report it.",
+        ),
+    ),
+    provides={"torch": torch},
+    withheld=(unscale,),
+)
