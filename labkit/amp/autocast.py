@@ -40,6 +40,7 @@ class CastEvent:
     given     dtypes of its floating-point tensors, in order
     to        the dtype they were cast to, or None where they were left alone
     elements  number of elements that changed dtype
+    cached    how many of its casts came from the weight cache
     """
 
     op: str
@@ -48,6 +49,7 @@ class CastEvent:
     given: tuple[torch.dtype, ...]
     to: torch.dtype | None
     elements: int
+    cached: int = 0
 
 
 class autocast(TorchFunctionMode):
@@ -57,6 +59,9 @@ class autocast(TorchFunctionMode):
         format: the low-precision format, FP16 or BF16.
         enabled: False suspends an outer autocast inside the block; the innermost region decides.
         listen: called with a `CastEvent` for each decision.
+        cache: keep the casts of weights until the outermost region closes.
+        gradients: the format that gradients are rounded to where `format` is emulated; None for `format` itself.
+        accumulator: what matrix products add up in; None for FP32.
 
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
@@ -68,7 +73,14 @@ class autocast(TorchFunctionMode):
     """
 
     def __init__(
-        self, format: Format = FP16, *, enabled: bool = True, listen: Callable[[CastEvent], None] | None = None
+        self,
+        format: Format = FP16,
+        *,
+        enabled: bool = True,
+        listen: Callable[[CastEvent], None] | None = None,
+        cache: bool = True,
+        gradients: Format | None = None,
+        accumulator: Any = None,
     ) -> None:
         super().__init__()
         self.low = dtype_of(format)
@@ -76,6 +88,13 @@ class autocast(TorchFunctionMode):
             raise ValueError(f"autocast casts to FP16 or BF16; it was given {format.name}")
         self.enabled = enabled
         self.listen = listen
+        self.uses_cache = cache
+        self.gradients = gradients
+        self.accumulator = accumulator
+
+    def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
+        """Return the rule of an operation and its reason. A subclass may answer otherwise."""
+        return rule_for(name)
 
     def __enter__(self) -> autocast:
         _nesting.stack = [*getattr(_nesting, "stack", []), self]
@@ -91,7 +110,7 @@ class autocast(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        entry = rule_for(name)
+        entry = self.entry_for(func, name)
         innermost = _nesting.stack[-1] is self
         if not (self.enabled and innermost):
             return func(*args, **kwargs)

@@ -62,6 +62,10 @@ def _write_back(given: Any, wide: Any) -> None:
 class _HalfStorage(TorchFunctionMode):
     """The mode behind `half_storage`."""
 
+    def __init__(self, accumulator: Any = None) -> None:
+        super().__init__()
+        self.accumulator = accumulator
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -72,6 +76,10 @@ class _HalfStorage(TorchFunctionMode):
             dtype = floats[0].dtype if floats else None
             agree = name in NORMS or all(t.dtype == dtype for t in floats)
             if dtype in HALVES and agree and kwargs.get("out") is None:
+                if self.accumulator is not None and name in GEMMS:
+                    from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
+
+                    return run(func, args, kwargs, self.accumulator)
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
             with self:
@@ -79,15 +87,16 @@ class _HalfStorage(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def half_storage(device: torch.device | str) -> AbstractContextManager[Any]:
+def half_storage(device: torch.device | str, accumulator: Any = None) -> AbstractContextManager[Any]:
     """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, that is nothing to do.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
-    weights; element-wise operations, which are neither, stay theirs.
+    weights; element-wise operations, which are neither, stay theirs. `accumulator` is what GEMMs add up in: None for
+    FP32, or one of `labkit.gemm.accumulated`.
 
     >>> with half_storage("cpu"):
     ...     torch.ones(2, 3).half() @ torch.ones(3, 1).half()
     tensor([[3.],
             [3.]], dtype=torch.float16)
     """
-    return _HalfStorage() if torch.device(device).type == "cpu" else nullcontext()
+    return _HalfStorage(accumulator) if torch.device(device).type == "cpu" else nullcontext()
