@@ -4,7 +4,17 @@ from labkit.amp.autocast import CastEvent, autocast
 from labkit.amp.convert import to_model_format
 from labkit.amp.lists import POLICY, Entry, Rule, rule_for
 from labkit.amp.recipe import RECIPES, Recipe
-from labkit.amp.scaler import DYNAMIC, NO_SCALING, ScalerConfig, ScalerState, advance, initial, static
+from labkit.amp.scaler import (
+    DYNAMIC,
+    NO_SCALING,
+    ScalerConfig,
+    ScalerState,
+    StepReport,
+    advance,
+    initial,
+    must_skip,
+    static,
+)
 from labkit.amp.unscale import unscale
 from labkit.amp.weights import Weights
 
@@ -19,10 +29,12 @@ __all__ = [
     "Rule",
     "ScalerConfig",
     "ScalerState",
+    "StepReport",
     "Weights",
     "advance",
     "autocast",
     "initial",
+    "must_skip",
     "rule_for",
     "static",
     "to_model_format",
