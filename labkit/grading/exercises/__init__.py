@@ -2,6 +2,11 @@
 
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import (
+    autocast_cache,
+    autocast_dtypes,
+    autocast_linear,
+    autocast_lists,
+    autocast_softmax,
     numbers_bytes,
     numbers_decode,
     numbers_first_gap,
@@ -35,6 +40,11 @@ EXERCISES: dict[str, Exercise] = {
         rounding_stochastic,
         rounding_kahan,
         rounding_epsilon,
+        autocast_lists,
+        autocast_dtypes,
+        autocast_linear,
+        autocast_softmax,
+        autocast_cache,
         scaling_static_step,
         scaling_unscale,
         scaling_advance,

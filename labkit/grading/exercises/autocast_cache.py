@@ -1,0 +1,130 @@
+"""Can you keep casts of weights, and notice when a weight changes?
+
+The point: a weight that is used twice in a forward pass needs one cast, and an in-place edit in between makes it stale.
+torch counts a tensor's edits in `_version`; its own autocast does not look, and returns the old cast.
+
+Oracle in the tests: casting anew every time, which must give the same tensors.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Event = tuple[str, str]
+Answer = tuple[list[Tensor], int]
+
+
+def reference(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """Return the FP16 casts that were used, in order, and how many were made.
+
+    >>> reference({"w": torch.ones(1)}, [("use", "w"), ("use", "w"), ("edit", "w"), ("use", "w")])[1]
+    2
+    """
+    return _play(weights, events, lambda weight: (id(weight), weight._version))
+
+
+def _play(weights: dict[str, Tensor], events: list[Event], key: object, *, forgets: str = "one") -> Answer:
+    """Play the events with a cache under `key`; `forgets` says what an edit throws away besides ("one": nothing)."""
+    cache: dict[object, Tensor] = {}
+    used: list[Tensor] = []
+    casts = 0
+    for kind, name in events:
+        if kind == "edit":
+            weights[name].mul_(0.5)
+            if forgets == "all":
+                cache.clear()
+        elif kind == "close":
+            if forgets != "never":
+                cache.clear()
+        else:
+            at = key(weights[name]) if callable(key) else key
+            if at not in cache:
+                cache[at] = weights[name].half()
+                casts += 1
+            used.append(cache[at])
+    return used, casts
+
+
+def _weights(random: Random) -> dict[str, Tensor]:
+    return {name: torch.tensor([random.randrange(1, 999) / 7 for _ in range(3)]) for name in ("w1", "w2")}
+
+
+def _events(random: Random, *words: str) -> list[Case]:
+    """Events in short: "1" uses w1, "e1" edits it, "c" closes the autocast region."""
+    named = {"1": ("use", "w1"), "2": ("use", "w2"), "e1": ("edit", "w1"), "e2": ("edit", "w2"), "c": ("close", "")}
+    return [(_weights(random), [named[word] for word in line.split()]) for line in words]
+
+
+def _again(random: Random) -> list[Case]:
+    return _events(random, "1 1 1", "1 2 1 2 2 1")
+
+
+def _edited(random: Random) -> list[Case]:
+    return _events(random, "1 1 e1 1 1", "1 2 e1 1 2", "e1 1 2 e2 e2 1 2")
+
+
+def _closed(random: Random) -> list[Case]:
+    return _events(random, "1 1 c 1 1", "1 2 c e1 1 2 1")
+
+
+def _long(random: Random) -> list[Case]:
+    words = ("1", "2", "e1", "e2", "1", "2", "c")
+    return _events(random, *(" ".join(random.choice(words) for _ in range(30)) for _ in range(3)))
+
+
+EXERCISE = Exercise(
+    id="autocast.cache",
+    lesson="05_autocast",
+    title="A cache that sees edits",
+    entry="my_casts",
+    difficulty=2,
+    minutes=10,
+    reference=reference,
+    checks=(
+        Check("a weight that is used again is not cast again", 1, _again),
+        Check("an edited weight is cast anew, the other one is not", 2, _edited),
+        Check("closing the region empties the cache", 1, _closed),
+        Check("long mixtures", 2, _long, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "never looks again",
+            lambda weights, events: _play(weights, events, id),
+            "this is a cache that does not see edits, as torch's does not: after an edit the layer computes with "
+            "the old weight.",
+        ),
+        Mistake(
+            "casts every time",
+            lambda weights, events: _play(weights, events, lambda weight: object()),
+            "this is no cache: a cast for every use.",
+        ),
+        Mistake(
+            "forgets everything at an edit",
+            lambda weights, events: _play(weights, events, id, forgets="all"),
+            "this is what emptying the cache at every edit gives: the weights that nobody touched are cast again.",
+        ),
+        Mistake(
+            "one place for all",
+            lambda weights, events: _play(weights, events, "the"),
+            "this is what keeping one cast for all weights gives: the second weight is computed with the first.",
+        ),
+        Mistake(
+            "keyed on the version alone",
+            lambda weights, events: _play(weights, events, lambda weight: weight._version),
+            "this is what a key without the weight gives: two weights of the same version share a cast.",
+        ),
+        Mistake(
+            "never closes",
+            lambda weights, events: _play(
+                weights, events, lambda weight: (id(weight), weight._version), forgets="never"
+            ),
+            "this is what keeping casts beyond the region gives: they hold memory until the end of the run.",
+        ),
+    ),
+    provides={"torch": torch},
+)

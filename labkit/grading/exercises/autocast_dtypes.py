@@ -1,0 +1,147 @@
+"""Can you say which dtypes flow through a network, operation by operation?
+
+The point: each operation's rule decides from the dtypes that *arrive*, and those are what earlier operations decided.
+Oracle in the tests: the same programs, run under autocast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Step = tuple[str, str, tuple[str, ...]]
+WIDEST_FIRST = ("FP32", "FP16")
+
+
+def reference(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """Return the dtype of each step's result.
+
+    >>> reference([("h", "allow", ("x", "w")), ("y", "promote", ("h", "x"))], {"x": "FP32", "w": "FP32"})
+    ['FP16', 'FP32']
+    """
+    known = dict(given)
+    for result, rule, operands in steps:
+        known[result] = _dtype(rule, [known[name] for name in operands])
+    return [known[result] for result, _, _ in steps]
+
+
+def _dtype(rule: str, arriving: list[str]) -> str:
+    if rule == "allow":
+        return "FP16"
+    return "FP32" if rule == "deny" or "FP32" in arriving else "FP16"
+
+
+def _program(random: Random, rules: tuple[str, ...]) -> Case:
+    """Return steps whose operands are inputs or earlier results; an operation that keeps has one operand."""
+    given = {"x": random.choice(WIDEST_FIRST), "w": "FP32", "mask": "FP16"}
+    names, steps = list(given), []
+    for number, rule in enumerate(rules, 1):
+        latest = names[-1] if number > 1 else "x"
+        operands = (latest,) if rule in ("keep", "deny") else (latest, random.choice([n for n in names if n != latest]))
+        steps.append((f"h{number}", rule, operands))
+        names.append(f"h{number}")
+    return steps, given
+
+
+def _programs(*programs: str) -> Callable[[Random], list[Case]]:
+    """Return random programs; "adkp" is an allow, a deny, a keep and a promote."""
+    rules = {"a": "allow", "d": "deny", "k": "keep", "p": "promote"}
+    return lambda random: [_program(random, tuple(rules[letter] for letter in program)) for program in programs]
+
+
+def _residual(random: Random) -> list[Case]:
+    """A residual connection: x in FP32, and what the block adds in FP16. And one whose x is FP16 already."""
+    steps = [("h1", "allow", ("x", "w")), ("h2", "keep", ("h1",)), ("y", "promote", ("h2", "x"))]
+    return [(steps, {"x": "FP32", "w": "FP32"}), (steps, {"x": "FP16", "w": "FP32"})]
+
+
+def _other_order(random: Random) -> list[Case]:
+    """The FP32 operand comes last, and first."""
+    return [
+        ([("y", "promote", operands)], {"a": "FP16", "b": "FP32"})
+        for operands in (("a", "b"), ("b", "a"), ("a", "a"), ("b", "b"))
+    ]
+
+
+def _flowing(rule_of: Callable[[str, list[str]], str]) -> Callable[[list[Step], dict[str, str]], list[str]]:
+    def answer(steps: list[Step], given: dict[str, str]) -> list[str]:
+        known = dict(given)
+        for result, rule, operands in steps:
+            known[result] = rule_of(rule, [known[name] for name in operands])
+        return [known[result] for result, _, _ in steps]
+
+    return answer
+
+
+def _never_flows(steps: list[Step], given: dict[str, str]) -> list[str]:
+    return [_dtype(rule, [given.get(name, "FP32") for name in operands]) for _, rule, operands in steps]
+
+
+def _changed(**rules: Callable[[list[str]], str]) -> Callable[[str, list[str]], str]:
+    return lambda rule, arriving: rules[rule](arriving) if rule in rules else _dtype(rule, arriving)
+
+
+EXERCISE = Exercise(
+    id="autocast.dtypes",
+    lesson="05_autocast",
+    title="Follow the dtypes",
+    entry="my_dtypes",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("one operation after another", 1, _programs("ak", "ad", "da", "dk", "adk", "kak")),
+        Check("operations of several operands", 1, _other_order),
+        Check("a residual connection", 1, _residual),
+        Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap"), hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "keep means FP16",
+            _flowing(_changed(keep=lambda arriving: "FP16")),
+            "this is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32.",
+        ),
+        Mistake(
+            "keep means FP32",
+            _flowing(_changed(keep=lambda arriving: "FP32")),
+            "this is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16.",
+        ),
+        Mistake(
+            "promote means FP32",
+            _flowing(_changed(promote=lambda arriving: "FP32")),
+            "this is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16.",
+        ),
+        Mistake(
+            "promotes to the first",
+            _flowing(_changed(promote=lambda arriving: arriving[0])),
+            "this is what taking the first operand's dtype gives. The widest wins, wherever it stands.",
+        ),
+        Mistake(
+            "promotes to the last",
+            _flowing(_changed(promote=lambda arriving: arriving[-1])),
+            "this is what taking the last operand's dtype gives. The widest wins, wherever it stands.",
+        ),
+        Mistake(
+            "promotes to the narrowest",
+            _flowing(_changed(promote=lambda arriving: "FP16" if "FP16" in arriving else "FP32")),
+            "this is what taking the narrowest dtype gives: the FP32 operand would lose digits.",
+        ),
+        Mistake(
+            "allow needs FP16 operands",
+            _flowing(_changed(allow=lambda arriving: "FP32" if "FP32" in arriving else "FP16")),
+            "this is what treating `allow` as `promote` gives. FP32 weights are cast down: that is the whole point.",
+        ),
+        Mistake(
+            "deny gives back FP16",
+            _flowing(_changed(deny=lambda arriving: arriving[0])),
+            "this is what casting the result of a denied operation back gives. It stays FP32.",
+        ),
+        Mistake(
+            "forgets earlier results",
+            _never_flows,
+            "this is what taking every intermediate result for FP32 gives. Look up what earlier operations returned.",
+        ),
+    ),
+)

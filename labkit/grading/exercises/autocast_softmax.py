@@ -1,0 +1,162 @@
+"""Can you write a softmax that survives FP16 logits?
+
+The point: exp(x) is inf in FP16 from 11.1 on and in FP32 from 88.8 on, so subtract the largest logit of the *row*
+first; and sum in FP32. Oracle in the tests: torch's softmax in FP64, rounded.
+
+Invariant: a correct answer may write its FP32 arithmetic in any order: it stays within one FP16 ulp of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+COLUMNS = 6
+
+
+def reference(logits: Tensor) -> Tensor:
+    """Return the softmax of each row, FP16 in and FP16 out.
+
+    >>> reference(torch.tensor([[60000.0, 60000.0, 0.0]]).half())
+    tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float16)
+    """
+    wide = logits.float()
+    powers = torch.exp(wide - wide.max(dim=1, keepdim=True).values)
+    return (powers / powers.sum(dim=1, keepdim=True)).half()
+
+
+def _logits(random: Random, low: float, high: float, rows: int = 3, columns: int = COLUMNS) -> Tensor:
+    return torch.tensor([[random.uniform(low, high) for _ in range(columns)] for _ in range(rows)]).half()
+
+
+def _ordinary(random: Random) -> list[Case]:
+    return [(_logits(random, -2, 2),) for _ in range(3)]
+
+
+def _above_eleven(random: Random) -> list[Case]:
+    """From 12 to 14: exp is above 65520, so inf in FP16, and fine in FP32."""
+    return [(_logits(random, 12, 14),) for _ in range(2)]
+
+
+def _above_ninety(random: Random) -> list[Case]:
+    return [(_logits(random, 100, 103),), (_logits(random, 6000, 6001),)]
+
+
+def _rows_apart(random: Random) -> list[Case]:
+    """One row lies far below the other."""
+    return [(torch.cat([_logits(random, 0, 2, rows=1), _logits(random, -502, -500, rows=1)]),)]
+
+
+def _masked(random: Random) -> list[Case]:
+    logits = _logits(random, -2, 2)
+    logits[:, 2] = -torch.inf
+    return [(logits,)]
+
+
+def _many(random: Random) -> list[Case]:
+    """4,096 logits: each probability is about 2^-12, and their FP16 sum, term by term, would stop growing at 2048."""
+    return [(_logits(random, -0.5, 0.5, rows=1, columns=4096),)]
+
+
+def _naive(logits: Tensor) -> Tensor:
+    powers = torch.exp(logits)
+    return powers / powers.sum(dim=1, keepdim=True)
+
+
+def _shifted(shift: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def answer(logits: Tensor) -> Tensor:
+        powers = torch.exp(logits.float() - shift(logits.float()))
+        return (powers / powers.sum(dim=1, keepdim=True)).half()
+
+    return answer
+
+
+def _clamped(logits: Tensor) -> Tensor:
+    return reference(logits.clamp(max=11.0))
+
+
+def _over_columns(logits: Tensor) -> Tensor:
+    return reference(logits.T.contiguous()).T.contiguous()
+
+
+def _replaces_inf(logits: Tensor) -> Tensor:
+    powers = torch.nan_to_num(torch.exp(logits), posinf=65504.0)
+    return powers / powers.float().sum(dim=1, keepdim=True).half()
+
+
+def _sums_in_fp16(logits: Tensor) -> Tensor:
+    powers = torch.exp(logits - logits.max(dim=1, keepdim=True).values)
+    total = torch.zeros(len(logits), 1).half()
+    for column in range(logits.shape[1]):
+        total = total + powers[:, column : column + 1]
+    return powers / total
+
+
+EXERCISE = Exercise(
+    id="autocast.softmax",
+    lesson="05_autocast",
+    title="A softmax that survives FP16",
+    entry="my_softmax",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("small logits", 1, _ordinary),
+        Check("logits above 11, where exp leaves FP16", 1, _above_eleven),
+        Check("logits above 89, where exp leaves FP32", 2, _above_ninety),
+        Check("one row far below another", 1, _rows_apart),
+        Check("a masked logit of -inf", 1, _masked, hidden=True),
+        Check("4,096 logits, summed in FP32", 2, _many),
+    ),
+    mistakes=(
+        Mistake("naive, in FP16", _naive, "this is exp(x) / sum(exp(x)) in FP16: inf / inf from x = 11.1 on."),
+        Mistake(
+            "naive, in FP32",
+            _shifted(lambda x: torch.zeros(1)),
+            "this is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7.",
+        ),
+        Mistake(
+            "one maximum for all",
+            _shifted(lambda x: x.max()),
+            "this is what subtracting the largest logit of all rows gives: a row far below it becomes 0 / 0.",
+        ),
+        Mistake(
+            "subtracts the mean",
+            _shifted(lambda x: x.mean(dim=1, keepdim=True)),
+            "this is what subtracting the mean gives. Only after subtracting the maximum is every exponent at most 0.",
+        ),
+        Mistake(
+            "clamps the logits",
+            _clamped,
+            "this is what clamping the logits gives: everything above the clamp becomes equally likely.",
+        ),
+        Mistake(
+            "replaces inf by 65504",
+            _replaces_inf,
+            "this is what replacing inf by 65504 gives: no NaN, and wrong probabilities. That is worse.",
+        ),
+        Mistake(
+            "over the columns",
+            _over_columns,
+            "this is the softmax of the columns. Each row is one example: dim=1.",
+        ),
+        Mistake(
+            "answers in FP32",
+            lambda logits: torch.softmax(logits.float(), dim=1),
+            "this is right, in FP32. The next layer is to get FP16: round at the end.",
+        ),
+        Mistake(
+            "sums in FP16",
+            _sums_in_fp16,
+            "this is what an FP16 sum gives: it loses digits with each term, and stops growing long before the end.",
+        ),
+    ),
+    ulps=1,
+    provides={"torch": torch},
+    withheld=(torch.softmax, torch.nn.functional.softmax),
+)
