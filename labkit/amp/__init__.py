@@ -2,7 +2,10 @@
 
 from labkit.amp.autocast import CastEvent, autocast
 from labkit.amp.convert import to_model_format
+from labkit.amp.ledger import LedgerRow, ledger
+from labkit.amp.engine import Engine
 from labkit.amp.lists import POLICY, Entry, Rule, rule_for
+from labkit.amp.presets import PRESETS
 from labkit.amp.recipe import RECIPES, Recipe
 from labkit.amp.scaler import (
     DYNAMIC,
@@ -22,9 +25,12 @@ __all__ = [
     "DYNAMIC",
     "NO_SCALING",
     "POLICY",
+    "PRESETS",
     "RECIPES",
     "CastEvent",
+    "Engine",
     "Entry",
+    "LedgerRow",
     "Recipe",
     "Rule",
     "ScalerConfig",
@@ -34,6 +40,7 @@ __all__ = [
     "advance",
     "autocast",
     "initial",
+    "ledger",
     "must_skip",
     "rule_for",
     "static",

@@ -1,0 +1,256 @@
+"""Presets replay the originals: each rule is stated here once more, as a plain loop in the original's own terms.
+
+A loop yields, step by step, the scale before the step and whether the step reaches the weights. It starts with the
+original's defaults; `window` is the one value that some tests shorten, so that 10,000 steps see many growths.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, takewhile
+
+import pytest
+import torch
+
+from labkit.amp import PRESETS, ScalerConfig, advance, initial, must_skip
+from labkit.amp.presets import FASTAI_2_NON_NATIVE
+
+Trace = Sequence[bool]
+Steps = Iterator[tuple[float, bool]]
+SMALLEST_NORMAL = 2.0**-126
+STEPS = 10_000
+
+
+def torch_rule(trace: Trace, window: int = 2000) -> Steps:
+    """torch's own kernel, not a retelling. It may fall below 2^-126; we do not, so neither does it here."""
+    scale, tracker = torch.tensor(65536.0), torch.tensor(0, dtype=torch.int32)
+    for inf in trace:
+        yield scale.item(), not inf
+        torch._amp_update_scale_(scale, tracker, torch.tensor(float(inf)), 2.0, 0.5, window)
+        scale.clamp_(min=SMALLEST_NORMAL)
+
+
+def apex_rule(trace: Trace, window: int = 2000) -> Steps:
+    scale, unskipped = 2.0**16, 0
+    for inf in trace:
+        yield scale, not inf
+        unskipped = 0 if inf else unskipped + 1
+        if inf:
+            scale = max(scale / 2, SMALLEST_NORMAL)
+        if unskipped == window:
+            scale, unskipped = min(2.0**24, scale * 2), 0
+
+
+def deepspeed_rule(trace: Trace, window: int = 1000, delayed_shift: int = 2, consecutive: bool = False) -> Steps:
+    """Iterations are numbered from 0, the last overflow was "in iteration -1", and nothing restarts after growth."""
+    scale, last_overflow, left = 2.0**16, -1, delayed_shift
+    for iteration, inf in enumerate(trace):
+        yield scale, not inf
+        if inf:
+            last_overflow = iteration
+            if delayed_shift == 1 or left == 1:
+                scale = max(scale / 2, 1.0)
+            else:
+                left -= 1
+            continue
+        grows = (iteration - last_overflow) % window == 0
+        if consecutive or grows:
+            left = delayed_shift
+        if grows:
+            scale *= 2
+
+
+def megatron_rule(trace: Trace, window: int = 1000, hysteresis: int = 2) -> Steps:
+    """The hysteresis counter goes below zero and is filled only where the scale grows."""
+    scale, clean, counter = 2.0**32, 0, hysteresis
+    for inf in trace:
+        yield scale, not inf
+        if inf:
+            clean, counter = 0, counter - 1
+            scale = max(scale * 0.5, 1.0) if counter <= 0 else scale
+        else:
+            clean += 1
+            if clean == window:
+                clean, counter, scale = 0, hysteresis, scale * 2
+
+
+def oneflow_rule(trace: Trace, window: int = 2000) -> Steps:
+    """FLT_MAX from torch, so that no constant of ours is compared with itself."""
+    scale, good, flt_max = 2.0**16, 0, torch.finfo(torch.float32).max
+    for inf in trace:
+        yield scale, not inf
+        good = 0 if inf else good + 1
+        if inf:
+            scale = max(scale / 2, 1.0)
+        elif good >= window:
+            scale, good = min(scale * 2, flt_max), 0
+
+
+def fastai_rule(trace: Trace, window: int = 1000) -> Steps:
+    """At the cap the count runs on; at scale 1 nobody looks, and the step is made and counted."""
+    scale, noskip = 2.0**16, 0
+    for inf in trace:
+        if inf and scale > 1:
+            yield scale, False
+            scale, noskip = scale / 2, 0
+        else:
+            yield scale, True
+            noskip += 1
+            if noskip >= window and scale < 2.0**24:
+                scale, noskip = scale * 2, 0
+
+
+def fastai_2_rule(trace: Trace, window: int = 500) -> Steps:
+    """A skipped batch leaves before the count is touched."""
+    scale, count = 2.0**24, 0
+    for inf in trace:
+        yield scale, not inf
+        if inf:
+            scale = max(scale / 2, SMALLEST_NORMAL)
+            continue
+        count += 1
+        if count == window:
+            scale, count = scale * 2, 0
+
+
+RULES: dict[str, Callable[..., Steps]] = {
+    "torch": torch_rule,
+    "apex": apex_rule,
+    "DeepSpeed": deepspeed_rule,
+    "Megatron": megatron_rule,
+    "OneFlow": oneflow_rule,
+    "fastai": fastai_rule,
+}
+
+
+def ours(trace: Trace, config: ScalerConfig) -> Steps:
+    state = initial(config)
+    for inf in trace:
+        yield state.scale, not must_skip(state, inf, config)
+        state = advance(state, inf, config)
+
+
+def random_trace(rate: float, seed: int) -> Trace:
+    rng = random.Random(seed)
+    return [rng.random() < rate for _ in range(STEPS)]
+
+
+def bursts(seed: int) -> Trace:
+    """Runs of overflows and of clean steps, both of any length up to some hundred."""
+    rng = random.Random(seed)
+    trace: list[bool] = []
+    while len(trace) < STEPS:
+        trace += [rng.random() < 0.5] * rng.choice([1, 1, 2, 3, 7, 50, 300])
+    return trace[:STEPS]
+
+
+def just_around(window: int) -> Trace:
+    """Clean runs one short of the window, exact, and one over, parted by one, two and three overflows."""
+    runs = [(window + extra, overflows) for extra in (-1, 0, 1) for overflows in (1, 2, 3)]
+    runs += [(2 * window + extra, 1) for extra in (-1, 0, 1)]
+    trace: list[bool] = []
+    while len(trace) < STEPS:
+        for clean, overflows in runs:
+            trace += [False] * clean + [True] * overflows
+    return trace[:STEPS]
+
+
+def traces(window: int) -> dict[str, Trace]:
+    return {
+        "never": [False] * STEPS,
+        "always": [True] * STEPS,
+        "every other step": [i % 2 == 0 for i in range(STEPS)],
+        "rare": random_trace(0.0005, 1),
+        "some": random_trace(0.02, 2),
+        "half": random_trace(0.5, 3),
+        "bursts": bursts(4),
+        "just around the window": just_around(window),
+        "up, then only down": [False] * (STEPS // 2) + [True] * (STEPS // 2),
+        "down, then only up": [True] * 300 + [False] * (STEPS - 300),
+    }
+
+
+def first_difference(theirs: Steps, mine: Steps) -> tuple[int, object, object] | None:
+    pairs = enumerate(zip(theirs, mine, strict=True))
+    return next(((step, a, b) for step, (a, b) in pairs if a != b), None)
+
+
+def test_all_six_are_there() -> None:
+    assert list(PRESETS) == list(RULES)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_replays_the_original_over_10000_steps(name: str) -> None:
+    config = PRESETS[name]
+    for kind, trace in traces(config.growth_interval).items():
+        assert first_difference(RULES[name](trace), ours(trace, config)) is None, kind
+
+
+def within_fp32(steps: Steps) -> list[tuple[float, bool]]:
+    """The steps until a scale is beyond FP32, where DeepSpeed's and Megatron's would go on and ours stays."""
+    return list(takewhile(lambda step: step[0] <= torch.finfo(torch.float32).max, steps))
+
+
+@pytest.mark.parametrize("window", [2, 30])
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_replays_the_original_with_a_short_window(name: str, window: int) -> None:
+    config = replace(PRESETS[name], growth_interval=window)
+    for kind, trace in traces(window).items():
+        theirs = within_fp32(RULES[name](trace, window))
+        assert len(theirs) >= min(STEPS, 90 * window)
+        assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
+
+
+def test_at_the_top_of_fp32_torch_stays_and_oneflow_clamps() -> None:
+    tops = {}
+    for name in ("torch", "OneFlow"):
+        config = replace(PRESETS[name], growth_interval=1)
+        trace = [False] * 200 + [True] * 3
+        assert first_difference(RULES[name](trace, 1), ours(trace, config)) is None
+        tops[name] = max(scale for scale, _ in ours(trace, config))
+    assert tops == {"torch": 2.0**127, "OneFlow": (2 - 2.0**-23) * 2.0**127}
+
+
+@pytest.mark.parametrize("hysteresis", [1, 2, 3, 5])
+@pytest.mark.parametrize("consecutive", [False, True])
+def test_hysteresis_in_both_flavours_is_deepspeeds(hysteresis: int, consecutive: bool) -> None:
+    knobs = replace(PRESETS["DeepSpeed"], hysteresis=hysteresis, consecutive_hysteresis=consecutive)
+    config = replace(knobs, growth_interval=40)
+    for kind, trace in traces(40).items():
+        theirs = within_fp32(deepspeed_rule(trace, 40, hysteresis, consecutive))
+        assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
+
+
+@pytest.mark.parametrize("hysteresis", [1, 2, 3, 5])
+def test_hysteresis_is_megatrons_too(hysteresis: int) -> None:
+    config = replace(PRESETS["Megatron"], growth_interval=40, hysteresis=hysteresis)
+    for kind, trace in traces(40).items():
+        theirs = within_fp32(megatron_rule(trace, 40, hysteresis))
+        assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
+
+
+def test_worked_example_hysteresis_forgives_the_first_overflow_only() -> None:
+    apart = [True, False, True, False, True]  # three overflows, none in a row
+    scales = {}
+    for consecutive in (False, True):
+        config = ScalerConfig(init_scale=16.0, hysteresis=2, consecutive_hysteresis=consecutive)
+        scales[consecutive] = [scale for scale, _ in ours([*apart, False], config)]
+    assert scales[False] == [16, 16, 16, 8, 8, 4]  # the first is forgiven; after that the patience is used up
+    assert scales[True] == [16] * 6  # each stands alone, so each is a first one
+
+
+def test_fastai_lets_a_bad_step_through_at_scale_1() -> None:
+    config = PRESETS["fastai"]
+    steps = list(ours([True] * 20, config))
+    assert [scale for scale, stepped in steps if not stepped] == [2.0**e for e in range(16, 0, -1)]
+    assert steps[16:] == [(1.0, True)] * 4
+    assert not any(stepped for _, stepped in ours([True] * 20, PRESETS["OneFlow"]))  # the others go on skipping
+
+
+@pytest.mark.parametrize("window", [50, 500])
+def test_fastai_2s_own_rule_keeps_its_count_at_an_overflow(window: int) -> None:
+    config = replace(FASTAI_2_NON_NATIVE, growth_interval=window)
+    for kind in ("some", "half", "bursts", "just around the window", "every other step"):
+        trace = traces(window)[kind]
+        theirs = within_fp32(fastai_2_rule(trace, window))
+        assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
