@@ -18,12 +18,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from labkit.amp import Recipe, Weights, advance, initial, to_model_format, unscale
+from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_model_format
 from labkit.formats import FP32
 from labkit.instrument import GradSnapshot, probe, snapshot, underflow
-from labkit.interop import dtype_of
 from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
 from labkit.train.tasks import Task
 
@@ -53,18 +52,38 @@ class TrainingRun:
         device: torch.device | str = "cpu",
         measure_every: int = MEASURE_EVERY,
     ) -> None:
-        self.task, self.recipe, self.seed = task, recipe, seed
+        self.task, self.seed = task, seed
         self.device = torch.device(device)
         self.measure_every = measure_every
         self.data = task.make_data()
         with one_thread(), torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.model = to_model_format(task.make_model(), recipe.model, keep_norms=recipe.keep_norms).to(self.device)
-        self.weights = Weights(
-            self.model, task.make_optimizer, master=recipe.master_weights, optimizer_dtype=dtype_of(recipe.optimizer)
-        )
-        self.scaler = initial(recipe.scaler)
+            self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device)
         self.steps_done = 0
+
+    @property
+    def recipe(self) -> Recipe:
+        """In which precision the next step is done."""
+        return self.engine.recipe
+
+    @property
+    def model(self) -> nn.Module:
+        """The network, in the recipe's format."""
+        return self.engine.model
+
+    @property
+    def weights(self) -> Weights:
+        """The model weights and their master."""
+        return self.engine.weights
+
+    @property
+    def scaler(self) -> ScalerState:
+        """Where the loss scale stands; it may be set between two steps."""
+        return self.engine.scaler
+
+    @scaler.setter
+    def scaler(self, state: ScalerState) -> None:
+        self.engine.scaler = state
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of a step; they depend on seed and step alone."""
@@ -74,9 +93,8 @@ class TrainingRun:
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Run the forward pass under the recipe and return the unscaled FP32 loss."""
-        with self.recipe.forward(self.device):
-            outputs = self.model(inputs.to(dtype_of(self.recipe.model)))
-            return self.task.loss(outputs.float(), targets)
+        with self.engine.forward():
+            return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
         """Do one training step and say what happened."""
@@ -85,17 +103,12 @@ class TrainingRun:
             inputs, targets = self.batch(number)
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
             lost = self._underflow(inputs, targets) if measure else None
-            self.weights.zero_grad()
+            self.engine.zero_grad()
             loss = self.loss(inputs, targets)
-            (loss * self.scaler.scale).backward()
-            gradients, found_inf = unscale(self.weights.gradients(), self.scaler.scale)
-            stepped = not (found_inf and self.recipe.scaler.skip_on_inf)
-            if stepped:
-                self.weights.step(gradients)
-            record = StepRecord(number, loss.item(), self.scaler.scale, found_inf, stepped, lost)
-            self.scaler = advance(self.scaler, found_inf, self.recipe.scaler)
+            self.engine.backward(loss)
+            report = self.engine.step()
             self.steps_done = number
-            return record
+            return StepRecord(number, loss.item(), report.scale, report.found_inf, report.stepped, lost)
 
     def change(self, recipe: Recipe) -> None:
         """Go on under another recipe from the next step on: another scaler, with or without master weights.
@@ -111,7 +124,7 @@ class TrainingRun:
             )
         if recipe.scaler != current.scaler:
             self.scaler = initial(recipe.scaler)
-        self.recipe = recipe
+        self.engine.recipe = recipe
         self.weights.master = recipe.master_weights
         self.weights.copy_back()
 
@@ -126,9 +139,8 @@ class TrainingRun:
     def fp32_twin(self) -> TrainingRun:
         """Return a run that computes in FP32, with this one's weights rounded as they are and its batches."""
         twin = copy.copy(self)
-        twin.recipe = Recipe("FP32")
-        twin.model = to_model_format(copy.deepcopy(self.model), FP32, keep_norms=False)
-        twin.weights = Weights(twin.model, self.task.make_optimizer)
+        model = to_model_format(copy.deepcopy(self.model), FP32, keep_norms=False)
+        twin.engine = Engine(model, self.task.make_optimizer, Recipe("FP32"), device=self.device)
         return twin
 
     def evaluate(self) -> float:
@@ -136,9 +148,9 @@ class TrainingRun:
         training = self.model.training
         self.model.eval()
         try:
-            with one_thread(), torch.no_grad(), self.recipe.forward(self.device):
-                inputs = self.data.test_inputs.to(self.device, dtype_of(self.recipe.model))
-                return self.task.metric(self.model(inputs).float(), self.data.test_targets.to(self.device))
+            with one_thread(), torch.no_grad(), self.engine.forward():
+                outputs = self.engine(self.data.test_inputs.to(self.device))
+                return self.task.metric(outputs, self.data.test_targets.to(self.device))
         finally:
             self.model.train(training)
 
