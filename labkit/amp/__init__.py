@@ -2,8 +2,8 @@
 
 from labkit.amp.autocast import CastEvent, autocast
 from labkit.amp.convert import to_model_format
-from labkit.amp.ledger import LedgerRow, ledger
 from labkit.amp.engine import Engine
+from labkit.amp.ledger import LedgerRow, ledger
 from labkit.amp.lists import POLICY, Entry, Rule, rule_for
 from labkit.amp.presets import PRESETS
 from labkit.amp.recipe import RECIPES, Recipe
