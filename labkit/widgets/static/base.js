@@ -1,5 +1,5 @@
-// Shared behaviour of every labkit widget: this file, base.canvas.js and base.controls.js. Python puts them before the
-// widget's own (labkit/widgets/assets.py), so everything is in scope there; nothing is exported, loaded or built.
+// Shared behaviour of every labkit widget: this file, base.canvas.js, base.controls.js and base.plot.js. Python puts them
+// before the widget's own (labkit/widgets/assets.py), so everything is in scope there; nothing is exported, loaded or built.
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
@@ -23,6 +23,11 @@
 //   powerLabel(context, exponent, x, y, align)        draws 2 with a raised exponent on a canvas, y is the baseline
 //   pattern(context, fate, colours)                   fill for "underflowed", "subnormal", "normal", "overflowed": colour
 //                                  and hatching, so colour is never the only sign; patternImage(fate, colours) for CSS
+//   inkLine(plot, points, colour, width, {dash, alpha}), inkText(plot, words, x, y, {fill, align, base, bold, halo}),
+//   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
+//   inkFrame(plot, {top, height}, title, ticks, y), inkSteps(plot, bottom)   figures of runs; base.plot.js says what plot is
+//   logTicks(low, high) lossRange(...curves) stepTicks(total)   round numbers for axes
+//   floats(view)                   the float32 numbers of a buffer that the kernel sent
 //   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   reducedMotion() true or false
 //   FATES                          the four names, in the order of magnitude
 
@@ -127,6 +132,13 @@ function colours(root) {
 
 function reducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+// What a buffer of a message or a trait holds, as float32.
+function floats(view) {
+  if (!view || !view.byteLength) return new Float32Array(0);
+  const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
+  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
 }
 
 // --- numbers as a person reads them -----------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ function render({ model, el }) {
     const y = drawLoss(plot);
     drawScale(plot);
     drawUnderflow(plot);
-    drawSteps(plot);
+    inkSteps(plot, BOTTOM);
     drawHover(plot, view.step, y);
     if (view.step) parts.tip.show(plot.x(view.step), LOSS.top + 2, hoverText(store, view.step));
     else parts.tip.hide();

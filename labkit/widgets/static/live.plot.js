@@ -2,46 +2,6 @@
 //
 // `plot` holds the pen, the colours of the theme and where a step lies; every function draws one thing and keeps nothing.
 
-// --- axes ------------------------------------------------------------------------------------------------------------
-
-const FINE = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
-
-// Round numbers between two ends: the fewer the longer the axis is.
-function logTicks(low, high) {
-  const ticks = [];
-  const digits = high / low > 500 ? [1] : high / low > 8 ? [1, 2, 5] : FINE.slice(0, -1);
-  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
-    for (const m of digits) {
-      const value = Number(`${m}e${e}`);
-      if (value >= low * 0.999 && value <= high * 1.001) ticks.push(value);
-    }
-  }
-  return ticks;
-}
-
-// From the smallest to the largest loss, outwards to the next round number: the axis moves seldom, and then visibly.
-function lossRange(...curves) {
-  let [low, high] = [Infinity, 0];
-  for (const curve of curves) {
-    for (const loss of curve) {
-      if (!Number.isFinite(loss) || loss <= 0) continue;
-      low = Math.min(low, loss);
-      high = Math.max(high, loss);
-    }
-  }
-  if (high === 0) return [0.01, 1];
-  const ladder = (x) => FINE.map((m) => Number(`${m}e${Math.floor(Math.log10(x))}`));
-  low = Math.max(...ladder(low * 0.97).filter((v) => v <= low * 0.97));
-  high = Math.min(...ladder(high * 1.03).filter((v) => v >= high * 1.03));
-  return [low, high];
-}
-
-function stepTicks(total) {
-  const tens = 10 ** Math.floor(Math.log10(total / 5));
-  const every = Math.max(1, [1, 2, 5, 10].map((m) => m * tens).find((v) => v >= total / 5));
-  return Array.from({ length: Math.floor(total / every) + 1 }, (_, i) => i * every);
-}
-
 // --- drawing ---------------------------------------------------------------------------------------------------------
 
 const LEFT = 52; // room for labels of the axes
@@ -57,63 +17,7 @@ function makePlot(pen, width, store, tint) {
   const end = width - RIGHT;
   const label = store.state.label;
   const own = { FP32: tint.fp32, BF16: tint.bf16 }[label] ?? tint.fp16;
-  return { pen, store, tint, own, label, total, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
-}
-
-function write(plot, words, x, y, { fill = plot.tint.ink2, align = "left", base = "alphabetic", bold = false, halo = false } = {}) {
-  const { pen, tint } = plot;
-  pen.font = `${bold ? "600 " : ""}${tint.size - 1}px ${tint.font}`;
-  pen.textAlign = align;
-  pen.textBaseline = base;
-  if (halo) {
-    pen.strokeStyle = tint.surface;
-    pen.lineWidth = 4;
-    pen.lineJoin = "round";
-    pen.strokeText(words, x, y);
-  }
-  pen.fillStyle = fill;
-  pen.fillText(words, x, y);
-  return pen.measureText(words).width;
-}
-
-function stroke(plot, points, colour, width, { dash = [], alpha = 1 } = {}) {
-  const { pen } = plot;
-  Object.assign(pen, { strokeStyle: colour, lineWidth: width, globalAlpha: alpha, lineCap: "round", lineJoin: "round" });
-  pen.setLineDash(dash);
-  pen.beginPath();
-  let down = false;
-  for (const [x, y] of points) {
-    if (down && Number.isFinite(y)) pen.lineTo(x, y);
-    else if (Number.isFinite(y)) {
-      pen.moveTo(x, y);
-      pen.lineTo(x + 0.01, y); // a single step is a dot
-    }
-    down = Number.isFinite(y);
-  }
-  pen.stroke();
-  pen.setLineDash([]);
-  pen.globalAlpha = 1;
-}
-
-function cross(plot, x, y, r, colour, width = 2) {
-  stroke(plot, [[x - r, y - r], [x + r, y + r]], colour, width);
-  stroke(plot, [[x + r, y - r], [x - r, y + r]], colour, width);
-}
-
-function frameOf(plot, { top, height }, title, ticks, y) {
-  const { tint, end } = plot;
-  for (const [value, label] of ticks) {
-    const at = Math.round(y(value)) + 0.5;
-    stroke(plot, [[LEFT, at], [end, at]], tint.line2, 1, { alpha: 0.75 });
-    if (typeof label === "string") write(plot, label, LEFT - 8, at, { align: "right", base: "middle" });
-    else {
-      Object.assign(plot.pen, { fillStyle: tint.ink2, textBaseline: "alphabetic", font: `${tint.size - 1}px ${tint.font}` });
-      powerLabel(plot.pen, label, LEFT - 8, at + 4, "right");
-    }
-  }
-  const bottom = Math.round(top + height) + 0.5;
-  stroke(plot, [[LEFT, bottom], [end, bottom]], tint.line, 1);
-  return write(plot, title, LEFT, top - 12, { fill: tint.ink, bold: true, halo: true });
+  return { pen, store, tint, own, label, total, left: LEFT, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
 }
 
 function drawLoss(plot) {
@@ -122,9 +26,9 @@ function drawLoss(plot) {
   const ours = store.ours.map((row) => row.loss);
   const [low, high] = lossRange(ours, store.fp32, store.previous);
   const y = (loss) => (loss > 0 ? top + (height * Math.log(high / loss)) / Math.log(high / low) : NaN);
-  frameOf(plot, LOSS, "Loss of each batch, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  inkFrame(plot, LOSS, "Loss of each batch, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
   drawMarks(plot);
-  const curve = (losses, colour, width, look) => stroke(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), colour, width, look);
+  const curve = (losses, colour, width, look) => inkLine(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), colour, width, look);
   const reached = Math.max(ours.length, 1);
   if (store.previous.length) curve(store.previous, own, 1.25, { dash: [1.5, 4], alpha: 0.8 });
   if (store.fp32.length > reached + 1) curve(store.fp32, tint.fp32, 1, { alpha: 0.3 }); // known from the run before
@@ -150,10 +54,10 @@ function nameCurves(plot, y, ours, fp32) {
     b.py = middle - sign * 7.5;
   }
   if (b && ours.length > b.i + 1) b.py -= 13; // its loss is a number no more: do not cover what goes on
-  for (const { name, fill, px, py } of ends) write(plot, name, px, py, { fill, bold: true, base: "middle", halo: true });
+  for (const { name, fill, px, py } of ends) inkText(plot, name, px, py, { fill, bold: true, base: "middle", halo: true });
   if (!store.previous.length) return;
-  const wide = write(plot, `${label}, the run before`, end, LOSS.top - 12, { align: "right" });
-  stroke(plot, [[end - wide - 34, LOSS.top - 16], [end - wide - 8, LOSS.top - 16]], own, 1.5, { dash: [1.5, 4] });
+  const wide = inkText(plot, `${label}, the run before`, end, LOSS.top - 12, { align: "right" });
+  inkLine(plot, [[end - wide - 34, LOSS.top - 16], [end - wide - 8, LOSS.top - 16]], own, 1.5, { dash: [1.5, 4] });
 }
 
 function drawNonFinite(plot, losses) {
@@ -163,9 +67,9 @@ function drawNonFinite(plot, losses) {
     if (Number.isFinite(loss) || (i > 0 && !Number.isFinite(losses[i - 1]))) return;
     let last = i;
     while (last + 1 < losses.length && !Number.isFinite(losses[last + 1])) last++;
-    stroke(plot, [[x(i + 1), y], [x(last + 1), y]], tint.bad, 2);
-    cross(plot, x(i + 1), y, 5, tint.bad);
-    write(plot, `${decimal(loss)} from step ${i + 1}`, x(i + 1) + 10, y + 17, { fill: tint.bad, bold: true, halo: true });
+    inkLine(plot, [[x(i + 1), y], [x(last + 1), y]], tint.bad, 2);
+    inkCross(plot, x(i + 1), y, 5, tint.bad);
+    inkText(plot, `${decimal(loss)} from step ${i + 1}`, x(i + 1) + 10, y + 17, { fill: tint.bad, bold: true, halo: true });
   });
 }
 
@@ -175,7 +79,7 @@ function drawMarks(plot) {
   const rows = [-Infinity, -Infinity, -Infinity];
   for (const mark of store.state.marks) {
     const at = Math.round(x(mark.step - 0.5)) + 0.5;
-    stroke(plot, [[at, LOSS.top], [at, BOTTOM]], tint.ink2, 1, { alpha: 0.7 });
+    inkLine(plot, [[at, LOSS.top], [at, BOTTOM]], tint.ink2, 1, { alpha: 0.7 });
     pen.font = `${tint.size - 1}px ${tint.font}`;
     const label = mark.label.replace(/2\^(-?\d+)/g, (_, e) => `2${raised(e)}`);
     const wide = pen.measureText(label).width;
@@ -183,7 +87,7 @@ function drawMarks(plot) {
     const row = rows.findIndex((taken) => taken + 12 < left);
     if (row < 0) continue;
     rows[row] = left + wide;
-    write(plot, label, left, LOSS.top + 13 + 17 * row, { fill: tint.ink, halo: true });
+    inkText(plot, label, left, LOSS.top + 13 + 17 * row, { fill: tint.ink, halo: true });
   }
 }
 
@@ -200,25 +104,14 @@ function drawScale(plot) {
   const y = (exponent) => top + (height * (high - exponent)) / (high - low);
   const every = high - low > 16 ? 8 : 4;
   const ticks = Array.from({ length: Math.floor((high - low) / every) + 1 }, (_, i) => low + i * every);
-  frameOf(plot, SCALE, "Loss scale", ticks.map((e) => [e, e]), y);
-  stroke(plot, exponents.flatMap((e, i) => [[x(i + 0.5), y(e)], [x(i + 1.5), y(e)]]), own, 2.25);
-  store.ours.forEach((row, i) => row.stepped || cross(plot, x(i + 1), y(exponents[i]), 4, tint.overflowed));
-  if (store.ours.length < plot.total) ring(plot, x(store.ours.length + 1), y(next), own);
+  inkFrame(plot, SCALE, "Loss scale", ticks.map((e) => [e, e]), y);
+  inkLine(plot, exponents.flatMap((e, i) => [[x(i + 0.5), y(e)], [x(i + 1.5), y(e)]]), own, 2.25);
+  store.ours.forEach((row, i) => row.stepped || inkCross(plot, x(i + 1), y(exponents[i]), 4, tint.overflowed));
+  if (store.ours.length < plot.total) inkRing(plot, x(store.ours.length + 1), y(next), own);
   if (!store.ours.length) return;
   const { skipped } = store.state;
-  const wide = write(plot, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, end, top - 12, { align: "right" });
-  cross(plot, end - wide - 11, top - 16, 4, tint.overflowed);
-}
-
-// The scale that the next step will use.
-function ring({ pen, tint }, x, y, colour) {
-  pen.beginPath();
-  pen.arc(x, y, 4, 0, 2 * Math.PI);
-  pen.fillStyle = tint.surface;
-  pen.fill();
-  pen.strokeStyle = colour;
-  pen.lineWidth = 2;
-  pen.stroke();
+  const wide = inkText(plot, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, end, top - 12, { align: "right" });
+  inkCross(plot, end - wide - 11, top - 16, 4, tint.overflowed);
 }
 
 function latestUnderflow(store) {
@@ -230,7 +123,7 @@ function drawUnderflow(plot) {
   const { top, height } = UNDERFLOW;
   const y = (share) => top + height * (1 - share);
   const title = `Activation gradients: elements that are zero in ${label} and not in FP32`;
-  frameOf(plot, UNDERFLOW, title, [[0, "0%"], [0.5, "50%"], [1, "100%"]], y);
+  inkFrame(plot, UNDERFLOW, title, [[0, "0%"], [0.5, "50%"], [1, "100%"]], y);
   const points = [];
   const measured = [];
   store.ours.forEach((row, i) => Number.isNaN(row.underflow) || measured.push([x(i + 1), y(row.underflow)]));
@@ -245,37 +138,21 @@ function drawUnderflow(plot) {
   pen.lineTo(points.at(-1)[0], y(0));
   pen.fill();
   pen.globalAlpha = 1;
-  stroke(plot, points, tint.underflowed, 2);
-  for (const [px, py] of measured) dot(plot, px, py, 2.5, tint.underflowed);
+  inkLine(plot, points, tint.underflowed, 2);
+  for (const [px, py] of measured) inkDot(plot, px, py, 2.5, tint.underflowed);
   const at = Math.min(Math.max(points.at(-1)[1], top + 7), top + height - 9);
   const share = percent(latestUnderflow(store));
   pen.font = `600 ${tint.size - 1}px ${tint.font}`;
   const left = Math.min(points.at(-1)[0] + 8, plot.end + RIGHT - pen.measureText(share).width);
-  write(plot, share, left, at, { fill: tint.underflowed, bold: true, base: "middle", halo: true });
-}
-
-function dot({ pen }, x, y, r, colour) {
-  pen.fillStyle = colour;
-  pen.beginPath();
-  pen.arc(x, y, r, 0, 2 * Math.PI);
-  pen.fill();
-}
-
-function drawSteps(plot) {
-  for (const step of stepTicks(plot.total)) {
-    const at = Math.round(plot.x(step)) + 0.5;
-    stroke(plot, [[at, BOTTOM], [at, BOTTOM + 4]], plot.tint.line, 1);
-    write(plot, String(step), at, BOTTOM + 9, { align: "center", base: "top" });
-  }
-  write(plot, "step", plot.end + 20, BOTTOM + 9, { base: "top" });
+  inkText(plot, share, left, at, { fill: tint.underflowed, bold: true, base: "middle", halo: true });
 }
 
 function drawHover(plot, step, y) {
   if (!step) return;
   const { store, tint, own, x } = plot;
-  stroke(plot, [[x(step), LOSS.top], [x(step), BOTTOM]], tint.ink, 1, { alpha: 0.6 });
+  inkLine(plot, [[x(step), LOSS.top], [x(step), BOTTOM]], tint.ink, 1, { alpha: 0.6 });
   for (const [loss, colour] of [[store.fp32[step - 1], tint.fp32], [store.ours[step - 1]?.loss, own]]) {
-    if (Number.isFinite(loss) && loss > 0) dot(plot, x(step), y(loss), 3.5, colour);
+    if (Number.isFinite(loss) && loss > 0) inkDot(plot, x(step), y(loss), 3.5, colour);
   }
 }
 

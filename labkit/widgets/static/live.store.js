@@ -45,12 +45,6 @@ function storeOf(model) {
   return store;
 }
 
-function floats(view) {
-  if (!view || !view.byteLength) return new Float32Array(0);
-  const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
-  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
-}
-
 function takeFrame(store, content, buffers) {
   if (content.whole) {
     store.ours = [];

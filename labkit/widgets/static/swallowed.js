@@ -4,11 +4,6 @@
 
 const REST_MS = 250; // without a movement, before asking ahead
 
-function floats(view) {
-  const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
-  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
-}
-
 function curvesIn(all, first = 0, places = 1) {
   const points = all.length / places / CURVES.length;
   return CURVES.map((_, i) => all.subarray((first * CURVES.length + i) * points, (first * CURVES.length + i + 1) * points));

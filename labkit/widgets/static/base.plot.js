@@ -1,0 +1,130 @@
+// Drawing with a pen on axes: lines, words and frames that every figure of runs shares.
+//
+// A `plot` is {pen, tint, left, end, total, x}: a canvas context, the colours of the theme, the ends of the axis of steps
+// in pixels, how many steps there are, and where one lies. Every function draws one thing and keeps nothing.
+
+// --- axes ------------------------------------------------------------------------------------------------------------
+
+const LOSS_DIGITS = [1, 1.5, 2, 3, 4, 5, 6, 8, 10];
+
+// Round numbers between two ends: the fewer the longer the axis is.
+function logTicks(low, high) {
+  const ticks = [];
+  const digits = high / low > 500 ? [1] : high / low > 8 ? [1, 2, 5] : LOSS_DIGITS.slice(0, -1);
+  for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) {
+    for (const m of digits) {
+      const value = Number(`${m}e${e}`);
+      if (value >= low * 0.999 && value <= high * 1.001) ticks.push(value);
+    }
+  }
+  return ticks;
+}
+
+// From the smallest to the largest loss, outwards to the next round number: the axis moves seldom, and then visibly.
+function lossRange(...curves) {
+  let [low, high] = [Infinity, 0];
+  for (const curve of curves) {
+    for (const loss of curve) {
+      if (!Number.isFinite(loss) || loss <= 0) continue;
+      low = Math.min(low, loss);
+      high = Math.max(high, loss);
+    }
+  }
+  if (high === 0) return [0.01, 1];
+  const ladder = (x) => LOSS_DIGITS.map((m) => Number(`${m}e${Math.floor(Math.log10(x))}`));
+  low = Math.max(...ladder(low * 0.97).filter((v) => v <= low * 0.97));
+  high = Math.min(...ladder(high * 1.03).filter((v) => v >= high * 1.03));
+  return [low, high];
+}
+
+function stepTicks(total) {
+  const tens = 10 ** Math.floor(Math.log10(total / 5));
+  const every = Math.max(1, [1, 2, 5, 10].map((m) => m * tens).find((v) => v >= total / 5));
+  return Array.from({ length: Math.floor(total / every) + 1 }, (_, i) => i * every);
+}
+
+// --- ink ------------------------------------------------------------------------------------------------------------
+
+function inkText(plot, words, x, y, { fill = plot.tint.ink2, align = "left", base = "alphabetic", bold = false, halo = false } = {}) {
+  const { pen, tint } = plot;
+  pen.font = `${bold ? "600 " : ""}${tint.size - 1}px ${tint.font}`;
+  pen.textAlign = align;
+  pen.textBaseline = base;
+  if (halo) {
+    pen.strokeStyle = tint.surface;
+    pen.lineWidth = 4;
+    pen.lineJoin = "round";
+    pen.strokeText(words, x, y);
+  }
+  pen.fillStyle = fill;
+  pen.fillText(words, x, y);
+  return pen.measureText(words).width;
+}
+
+function inkLine(plot, points, colour, width, { dash = [], alpha = 1 } = {}) {
+  const { pen } = plot;
+  Object.assign(pen, { strokeStyle: colour, lineWidth: width, globalAlpha: alpha, lineCap: "round", lineJoin: "round" });
+  pen.setLineDash(dash);
+  pen.beginPath();
+  let down = false;
+  for (const [x, y] of points) {
+    if (down && Number.isFinite(y)) pen.lineTo(x, y);
+    else if (Number.isFinite(y)) {
+      pen.moveTo(x, y);
+      pen.lineTo(x + 0.01, y); // a single step is a dot
+    }
+    down = Number.isFinite(y);
+  }
+  pen.stroke();
+  pen.setLineDash([]);
+  pen.globalAlpha = 1;
+}
+
+function inkCross(plot, x, y, r, colour, width = 2) {
+  inkLine(plot, [[x - r, y - r], [x + r, y + r]], colour, width);
+  inkLine(plot, [[x + r, y - r], [x - r, y + r]], colour, width);
+}
+
+function inkDot({ pen }, x, y, r, colour) {
+  pen.fillStyle = colour;
+  pen.beginPath();
+  pen.arc(x, y, r, 0, 2 * Math.PI);
+  pen.fill();
+}
+
+function inkFrame(plot, { top, height }, title, ticks, y) {
+  const { tint, left, end } = plot;
+  for (const [value, label] of ticks) {
+    const at = Math.round(y(value)) + 0.5;
+    inkLine(plot, [[left, at], [end, at]], tint.line2, 1, { alpha: 0.75 });
+    if (typeof label === "string") inkText(plot, label, left - 8, at, { align: "right", base: "middle" });
+    else {
+      Object.assign(plot.pen, { fillStyle: tint.ink2, textBaseline: "alphabetic", font: `${tint.size - 1}px ${tint.font}` });
+      powerLabel(plot.pen, label, left - 8, at + 4, "right");
+    }
+  }
+  const bottom = Math.round(top + height) + 0.5;
+  inkLine(plot, [[left, bottom], [end, bottom]], tint.line, 1);
+  return inkText(plot, title, left, top - 12, { fill: tint.ink, bold: true, halo: true });
+}
+
+// What comes next.
+function inkRing({ pen, tint }, x, y, colour) {
+  pen.beginPath();
+  pen.arc(x, y, 4, 0, 2 * Math.PI);
+  pen.fillStyle = tint.surface;
+  pen.fill();
+  pen.strokeStyle = colour;
+  pen.lineWidth = 2;
+  pen.stroke();
+}
+
+// The axis of steps, under the lowest panel.
+function inkSteps(plot, bottom) {
+  for (const step of stepTicks(plot.total)) {
+    const at = Math.round(plot.x(step)) + 0.5;
+    inkLine(plot, [[at, bottom], [at, bottom + 4]], plot.tint.line, 1);
+    inkText(plot, String(step), at, bottom + 9, { align: "center", base: "top" });
+  }
+  inkText(plot, "step", plot.end + 20, bottom + 9, { base: "top" });
+}
