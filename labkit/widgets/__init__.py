@@ -2,6 +2,7 @@
 
 from labkit.widgets.addition import AdditionPlayer
 from labkit.widgets.bits import BitExplorer
+from labkit.widgets.ledger import CastLedger
 from labkit.widgets.live import LiveTraining
 from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
@@ -19,6 +20,7 @@ __all__ = [
     "FORMAT_COLOURS",
     "AdditionPlayer",
     "BitExplorer",
+    "CastLedger",
     "LiveTraining",
     "NumberLine",
     "Predict",

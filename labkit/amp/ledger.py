@@ -1,0 +1,313 @@
+"""What does autocast do to a network, operation by operation, and what does each decision cost?
+
+Idea: run the forward pass twice, once under autocast and once in FP32 with the same weights and inputs, and write one
+row for each operation that computes something: dtypes in, the rule and its reason, dtype out, and how far its result
+is from FP32's. An operation can be moved to another list for this run alone, to see what its rule was good for.
+
+Invariant: nothing is changed. The model keeps its weights, its running statistics and its gradients; with no overrides
+the numbers are those of `autocast` itself.
+
+What it does not do: look inside an operation. A softmax that takes FP16 and computes in FP32 inside, as GPU kernels do,
+is one row, and its error is that of its FP16 input and output.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from labkit.amp.autocast import CastEvent, autocast
+from labkit.amp.lists import Entry, Rule, rule_for
+from labkit.formats import FP16, Format
+from labkit.gemm import half_storage, is_composite
+
+# They move values or ask for facts, and compute nothing.
+SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())
+MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """One operation of a forward pass.
+
+    key          its name and which call of that name it is: "softmax 1"
+    op           name of the operation
+    where        path of the module it was called in, "" outside of one
+    rule, why    the list it stood on in this run, and the reason
+    home         the list it stands on by itself
+    given        dtypes of its floating-point tensors, in order
+    to           the dtype they were cast to, or None where they were left alone
+    result       dtype of what it returned, or None if it was not reached
+    shape        shape of what it returned
+    error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
+    largest      largest |value| of its FP32 result
+    overflowed   elements that are inf or NaN here and finite in FP32
+    lost         elements that are 0 here and not in FP32: underflow, or the other side of a ReLU
+    problem      what torch said if it refused; the rows after it are not reached
+    """
+
+    key: str
+    op: str
+    where: str
+    rule: Rule
+    why: str
+    home: Rule
+    given: tuple[torch.dtype, ...]
+    to: torch.dtype | None
+    result: torch.dtype | None
+    shape: tuple[int, ...]
+    error: float
+    largest: float
+    overflowed: int = 0
+    lost: int = 0
+    problem: str = ""
+
+    @property
+    def ulps(self) -> float:
+        """The error in ulps of FP16, for values near 1; rounding once costs about a third of one."""
+        return self.error / FP16.epsilon
+
+    @property
+    def moved(self) -> bool:
+        """Whether it stood on another list than its own."""
+        return self.rule is not self.home
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What one run wrote down about one operation."""
+
+    key: str
+    op: str
+    where: str
+    entry: Entry
+    given: tuple[torch.dtype, ...]
+    to: torch.dtype | None
+    output: Tensor
+
+
+@dataclass
+class _Notes:
+    """What a run has written down so far, and which modules it is in."""
+
+    calls: list[_Call] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    path: list[str] = field(default_factory=list)
+
+
+class _Recording(autocast):
+    """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing."""
+
+    def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
+        super().__init__(format, listen=self._heard, cache=False)
+        self.overrides, self.casts = overrides, casts
+        self.notes = _Notes()
+        self._last: CastEvent | None = None
+
+    def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
+        entry = super().entry_for(func, name)
+        rule = self._moved_to(name)
+        return entry if rule in (None, entry.rule) else Entry(rule, "you moved it here")
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in SILENT:
+            return func(*args, **kwargs)
+        entry = self.entry_for(func, name)
+        kept = entry.rule is Rule.KEEP
+        if kept and is_composite(func) and self._moved_to(name) is None:
+            return super().__torch_function__(func, types, args, kwargs)  # it is made of others: they are written down
+        given = _floats((args, kwargs))
+        self._last = None
+        if kept or not self.casts:
+            out = func(*args, **kwargs)
+        else:
+            out = super().__torch_function__(func, types, args, kwargs)
+        self._write(name, entry, given, out)
+        return out
+
+    def _moved_to(self, name: str) -> Rule | None:
+        return self.overrides.get(self._key(name), self.overrides.get(_bare(name)))
+
+    def _key(self, name: str) -> str:
+        return f"{_bare(name)} {self.notes.counts[_bare(name)] + 1}"
+
+    def _heard(self, event: CastEvent) -> None:
+        self._last = event
+
+    def _write(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
+        """Write an operation down if it computed something that is a floating-point tensor."""
+        result = next(iter(_floats(out)), None)
+        in_place = name.endswith("_") and not name.endswith("__")
+        if result is None or not given:
+            return
+        if not in_place and any(_same_memory(result, tensor) for tensor in given):
+            return
+        to = self._last.to if self._last is not None else None
+        dtypes = tuple(tensor.dtype for tensor in given)
+        where = self.notes.path[-1] if self.notes.path else ""
+        key = self._key(name)
+        self.notes.calls.append(_Call(key, _bare(name), where, entry, dtypes, to, result.detach().clone()))
+        self.notes.counts[_bare(name)] += 1
+
+
+def ledger(
+    model: Callable[..., Any], *inputs: Any, format: Format = FP16, overrides: Mapping[str, Rule] | None = None
+) -> tuple[LedgerRow, ...]:
+    """Return one row for each operation of `model(*inputs)` under autocast, with its error against FP32.
+
+    Args:
+        model: a module or any function of tensors, with FP32 weights.
+        format: what autocast casts to.
+        overrides: operations on other lists, by name ("softmax": every call) or key ("softmax 2": that call).
+
+    Raises:
+        ValueError: an override names an operation that is not called, or a list there is none to move to.
+        Exception: whatever the model itself raises in FP32.
+
+    >>> for row in ledger(lambda x: (x @ x).exp(), torch.full((2, 2), 2.5)):
+    ...     print(row.op, row.rule.value, row.result, f"{row.error:.1e}")
+    matmul allow torch.float16 0.0e+00
+    exp deny torch.float32 0.0e+00
+    >>> (_, row) = ledger(lambda x: (x @ x).exp(), torch.full((2, 2), 2.5), overrides={"exp": Rule.ALLOW})
+    >>> row.result, row.overflowed, round(row.largest)
+    (torch.float16, 4, 268337)
+    """
+    moved = dict(overrides or {})
+    wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
+    if wrong:
+        raise ValueError(f"an operation can be moved to {', '.join(r.value for r in MOVABLE)}; it was given {wrong}")
+    exact, _ = _run(model, inputs, _Recording(FP16, moved, casts=False))
+    known = {call.key for call in exact} | {call.op for call in exact}
+    if set(moved) - known:
+        unknown = ", ".join(sorted(set(moved) - known))
+        raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
+    cast, failure = _run(model, inputs, _Recording(format, moved, casts=True))
+    rows = [_row(one, other) for one, other in zip_longest(cast, exact) if other is not None]
+    if failure is not None:
+        stopped = len(cast)
+        rows[stopped:] = [_missing(exact[i], str(failure) if i == stopped else "") for i in range(stopped, len(exact))]
+    return tuple(rows)
+
+
+def _run(
+    model: Callable[..., Any], inputs: tuple[Any, ...], region: _Recording
+) -> tuple[list[_Call], RuntimeError | None]:
+    """Run a copy of the model in a region; under autocast, torch's refusal of an operation is a result."""
+    model, inputs = copy.deepcopy((model, inputs))
+    device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
+    failure = None
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _paths(model, region.notes), half_storage(device), region:
+        torch.manual_seed(0)  # the same dropout in both runs
+        try:
+            model(*inputs)
+        except RuntimeError as error:
+            if not region.casts:
+                raise
+            failure = error
+    return region.notes.calls, failure
+
+
+@contextmanager
+def _paths(model: Callable[..., Any], notes: _Notes) -> Iterator[None]:
+    """Follow which module of the model is running."""
+    handles = []
+    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+        handles.append(module.register_forward_pre_hook(lambda *_, name=name: notes.path.append(name)))
+        handles.append(module.register_forward_hook(lambda *_: _leave(notes), always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _leave(notes: _Notes) -> None:
+    notes.path.pop()
+
+
+def _row(call: _Call, exact: _Call) -> LedgerRow:
+    error, overflowed, lost = compare(call.output, exact.output)
+    return LedgerRow(
+        key=call.key,
+        op=call.op,
+        where=call.where,
+        rule=call.entry.rule,
+        why=call.entry.why,
+        home=rule_for(call.op).rule,
+        given=call.given,
+        to=call.to,
+        result=call.output.dtype,
+        shape=tuple(call.output.shape),
+        error=error,
+        largest=_largest(exact.output),
+        overflowed=overflowed,
+        lost=lost,
+    )
+
+
+def _missing(exact: _Call, problem: str) -> LedgerRow:
+    """Return the row of an operation that torch refused, or that comes after one."""
+    return LedgerRow(
+        key=exact.key,
+        op=exact.op,
+        where=exact.where,
+        rule=exact.entry.rule,
+        why=exact.entry.why,
+        home=rule_for(exact.op).rule,
+        given=(),
+        to=None,
+        result=None,
+        shape=tuple(exact.output.shape),
+        error=float("nan"),
+        largest=_largest(exact.output),
+        problem=problem,
+    )
+
+
+def compare(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
+    """Return (relative RMS error, elements that overflowed, elements that became 0) of a result against FP32's.
+
+    Where FP32 itself is inf or NaN (a mask of -inf), the element does not count.
+
+    >>> compare(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 1e-9]))
+    (1e-09, 0, 1)
+    """
+    a, b = exact.double(), result.double()
+    finite = a.isfinite()
+    a, b = a[finite], b[finite]
+    overflowed = int((~b.isfinite()).sum())
+    lost = int(((b == 0) & (a != 0)).sum())
+    if overflowed:
+        return float("inf"), overflowed, lost
+    off, size = float((b - a).norm()), float(a.norm())
+    return (off / size if size else (0.0 if off == 0 else float("inf"))), overflowed, lost
+
+
+def _largest(tensor: Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _floats(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+
+
+def _bare(name: str) -> str:
+    return name[2:-2] if name.startswith("__") and name.endswith("__") else name

@@ -1,0 +1,120 @@
+// The ledger of a forward pass. Python runs it and sends one row for each operation; here they are drawn, and a list that
+// is chosen goes back. The table is built once and then follows, so the focus stays where the hand is.
+
+const ONE_ROUNDING = 1 - 11 / 24; // where 2^-11 lies on a bar from 2^-24 to 1
+
+function chips(names, className = "lg-chip") {
+  return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
+}
+
+function ledgerRow(row, lists, onMove) {
+  const [into, knot, out] = ["lg-in", "lg-knot", "lg-out"].map((name) => h("i", { class: name }));
+  const why = h("span", { class: "lg-why" });
+  const takes = h("td", { class: "lg-takes" });
+  const gives = h("td", { class: "lg-gives" });
+  const bar = h("i");
+  const number = h("span", { class: "lg-number" });
+  const offered = lists.includes(row.home) ? lists : [...lists, row.home];
+  const choice = segmented({
+    label: `List of ${row.key}`,
+    options: offered.map((name) => ({ value: name, label: name, title: name === row.home ? "its own list" : `move it to ${name}` })),
+    value: row.list,
+    onChange: (name) => onMove(row.key, name),
+    labelled: false,
+  });
+  const segments = [...choice.element.querySelectorAll(".lk-segment")];
+  segments.forEach((segment, i) => (segment.dataset.home = String(offered[i] === row.home)));
+  const name = h("span", { class: "lg-op", text: row.op });
+  const where = h("span", { class: "lg-where", text: row.where });
+  const element = h(
+    "tr",
+    { data: { key: row.key } },
+    h("td", { class: "lg-rail", "aria-hidden": "true" }, into, out, knot),
+    h("th", { scope: "row" }, name, where, why),
+    takes,
+    h("td", { class: "lg-lists" }, choice.element),
+    gives,
+    h("td", { class: "lg-error" }, h("span", { class: "lg-track", style: { "--lg-one": ONE_ROUNDING } }, bar), number),
+  );
+  return {
+    element,
+    set(now) {
+      element.classList.toggle("lg-moved", now.moved);
+      element.classList.toggle("lg-broken", now.flag !== "" && now.gives !== "");
+      element.classList.toggle("lg-refused", now.problem !== "");
+      element.classList.toggle("lg-unreached", now.gives === "");
+      element.title = now.detail;
+      why.textContent = now.why;
+      takes.replaceChildren(...chips(now.takes));
+      gives.replaceChildren(...chips(now.gives ? [now.gives] : []));
+      choice.set(now.list);
+      into.dataset.format = now.takes[0] ?? "";
+      out.dataset.format = now.gives;
+      knot.dataset.format = now.ran;
+      knot.dataset.cast = String(now.cast);
+      bar.style.transform = `scaleX(${now.bar})`;
+      number.textContent = now.flag || now.error;
+    },
+  };
+}
+
+function ledgerTable(model, onMove) {
+  const heads = { rail: "", op: "operation, and why it is there", takes: "takes", list: "list", gives: "gives", error: "error against FP32" };
+  const cells = Object.values(heads).map((text) => h("th", { scope: "col", text }));
+  const columns = Object.keys(heads).map((name) => h("col", { class: `lg-c-${name}` }));
+  const body = h("tbody");
+  let rows = new Map();
+  return {
+    element: h("table", { class: "lg-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...cells)), body),
+    set(now) {
+      if ([...rows.keys()].join() !== now.map((row) => row.key).join()) {
+        rows = new Map(now.map((row) => [row.key, ledgerRow(row, model.get("_about").lists, onMove)]));
+        body.replaceChildren(...[...rows.values()].map((row) => row.element));
+      }
+      for (const row of now) rows.get(row.key).set(row);
+    },
+  };
+}
+
+function render({ model, el }) {
+  const life = scope();
+  const about = model.get("_about");
+  const root = mount(el, { label: "Ledger of a forward pass", kind: "ledger", scope: life });
+  let asked = 0;
+  const send = (name, value) => {
+    asked = performance.now();
+    model.set(name, value);
+    model.save_changes();
+  };
+  const all = (list) => Object.fromEntries(model.get("_rows").map((row) => [row.key, list]));
+  const formats = segmented({
+    label: "casts to",
+    options: about.formats.map((name) => ({ value: name, label: name })),
+    value: model.get("format_name"),
+    onChange: (name) => send("format_name", name),
+  });
+  const usual = button({ label: "As the lists say", title: "every operation back on its own list", onPress: () => send("overrides", {}) });
+  const low = button({ label: "All allowed", title: "every operation in the low format", onPress: () => send("overrides", all("allow")) });
+  const wide = button({ label: "All denied", title: "every operation in FP32", onPress: () => send("overrides", all("deny")) });
+  const presets = h("div", { class: "lg-presets", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
+  const table = ledgerTable(model, (key, list) => send("overrides", { ...model.get("overrides"), [key]: list }));
+  const words = sentence();
+  const legend = h("p", { class: "lg-legend lk-quiet" });
+  legend.append(rich("A ring on the rail: autocast casts here. Bars run from 2^-24, where FP32 rounds, to 1; the mark at 2^-11 is the most that one rounding to FP16 costs."));
+  root.append(h("div", { class: "lg-head" }, h("span", { class: "lk-title", text: about.title }), formats.element, presets), words.element, table.element, legend);
+
+  function show() {
+    formats.set(model.get("format_name"));
+    table.set(model.get("_rows"));
+    words.say(model.get("sentence"));
+    if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
+  }
+  for (const name of ["_rows", "sentence", "format_name"]) {
+    model.on(`change:${name}`, show);
+    life.add(() => model.off(`change:${name}`, show));
+  }
+  show();
+  return () => life.dispose();
+}
+
+export default { render };
