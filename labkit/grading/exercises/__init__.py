@@ -7,6 +7,11 @@ from labkit.grading.exercises import (
     autocast_linear,
     autocast_lists,
     autocast_softmax,
+    master_ema,
+    master_flat,
+    master_groups,
+    master_memory,
+    master_step,
     numbers_bytes,
     numbers_decode,
     numbers_first_gap,
@@ -51,6 +56,11 @@ EXERCISES: dict[str, Exercise] = {
         scaling_clip,
         scaling_order,
         scaling_repair,
+        master_step,
+        master_memory,
+        master_groups,
+        master_flat,
+        master_ema,
     )
 }
 

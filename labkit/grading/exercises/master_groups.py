@@ -1,0 +1,136 @@
+"""Can you sort a model's parameters into groups that master weights keep apart?
+
+The point: weight decay is for matrices and filters; biases and the weights of normalisation layers have one dimension
+and get none, frozen parameters are in no group, and the dimensions tell them apart where names do not (`ln_1.weight`).
+Oracle in the tests: the layers of real torch models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import cast
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Parameter = tuple[str, tuple[int, ...], bool]
+Answer = dict[str, list[str]]
+
+
+def reference(parameters: list[Parameter]) -> Answer:
+    """Return the names that decay and those that do not, each in the model's order.
+
+    >>> reference([("fc.weight", (2, 3), True), ("fc.bias", (2,), True), ("ln.weight", (2,), False)])
+    {'decay': ['fc.weight'], 'no decay': ['fc.bias']}
+    """
+    return _sorted(parameters, lambda name, shape: len(shape) > 1)
+
+
+def _sorted(
+    parameters: list[Parameter], decays: Callable[[str, tuple[int, ...]], bool], *, frozen: bool = False
+) -> Answer:
+    kept = [(name, shape) for name, shape, trainable in parameters if trainable or frozen]
+    return {
+        "decay": [name for name, shape in kept if decays(name, shape)],
+        "no decay": [name for name, shape in kept if not decays(name, shape)],
+    }
+
+
+def _layers(random: Random, kinds: str, frozen: float = 0.0) -> list[Case]:
+    """Return one model: "l" linear, "c" convolution, "b" batch norm, "n" layer norm, "e" embedding, "s" a scalar."""
+    parameters: list[Parameter] = []
+    for number, kind in enumerate(kinds):
+        n, m = random.randrange(2, 64), random.randrange(2, 64)
+        trainable = random.random() >= frozen
+        rows = {
+            "l": (("fc", "weight", (n, m)), ("fc", "bias", (n,))),
+            "c": (("conv", "weight", (n, m, 3, 3)), ("conv", "bias", (n,))),
+            "b": (("bn", "weight", (n,)), ("bn", "bias", (n,))),
+            "n": (("ln_", "weight", (n,)), ("ln_", "bias", (n,))),
+            "e": (("wte", "weight", (n, m)),),
+            "s": (("logit_scale", "", ()),),
+        }[kind]
+        parameters += [(f"{a}{number}.{b}".rstrip("."), shape, trainable) for a, b, shape in rows]
+    return [(parameters,)]
+
+
+def _plain(random: Random) -> list[Case]:
+    return _layers(random, "ll") + _layers(random, "ccl")
+
+
+def _norms(random: Random) -> list[Case]:
+    return _layers(random, "cbcbl") + _layers(random, "enlnl")
+
+
+def _frozen(random: Random) -> list[Case]:
+    ((model,),) = _layers(random, "cblnl")
+    return [([(name, shape, number > 3) for number, (name, shape, _) in enumerate(cast("list[Parameter]", model))],)]
+
+
+def _other(random: Random) -> list[Case]:
+    """An embedding is a matrix; a learned temperature is one number."""
+    return _layers(random, "es") + _layers(random, "esnlbc", frozen=0.3)
+
+
+EXERCISE = Exercise(
+    id="master.groups",
+    lesson="07_master_weights",
+    title="Parameter groups",
+    entry="my_groups",
+    difficulty=1,
+    minutes=6,
+    reference=reference,
+    checks=(
+        Check("weights decay, biases do not", 1, _plain),
+        Check("the weights of normalisation layers do not decay", 1, _norms),
+        Check("frozen parameters are in no group", 1, _frozen),
+        Check("embeddings, a single number, frozen layers", 2, _other, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "everything decays",
+            lambda parameters: _sorted(parameters, lambda name, shape: True),
+            "this is one group for all: biases and norms decay as well.",
+        ),
+        Mistake(
+            "biases by name",
+            lambda parameters: _sorted(parameters, lambda name, shape: "bias" not in name),
+            "this is what looking for `bias` gives: the weight of a normalisation layer is called weight.",
+        ),
+        Mistake(
+            "norms by name",
+            lambda parameters: _sorted(
+                parameters, lambda name, shape: not any(word in name for word in ("bias", "norm", "bn"))
+            ),
+            "this is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape tells.",
+        ),
+        Mistake(
+            "by the word weight",
+            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1 and not name.startswith("wte")),
+            "this is what leaving embeddings out of weight decay gives. The rule asked for goes by dimensions.",
+        ),
+        Mistake(
+            "the other way round",
+            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) <= 1),
+            "this is the two groups exchanged.",
+        ),
+        Mistake(
+            "keeps the frozen",
+            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1, frozen=True),
+            "this is what giving frozen parameters to the optimizer gives: weight decay moves them without a gradient.",
+        ),
+        Mistake(
+            "four dimensions do not decay",
+            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) == 2),
+            "this is what asking for two dimensions gives: a convolution's filters have four.",
+        ),
+        Mistake(
+            "loses the single number",
+            lambda parameters: {
+                "decay": reference(parameters)["decay"],
+                "no decay": [name for name, shape, trainable in parameters if trainable and len(shape) == 1],
+            },
+            "this is what asking for one dimension gives: a parameter without dimensions is in neither group.",
+        ),
+    ),
+)

@@ -1,0 +1,111 @@
+"""Can you write the memory bill of a model's parameters?
+
+The point: mixed precision with master weights keeps *more* bytes per parameter than FP32 training does; what it saves
+are activations. Oracle in the tests: the tensors of torch.optim.Adam and SGD, counted.
+
+Source: arXiv:1910.02054 (ZeRO), section 3.1, counts the same 16 bytes for mixed precision with Adam.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+
+def reference(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """Return the bytes of weights, gradients, master weights and optimizer state.
+
+    >>> reference(1, 32, False, 2), reference(1, 16, True, 2), reference(1, 16, False, 2)
+    (16, 16, 8)
+    """
+    model = model_bits // 8
+    optimizer = 4 if master else model
+    return parameters * (model + model + (4 if master else 0) + moments * optimizer)
+
+
+def _parameters(random: Random) -> int:
+    return random.randrange(1_000, 1_000_000_000)
+
+
+def _fp32(random: Random) -> list[Case]:
+    return [(_parameters(random), 32, False, moments) for moments in (0, 1, 2)]
+
+
+def _mixed(random: Random) -> list[Case]:
+    return [(_parameters(random), 16, True, moments) for moments in (0, 1, 2)]
+
+
+def _pure(random: Random) -> list[Case]:
+    return [(_parameters(random), 16, False, moments) for moments in (0, 1, 2)]
+
+
+def _bill(weights: float, gradients: float, master: float, moments: float, parameters: int) -> int:
+    return int(parameters * (weights + gradients + master + moments))
+
+
+def _master_bytes(master: bool) -> int:
+    return 4 if master else 0
+
+
+EXERCISE = Exercise(
+    id="master.memory",
+    lesson="07_master_weights",
+    title="The memory bill",
+    entry="my_bill",
+    difficulty=1,
+    minutes=6,
+    reference=reference,
+    checks=(
+        Check("FP32 training: SGD, with momentum, Adam", 1, _fp32),
+        Check("an FP16 model with master weights", 2, _mixed),
+        Check("pure FP16: the optimizer's state is FP16 too", 1, _pure, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "forgets the gradients",
+            lambda n, bits, master, moments: _bill(
+                bits / 8, 0, _master_bytes(master), moments * (4 if master else bits // 8), n
+            ),
+            "this is the bill without gradients. There is one for every weight, in the model's format.",
+        ),
+        Mistake(
+            "forgets the master",
+            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, 0, moments * (4 if master else bits // 8), n),
+            "this is the bill without master weights: four more bytes for every parameter.",
+        ),
+        Mistake(
+            "state in the model's format",
+            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, _master_bytes(master), moments * bits / 8, n),
+            "this is what FP16 moments give. The optimizer that steps FP32 masters keeps FP32 moments.",
+        ),
+        Mistake(
+            "state always in FP32",
+            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, _master_bytes(master), moments * 4, n),
+            "this is what FP32 moments always give. Without a master the optimizer steps FP16 weights, "
+            "and its moments are FP16 too.",
+        ),
+        Mistake(
+            "the master replaces the weights",
+            lambda n, bits, master, moments: _bill(
+                4 if master else bits / 8, bits / 8, 0, moments * (4 if master else bits // 8), n
+            ),
+            "this is what counting master *or* model weights gives. Both are kept.",
+        ),
+        Mistake(
+            "FP16 halves it",
+            lambda n, bits, master, moments: n * (2 + moments) * bits // 8,
+            "this is what halving everything gives: it is true of pure FP16 alone.",
+        ),
+        Mistake(
+            "one moment too many",
+            lambda n, bits, master, moments: reference(n, bits, master, moments + 1),
+            "this is one moment too many: SGD keeps none, momentum one, Adam two.",
+        ),
+        Mistake(
+            "counts bits",
+            lambda n, bits, master, moments: 8 * reference(n, bits, master, moments),
+            "this is the number of bits.",
+        ),
+    ),
+)
