@@ -1,6 +1,36 @@
-"""What does the hardware do with a number? FP16 in, FP32 accumulate, one rounding."""
+"""What does the hardware do with a number? FP16 in, FP32 accumulate, one rounding; and how fast."""
 
+from labkit.gemm.bench import GemmRun, run_case, run_cases
+from labkit.gemm.bench_cases import ConvCase, ElementwiseCase, GemmCase, intensity, linear_gemms
+from labkit.gemm.bench_record import GemmRecord, from_json, measure
+from labkit.gemm.bench_sweeps import Extent, Sweep, formats_on, sweeps
 from labkit.gemm.composites import body_of, is_composite
+from labkit.gemm.device import DeviceReport, device_report
 from labkit.gemm.half_storage import half_storage, rounds_once
+from labkit.gemm.roofline import Roofline, roofline
 
-__all__ = ["body_of", "half_storage", "is_composite", "rounds_once"]
+__all__ = [
+    "ConvCase",
+    "DeviceReport",
+    "ElementwiseCase",
+    "Extent",
+    "GemmCase",
+    "GemmRecord",
+    "GemmRun",
+    "Roofline",
+    "Sweep",
+    "body_of",
+    "device_report",
+    "formats_on",
+    "from_json",
+    "half_storage",
+    "intensity",
+    "is_composite",
+    "linear_gemms",
+    "measure",
+    "roofline",
+    "rounds_once",
+    "run_case",
+    "run_cases",
+    "sweeps",
+]

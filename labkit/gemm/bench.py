@@ -1,0 +1,221 @@
+"""How long does a product take here, and how far is it off?
+
+Idea: a case is timed as it would run in training: random operands (a product of zeros draws less power, and a GPU
+clocks higher for it), other ones at each call, so that none is found in the cache. A GPU is asked by its own clock
+(CUDA events), a CPU by the host's. All cases take turns, round by round, so that a machine that slows down slows all of
+them, and the median of the rounds counts.
+
+Invariant: nothing stays changed: torch's thread count and its settings of precision are put back. What could not be
+timed is named, with the reason.
+
+What it does not do: hide the launch. A product of microseconds is timed as torch runs it, with what calling costs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import quantiles
+
+import torch
+from torch import Tensor
+
+from labkit.formats import Format
+from labkit.gemm.bench_cases import Case
+from labkit.gemm.bench_work import Pool, caller, error_in_ulps, settings
+
+ROUNDS = 9
+GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
+MOST_CALLS = 500  # in a group
+PATIENCE = 2.0  # a call that is expected to take longer than this many seconds is left out
+
+
+@dataclass(frozen=True)
+class GemmRun:
+    """A case that was timed.
+
+    seconds  of one call: the median over the rounds
+    low      first quartile of the same
+    high     third quartile
+    calls    how many calls were timed
+    error    median distance of the first rows from the same in FP64, in ulps of the result's format
+
+    >>> from labkit.gemm.bench_cases import GemmCase
+    >>> GemmRun(GemmCase(1000, 1000, 1000), 0.001, 0.001, 0.001, 10, 0.25).tflops
+    2.0
+    """
+
+    case: Case
+    seconds: float
+    low: float
+    high: float
+    calls: int
+    error: float
+
+    @property
+    def tflops(self) -> float:
+        """10^12 additions and multiplications a second."""
+        return self.case.flops / self.seconds / 1e12
+
+    @property
+    def gbps(self) -> float:
+        """10^9 bytes a second, of those that must at least be moved."""
+        return self.case.bytes / self.seconds / 1e9
+
+
+def run_case(case: Case, device: torch.device | str = "cpu", *, rounds: int = ROUNDS, threads: int = 1) -> GemmRun:
+    """Time one case, as `run_cases` does.
+
+    Raises:
+        RuntimeError: it cannot run here; the message is torch's, or says how long it would take.
+
+    >>> from labkit.formats import FP32
+    >>> from labkit.gemm.bench_cases import GemmCase
+    >>> run_case(GemmCase(16, 16, 16, FP32), rounds=1).error < 16  # a sum of 16 terms
+    True
+    """
+    reasons: list[str] = []
+    found = run_cases([case], device, rounds=rounds, threads=threads, left_out=lambda _, why: reasons.append(why))
+    if not found:
+        raise RuntimeError(f"{case.label} was not timed on {device}: {reasons[0]}")
+    return found[0]
+
+
+def run_cases(
+    cases: Sequence[Case],
+    device: torch.device | str = "cpu",
+    *,
+    rounds: int = ROUNDS,
+    threads: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    left_out: Callable[[Case, str], None] = lambda case, why: None,
+) -> list[GemmRun]:
+    """Time cases that take turns; return those that could be timed, in their order.
+
+    Args:
+        rounds: how often each has its turn, after a first one that only warms up.
+        threads: of a CPU. With one, what counts is the time that this thread was given: a busy machine does not.
+        stop: asked before each turn; True ends the timing, and whatever has had a turn is returned.
+        left_out: told each case that was not timed, and why.
+
+    Raises:
+        ValueError: rounds or threads is below 1.
+    """
+    if rounds < 1 or threads < 1:
+        raise ValueError(f"rounds and threads are 1 or more; they were given as {rounds} and {threads}.")
+    where = torch.device(device)
+    clock = _clock(where, threads)
+    with _threads(threads), torch.no_grad():
+        turns = list(_warm_up(cases, where, clock, stop, left_out))
+        for _ in range(rounds):
+            for turn in turns:
+                if not (turn.times and stop()):
+                    turn.take(clock)
+    return [turn.result() for turn in turns]
+
+
+_Clock = Callable[[Callable[[int], Tensor], int], float]
+
+
+@dataclass
+class _Turn:
+    """A case that is ready to be called, and the seconds that a call took in each round so far."""
+
+    case: Case
+    call: Callable[[int], Tensor]
+    error: float = 0.0
+    group: int = 1
+    times: list[float] = field(default_factory=list)
+
+    def take(self, clock: _Clock) -> float:
+        with settings(self.case):
+            self.times.append(clock(self.call, self.group))
+        return self.times[-1]
+
+    def result(self) -> GemmRun:
+        low, middle, high = quantiles(self.times, n=4, method="inclusive") if len(self.times) > 1 else self.times * 3
+        return GemmRun(
+            self.case, _short(middle), _short(low), _short(high), self.group * len(self.times), _short(self.error)
+        )
+
+
+def _short(number: float) -> float:
+    """Keep five digits: more of them would be noise."""
+    return float(f"{number:.5g}")
+
+
+def _warm_up(
+    cases: Sequence[Case],
+    device: torch.device,
+    clock: _Clock,
+    stop: Callable[[], bool],
+    left_out: Callable[[Case, str], None],
+) -> Iterator[_Turn]:
+    """Yield each case that can run here: checked, warm, and with as many calls in a group as fill GROUP_SECONDS."""
+    pool = Pool(device)
+    pace: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
+    for case in cases:
+        expected = case.flops * pace.get(case.format, 0.0)
+        if stop():
+            left_out(case, "the time was up")
+        elif expected > PATIENCE:
+            left_out(case, f"one call would take about {expected:.0f} s")
+        else:
+            try:
+                turn = _ready(case, pool, clock, device.type)
+            except (RuntimeError, AttributeError) as refused:  # no kernel for it in this torch or device, or no memory
+                left_out(case, str(refused).splitlines()[0])
+            else:
+                if case.flops:
+                    pace[case.format] = turn.times.pop() / case.flops
+                turn.times.clear()
+                yield turn
+
+
+def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> _Turn:
+    sets = pool.sets(case)
+    turn = _Turn(case, caller(case, sets))
+    with settings(case):
+        turn.error = error_in_ulps(case, sets[0], turn.call(0))
+    turn.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[kind] / turn.take(clock))))
+    turn.take(clock)
+    return turn
+
+
+def _clock(device: torch.device, threads: int) -> _Clock:
+    """Return what tells the seconds of a call: the mean of a group of them, on other operands each."""
+    if device.type == "cuda":
+        return _cuda_clock
+    fine = time.get_clock_info("thread_time").resolution < 1e-6  # Windows counts in 1/64 s
+    now = time.thread_time if threads == 1 and fine and sys.platform != "win32" else time.perf_counter
+
+    def clock(call: Callable[[int], Tensor], group: int) -> float:
+        began = now()
+        for i in range(group):
+            call(i)
+        return max(now() - began, 1e-9) / group
+
+    return clock
+
+
+def _cuda_clock(call: Callable[[int], Tensor], group: int) -> float:
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    for i in range(group):
+        call(i)
+    ended.record()
+    ended.synchronize()
+    return float(max(began.elapsed_time(ended), 1e-6)) / 1e3 / group
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,163 @@
+"""What is left of a sweep? One record: what was asked, what was measured, where, how, with which versions and when.
+
+Idea: what is measured now and what was recorded elsewhere are the same type, so one figure shows both side by side, and
+the record itself says which is which.
+
+Invariant: from_json(record.to_json()) == record.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from labkit.formats import FORMATS
+from labkit.gemm.bench import ROUNDS, GemmRun, run_cases
+from labkit.gemm.bench_cases import ConvCase, ElementwiseCase, GemmCase
+from labkit.gemm.bench_sweeps import Extent, Sweep, sweeps
+from labkit.gemm.device import DeviceReport, device_report
+
+SCHEMA = "labkit.gemm/1"
+KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
+    "gemm": GemmCase,
+    "conv": ConvCase,
+    "elementwise": ElementwiseCase,
+}
+
+
+@dataclass(frozen=True)
+class GemmRecord:
+    """A sweep that was timed on one device.
+
+    device    as the maker calls it
+    kind      "cuda" or "cpu"
+    how       clock, threads and rounds, in words
+    versions  python, torch, and of a GPU: cuda and driver
+    date      UTC, ISO 8601
+    left_out  what could not be timed there, and why
+    """
+
+    sweep: str
+    question: str
+    runs: tuple[GemmRun, ...]
+    device: str
+    kind: str
+    how: str
+    versions: dict[str, str]
+    date: str
+    left_out: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the record as JSON, one line for each run."""
+        head = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "runs"}
+        body = ",\n ".join(json.dumps(_pack(run), allow_nan=False) for run in self.runs)
+        return json.dumps({"schema": SCHEMA, **head})[:-1] + f', "runs": [\n {body}]}}\n'
+
+
+def from_json(text: str) -> GemmRecord:
+    """Return the record that `GemmRecord.to_json` wrote.
+
+    Raises:
+        ValueError: it is no such record.
+    """
+    try:
+        stored = json.loads(text)
+        found = stored.pop("schema")
+    except (json.JSONDecodeError, AttributeError, KeyError) as error:
+        raise ValueError(f"this is no record of a sweep: {error!r}") from error
+    if found != SCHEMA:
+        raise ValueError(f"this is no record of a sweep: its schema is {found!r}, and {SCHEMA!r} is what can be read")
+    runs = tuple(_unpack(run) for run in stored.pop("runs"))
+    return GemmRecord(runs=runs, left_out=tuple(stored.pop("left_out")), **stored)
+
+
+def measure(
+    sweep: str,
+    device: torch.device | str | None = None,
+    *,
+    extent: Extent | None = None,
+    rounds: int = ROUNDS,
+    threads: int = 1,
+    seconds: float = float("inf"),
+    stop: Callable[[], bool] = lambda: False,
+) -> GemmRecord:
+    """Time a sweep on this machine and return the record. On a CPU of 2 cores it takes half a minute at most.
+
+    Args:
+        sweep: its name, as `sweeps` lists them.
+        device: "cpu" or "cuda"; None takes the GPU where there is one.
+        extent: how large the cases are; None suits the device.
+        seconds: when these are over, no further turn begins.
+        stop: asked before each turn; True ends the timing, and what has had a turn is on record.
+
+    Raises:
+        ValueError: there is no such sweep.
+
+    >>> from labkit.gemm.bench_sweeps import QUICK
+    >>> record = measure("size", "cpu", extent=QUICK, rounds=1)
+    >>> from_json(record.to_json()) == record
+    True
+    """
+    report = device_report(device)
+    known = sweeps(report, extent)
+    if sweep not in known:
+        raise ValueError(f"there is no sweep {sweep!r}; there are {', '.join(known)}.")
+    end = time.monotonic() + seconds
+    missing: list[str] = []
+    runs = run_cases(
+        known[sweep].cases,
+        report.kind,
+        rounds=rounds,
+        threads=threads,
+        stop=lambda: stop() or time.monotonic() > end,
+        left_out=lambda case, why: missing.append(f"{case.label}: {why}"),
+    )
+    return _record(known[sweep], runs, missing, report, rounds, threads)
+
+
+def _record(
+    sweep: Sweep, runs: list[GemmRun], missing: list[str], report: DeviceReport, rounds: int, threads: int
+) -> GemmRecord:
+    clock = "CUDA events" if report.kind == "cuda" else f"host timer, {threads} thread{'s' * (threads > 1)}"
+    return GemmRecord(
+        sweep.name,
+        sweep.question,
+        tuple(runs),
+        report.name,
+        report.kind,
+        f"{clock}; median of {rounds} rounds in which all cases take turns; random operands, never in the cache",
+        bench_versions(report),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        tuple(missing),
+    )
+
+
+def bench_versions(report: DeviceReport) -> dict[str, str]:
+    """Return the versions that can change a timing.
+
+    >>> sorted(bench_versions(device_report("cpu")))
+    ['python', 'torch']
+    """
+    found = {"python": platform.python_version(), "torch": torch.__version__}
+    if report.kind == "cuda":
+        found |= {"cuda": str(torch.version.cuda or torch.version.hip), "driver": report.driver or "unknown"}
+    return found
+
+
+def _pack(run: GemmRun) -> dict[str, Any]:
+    kind = next(name for name, type_ in KINDS.items() if isinstance(run.case, type_))
+    numbers = {name: value for name, value in vars(run).items() if name != "case"}
+    return {"kind": kind, **vars(run.case), "format": run.case.format.name, **numbers}
+
+
+def _unpack(stored: dict[str, Any]) -> GemmRun:
+    numbers = {f.name: stored.pop(f.name) for f in fields(GemmRun) if f.name != "case"}
+    case = KINDS[stored.pop("kind")](**{**stored, "format": FORMATS[stored["format"]]})
+    return GemmRun(case, **numbers)

@@ -1,0 +1,245 @@
+"""What has this machine for low precision, and what does that mean for the lab?
+
+Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that generation take. A CPU
+says its instruction sets. From these facts follow two sentences.
+
+Invariant: a report is told only by what the machine says of itself; nothing is timed here, and nothing is guessed.
+
+Source: CUDA C++ Programming Guide, "Compute Capabilities" (Tensor Core data types of each); Intel SDM, CPUID leaf 7;
+Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+GIB = 2**30
+CPU_INSTRUCTIONS = {  # what a flag of /proc/cpuinfo, or a word of torch, stands for
+    "avx512_bf16": "AVX512-BF16",
+    "avx512_fp16": "AVX512-FP16",
+    "amx_bf16": "AMX-BF16",
+    "amx_fp16": "AMX-FP16",
+    "bf16": "Arm BF16",
+    "asimdhp": "Arm FP16",
+    "fp16_arith": "Arm FP16",
+}
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generation of Tensor Cores: capabilities of its GPUs, operands it takes, the row of SPECS that models it."""
+
+    name: str
+    capabilities: tuple[tuple[int, int], ...]
+    formats: tuple[str, ...]
+    spec: str | None = None
+
+
+GENERATIONS = (
+    Generation("Volta", ((7, 0), (7, 2)), ("FP16",), "V100"),
+    Generation("Turing", ((7, 5),), ("FP16",), "T4"),
+    Generation("Ampere", ((8, 0),), ("FP16", "BF16", "TF32", "FP64"), "A100"),
+    Generation("Ampere", ((8, 6), (8, 7)), ("FP16", "BF16", "TF32")),
+    Generation("Ada", ((8, 9),), ("FP16", "BF16", "TF32", "E4M3", "E5M2"), "Ada"),
+    Generation("Hopper", ((9, 0),), ("FP16", "BF16", "TF32", "E4M3", "E5M2", "FP64"), "H100"),
+    Generation("Blackwell", ((10, 0), (10, 3)), ("FP16", "BF16", "TF32", "E4M3", "E5M2", "FP64"), "B200"),
+    Generation("Blackwell", ((11, 0), (12, 0), (12, 1)), ("FP16", "BF16", "TF32", "E4M3", "E5M2")),
+)
+WITHOUT_CORES = re.compile(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b")  # TU116 and TU117, though 7.5
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """What a device has.
+
+    kind          "cuda" or "cpu"
+    name          as the maker calls it
+    memory        bytes on a GPU, 0 on a CPU (whose memory is not a matter of speed)
+    cores         a CPU's cores that this process may use, a GPU's multiprocessors
+    capability    compute capability of a GPU, None elsewhere
+    generation    of its Tensor Cores, None where there are none, or none that the table knows
+    instructions  of a CPU for low precision; empty on a GPU
+    driver        of the GPU, None elsewhere or where it cannot be asked
+
+    >>> print(DeviceReport("cpu", "Some CPU", 0, 2, instructions=("AVX512-BF16",)).facts)
+    Some CPU: 2 cores, no GPU that torch can use; for low precision it has AVX512-BF16
+    """
+
+    kind: str
+    name: str
+    memory: int
+    cores: int
+    capability: tuple[int, int] | None = None
+    generation: Generation | None = None
+    instructions: tuple[str, ...] = ()
+    driver: str | None = None
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder's name.
+
+        >>> DeviceReport("cuda", "NVIDIA H100 80GB HBM3", 0, 132).slug
+        'nvidia-h100-80gb-hbm3'
+        """
+        words = self.name if self.kind == "cuda" else f"CPU {self.name}"
+        return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
+
+    @property
+    def tensor_cores(self) -> tuple[str, ...]:
+        """The operand formats of its Tensor Cores; empty where there are none."""
+        return self.generation.formats if self.generation else ()
+
+    @property
+    def spec(self) -> str | None:
+        """The row of SPECS that models its Tensor Cores; None where there is none."""
+        if self.generation and self.generation.spec == "H100" and "H200" in self.name:
+            return "H200"
+        return self.generation.spec if self.generation else None
+
+    @property
+    def facts(self) -> str:
+        """The first sentence: what is there."""
+        if self.kind == "cuda":
+            return f"{self.name}, {self.memory / GIB:.0f} GiB, {self._capability}, {self._cores}"
+        low = " and ".join(self.instructions) or "nothing of its own"
+        cores = f"{self.cores} core{'s' * (self.cores != 1)}"
+        return f"{self.name}: {cores}, no GPU that torch can use; for low precision it has {low}"
+
+    @property
+    def meaning(self) -> str:
+        """The second sentence: what that means for the lab."""
+        if self.tensor_cores:
+            return (
+                "Every timing of the lab can be measured here, and `make gpu` records them all; training in FP16 can "
+                "be faster than in FP32, in layers that are large enough"
+            )
+        if self.kind == "cuda":
+            return (
+                "Every lesson works, and FP16 halves the bytes here, but a matrix product gains little or nothing from "
+                "it: what Tensor Cores do is shown from records"
+            )
+        bf16 = any("BF16" in name for name in self.instructions)
+        fp16 = any("FP16" in name for name in self.instructions)
+        faster = " and ".join(["FP16"] * fp16 + ["BF16"] * bf16)
+        if not faster:
+            gain = "but no format is faster than FP32: speed is shown from records"
+        else:
+            gain = f"and {faster} can multiply large matrices faster than FP32, which can be measured here"
+        gain += "" if fp16 or not faster else "; for FP16's own speed there are records"
+        return f"Every lesson works, with FP16 rounded exactly as a GPU rounds, {gain}"
+
+    def __str__(self) -> str:
+        return f"{self.facts}. {self.meaning}."
+
+    @property
+    def _capability(self) -> str:
+        return f"compute capability {self.capability[0]}.{self.capability[1]}" if self.capability else "not CUDA's"
+
+    @property
+    def _cores(self) -> str:
+        if self.generation:
+            return f"has {self.generation.name} Tensor Cores for {', '.join(self.tensor_cores)}"
+        if self.capability is None or self.capability < (7, 0):
+            return "has no Tensor Cores (those came with 7.0)"
+        if WITHOUT_CORES.search(self.name):
+            return "has no Tensor Cores, unlike most of its generation"
+        return "is newer than the lab's table of Tensor Cores"
+
+
+def device_report(device: torch.device | str | None = None) -> DeviceReport:
+    """Return what a device has; None asks for the first GPU that torch can use, or else the CPU.
+
+    Raises:
+        ValueError: the device is neither a CPU nor a GPU that torch reaches through CUDA.
+
+    >>> device_report("cpu").kind
+    'cpu'
+    """
+    wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if wanted.type == "cpu":
+        return DeviceReport("cpu", _cpu_name(), 0, _cpu_cores(), instructions=_cpu_instructions())
+    if wanted.type != "cuda":
+        raise ValueError(
+            f'device_report knows "cpu" and "cuda"; it was given {str(wanted)!r}. Leave out what it shall be.'
+        )
+    if not torch.cuda.is_available():
+        raise ValueError('device_report was asked for "cuda", and torch reaches no GPU here. Ask for "cpu".')
+    properties = torch.cuda.get_device_properties(wanted)
+    capability = None if torch.version.hip else (properties.major, properties.minor)
+    return DeviceReport(
+        "cuda",
+        properties.name,
+        properties.total_memory,
+        getattr(properties, "multi_processor_count", 0),
+        capability,
+        generation_of(properties.name, capability),
+        driver=_driver(),
+    )
+
+
+def generation_of(name: str, capability: tuple[int, int] | None) -> Generation | None:
+    """Return the generation of a GPU's Tensor Cores; None where it has none, or where the table does not know it.
+
+    >>> generation_of("Tesla T4", (7, 5)).name, generation_of("NVIDIA GeForce GTX 1660", (7, 5))
+    ('Turing', None)
+    """
+    if WITHOUT_CORES.search(name) and capability == (7, 5):
+        return None
+    return next((row for row in GENERATIONS if capability in row.capabilities), None)
+
+
+def _driver() -> str | None:
+    """Ask nvidia-smi for the driver's version; torch does not tell it."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.split()
+    return lines[0] if lines else None
+
+
+def _cpu_flags() -> dict[str, str]:
+    """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _cpu_name() -> str:
+    return _cpu_flags().get("model name") or _macos_name() or platform.processor() or platform.machine()
+
+
+def _cpu_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpu_instructions() -> tuple[str, ...]:
+    """Return which of CPU_INSTRUCTIONS there are, by /proc/cpuinfo (Linux) and by torch."""
+    entries = _cpu_flags()
+    flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
+    ask_torch = getattr(torch.cpu, "get_capabilities", None)  # newer than the oldest torch we take
+    if ask_torch is not None:
+        flags |= {name for name, there in ask_torch().items() if there is True}
+    return tuple(dict.fromkeys(says for flag, says in CPU_INSTRUCTIONS.items() if flag in flags))
+
+
+def _macos_name() -> str | None:
+    if sys.platform != "darwin":
+        return None
+    try:
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
