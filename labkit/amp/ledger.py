@@ -282,8 +282,8 @@ def compare(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
 
     Where FP32 itself is inf or NaN (a mask of -inf), the element does not count.
 
-    >>> compare(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 1e-9]))
-    (1e-09, 0, 1)
+    >>> compare(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 2.0**-30]))
+    (9.313225746154785e-10, 0, 1)
     """
     a, b = exact.double(), result.double()
     finite = a.isfinite()

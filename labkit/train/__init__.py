@@ -4,12 +4,17 @@ from labkit.train.digits import Data, data_folder, scattered_digits, single_digi
 from labkit.train.race import race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load, write_whole
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
+from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
 from labkit.train.tasks import TASKS, Task, accuracy, dice
 
 __all__ = [
+    "STAGES",
     "TASKS",
     "Data",
     "RunRecord",
+    "Seen",
+    "Stage",
+    "StepInStages",
     "StepRecord",
     "Task",
     "TrainingRun",
@@ -25,5 +30,6 @@ __all__ = [
     "scattered_digits",
     "single_digits",
     "train",
+    "watch_step",
     "write_whole",
 ]

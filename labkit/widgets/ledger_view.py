@@ -98,7 +98,7 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
         after = "" if broken is last else _ending(last)
         return f"{moved}{broken.op} overflows: {_overflow(broken)}.{after}"
     low, wide = (sum(ran_in(row) == name for row in rows) for name in (format.name, FP32.name))
-    counts = f"{low} of these {len(rows)} operations run in {format.name} and {wide} in FP32"
+    counts = f"{low or 'none'} of these {len(rows)} operations run in {format.name} and {wide} in FP32"
     result = "equals FP32's" if last.error == 0 else f"is {relative(last.error)} away from FP32's"
     usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
     return f"{moved}{counts}; the last result {result}{usual}."
@@ -132,7 +132,7 @@ def _said(problem: str) -> str:
 def _overflow(row: LedgerRow) -> str:
     size = math.prod(row.shape)
     which = "its result is inf or NaN" if size == 1 else f"{row.overflowed:,} of its {size:,} results are inf or NaN"
-    return f"{which}, and FP32's reach {brief(row.largest)}"
+    return f"{which}, where FP32 has up to {brief(row.largest)}"
 
 
 def _ending(last: LedgerRow) -> str:

@@ -38,7 +38,7 @@ function ledgerRow(row, lists, onMove) {
   );
   return {
     element,
-    set(now) {
+    set(now, before) {
       element.classList.toggle("lg-moved", now.moved);
       element.classList.toggle("lg-broken", now.flag !== "" && now.gives !== "");
       element.classList.toggle("lg-refused", now.problem !== "");
@@ -48,7 +48,7 @@ function ledgerRow(row, lists, onMove) {
       takes.replaceChildren(...chips(now.takes));
       gives.replaceChildren(...chips(now.gives ? [now.gives] : []));
       choice.set(now.list);
-      into.dataset.format = now.takes[0] ?? "";
+      into.dataset.format = now.takes.includes(before) ? before : (now.takes[0] ?? "");
       out.dataset.format = now.gives;
       knot.dataset.format = now.ran;
       knot.dataset.cast = String(now.cast);
@@ -71,7 +71,7 @@ function ledgerTable(model, onMove) {
         rows = new Map(now.map((row) => [row.key, ledgerRow(row, model.get("_about").lists, onMove)]));
         body.replaceChildren(...[...rows.values()].map((row) => row.element));
       }
-      for (const row of now) rows.get(row.key).set(row);
+      now.forEach((row, i) => rows.get(row.key).set(row, now[i - 1]?.gives));
     },
   };
 }

@@ -1,0 +1,188 @@
+"""What happens inside one training step? The step of any recipe, watched at eight stages.
+
+Idea: let a run take its next step, and look at it from outside: hooks on the layers, the gradients that backward left,
+the weights before and after. Nothing is computed twice, so what is shown is what trained.
+
+Invariant: a run that was watched is where it would be if nobody had looked, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import unscale
+from labkit.instrument import probe
+from labkit.train.run import TrainingRun, one_thread
+
+STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor at one stage, or several of one layer together.
+
+    name        what it is: "conv1 output", "conv1 weights", "∇ conv1 weights" (gradient), "Δ conv1 weights" (update)
+    dtype       of its elements
+    elements    how many
+    smallest    smallest |x| that is not zero; 0 if there is none
+    largest     largest finite |x|
+    zeros       elements that are exactly 0
+    non_finite  elements that are inf or NaN
+    """
+
+    name: str
+    dtype: torch.dtype
+    elements: int
+    smallest: float
+    largest: float
+    zeros: int
+    non_finite: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the eight stages and the tensors at it."""
+
+    name: str
+    tensors: tuple[Seen, ...]
+
+
+@dataclass(frozen=True)
+class StepInStages:
+    """One training step, watched.
+
+    recipe       its name
+    step         number of the step
+    stages       the eight stages, in order
+    scale        what the loss was multiplied by
+    loss         before that
+    found_inf    some gradient held inf or NaN
+    stepped      the weights took the step
+    scale_after  the scale of the next step
+    weights      number of weights
+    moved        of the weights that the optimizer steps, how many changed
+    seen_moving  of the weights that the model computes with, how many changed
+    """
+
+    recipe: str
+    step: int
+    stages: tuple[Stage, ...]
+    scale: float
+    loss: float
+    found_inf: bool
+    stepped: bool
+    scale_after: float
+    weights: int
+    moved: int
+    seen_moving: int
+
+
+def watch_step(run: TrainingRun) -> StepInStages:
+    """Take a run's next step and say what every tensor was like at each stage.
+
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> watched = watch_step(TrainingRun(TASKS["digits"], RECIPES["O2"]))
+    >>> [stage.name for stage in watched.stages][:3]
+    ['cast weights', 'forward', 'loss']
+    >>> watched.stages[1].tensors[-1].dtype, watched.stages[4].tensors[-1].dtype, watched.stepped
+    (torch.float16, torch.float32, True)
+    """
+    with one_thread():
+        layers = _layers(run)
+        model_weights, masters = run.weights.model_weights, run.weights.master_weights
+        before = [weight.detach().clone() for weight in model_weights]
+        master_before = [master.detach().clone() for master in masters]
+        inputs, targets = run.batch(run.steps_done + 1)
+        run.engine.zero_grad()
+        with _outputs(run.model) as outputs, probe(run.model) as heard:
+            loss = run.loss(inputs, targets)
+            scale = run.scaler.scale
+            run.engine.backward(loss)
+        scaled = [gradient.clone() for gradient in run.weights.gradients()]
+        plain, found_inf = unscale(scaled, scale)[:2]
+        report = run.engine.step()
+        run.steps_done += 1
+        updates = [after.detach() - old for after, old in zip(masters, master_before, strict=True)]
+        after = [weight.detach() for weight in model_weights]
+        tensors = (
+            _grouped(before, layers),
+            {f"{name} output": tensor for name, tensor in outputs.items()},
+            {"loss": loss.detach(), "loss × scale": loss.detach() * scale},
+            {f"∇ {name} output": tensor for name, tensor in heard.gradients.items()} | _grouped(scaled, layers, "∇"),
+            _grouped(plain, layers, "∇"),
+            _grouped(plain, layers, "∇"),
+            _grouped(updates, layers, "Δ"),
+            _grouped(after, layers),
+        )
+        stages = tuple(Stage(name, _all_seen(some)) for name, some in zip(STAGES, tensors, strict=True))
+        return StepInStages(
+            recipe=run.recipe.name,
+            step=run.steps_done,
+            stages=stages,
+            scale=scale,
+            loss=loss.item(),
+            found_inf=bool(found_inf),
+            stepped=report.stepped,
+            scale_after=run.scaler.scale,
+            weights=sum(weight.numel() for weight in after),
+            moved=sum(int((update != 0).sum()) for update in updates),
+            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
+        )
+
+
+def seen(name: str, tensor: Tensor) -> Seen:
+    """Measure a tensor.
+
+    >>> seen("x", torch.tensor([0.0, -2.0, 0.5, float("inf")]).half())
+    Seen(name='x', dtype=torch.float16, elements=4, smallest=0.5, largest=2.0, zeros=1, non_finite=1)
+    """
+    size = tensor.detach().float().abs()  # float: torch has few kernels for 16 bits on a CPU
+    there = size[size.isfinite() & (size > 0)]
+    smallest, largest = map(float, there.aminmax()) if there.numel() else (0.0, 0.0)
+    non_finite = int((~size.isfinite()).sum())
+    return Seen(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
+
+
+def _layers(run: TrainingRun) -> list[str]:
+    """Return for each model weight the layer it belongs to."""
+    names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
+    return [names[id(weight)] for weight in run.weights.model_weights]
+
+
+def _all_seen(tensors: Mapping[str, Tensor]) -> tuple[Seen, ...]:
+    return tuple(seen(name, tensor) for name, tensor in tensors.items())
+
+
+def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:
+    """Put the tensors of a layer (weight and bias) together: "conv1 weights"."""
+    groups: dict[str, list[Tensor]] = {}
+    for layer, tensor in zip(layers, tensors, strict=True):
+        groups.setdefault(f"{mark} {layer} weights".strip(), []).append(tensor.flatten())
+    return {name: torch.cat(parts) for name, parts in groups.items()}
+
+
+@contextmanager
+def _outputs(model: nn.Module) -> Iterator[Mapping[str, Tensor]]:
+    """Listen to what every leaf layer returns."""
+    heard: dict[str, Tensor] = {}
+
+    def listen(name: str) -> Callable[[nn.Module, object, object], None]:
+        def after_forward(_module: nn.Module, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor):
+                heard[name] = output.detach()
+
+        return after_forward
+
+    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
+    hooks = [module.register_forward_hook(listen(name)) for name, module in leaves]
+    try:
+        yield heard
+    finally:
+        for hook in hooks:
+            hook.remove()
