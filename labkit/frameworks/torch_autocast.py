@@ -1,0 +1,162 @@
+"""What is torch.autocast, with the CUDA lists on every device?
+
+Idea: torch's signature, its checks and its messages in front of `labkit.amp.autocast`, which decides by the lists of
+CUDA wherever the tensors are; on a CPU, `half_storage` adds what a Tensor Core does with FP16. So a model meets on a
+laptop the casts that it will meet on a GPU, softmax and norms in FP32 included, which torch.autocast("cpu") leaves low.
+
+Invariant: outputs have the dtypes that torch.autocast("cuda") gives, and operations without a tensor on `device_type`
+are left alone. What it does not do: tell torch, whose is_autocast_enabled() knows torch's own regions only.
+
+Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from labkit import amp
+from labkit.formats import FP16, Format
+from labkit.gemm import half_storage
+from labkit.interop import format_of
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_LOW = (torch.bfloat16, torch.float16)
+_thread = threading.local()  # .open: this thread's open regions and what closes them, the innermost last
+
+
+class autocast:
+    """Run the operations of a block, or of a function, in the dtypes that torch.autocast("cuda") gives them.
+
+    Args:
+        device_type: "cpu", "cuda", ...; operations on tensors of other devices are left alone.
+        dtype: torch.float16 or torch.bfloat16; None for torch's default on that device, BF16 on a CPU.
+        enabled: False suspends an outer region inside the block.
+        cache_enabled: keep the casts of weights until the outermost region closes; None for torch's setting.
+
+    Raises:
+        ValueError: device_type is no string.
+        RuntimeError: torch has no autocast for that device, or a banned operation is called in the block.
+        TypeError: what it decorates cannot be called.
+
+    >>> with autocast("cpu", dtype=torch.float16):
+    ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
+    ...     y.dtype, torch.softmax(y, dim=1).dtype
+    (torch.float16, torch.float32)
+    """
+
+    def __init__(
+        self,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if not isinstance(device_type, str):
+            raise ValueError(
+                f"Expected `device_type` of type `str`, got: `{type(device_type)}`. A tensor's is in tensor.device."
+            )
+        self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
+        if not torch.amp.is_autocast_available(device_type):
+            raise RuntimeError(
+                f"User specified an unsupported autocast device_type '{device_type}'. Try 'cpu' or 'cuda'."
+            )
+        self.device = device_type
+        self._enabled = enabled and _can_run(device_type, self.fast_dtype)
+        self._cache_enabled = torch.is_autocast_cache_enabled() if cache_enabled is None else cache_enabled
+
+    def __enter__(self) -> autocast:
+        with ExitStack() as entered:
+            if self._enabled:
+                entered.enter_context(half_storage(self.device))
+            low = format_of(self.fast_dtype) if self._enabled else FP16
+            entered.enter_context(_OnDevice(self.device, low, enabled=self._enabled, cache=self._cache_enabled))
+            _thread.open = [*_regions(), (self, entered.pop_all())]
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        *_thread.open, (_, entered) = _regions()
+        entered.__exit__(*exception)
+
+    def __call__(self, func: Callable[_P, _R]) -> Callable[_P, _R]:
+        if not callable(func):
+            raise TypeError(
+                f"autocast()(func) requires a callable, but got {type(func).__name__}. Did you mean to use autocast as "
+                "a context manager? For example:\n    with autocast(device_type=...):\n        output = model(input)"
+            )
+
+        @functools.wraps(func)
+        def decorated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self:
+                return func(*args, **kwargs)
+
+        return decorated
+
+
+def is_autocast_enabled(device_type: str) -> bool:
+    """Return whether operations on a device are cast here: the innermost region for that device decides.
+
+    >>> with autocast("cpu"):
+    ...     is_autocast_enabled("cpu"), is_autocast_enabled("cuda")
+    (True, False)
+    """
+    return next((region._enabled for region, _ in reversed(_regions()) if region.device == device_type), False)
+
+
+class _OnDevice(amp.autocast):
+    """labkit's autocast for one kind of device."""
+
+    def __init__(self, device_type: str, format: Format, *, enabled: bool, cache: bool) -> None:
+        super().__init__(format, enabled=enabled, cache=cache)
+        self.device_type = device_type
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values()):
+            return super().__torch_function__(func, types, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _any_on(device_type: str, values: Iterable[Any]) -> bool:
+    return any(
+        value.device.type == device_type
+        if isinstance(value, Tensor)
+        else isinstance(value, list | tuple) and _any_on(device_type, value)
+        for value in values
+    )
+
+
+def _regions() -> list[tuple[autocast, ExitStack]]:
+    regions: list[tuple[autocast, ExitStack]] = getattr(_thread, "open", [])
+    return regions
+
+
+def _can_run(device_type: str, dtype: torch.dtype) -> bool:
+    """Return whether autocast can be on; where torch warns and goes without, so does this."""
+    if device_type == "cuda" and torch.cuda.amp.common.amp_definitely_not_available():
+        warnings.warn(
+            "CUDA is not available or torch_xla is imported. Disabling autocast. On a CPU, say autocast('cpu').",
+            stacklevel=3,
+        )
+        return False
+    if dtype not in _LOW:
+        name = device_type.upper()
+        warnings.warn(
+            f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"
+            f"{name} Autocast only supports dtypes of {', '.join(map(str, _LOW))} currently. It was given {dtype}.",
+            stacklevel=3,
+        )
+        return False
+    if device_type == "cuda" and dtype == torch.bfloat16 and not torch.cuda.is_bf16_supported():
+        raise RuntimeError("Current CUDA Device does not support bfloat16. Please switch dtype to float16.")
+    return True
