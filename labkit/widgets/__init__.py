@@ -8,6 +8,9 @@ from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
 from labkit.widgets.race_figure import race_figure, race_sentence, race_table
+from labkit.widgets.scaler_timeline import ScalerTimeline
+from labkit.widgets.scaler_timeline_presets import ScalerPresets
+from labkit.widgets.scaler_timeline_trace import Trace, measure_trace, recorded_trace
 from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, static_underflow
 from labkit.widgets.swallowed import SwallowedUpdates
 from labkit.widgets.training_bar import TrainingBar
@@ -26,14 +29,19 @@ __all__ = [
     "Predict",
     "Prediction",
     "Pulse",
+    "ScalerPresets",
+    "ScalerTimeline",
     "SwallowedUpdates",
+    "Trace",
     "TrainingBar",
     "UnderflowHistogram",
+    "measure_trace",
     "predict",
     "predictions",
     "pulse",
     "race_figure",
     "race_sentence",
     "race_table",
+    "recorded_trace",
     "static_underflow",
 ]

@@ -119,12 +119,13 @@ function inkRing({ pen, tint }, x, y, colour) {
   pen.stroke();
 }
 
-// The axis of steps, under the lowest panel.
+// The axis of steps, under the lowest panel; it begins at plot.first, or at 0.
 function inkSteps(plot, bottom) {
-  for (const step of stepTicks(plot.total)) {
+  const first = plot.first ?? 0;
+  for (const step of stepTicks(plot.total).map((tick) => first + tick)) {
     const at = Math.round(plot.x(step)) + 0.5;
     inkLine(plot, [[at, bottom], [at, bottom + 4]], plot.tint.line, 1);
-    inkText(plot, String(step), at, bottom + 9, { align: "center", base: "top" });
+    inkText(plot, step.toLocaleString("en-US"), at, bottom + 9, { align: "center", base: "top" });
   }
   inkText(plot, "step", plot.end + 20, bottom + 9, { base: "top" });
 }
