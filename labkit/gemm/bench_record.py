@@ -70,7 +70,7 @@ def from_json(text: str) -> GemmRecord:
     try:
         stored = json.loads(text)
         found = stored.pop("schema")
-    except (json.JSONDecodeError, AttributeError, KeyError) as error:
+    except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"this is no record of a sweep: {error!r}") from error
     if found != SCHEMA:
         raise ValueError(f"this is no record of a sweep: its schema is {found!r}, and {SCHEMA!r} is what can be read")
