@@ -41,7 +41,7 @@ class Theirs:
     """torch.amp's part of a step, on parameters of its own."""
 
     def __init__(self, gradients: list[Tensor]) -> None:
-        self.parameters = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
+        self.parameters = [torch.nn.Parameter(torch.zeros_like(g, dtype=torch.float32)) for g in gradients]
         self.set_gradients(gradients)
         self.optimizer = torch.optim.SGD(self.parameters, lr=0.0)
         device = gradients[0].device
