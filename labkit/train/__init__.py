@@ -1,6 +1,7 @@
 """A run from start to end: data, task, training step, record."""
 
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.own_files import cifar10, mnist
 from labkit.train.race import race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load, write_whole
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
@@ -19,10 +20,12 @@ __all__ = [
     "Task",
     "TrainingRun",
     "accuracy",
+    "cifar10",
     "data_folder",
     "dice",
     "gradient_snapshot",
     "load",
+    "mnist",
     "one_thread",
     "race",
     "record_path",

@@ -1,17 +1,15 @@
 """What is there to learn? Tasks, as values: data, network, loss, metric, optimizer.
 
-Idea: a task knows nothing of precision. These were chosen because FP16 does something different to each: `segmentation`
-loses its gradients without scaling (`segmentation_small` is the same, cheap enough to watch live), `gauss_conv` too but
-for its depth, `fine_tuning` loses its updates without master weights, and `digits` does not care.
+Idea: a task knows nothing of precision. Some were chosen because FP16 harms them: `segmentation` loses its gradients
+without scaling (`segmentation_small` is the same, cheap enough to watch live), `gauss_conv` for its depth,
+`small_targets` for what it is asked; `fine_tuning` loses its updates without master weights. The others were chosen
+because people train such networks, and most of them do not care.
 
 Invariant: a task, a recipe, a seed and a device decide a run.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from labkit.train import networks
 from labkit.train.digits import Data, scattered_digits, single_digits
+from labkit.train.made import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
 
 
 @dataclass(frozen=True)
@@ -58,76 +58,24 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
     return float((outputs.argmax(dim=1) == targets).float().mean())
 
 
-RARE = 0.01  # about how many pixels a given class covers
+def r2(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of the targets' variance that the outputs explain, 0 to 1; below 0 counts as 0, NaN too."""
+    share = 1 - float(((outputs - targets) ** 2).mean() / targets.var(correction=0))
+    return share if share > 0 else 0.0
 
 
-LAYER_NAMES = {
-    nn.Conv2d: "conv",
-    nn.GroupNorm: "norm",
-    nn.ReLU: "relu",
-    nn.MaxPool2d: "pool",
-    nn.PixelShuffle: "shuffle",
-    nn.Flatten: "flatten",
-    nn.Linear: "linear",
-}
+def next_character(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the cross entropy of logits [n, t, characters] and characters [n, t]."""
+    return F.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
-def _chain(*layers: nn.Module) -> nn.Sequential:
-    """Return the layers one after another, named by kind and number: conv1, norm1, relu1, conv2, ..."""
-    counts: Counter[str] = Counter()
-    named: dict[str, nn.Module] = {}
-    for layer in layers:
-        kind = LAYER_NAMES[type(layer)]
-        counts[kind] += 1
-        named[f"{kind}{counts[kind]}"] = layer
-    return nn.Sequential(OrderedDict(named))
-
-
-def _segmenter(channels: int = 32) -> nn.Module:
-    first = (*_block(1, channels), nn.MaxPool2d(2))
-    return _chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, 2))
-
-
-def _patch_segmenter(channels: int = 32, patch: int = 4) -> nn.Module:
-    first = _block(1, channels, nn.Conv2d(1, channels, patch + 2, stride=patch, padding=1))
-    return _chain(*first, *_block(channels, channels), *_block(channels, channels), *_pixel_head(channels, patch))
-
-
-def _block(inputs: int, outputs: int, conv: nn.Conv2d | None = None) -> tuple[nn.Module, ...]:
-    return conv or nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(4, outputs), nn.ReLU()
-
-
-def _pixel_head(channels: int, upscale: int) -> tuple[nn.Module, ...]:
-    """Ten logits for every pixel; they start from how rare a covered pixel is."""
-    head = nn.Conv2d(channels, 10 * upscale**2, 1)
-    assert head.bias is not None
-    nn.init.constant_(head.bias, math.log(RARE / (1 - RARE)))
-    return head, nn.PixelShuffle(upscale)
-
-
-def _gauss_conv(depth: int = 6, channels: int = 32, deviation: float = 0.01) -> nn.Module:
-    layers: list[nn.Module] = []
-    for i in range(depth):
-        layers += [nn.Conv2d(1 if i == 0 else channels, channels, 3, padding=1), nn.ReLU()]
-        if i == 1:
-            layers.append(nn.MaxPool2d(2))
-    net = _chain(*layers, nn.Flatten(), nn.Linear(channels * 4 * 4, 10))
-    for name, parameter in net.named_parameters():
-        if name.endswith("weight"):
-            nn.init.normal_(parameter, std=deviation)  # as AlexNet did, before initialisation knew about depth
-        else:
-            nn.init.zeros_(parameter)
-    return net
-
-
-def _mlp(hidden: int = 128, depth: int = 4) -> nn.Module:
-    sizes = [64] + [hidden] * depth
-    layers = [part for a, b in itertools.pairwise(sizes) for part in (nn.Linear(a, b), nn.ReLU())]
-    return _chain(nn.Flatten(), *layers, nn.Linear(hidden, 10))
+def character_accuracy(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of characters [n, t] whose logit [n, t, characters] is the largest."""
+    return accuracy(outputs.flatten(0, 1), targets.flatten())
 
 
 def _pretrained_mlp() -> nn.Module:
-    net = _mlp()
+    net = networks.mlp()
     data = single_digits()
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
     for _ in range(600):
@@ -147,7 +95,7 @@ def _rotated_digits() -> Data:
 _SEGMENTATION = Task(
     name="segmentation",
     about="find scattered digits pixel by pixel; the loss is a mean over 552,960 elements",
-    make_model=_segmenter,
+    make_model=networks.segmenter,
     make_data=scattered_digits,
     loss=F.binary_cross_entropy_with_logits,
     metric=dice,
@@ -162,12 +110,12 @@ _ROWS = (
         _SEGMENTATION,
         name="segmentation_small",
         about="the same with a coarser network, a third of the cost of a step: the one to watch live",
-        make_model=_patch_segmenter,
+        make_model=networks.patch_segmenter,
     ),
     Task(
         name="gauss_conv",
         about="classify digits with six plain convolutions whose initial weights are small",
-        make_model=_gauss_conv,
+        make_model=networks.gauss_conv,
         make_data=single_digits,
         loss=F.cross_entropy,
         metric=accuracy,
@@ -191,13 +139,85 @@ _ROWS = (
     Task(
         name="digits",
         about="classify digits with a small MLP and plain SGD",
-        make_model=partial(_mlp, depth=2),
+        make_model=partial(networks.mlp, depth=2),
         make_data=single_digits,
         loss=F.cross_entropy,
         metric=accuracy,
         metric_name="accuracy",
         make_optimizer=partial(torch.optim.SGD, lr=0.1),
         batch_size=64,
+        steps=400,
+    ),
+    Task(
+        name="digits_cnn",
+        about="classify digits with two convolutions and batch norm",
+        make_model=networks.batch_norm_cnn,
+        make_data=single_digits,
+        loss=F.cross_entropy,
+        metric=accuracy,
+        metric_name="accuracy",
+        make_optimizer=partial(torch.optim.Adam, lr=1e-3),
+        batch_size=64,
+        steps=300,
+    ),
+    Task(
+        name="autoencoder",
+        about="take the noise out of digits, through 24 numbers",
+        make_model=networks.autoencoder,
+        make_data=noisy_digits,
+        loss=F.mse_loss,
+        metric=r2,
+        metric_name="R2",
+        make_optimizer=partial(torch.optim.Adam, lr=1e-3),
+        batch_size=64,
+        steps=600,
+    ),
+    Task(
+        name="char_lstm",
+        about="predict the next character of Python's own help with an LSTM",
+        make_model=partial(networks.CharLstm, len(CHARACTERS)),
+        make_data=text_windows,
+        loss=next_character,
+        metric=character_accuracy,
+        metric_name="accuracy",
+        make_optimizer=partial(torch.optim.Adam, lr=5e-3),
+        batch_size=32,
+        steps=250,
+    ),
+    Task(
+        name="gpt",
+        about="predict the next character of Python's own help with a small transformer",
+        make_model=partial(networks.Gpt, len(CHARACTERS), 32),
+        make_data=text_windows,
+        loss=next_character,
+        metric=character_accuracy,
+        metric_name="accuracy",
+        make_optimizer=partial(torch.optim.Adam, lr=2e-3),
+        batch_size=32,
+        steps=250,
+    ),
+    Task(
+        name="unet",
+        about="tell discs, squares and ground apart, pixel by pixel",
+        make_model=networks.Unet,
+        make_data=shapes,
+        loss=F.cross_entropy,
+        metric=accuracy,
+        metric_name="accuracy",
+        make_optimizer=partial(torch.optim.Adam, lr=3e-3),
+        batch_size=12,
+        steps=120,
+    ),
+    Task(
+        name="small_targets",
+        about="a regression whose targets are five millionths large; the loss is a mean over 1,000 of them",
+        make_model=networks.tanh_mlp,
+        make_data=small_targets,
+        loss=F.mse_loss,
+        metric=r2,
+        metric_name="R2",
+        make_optimizer=partial(torch.optim.SGD, lr=0.3),
+        batch_size=1000,
         steps=400,
     ),
 )
