@@ -12,6 +12,7 @@ from labkit.widgets.scaler_timeline import ScalerTimeline
 from labkit.widgets.scaler_timeline_presets import ScalerPresets
 from labkit.widgets.scaler_timeline_trace import Trace, measure_trace, recorded_trace
 from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, static_underflow
+from labkit.widgets.step_debugger import StepDebugger
 from labkit.widgets.swallowed import SwallowedUpdates
 from labkit.widgets.training_bar import TrainingBar
 from labkit.widgets.underflow import UnderflowHistogram
@@ -31,6 +32,7 @@ __all__ = [
     "Pulse",
     "ScalerPresets",
     "ScalerTimeline",
+    "StepDebugger",
     "SwallowedUpdates",
     "Trace",
     "TrainingBar",

@@ -1,0 +1,138 @@
+// One training step in eight stages. Python takes the step and sends what every tensor was like at each stage; going from
+// stage to stage needs no kernel. A tensor that two stages share slides from where it was to where it is.
+
+function stageAxis(about) {
+  const ticks = about.ticks.map(([exponent, at]) => h("span", { style: { left: `${100 * at}%` } }, rich(`2^${exponent}`)));
+  return h("div", { class: "sd-axis", "aria-hidden": "true" }, ...ticks);
+}
+
+function stageRow(tensor) {
+  const chip = h("span", { class: "sd-chip" });
+  const bar = h("i", { class: "sd-bar" });
+  const [span, zeros, broken] = [h("td", { class: "sd-span" }), h("td", { class: "sd-zeros" }), h("td", { class: "sd-broken" })];
+  const name = h("span", { class: "sd-name", text: tensor.name });
+  const track = h("div", { class: "sd-track", "aria-hidden": "true" }, bar);
+  const element = h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, chip), h("td", { class: "sd-range" }, track), span, zeros, broken);
+  const lie = (ends) => {
+    bar.hidden = !ends;
+    if (!ends) return;
+    bar.style.left = `${100 * ends[0]}%`;
+    bar.style.width = `max(5px, ${100 * (ends[1] - ends[0])}%)`;
+  };
+  return {
+    element,
+    lie,
+    set(now) {
+      element.title = `${now.elements} numbers${now.bar ? `, |x| from ${now.smallest} to ${now.largest}` : ""}`;
+      chip.textContent = now.format;
+      for (const part of [chip, bar]) part.dataset.format = now.format;
+      lie(now.bar);
+      span.replaceChildren(now.bar ? (now.smallest === now.largest ? now.largest : `${now.smallest} \u2026 ${now.largest}`) : "\u2013");
+      zeros.textContent = now.zeros;
+      broken.textContent = now.non_finite;
+    },
+  };
+}
+
+function stageTable(about) {
+  const body = h("tbody");
+  const heads = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"].map((text) => h("th", { scope: "col", text }));
+  const columns = ["name", "dtype", "range", "span", "zeros", "broken"].map((name) => h("col", { class: `sd-c-${name}` }));
+  heads[2].append(stageAxis(about));
+  const element = h("table", { class: "sd-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...heads)), body);
+  for (const [name, at] of Object.entries(about.edges)) element.style.setProperty(`--sd-${name}`, `${100 * at}%`);
+  let shown = new Map(); // name -> where its bar was
+  return {
+    element,
+    set(tensors) {
+      const rows = tensors.map((tensor) => [tensor, stageRow(tensor)]);
+      body.replaceChildren(...rows.map(([, row]) => row.element));
+      for (const [tensor, row] of rows) if (tensor.bar && shown.get(tensor.name)) row.lie(shown.get(tensor.name));
+      body.getBoundingClientRect(); // laid out where it was, so that it may move
+      for (const [tensor, row] of rows) row.set(tensor);
+      shown = new Map(tensors.map((tensor) => [tensor.name, tensor.bar]));
+    },
+  };
+}
+
+function render({ model, el }) {
+  const life = scope();
+  const about = model.get("_about");
+  const root = mount(el, { label: "One training step, stage by stage", kind: "stages", scope: life });
+  let asked = 0;
+  const send = (name, value) => {
+    asked = performance.now();
+    model.set(name, value);
+    model.save_changes();
+  };
+  const go = (stage) => {
+    send("stage", Math.min(about.stages.length - 1, Math.max(0, stage)));
+    show();
+  };
+
+  const place = h("span", { class: "lk-quiet sd-place" });
+  const recipes = segmented({
+    label: "recipe",
+    options: about.recipes.map((name) => ({ value: name, label: name })),
+    value: model.get("recipe_name"),
+    onChange: (name) => send("recipe_name", name),
+  });
+  const scale = slider({
+    label: "loss scale",
+    min: 0,
+    max: about.most,
+    value: model.get("log2_scale"),
+    text: power,
+    onInput: (value) => send("log2_scale", value),
+  });
+  const strip = segmented({
+    label: "Stage",
+    options: about.stages.map((name, i) => ({ value: String(i), label: `${i + 1} ${name}` })),
+    value: String(model.get("stage")),
+    onChange: (i) => go(Number(i)),
+    labelled: false,
+  });
+  strip.element.classList.add("sd-strip");
+  const back = button({ label: "Previous", title: "one stage back", onPress: () => go(model.get("stage") - 1) });
+  const next = button({ label: "Next", title: "one stage on", kind: "primary", onPress: () => go(model.get("stage") + 1) });
+  const another = button({ label: "Another step", title: "take this step for good, and look at the next one", onPress: () => model.send({ do: "step" }) });
+  const reset = button({ label: "Reset", title: "back to the first step", onPress: () => model.send({ do: "reset" }) });
+  const table = stageTable(about);
+  const words = sentence();
+  const zones = h("div", { class: "sd-zones lk-quiet" }, ...FATES.map((fate) => h("span", { class: "sd-zone", data: { fate }, text: fate })));
+  zones.prepend("In FP16: ");
+  root.append(
+    h("div", { class: "sd-head" }, h("span", { class: "lk-title", text: "One training step" }), place, recipes.element, scale.element),
+    strip.element,
+    h("div", { class: "sd-buttons" }, back.element, next.element, another.element, reset.element),
+    words.element,
+    table.element,
+    zones,
+  );
+
+  function show() {
+    const view = model.get("_view");
+    const stage = model.get("stage");
+    place.textContent = `${about.task}, step ${view.step}`;
+    recipes.set(model.get("recipe_name"));
+    scale.set(model.get("log2_scale"));
+    strip.set(String(stage));
+    strip.element.classList.toggle("sd-skipped", !view.stepped);
+    for (const [one, end, other] of [[back, 0, next], [next, about.stages.length - 1, back]]) {
+      if (stage === end && one.element === document.activeElement) other.element.focus({ preventScroll: true });
+      one.enable(stage !== end);
+    }
+    table.set(view.stages[stage]);
+    words.say(view.sentences[stage]);
+    root.dataset.stage = about.stages[stage];
+    if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
+  }
+  for (const name of ["_view", "stage"]) {
+    model.on(`change:${name}`, show);
+    life.add(() => model.off(`change:${name}`, show));
+  }
+  show();
+  return () => life.dispose();
+}
+
+export default { render };
