@@ -1,7 +1,7 @@
 """How does a picture set that you have on your disk become a task's data? MNIST and CIFAR-10, read and checked.
 
-Idea: the lab downloads nothing. Who has the files names their folder; each file is checked (is it there, does it say what
-it is, is it as long as it says) before a number of it is used.
+Idea: the lab downloads nothing. Who has the files names their folder; each file is checked (is it there, does it say
+what it is, is it as long as it says) before a number of it is used.
 
 Invariant: what is returned has the sets' own split and order; pixels are FP32 between 0 and 1.
 
@@ -56,12 +56,10 @@ def _pictures(rows: Tensor) -> Tensor:
 
 
 def _read(folder: Path, name: str) -> bytes:
-    for path, read in (
-        (folder / name, Path.read_bytes),
-        (folder / f"{name}.gz", lambda p: gzip.decompress(p.read_bytes())),
-    ):
-        if path.is_file():
-            return read(path)
+    if (plain := folder / name).is_file():
+        return plain.read_bytes()
+    if (packed := folder / f"{name}.gz").is_file():
+        return gzip.decompress(packed.read_bytes())
     there = ", ".join(sorted(p.name for p in folder.iterdir())[:6]) if folder.is_dir() else "no such folder"
     raise FileNotFoundError(f"{folder} was asked for {name} (or {name}.gz); there is: {there or 'nothing'}")
 
@@ -71,9 +69,7 @@ def _idx(folder: Path, name: str) -> Tensor:
     content = _read(folder, name)
     dimensions = 3 if "idx3" in name else 1
     if content[:4] != bytes((0, 0, 8, dimensions)):
-        raise ValueError(
-            f"{folder / name} is no IDX file of {dimensions} dimensions: it begins with {content[:4].hex()}"
-        )
+        raise ValueError(f"{folder / name} is no IDX file of {dimensions} dimensions; it begins {content[:4].hex()}")
     shape = np.frombuffer(content, ">u4", dimensions, offset=4).astype(int)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)
     if len(values) != shape.prod():

@@ -69,4 +69,4 @@ def test_r2_is_one_for_the_truth_and_zero_for_the_mean() -> None:
 def test_characters_are_counted_one_by_one() -> None:
     logits = torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])
     assert character_accuracy(logits, torch.tensor([[0, 0]])) == 0.5
-    assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(math.log1p(math.exp(-9)))
+    assert next_character(logits, torch.tensor([[0, 1]])) == pytest.approx(math.log1p(math.exp(-9)), rel=1e-3)
