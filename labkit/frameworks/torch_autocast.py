@@ -62,7 +62,7 @@ class autocast:
     ) -> None:
         if not isinstance(device_type, str):
             raise ValueError(
-                f"Expected `device_type` of type `str`, got: `{type(device_type)}`. A tensor's is in tensor.device."
+                f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Say tensor.device.type."
             )
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
         if not torch.amp.is_autocast_available(device_type):
