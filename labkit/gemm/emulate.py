@@ -77,12 +77,12 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
             f"{spec.name} with {spec.operands.name} operands writes {' or '.join(row.name for row in spec.results)}; "
             f"it was asked for {result.name}. Round its FP32 result, as a kernel's last lines do."
         )
-    a = operand(A, spec.operands, "A")
-    b = operand(B, spec.operands, "B")
+    a: Floats = operand(A, spec.operands, "A")
+    b: Floats = operand(B, spec.operands, "B")
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = np.zeros(shape) if C is None else operand(C, result, "C")
-    d = _blocks(_sheets(a), _sheets(b), _sheets(c), spec, result)
+    d = _blocks(sheets(a), sheets(b), sheets(c), spec, result)
     return like(A, _store(d, result).reshape(shape))
 
 
@@ -126,7 +126,7 @@ def like(given: Matrix, values: NDArray[Any]) -> Matrix:
     return torch.from_numpy(values).to(given.device) if isinstance(given, Tensor) else values
 
 
-def _sheets(matrices: Floats) -> Floats:
+def sheets(matrices: Floats) -> Floats:
     """View [..., rows, columns] as [g, rows, columns]."""
     return matrices.reshape(math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
 

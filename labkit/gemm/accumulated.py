@@ -1,0 +1,225 @@
+"""How does training fare with another accumulator?
+
+Idea: every matrix product of a network, forward and backward, is D = A @ B; so one differentiable `matmul` that adds up
+as told, and a reduction of linear layers, convolutions and attention to it, put a V100 or an FP16 accumulator under
+any model.
+
+Invariant: results and gradients have the dtype that a GPU would have stored; between two GEMMs nothing is rounded but
+what is stored.
+
+What it does not do: weights of transposed convolutions, 3-d convolutions and `bilinear`, which it refuses by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.gemm.accumulators import AnyAccumulator, accumulate
+from labkit.interop import format_of
+
+
+def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a @ b with torch.matmul's rules for shapes, added up by `accumulator`, forward and backward.
+
+    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, go through the accumulator as well; the
+    gradient that comes in is rounded to the operands' dtype first, as they are multiplied by it, and theirs are
+    rounded to it once.
+
+    Args:
+        dtype: of the result, rounded once; that of `a` unless given.
+
+    Raises:
+        RuntimeError: the operands' dtypes differ.
+        TypeError, ValueError: see `accumulate`.
+
+    >>> from labkit.gemm.accumulators import SEQUENTIAL_FP16
+    >>> w = torch.ones(4096).half().requires_grad_()
+    >>> y = matmul(torch.ones(1, 4096).half(), w, SEQUENTIAL_FP16); y.backward(torch.ones(1).half())
+    >>> y.item(), w.grad.dtype
+    (2048.0, torch.float16)
+    """
+    if a.dtype != b.dtype:
+        raise RuntimeError(f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}")
+    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
+    product = _batched(left, right, accumulator, dtype or a.dtype)
+    product = product.squeeze(-2) if a.dim() == 1 else product
+    return product.squeeze(-1) if b.dim() == 1 else product
+
+
+def run(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], accumulator: AnyAccumulator
+) -> Tensor:
+    """Carry out torch's function `func(*args, **kwargs)` with its matrix products added up by `accumulator`.
+
+    Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to the operands'
+    dtype once. Only functions that are matrix products at heart are known: see `REDUCTIONS`.
+
+    Raises:
+        NotImplementedError: this function is not reduced to matrix products here.
+
+    >>> from labkit.gemm.mma import SPECS
+    >>> run(F.linear, (torch.ones(2, 3).half(), torch.ones(1, 3).half()), {}, SPECS["V100"])
+    tensor([[3.],
+            [3.]], dtype=torch.float16)
+    """
+    name = getattr(func, "__name__", str(func))
+    if name not in REDUCTIONS:
+        raise NotImplementedError(
+            f"{name} is not reduced to matrix products here, so it cannot take another accumulator. These are: "
+            f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
+        )
+    return REDUCTIONS[name](accumulator, *args, **kwargs)
+
+
+class _Product(torch.autograd.Function):
+    """D[g,m,n] = A[g,m,k] @ B[g,k,n], and its two backward products; all three multiply numbers of dtype `operands`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype
+    ) -> Tensor:
+        ctx.save_for_backward(a, b)
+        ctx.accumulator, ctx.operands = accumulator, operands
+        return accumulate(a.to(operands), b.to(operands), None, accumulator, format_of(result))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = ctx.saved_tensors
+        d = gradients[0].to(ctx.operands)
+        need_a, need_b = ctx.needs_input_grad[:2]
+        of_a = accumulate(d, b.mT.to(d), None, ctx.accumulator, format_of(a.dtype)) if need_a else None
+        of_b = accumulate(a.mT.to(d), d, None, ctx.accumulator, format_of(b.dtype)) if need_b else None
+        return of_a, of_b, None, None, None
+
+
+def _product(a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype) -> Tensor:
+    d: Tensor = _Product.apply(a, b, accumulator, operands, result)  # type: ignore[no-untyped-call]
+    return d
+
+
+def _batched(a: Tensor, b: Tensor, accumulator: AnyAccumulator, result: torch.dtype) -> Tensor:
+    """a[..., m, k] @ b[..., k, n] with broadcast leading dimensions; those of `a` are rows if `b` has none."""
+    if b.dim() == 2:
+        flat = _product(a.reshape(-1, a.shape[-1]), b, accumulator, a.dtype, result)
+        return flat.reshape(*a.shape[:-1], b.shape[-1])
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (part.expand(*batch, *part.shape[-2:]) for part in (a, b))
+    return _product(a, b, accumulator, a.dtype, result)
+
+
+def _linear(accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = matmul(input, weight.mT, accumulator, torch.float32)
+    return (product if bias is None else product + bias.float()).to(input.dtype)
+
+
+def _matmul(accumulator: AnyAccumulator, input: Tensor, other: Tensor) -> Tensor:
+    return matmul(input, other, accumulator)
+
+
+def _reversed_matmul(accumulator: AnyAccumulator, other: Tensor, input: Tensor) -> Tensor:
+    return matmul(input, other, accumulator)
+
+
+def _added(
+    accumulator: AnyAccumulator, input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """Addmm and its kin: beta * input + alpha * (a @ b); with beta 0 the input is not read, even if it is NaN."""
+    product = alpha * matmul(a, b, accumulator, torch.float32)
+    return (product + beta * input.float() if beta else product).to(a.dtype)
+
+
+def _convolution(dimensions: int) -> Callable[..., Tensor]:
+    """conv1d or conv2d as one product per group: weights [out, in*kh*kw] @ patches [in*kh*kw, batch*places]."""
+
+    def convolution(
+        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        if input.dtype != weight.dtype:
+            raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
+        image, kernel = input, weight
+        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+        unbatched = input.dim() == dimensions + 1
+        image = image[None] if unbatched else image
+        image = F.pad(image, _padding(padding, weight.shape[2:], holes))
+        if dimensions == 1:
+            image, kernel, steps, holes = image[:, :, None], kernel[:, :, None], (1, *steps), (1, *holes)
+        y = _conv2d(accumulator, image, kernel, steps, holes, groups)
+        if bias is not None:
+            y = y + bias.float()[:, None, None]
+        y = (y.squeeze(2) if dimensions == 1 else y).to(input.dtype)
+        return y[0] if unbatched else y
+
+    return convolution
+
+
+def _conv2d(
+    accumulator: AnyAccumulator, image: Tensor, kernel: Tensor, stride: Any, dilation: Any, groups: int
+) -> Tensor:
+    """Convolve [batch, channels, h, w], padded already, by [out, channels/groups, kh, kw]; the result is FP32.
+
+    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
+    """
+    batch, channels, *size = image.shape
+    out, _, *window = kernel.shape
+    if channels != kernel.shape[1] * groups or out % groups:
+        raise RuntimeError(f"weight {list(kernel.shape)} in {groups} groups does not fit input {list(image.shape)}")
+    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
+    patches = F.unfold(image.float(), tuple(window), dilation=dilation, stride=stride)
+    patches = patches.reshape(batch, groups, -1, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+    weights = kernel.reshape(groups, out // groups, -1)
+    y = _product(weights, patches, accumulator, image.dtype, torch.float32)
+    return y.reshape(out, batch, *places).transpose(0, 1)
+
+
+def _each(value: Any, dimensions: int) -> tuple[int, ...]:
+    """One number for each dimension, from one for all or a sequence."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    return given * dimensions if len(given) == 1 else given
+
+
+def _padding(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
+    """What F.pad takes: (before, after) of each dimension, the last one first."""
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(window, dilation, strict=True)]
+        pairs = [(n // 2, n - n // 2) for n in total]
+    else:
+        pairs = [(n, n) for n in _each(0 if padding == "valid" else padding, len(window))]
+    return [n for pair in reversed(pairs) for n in pair]
+
+
+def _attention(
+    accumulator: AnyAccumulator, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(scale * Q K^T + mask) V: two products; the scores and their softmax stay in FP32 until V."""
+    if enable_gqa:
+        share = query.shape[-3] // key.shape[-3]
+        key, value = (part.repeat_interleave(share, -3) for part in (key, value))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = matmul(query, key.mT, accumulator, torch.float32) * factor
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask.float()
+    weights = F.dropout(torch.softmax(scores, -1), dropout_p) if dropout_p else torch.softmax(scores, -1)
+    return matmul(weights.to(value.dtype), value, accumulator)
+
+
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),
+    "__rmatmul__": _reversed_matmul,
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
+    "conv1d": _convolution(1),
+    "conv2d": _convolution(2),
+    "scaled_dot_product_attention": _attention,
+}
