@@ -18,6 +18,7 @@ from labkit.amp.scaler import (
     must_skip,
     static,
 )
+from labkit.amp.skips import diagnosis, step_report
 from labkit.amp.unscale import unscale
 from labkit.amp.weights import Weights
 
@@ -39,11 +40,13 @@ __all__ = [
     "Weights",
     "advance",
     "autocast",
+    "diagnosis",
     "initial",
     "ledger",
     "must_skip",
     "rule_for",
     "static",
+    "step_report",
     "to_model_format",
     "unscale",
 ]
