@@ -45,7 +45,7 @@ class LedgerRow:
     rule, why    the list it stood on in this run, and the reason
     home         the list it stands on by itself
     given        dtypes of its floating-point tensors, in order
-    to           the dtype they were cast to, or None where they were left alone
+    to           the dtype they were cast to (for an emulated format, the format), or None where they were left alone
     result       dtype of what it returned, or None if it was not reached
     shape        shape of what it returned
     error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
@@ -62,7 +62,7 @@ class LedgerRow:
     why: str
     home: Rule
     given: tuple[torch.dtype, ...]
-    to: torch.dtype | None
+    to: torch.dtype | Format | None
     result: torch.dtype | None
     shape: tuple[int, ...]
     error: float
@@ -91,7 +91,7 @@ class _Call:
     where: str
     entry: Entry
     given: tuple[torch.dtype, ...]
-    to: torch.dtype | None
+    to: torch.dtype | Format | None
     output: Tensor
 
 
@@ -102,16 +102,16 @@ class _Notes:
     calls: list[_Call] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     path: list[str] = field(default_factory=list)
+    event: CastEvent | None = None  # autocast's last decision
 
 
 class _Recording(autocast):
     """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing."""
 
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
-        super().__init__(format, listen=self._heard, cache=False)
+        self.notes = notes = _Notes()
+        super().__init__(format, listen=lambda event: setattr(notes, "event", event), cache=False)
         self.overrides, self.casts = overrides, casts
-        self.notes = _Notes()
-        self._last: CastEvent | None = None
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
@@ -130,7 +130,7 @@ class _Recording(autocast):
         if kept and is_composite(func) and self._moved_to(name) is None:
             return super().__torch_function__(func, types, args, kwargs)  # it is made of others: they are written down
         given = _floats((args, kwargs))
-        self._last = None
+        self.notes.event = None
         if kept or not self.casts:
             out = func(*args, **kwargs)
         else:
@@ -144,9 +144,6 @@ class _Recording(autocast):
     def _key(self, name: str) -> str:
         return f"{_bare(name)} {self.notes.counts[_bare(name)] + 1}"
 
-    def _heard(self, event: CastEvent) -> None:
-        self._last = event
-
     def _write(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
         """Write an operation down if it computed something that is a floating-point tensor."""
         result = next(iter(_floats(out)), None)
@@ -155,7 +152,7 @@ class _Recording(autocast):
             return
         if not in_place and any(_same_memory(result, tensor) for tensor in given):
             return
-        to = self._last.to if self._last is not None else None
+        to = self.notes.event.to if self.notes.event is not None else None
         dtypes = tuple(tensor.dtype for tensor in given)
         where = self.notes.path[-1] if self.notes.path else ""
         key = self._key(name)

@@ -13,7 +13,8 @@ from typing import Any
 
 import traitlets
 
-from labkit.amp import LedgerRow, ledger
+from labkit.amp import Rule
+from labkit.amp.ledger import LedgerRow, ledger
 from labkit.formats import BF16, FP16, Format
 from labkit.train import one_thread
 from labkit.widgets.assets import script, style
@@ -59,6 +60,7 @@ class CastLedger(LabWidget):
     overrides = traitlets.Dict().tag(sync=True)
     format_name = traitlets.Unicode("FP16").tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
+    _measured: tuple[LedgerRow, ...]
     _rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
 
@@ -70,7 +72,7 @@ class CastLedger(LabWidget):
         overrides: Mapping[str, str] | None = None,
         title: str = "A forward pass under autocast",
     ) -> None:
-        self._run = lambda format, moved: ledger(model, *inputs, format=format, overrides=moved)
+        self._model, self._inputs = model, inputs
         self._plain: dict[str, tuple[LedgerRow, ...]] = {}
         self._formats = {row.name: row for row in (FP16, BF16, format)}
         if not self._usual(format):
@@ -94,11 +96,14 @@ class CastLedger(LabWidget):
         """Put every operation back on its own list."""
         self.overrides = {}
 
+    def _run(self, format: Format, moved: Mapping[str, Rule]) -> tuple[LedgerRow, ...]:
+        with one_thread():
+            return ledger(self._model, *self._inputs, format=format, overrides=moved)
+
     def _usual(self, format: Format) -> tuple[LedgerRow, ...]:
         """Return the rows with every operation on its own list."""
         if format.name not in self._plain:
-            with one_thread():
-                self._plain[format.name] = self._run(format, {})
+            self._plain[format.name] = self._run(format, {})
         return self._plain[format.name]
 
     def _by_key(self, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -136,8 +141,7 @@ class CastLedger(LabWidget):
         format = self._formats[self.format_name]
         usual = self._usual(format)
         moved = {key: LISTS[to] for key, to in self.overrides.items()}
-        with one_thread():
-            self._measured = self._run(format, moved) if moved else usual
+        self._measured = self._run(format, moved) if moved else usual
         with self.hold_sync():
             self._rows = [row_view(row) for row in self._measured]
             self.sentence = sentence(self._measured, usual[-1].error, format)

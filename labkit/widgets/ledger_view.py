@@ -55,8 +55,8 @@ def relative(error: float) -> str:
 
 def ran_in(row: LedgerRow) -> str:
     """Return the name of the format an operation ran in, "" if it was not reached."""
-    dtype = row.to or row.result
-    return "" if dtype is None else name_of(dtype)
+    what = row.to or row.result
+    return "" if what is None else what.name if isinstance(what, Format) else name_of(what)
 
 
 def row_view(row: LedgerRow) -> dict[str, Any]:
