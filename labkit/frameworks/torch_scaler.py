@@ -7,7 +7,8 @@ optimizer, and the names that others reach for (`_scale`, `_per_optimizer_states
 Invariant: for every use that torch.amp.GradScaler serves well, scale, tracker and parameters are equal to its own, bit
 for bit. Where it does harm in silence, this one does not: the scale never falls to 0 (advance), a growth_interval below
 the tracker does not stop growth (advance), a closure is refused however it is passed, scales and factors out of range
-are refused, an optimizer without gradients just steps, and a scale below 1 that turns a finite gradient into inf skips.
+are refused, an optimizer without gradients just steps, and a scale below 1 that turns a finite gradient into inf skips
+(there alone a fused optimizer's last bit may differ: its gradients are multiplied by the reciprocal, not divided).
 
 Source: torch.amp.GradScaler, 2.13 (signatures, order, messages).
 """

@@ -1,7 +1,7 @@
 """What PyTorch's own tests ask of its GradScaler, asked anew of both: torch's and ours.
 
-Each docstring names the case of pytorch/test/test_torch.py (or test_cuda.py) that it restates. Most of them train twice,
-once plainly and once with scaling, on four batches of which the third may overflow, and compare: powers of two scale and
+Each docstring names the case of pytorch/test/test_torch.py (or test_cuda.py) that it restates. Most train twice, once
+plainly and once with scaling, on four batches of which the third may overflow, and compare: powers of two scale and
 unscale without a trace, so the two runs may differ only where sums are taken in another order.
 """
 
@@ -93,7 +93,9 @@ def test_two_clean_steps_grow_and_an_overflow_backs_off(make_scaler):
 
 
 def sparse(values, indices=((0, 1, 1), (2, 0, 2)), dtype=torch.float32):
-    return torch.sparse_coo_tensor(torch.tensor(indices), torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True)
+    return torch.sparse_coo_tensor(
+        torch.tensor(indices), torch.tensor(values), (2, 3), dtype=dtype, check_invariants=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,330 @@
+"""Is ours a drop-in? Signatures, defaults, order of calls, messages, and 10,000 random steps, against torch's own."""
+
+import copy
+import inspect
+import math
+import pickle
+import random
+import re
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import nn
+from torch.amp.grad_scaler import OptState
+
+from labkit.amp import ScalerConfig, ScalerState, advance
+from labkit.frameworks import GradScaler
+
+TORCHS = torch.amp.GradScaler
+METHODS = sorted(name for name, member in vars(TORCHS).items() if inspect.isfunction(member))
+
+
+def test_it_is_no_relative_of_the_one_it_replaces():
+    assert not issubclass(GradScaler, TORCHS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_the_signature_of_torchs(name):
+    """Public methods and those with an underscore, which libraries call and override."""
+    theirs, ours = (inspect.signature(getattr(c, name)).parameters.values() for c in (TORCHS, GradScaler))
+    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+
+
+def test_it_has_the_attributes_that_others_reach_for():
+    theirs, ours = TORCHS("cpu"), GradScaler("cpu")
+    assert set(vars(theirs)) <= set(vars(ours))
+    assert {name: vars(ours)[name] for name in vars(theirs)} == vars(theirs)
+    for scaler in (theirs, ours):
+        scaler.scale(torch.ones(1))
+    for name in ("_scale", "_growth_tracker"):
+        assert getattr(ours, name).dtype == getattr(theirs, name).dtype
+        assert getattr(ours, name).shape == getattr(theirs, name).shape
+
+
+def weight_and_optimizer(gradient=1.0, dtype=torch.float32, **knobs):
+    weight = nn.Parameter(torch.ones(1, dtype=dtype))
+    weight.grad = torch.full_like(weight, gradient)
+    return weight, torch.optim.SGD([weight], lr=1.0, **knobs)
+
+
+def ready(scaler_class=GradScaler, **knobs):
+    scaler = scaler_class("cpu", **knobs)
+    scaler.scale(torch.ones(1))
+    return scaler
+
+
+# Each fault, by name: what somebody does to a scaler that has met a loss.
+FAULTS = {
+    "growth factor of 1": lambda make, scaler, optimizer: make("cpu", growth_factor=1.0),
+    "backoff factor of 1": lambda make, scaler, optimizer: make("cpu", backoff_factor=1.0),
+    "unscale_ before scale": lambda make, scaler, optimizer: make("cpu").unscale_(optimizer),
+    "step before scale": lambda make, scaler, optimizer: make("cpu").step(optimizer),
+    "update before scale": lambda make, scaler, optimizer: make("cpu").update(),
+    "new scale before scale": lambda make, scaler, optimizer: make("cpu").update(8.0),
+    "update before step": lambda make, scaler, optimizer: scaler.update(),
+    "unscale_ twice": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), scaler.unscale_(optimizer)],
+    "unscale_ after step": lambda make, scaler, optimizer: [scaler.step(optimizer), scaler.unscale_(optimizer)],
+    "step twice": lambda make, scaler, optimizer: [scaler.step(optimizer), scaler.step(optimizer)],
+    "closure": lambda make, scaler, optimizer: scaler.step(optimizer, closure=None),
+    "FP16 gradients": lambda make, scaler, optimizer: scaler.step(weight_and_optimizer(dtype=torch.float16)[1]),
+    "a number": lambda make, scaler, optimizer: scaler.scale(1.0),
+    "two new scales": lambda make, scaler, optimizer: scaler.update(torch.ones(2)),
+    "new scale with requires_grad": lambda make, scaler, optimizer: scaler.update(torch.ones(1, requires_grad=True)),
+    "new scale elsewhere": lambda make, scaler, optimizer: scaler.update(torch.ones(1, device="meta")),
+    "empty state": lambda make, scaler, optimizer: scaler.load_state_dict({}),
+    "pickled in mid-step": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), pickle.dumps(scaler)],
+    "copied in mid-step": lambda make, scaler, optimizer: [scaler.unscale_(optimizer), copy.deepcopy(scaler)],
+    "made twice": lambda make, scaler, optimizer: scaler._lazy_init_scale_growth_tracker(torch.device("cpu")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_refused_with_torchs_words_and_more(fault):
+    said = {}
+    for make in (TORCHS, GradScaler):
+        with pytest.raises((AssertionError, RuntimeError, ValueError)) as refused:
+            FAULTS[fault](make, ready(make), weight_and_optimizer()[1])
+        said[make] = refused.type, re.sub(r"\s+", " ", str(refused.value)).rstrip(".")
+    assert said[GradScaler][0] is said[TORCHS][0]
+    assert said[GradScaler][1].startswith(said[TORCHS][1])
+
+
+def test_on_a_machine_without_cuda_both_warn_and_go_without(monkeypatch):
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
+    for make in (TORCHS, GradScaler):
+        with pytest.warns(UserWarning, match="GradScaler is enabled, but CUDA is not available.  Disabling.") as seen:
+            assert not make().is_enabled()
+        assert seen[0].filename == __file__, "the warning points at the line that made the scaler"
+
+
+def test_disabled_it_is_not_there(make_scaler):
+    """Claim C52: enabled=False is a no-op, so one loop serves with and without scaling."""
+    scaler, (weight, optimizer) = make_scaler(enabled=False, init_scale=4.0), weight_and_optimizer(math.inf)
+    loss = weight.sum()
+    assert scaler.scale(loss) is loss
+    scaler.unscale_(optimizer)
+    assert weight.grad.item() == math.inf, "gradients stay what they are"
+    scaler.step(optimizer)
+    assert weight.item() == -math.inf, "and every step is taken, a bad one too"
+    scaler.update()
+    scaler.load_state_dict({"nonsense": 1})
+    assert (scaler.get_scale(), scaler._get_growth_tracker(), scaler.state_dict()) == (1.0, 0, {})
+    assert not pickle.loads(pickle.dumps(scaler)).is_enabled()
+
+
+def test_arguments_and_result_of_the_optimizers_step_pass_through(make_scaler):
+    class Returning(torch.optim.SGD):
+        def step(self, *args, **kwargs):
+            return args, kwargs
+
+    scaler, (weight, _) = make_scaler(), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    assert scaler.step(Returning([weight]), 1, None, two=2) == ((1, None), {"two": 2})
+    scaler.update()
+    weight.grad.fill_(math.nan)
+    assert scaler.step(Returning([weight]), 1, two=2) is None
+    assert make_scaler(enabled=False).step(Returning([weight]), 1, two=2) == ((1,), {"two": 2})
+
+
+def test_generators_are_scaled_as_they_are_drawn_and_subclasses_keep_their_type(make_scaler):
+    scaler = make_scaler(init_scale=2.0)
+    lazily = scaler.scale(torch.ones(()) for _ in range(2))
+    assert scaler._scale is None, "nothing is drawn yet"
+    assert [t.item() for t in lazily] == [2.0, 2.0]
+
+    class Losses(list):
+        pass
+
+    assert type(scaler.scale(Losses([torch.ones(())]))) is Losses
+
+
+def test_a_tensor_is_scaled_in_its_dtype_but_a_loss_without_dimensions_in_fp32_at_least(make_scaler):
+    for dtype, of_scalar in (
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        assert make_scaler().scale(torch.ones(1, dtype=dtype)).dtype == dtype
+        assert make_scaler().scale(torch.ones((), dtype=dtype)).dtype == of_scalar
+
+
+def test_the_stages_are_torchs_own(make_scaler):
+    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    stage = lambda: scaler._per_optimizer_states[id(optimizer)]["stage"]  # noqa: E731
+    assert stage() is OptState.READY
+    scaler.unscale_(optimizer)
+    assert stage() is OptState.UNSCALED
+    scaler.step(optimizer)
+    assert stage() is OptState.STEPPED
+    assert {str(d): t.item() for d, t in scaler._found_inf_per_device(optimizer).items()} == {"cpu": 0.0}
+    scaler.update()
+    assert stage() is OptState.READY
+
+
+def test_looking_for_inf_leaves_gradients_scaled(make_scaler):
+    scaler, (weight, optimizer) = make_scaler(init_scale=8.0), weight_and_optimizer(8.0, dtype=torch.float16)
+    scaler.scale(weight.sum())
+    assert [t.item() for t in scaler._check_inf_per_device(optimizer).values()] == [0.0]
+    assert weight.grad.item() == 8.0
+    weight.grad.fill_(math.inf)
+    assert [t.item() for t in scaler._check_inf_per_device(optimizer).values()] == [1.0]
+
+
+@pytest.mark.parametrize("new_scale", [8.0, torch.tensor(8.0), torch.tensor(8.0).double()])
+def test_a_new_scale_is_taken_by_value_and_leaves_the_tracker(make_scaler, new_scale):
+    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    scaler.step(optimizer)
+    scaler.update()
+    theirs = new_scale.clone() if isinstance(new_scale, torch.Tensor) else new_scale
+    scaler.update(theirs)
+    if isinstance(theirs, torch.Tensor):
+        theirs.fill_(3.0)
+    assert (scaler.get_scale(), scaler._get_growth_tracker()) == (8.0, 1)
+
+
+def test_what_others_write_into_its_tensors_counts(make_scaler):
+    """Ours remembers the numbers it wrote, to spare the device a question; nobody else's writing may be missed."""
+    scaler, (weight, optimizer) = make_scaler(growth_interval=5), weight_and_optimizer()
+    for scale, tracker in ((4.0, 3), (32.0, 0), (2.0, 4)):
+        scaler.scale(weight.sum())
+        scaler._scale.fill_(scale)
+        scaler._growth_tracker.fill_(tracker)
+        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (scale, tracker)
+        weight.grad = torch.full((1,), 1.0)
+        scaler.unscale_(optimizer)
+        assert weight.grad.item() == 1 / scale
+        scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(float(scale == 32.0))
+        scaler.step(optimizer)
+        scaler.update()
+        after = {4.0: (4.0, 4), 32.0: (16.0, 0), 2.0: (4.0, 0)}[scale]
+        assert (scaler.get_scale(), scaler._get_growth_tracker()) == after
+
+
+def test_a_found_inf_that_arrives_after_the_step_still_backs_off(make_scaler):
+    """As where another process found it, and all agree before update()."""
+    scaler, (weight, optimizer) = make_scaler(), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    scaler.step(optimizer)
+    scaler._found_inf_per_device(optimizer)[torch.device("cpu")].fill_(1.0)
+    scaler.update()
+    assert scaler.get_scale() == 2.0**15
+
+
+def test_a_pickled_or_copied_scaler_goes_on_where_it_stood(make_scaler):
+    scaler, (weight, optimizer) = make_scaler(init_scale=8.0, growth_interval=3), weight_and_optimizer()
+    scaler.scale(weight.sum())
+    scaler.step(optimizer)
+    scaler.update()
+    for again in (pickle.loads(pickle.dumps(scaler)), copy.deepcopy(scaler)):
+        assert again.state_dict() == scaler.state_dict()
+        assert again._scale is None, "the tensors are made anew, on the device of the next loss"
+        again.scale(weight.sum())
+        assert (again._scale.item(), again._growth_tracker.item()) == (8.0, 1)
+
+
+def test_a_state_goes_from_one_to_the_other_and_back():
+    source = ready(TORCHS, init_scale=24.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=9)
+    source._growth_tracker.fill_(5)
+    for target in (GradScaler("cpu"), ready()):
+        target.load_state_dict(source.state_dict())
+        assert target.state_dict() == source.state_dict()
+        back = ready(TORCHS)
+        back.load_state_dict(target.state_dict())
+        assert back.state_dict() == source.state_dict()
+
+
+def test_the_scale_moves_by_advance():
+    """The policy is labkit.amp's: the class adds nothing to it."""
+    config = ScalerConfig(init_scale=512.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=2)
+    scaler, (weight, optimizer) = (
+        ready(init_scale=512.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=2),
+        (weight_and_optimizer()),
+    )
+    state = ScalerState(512.0)
+    for found_inf in (False, False, True, False, True, True, False, False, False, False):
+        weight.grad.fill_(math.nan if found_inf else 0.0)
+        scaler.step(optimizer)
+        scaler.update()
+        state = advance(state, found_inf, config)
+        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (state.scale, state.growth_tracker)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("optimizer_class", [torch.optim.SGD, torch.optim.Adam])
+def test_a_factor_that_the_user_put_on_a_fused_optimizer_counts(make_scaler, optimizer_class, fused):
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = optimizer_class([weight], lr=1.0, fused=fused)
+    scaler = make_scaler(init_scale=4.0)
+    scaler.scale(weight.sum()).backward()
+    if fused:
+        optimizer.grad_scale = torch.tensor(2.0)
+    scaler.step(optimizer)
+    assert weight.grad.item() == (0.5 if fused else 1.0), "unscaled by 4, and by 2 again"
+    assert not hasattr(optimizer, "grad_scale")
+
+
+Moment = namedtuple("Moment", "scale tracker weights")
+
+
+def wander(scaler_class, steps, seed, lowest, fused):
+    """Train two weights in two optimizers with every liberty that the order of calls leaves, drawn from a seed."""
+    draw = random.Random(seed)
+    gradients = torch.randn(steps, 2, 4, generator=torch.Generator().manual_seed(seed)) * 8
+    weights = [nn.Parameter(torch.ones(4)), nn.Parameter(torch.ones(4))]
+    optimizers = [torch.optim.SGD([weight], lr=0.1, fused=fused, foreach=False) for weight in weights]
+    scaler = ready(scaler_class, growth_interval=3)
+    for step in range(steps):
+        used = draw.choice([(0,), (1,), (0, 1), (1, 0)])
+        for index in used:
+            weights[index].grad = scaler.scale(gradients[step, index])  # inf by itself where the scale is at the top
+            if draw.random() < 0.2:
+                weights[index].grad[draw.randrange(4)] = draw.choice([math.inf, -math.inf, math.nan])
+            if draw.random() < 0.4:
+                scaler.unscale_(optimizers[index])
+                if draw.random() < 0.5:
+                    nn.utils.clip_grad_norm_([weights[index]], draw.choice([0.1, 1.0]))
+        for index in used:
+            scaler.step(optimizers[index])
+        scaler.update(*_a_new_scale(draw, scaler, lowest))
+        _turn_a_knob(draw, scaler)
+        yield Moment(scaler._scale.item(), scaler._growth_tracker.item(), [weight.tolist() for weight in weights])
+
+
+def _a_new_scale(draw, scaler, lowest):
+    """Rarely, or where the scale is low: set it, as a number or as a tensor."""
+    if draw.random() < 0.01 or scaler.get_scale() < lowest:
+        value = 2.0 ** draw.uniform(0, 127)
+        return [value if draw.random() < 0.5 else torch.tensor(value)]
+    return []
+
+
+def _turn_a_knob(draw, scaler):
+    if draw.random() < 0.05:
+        scaler.set_growth_factor(draw.choice([2.0, 1.5, 1.0009765625, 3.7, 2.0**20]))
+    if draw.random() < 0.05:
+        scaler.set_backoff_factor(draw.choice([0.5, 0.9, 0.1, 1 / 3]))
+    if draw.random() < 0.05:
+        scaler.set_growth_interval(scaler._get_growth_tracker() + draw.randint(1, 4))
+    if draw.random() < 0.01:
+        scaler.load_state_dict(pickle.loads(pickle.dumps(scaler)).state_dict())
+
+
+# Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last bit may differ there.
+@pytest.mark.parametrize(
+    ("fused", "lowest", "steps"), [(False, 2.0**-100, 10_000), (True, 16.0, 2_000)], ids=["loop", "fused"]
+)
+def test_ten_thousand_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
+    walked = skipped = at_the_top = 0
+    before = None
+    both = (wander(scaler_class, steps, 1, lowest, fused) for scaler_class in (GradScaler, TORCHS))
+    for ours, theirs in zip(*both, strict=True):
+        assert ours == theirs, f"at step {walked}"
+        walked += 1
+        skipped += before is not None and ours.weights == before.weights
+        at_the_top += ours.scale > 2.0**120
+        before = ours
+    assert walked == steps
+    assert min(skipped / steps, 10 * at_the_top / steps) > 0.1, "the walk met what it should"
