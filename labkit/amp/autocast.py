@@ -1,33 +1,40 @@
 """Which dtype does each operation of a forward pass run in, when nobody wrote a cast?
 
 Idea: a mode that sees every call before torch does, looks the operation up in the lists, casts its tensors and calls it
-again. It sits above autograd, so casts are differentiated like any operation and names are those the learner typed.
+again. It sits above autograd, so casts are differentiated like any operation, the backward pass runs in the dtypes of
+the forward pass, and names are those the learner typed.
 
-Invariant: values change only by rounding; integers, booleans and FP64 are never touched.
+Invariant: values change only by rounding; integers, booleans and FP64 are never touched, nor is a call with `out=`.
 
-Source: torch.amp.autocast (behaviour). What it does not do yet: cache the casts of weights.
+Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++.
 """
 
 from __future__ import annotations
 
+import copy
+import inspect
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.overrides import _get_current_function_mode
 
+from labkit.amp.cast_cache import CastCache
+from labkit.amp.casts import Cast, mapped
 from labkit.amp.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
-from labkit.gemm import body_of, is_composite
-from labkit.interop import dtype_of
+from labkit.gemm import GEMMS, LabMode, body_of, is_composite
 
-_nesting = threading.local()  # .stack: this thread's open autocast regions; only the innermost decides
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_Change = Callable[[Tensor], Tensor]
 
-CASTABLE = (torch.float16, torch.bfloat16, torch.float32)
+EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS))
 
 
 @dataclass(frozen=True)
@@ -38,8 +45,8 @@ class CastEvent:
     rule      which list it stands on
     why       the reason for that
     given     dtypes of its floating-point tensors, in order
-    to        the dtype they were cast to, or None where they were left alone
-    elements  number of elements that changed dtype
+    to        the dtype they were cast to, the format they were rounded to, or None where they were left alone
+    elements  number of elements that were cast or rounded
     cached    how many of its casts came from the weight cache
     """
 
@@ -47,24 +54,44 @@ class CastEvent:
     rule: Rule
     why: str
     given: tuple[torch.dtype, ...]
-    to: torch.dtype | None
+    to: torch.dtype | Format | None
     elements: int
     cached: int = 0
 
 
-class autocast(TorchFunctionMode):
-    """Run the operations inside a `with` block in the dtypes that the lists name, on any device.
+class _Open(threading.local):
+    """A thread's open regions, the outermost first, of which the last decides; and the cache they share."""
+
+    regions: tuple[autocast, ...] = ()
+    cache = CastCache()
+
+
+_open = _Open()
+
+
+def current() -> autocast | None:
+    """Return the region that decides in this thread now; None outside of one, and in one that is not enabled."""
+    region = _open.regions[-1] if _open.regions else None
+    return region if region is not None and region.enabled else None
+
+
+class autocast(LabMode):
+    """Run the operations inside a `with` block, or of a function, in the dtypes that the lists name, on any device.
 
     Args:
-        format: the low-precision format, FP16 or BF16.
+        format: the low-precision format. FP16 and BF16 are stored as such; any other `Format` is emulated: tensors stay
+            FP32, and what goes into an operation on the allow list, and what comes out, is rounded to the format.
         enabled: False suspends an outer autocast inside the block; the innermost region decides.
         listen: called with a `CastEvent` for each decision.
-        cache: keep the casts of weights until the outermost region closes.
-        gradients: the format that gradients are rounded to where `format` is emulated; None for `format` itself.
-        accumulator: what matrix products add up in; None for FP32.
+        cache: keep the casts of weights until the outermost region closes; `region.cache` counts hits and misses.
+        gradients: the format that gradients are rounded to on their way back through such a rounding; None for
+            `format`. FP16 and BF16 with gradients of another format are emulated too.
+        accumulator: what matrix products add up in, from `labkit.gemm`; None for what the device does.
 
     Raises:
         RuntimeError: a banned operation is called; the message names the safe form.
+        ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
+        TypeError: what is decorated has not run when the call returns: a generator or a coroutine.
 
     >>> with autocast():
     ...     y = torch.ones(2, 3) @ torch.ones(3, 2)
@@ -83,71 +110,148 @@ class autocast(TorchFunctionMode):
         accumulator: Any = None,
     ) -> None:
         super().__init__()
-        self.low = dtype_of(format)
-        if self.low not in (torch.float16, torch.bfloat16):
-            raise ValueError(f"autocast casts to FP16 or BF16; it was given {format.name}")
+        self.lower = Cast(format, gradients)
         self.enabled = enabled
         self.listen = listen
         self.uses_cache = cache
-        self.gradients = gradients
         self.accumulator = accumulator
+        self.cache = CastCache()
+        self._origin = self
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         """Return the rule of an operation and its reason. A subclass may answer otherwise."""
         return rule_for(name)
 
     def __enter__(self) -> autocast:
-        _nesting.stack = [*getattr(_nesting, "stack", []), self]
-        super().__enter__()  # type: ignore[no-untyped-call]
+        if not _open.regions:
+            _open.cache = CastCache()
+        self.cache = _open.cache
+        mode = _get_current_function_mode()
+        if not (isinstance(mode, autocast) and mode._origin is self._origin):  # else it is the innermost already
+            mode = copy.copy(self) if self in _open.regions else self  # a mode that is open twice would act twice
+            super(autocast, mode).__enter__()
+        _open.regions = (*_open.regions, mode)
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        super().__exit__(*exception)  # type: ignore[no-untyped-call]
-        _nesting.stack = _nesting.stack[:-1]
+        *outer, last = _open.regions
+        _open.regions = tuple(outer)
+        if not outer or outer[-1] is not last:
+            super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        if not outer:
+            _open.cache.clear()
+
+    def __call__(self, function: _Function) -> _Function:
+        """Return the function, run in a region each time it is called: autocast as a decorator."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f"{function.__name__} runs after its call has returned, when the region has closed. "
+                "Write `with autocast():` inside it."
+            )
+
+        @wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not self.enabled or self is not _open.regions[-1]:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
-        innermost = _nesting.stack[-1] is self
-        if not (self.enabled and innermost):
-            return func(*args, **kwargs)
-        if entry.rule is Rule.KEEP:
+        if entry.rule is Rule.KEEP or kwargs.get("out") is not None:
             return self._keep(func, args, kwargs)
-        if entry.rule is Rule.BANNED:
-            raise RuntimeError(
-                f"{name} is not safe under autocast: {entry.why}. "
-                "Use torch.nn.functional.binary_cross_entropy_with_logits, or call it in autocast(enabled=False)."
-            )
-        floats = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.dtype in CASTABLE]
-        to = self._target(entry, floats, kwargs)
-        self._tell(name, entry, floats, to)
-        if to is not None:
-            args, kwargs = tree_map_only(Tensor, lambda t: t.to(to) if t.dtype in CASTABLE else t, (args, kwargs))
-        return func(*args, **kwargs)
+        args, kwargs = self._cast(name, entry, args, kwargs, types)
+        return self._run(func, name, entry, args, kwargs)
+
+    def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
+        args, kwargs = self._cast(name, entry, args, kwargs)
+        return self._run(function, name, entry, args, kwargs)
 
     def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operation that is on no list as it is; if it is made of others, stay on for them."""
         if not is_composite(func):
             return func(*args, **kwargs)
-        with self:
+        super().__enter__()
+        try:
             return body_of(func)(*args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _target(self, entry: Entry, floats: list[Tensor], kwargs: dict[str, Any]) -> torch.dtype | None:
-        if not floats:
-            return None
-        if entry.rule is Rule.ALLOW:
-            return self.low
-        if entry.rule is Rule.PROMOTE:
-            return floats[0].dtype if len({t.dtype for t in floats}) == 1 else torch.float32  # FP16 and BF16 need FP32
-        if entry.rule is Rule.SET_DTYPE and kwargs.get("dtype") is not None:
-            return None
-        return torch.float32
+    def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
+        """Return the arguments as the rule wants them."""
+        rule = entry.rule
+        if rule is Rule.BANNED:
+            raise RuntimeError(f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it.")
+        with nullcontext() if types else torch._C.DisableTorchFunction():  # our casts are no operations of the user's
+            to, change = self._decide(rule, args, kwargs)
+            if self.listen is None:
+                return (args, kwargs) if change is None else _changed(args, kwargs, change)
+            floats, hits = _floats((args, kwargs)), _open.cache.hits
+            given, elements = tuple(t.dtype for t in floats), sum(t.numel() for t in floats if t.dtype != to)
+            if change is not None:
+                args, kwargs = _changed(args, kwargs, change)
+            cached = _open.cache.hits - hits
+        elements = 0 if change is None else elements
+        self.listen(CastEvent(name, rule, entry.why, given, to if floats else None, elements, cached))
+        return args, kwargs
 
-    def _tell(self, name: str, entry: Entry, floats: list[Tensor], to: torch.dtype | None) -> None:
-        if self.listen is not None:
-            given = tuple(t.dtype for t in floats)
-            elements = 0 if to is None else sum(t.numel() for t in floats if t.dtype != to)
-            self.listen(CastEvent(name, entry.rule, entry.why, given, to, elements))
+    def _decide(self, rule: Rule, args: Any, kwargs: Any) -> tuple[torch.dtype | Format | None, _Change | None]:
+        """Return what a rule casts to, and how; None for how where nothing is to do."""
+        if rule is Rule.ALLOW:
+            return self.lower.dtype or self.lower.format, self._lowered
+        if rule is Rule.PROMOTE:
+            dtypes = {t.dtype for t in _floats((args, kwargs))}
+            if len(dtypes) < 2:
+                return next(iter(dtypes), None), None
+        elif rule is not Rule.DENY and _names_a_dtype(args, kwargs):
+            return None, None
+        return torch.float32, _widened  # FP16 and BF16 together need FP32 too: neither holds the other
+
+    def _lowered(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype not in CASTABLE:
+            return tensor
+        return self.lower(tensor, _open.cache if self.uses_cache else None)
+
+    def _run(self, func: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """Call an operation whose tensors are cast; where a format is emulated, round what it returns too."""
+        if entry.rule is not Rule.ALLOW:
+            return func(*args, **kwargs)
+        if self.accumulator is not None and name in GEMMS:
+            from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
+
+            out = run(func, args, kwargs, self.accumulator)
+        else:
+            out = func(*args, **kwargs)
+        return out if self.lower.dtype is not None else mapped(out, self._rounded)
+
+    def _rounded(self, tensor: Tensor) -> Tensor:
+        return self.lower(tensor) if tensor.dtype is torch.float32 else tensor
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.dtype in CASTABLE else tensor
+
+
+def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with their tensors changed; most are tensors, numbers or None, and this runs for each call."""
+    changed = tuple([change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args])
+    return changed, {key: mapped(value, change) for key, value in kwargs.items()}
+
+
+def _floats(value: Any) -> list[Tensor]:
+    """Return the tensors that a rule applies to, in order."""
+    found: list[Tensor] = []
+    mapped(value, lambda tensor: found.append(tensor) if tensor.dtype in CASTABLE else None)
+    return found
+
+
+def _names_a_dtype(args: Any, kwargs: Any) -> bool:
+    """Say whether a call asks for a dtype, by name or by position: x.softmax(-1, torch.float16)."""
+    return kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)

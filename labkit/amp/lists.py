@@ -1,16 +1,18 @@
 """Which operation runs in which dtype, and why?
 
-Idea: three lists and a default. A matrix product gains from FP16 and keeps its accuracy (FP32 accumulation): allow. An
+Idea: a table and a default. A matrix product gains from FP16 and keeps its accuracy (FP32 accumulation): allow. An
 exponential, a norm or a loss leaves FP16's range or sums many terms: deny, it runs in FP32. An operation of several
 tensors needs one dtype: promote, the widest wins. Everything else keeps the dtype it is given.
 
 Invariant: the names are those that the learner typed, and no name stands on two lists.
 
-Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours.
+Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours. Names that are not in it
+are other ways to say one that is (`special_expm1`, `lstm`), or are made of some inside (`square` calls `pow`).
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +23,7 @@ class Rule(Enum):
     ALLOW = "allow"  # cast to the low-precision format
     DENY = "deny"  # cast to FP32
     SET_DTYPE = "set dtype"  # compute and return FP32, unless the call names a dtype
+    APPEND_DTYPE = "append dtype"  # the same, through another overload: the one that is called has no dtype to set
     PROMOTE = "promote"  # cast to what holds all operands
     BANNED = "banned"  # refused: its FP16 form is unsafe
     KEEP = "keep"  # runs in the dtype it is given
@@ -38,57 +41,117 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.ALLOW,
         "matrix product: Tensor Cores, FP32 accumulation",
-        "linear matmul rmatmul mm bmm mv addmm addmv addr addbmm baddbmm chain_matmul multi_dot linalg_multi_dot "
-        "vecdot linalg_vecdot einsum scaled_dot_product_attention lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
+        "linear matmul rmatmul linalg_matmul mm bmm mv addmm addmv addr addbmm baddbmm chain_matmul multi_dot "
+        "linalg_multi_dot vecdot linalg_vecdot einsum",
+    ),
+    (
+        Rule.ALLOW,
+        "attention: two matrix products; its softmax is FP32 inside the kernel",
+        "scaled_dot_product_attention _scaled_dot_product_flash_attention",
+    ),
+    (
+        Rule.ALLOW,
+        "recurrent: two matrix products for each step",
+        "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _thnn_fused_lstm_cell "
+        "_thnn_fused_gru_cell",
     ),
     (
         Rule.ALLOW,
         "convolution: a matrix product in disguise",
-        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution",
+        "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution "
+        "cudnn_convolution cudnn_convolution_transpose",
     ),
     (Rule.ALLOW, "one product for each element, next to convolutions", "prelu"),
     (
         Rule.DENY,
         "its result outgrows FP16 for modest arguments, or loses what is small",
-        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow rpow softplus logsumexp",
+        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow rpow square rdiv rtruediv "
+        "softplus logsumexp",
     ),
     (
         Rule.DENY,
         "sums squares over many elements",
-        "layer_norm native_layer_norm rms_norm group_norm norm frobenius_norm nuclear_norm cosine_similarity dist "
-        "pdist cdist renorm",
+        "layer_norm native_layer_norm rms_norm group_norm frobenius_norm nuclear_norm cosine_similarity "
+        "pairwise_distance dist pdist cdist renorm",
     ),
     (
         Rule.DENY,
         "a loss: a logarithm or a mean over many elements",
-        "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d cross_entropy hinge_embedding_loss kl_div l1_loss "
-        "smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss "
-        "triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits",
+        "poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d nll_loss_nd cross_entropy cross_entropy_loss "
+        "hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
+        "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss "
+        "binary_cross_entropy_with_logits",
     ),
-    (Rule.DENY, "weights of neighbours are computed in FP32", "interpolate"),
+    (
+        Rule.DENY,
+        "weights of neighbours are computed in FP32",
+        "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+        "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
+        "upsample_bicubic2d _upsample_bicubic2d_aa",
+    ),
+    (Rule.DENY, "a running sum or a sum over many elements", "trapz trapezoid cumulative_trapezoid sum_to_size"),
     (
         Rule.SET_DTYPE,
         "sums or multiplies many elements",
-        "prod softmax log_softmax cumprod cumsum vector_norm linalg_vector_norm matrix_norm linalg_matrix_norm sum",
+        "prod softmax log_softmax cumprod cumsum vector_norm linalg_vector_norm matrix_norm linalg_matrix_norm "
+        "linalg_norm sum",
     ),
+    (Rule.APPEND_DTYPE, "sums squares over many elements", "norm"),
     (
         Rule.PROMOTE,
         "several operands, one dtype needed",
         "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot scatter_add "
         "cat stack",
     ),
-    (Rule.BANNED, "takes log(p) of an FP16 p: use the form with logits", "binary_cross_entropy"),
+    (
+        Rule.BANNED,
+        "takes log(p) of an FP16 p; use torch.nn.functional.binary_cross_entropy_with_logits",
+        "binary_cross_entropy",
+    ),
 )
 
 POLICY: dict[str, Entry] = {name: Entry(rule, why) for rule, why, names in _REASONS for name in names.split()}
 _KEEP = Entry(Rule.KEEP, "safe in either dtype")
 
 
+class Lists:
+    """The policy, and what was registered on top of it: the last word counts.
+
+    Every thread reads the same table. It is replaced as a whole and never changed, so readers need no lock.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._registered: tuple[tuple[object, str, Entry], ...] = ()
+        self.table = _with_operators(POLICY)
+
+    def put(self, token: object, name: str, entry: Entry) -> None:
+        """Let `entry` hold for `name` until `take` is called with the same token."""
+        with self._lock:
+            self._replace((*self._registered, (token, name, entry)))
+
+    def take(self, token: object) -> None:
+        """Forget what was put with this token; what was put before or after it stays."""
+        with self._lock:
+            self._replace(tuple(row for row in self._registered if row[0] is not token))
+
+    def _replace(self, registered: tuple[tuple[object, str, Entry], ...]) -> None:
+        self._registered = registered
+        self.table = _with_operators({**POLICY, **{name: entry for _, name, entry in registered}})
+
+
+def _with_operators(entries: dict[str, Entry]) -> dict[str, Entry]:
+    """Add the name of each one's operator: `__matmul__` is `matmul`."""
+    return {**{f"__{name}__": entry for name, entry in entries.items()}, **entries}
+
+
+LISTS = Lists()
+
+
 def rule_for(name: str) -> Entry:
-    """Return the rule of an operation by the name that was called, such as "linear" or "__matmul__".
+    """Return the rule of an operation by the name that was called, such as "linear", "__matmul__" or "mm.default".
 
     >>> rule_for("__matmul__").rule, rule_for("softmax").rule, rule_for("relu").rule
     (<Rule.ALLOW: 'allow'>, <Rule.SET_DTYPE: 'set dtype'>, <Rule.KEEP: 'keep'>)
     """
-    bare = name[2:-2] if name.startswith("__") and name.endswith("__") else name
-    return POLICY.get(bare, _KEEP)
+    return LISTS.table.get(name) or LISTS.table.get(name.partition(".")[0], _KEEP)

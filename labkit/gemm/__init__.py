@@ -6,10 +6,12 @@ from labkit.gemm.bench_record import GemmRecord, from_json, measure
 from labkit.gemm.bench_sweeps import Extent, Sweep, formats_on, sweeps
 from labkit.gemm.composites import body_of, is_composite
 from labkit.gemm.device import DeviceReport, device_report
-from labkit.gemm.half_storage import half_storage, rounds_once
+from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
+from labkit.gemm.recompute import LabMode, as_now, open_modes, under
 from labkit.gemm.roofline import Roofline, roofline
 
 __all__ = [
+    "GEMMS",
     "ConvCase",
     "DeviceReport",
     "ElementwiseCase",
@@ -17,8 +19,10 @@ __all__ = [
     "GemmCase",
     "GemmRecord",
     "GemmRun",
+    "LabMode",
     "Roofline",
     "Sweep",
+    "as_now",
     "body_of",
     "device_report",
     "formats_on",
@@ -28,9 +32,11 @@ __all__ = [
     "is_composite",
     "linear_gemms",
     "measure",
+    "open_modes",
     "roofline",
     "rounds_once",
     "run_case",
     "run_cases",
     "sweeps",
+    "under",
 ]

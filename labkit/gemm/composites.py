@@ -14,7 +14,7 @@ from functools import cache
 from types import FunctionType
 from typing import Any
 
-HOMES = ("torch.nn.functional", "torch.functional")  # Tensor's methods ask too, and then call themselves
+HOMES = ("torch.nn.functional", "torch.functional", "torch._lowrank")  # Tensor's methods ask, and call themselves
 ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -26,7 +26,10 @@ def is_composite(func: Callable[..., Any]) -> bool:
     (True, False)
     """
     # Where its code lives, not what it says of itself: max_pool2d is a switch of torch._jit_internal, and asks later.
-    return isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES
+    # And it must ask itself: meshgrid leaves that to a function it calls, which would ask about meshgrid for ever.
+    if not (isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES):
+        return False
+    return any(name in ASKS for name in func.__code__.co_names)
 
 
 @cache

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.gemm.composites import body_of, is_composite
+from labkit.gemm.recompute import LabMode
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
@@ -59,7 +59,7 @@ def _write_back(given: Any, wide: Any) -> None:
             narrow.copy_(copy)
 
 
-class _HalfStorage(TorchFunctionMode):
+class _HalfStorage(LabMode):
     """The mode behind `half_storage`."""
 
     def __init__(self, accumulator: Any = None) -> None:

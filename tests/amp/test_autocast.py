@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import CastEvent, Rule, autocast
-from labkit.formats import BF16, E4M3, FP16
+from labkit.formats import BF16, E8M0, FP16, FP64
 
 
 def test_worked_example_a_linear_layer_and_its_loss() -> None:
@@ -75,9 +75,11 @@ def test_banned_operations_name_the_safe_form() -> None:
         F.binary_cross_entropy(torch.full((2,), 0.5), torch.ones(2))
 
 
-def test_only_formats_with_kernels() -> None:
-    with pytest.raises(ValueError, match="FP16 or BF16; it was given E4M3"):
-        autocast(E4M3)
+def test_a_format_that_fp32_cannot_carry_is_refused() -> None:
+    with pytest.raises(ValueError, match="FP64 has numbers that FP32 cannot hold"):
+        autocast(FP64)
+    with pytest.raises(ValueError, match="E8M0 has no zero or no sign"):
+        autocast(E8M0)
 
 
 def cases() -> list[tuple[str, str, object, tuple[object, ...], dict[str, object], torch.dtype]]:

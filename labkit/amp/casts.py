@@ -1,0 +1,119 @@
+"""What is a cast to a format that the machine may not have?
+
+Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other format is emulated: the tensor stays
+FP32, its values are rounded to the format, and on the way back its gradient is rounded to a format as well. That is
+what storage in the format would have done to both.
+
+Invariant: equal to `round_tensor` written out. A gradient passes through a cast unchanged but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.amp.cast_cache import CastCache, keeps
+from labkit.formats import FP32, Format
+from labkit.interop import dtype_of, round_tensor
+
+NATIVE = ("FP16", "BF16", "FP32")  # stored as what they are; an FP8 tensor has no kernels but the scaled GEMM's
+
+
+@dataclass(frozen=True)
+class Cast:
+    """To round tensors to a format, and their gradients to one.
+
+    format     what values are rounded to
+    gradients  what gradients are rounded to; None for `format`
+
+    Raises:
+        ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
+
+    >>> from labkit.formats import E4M3
+    >>> x = torch.tensor([1.0, 1.06], requires_grad=True)
+    >>> y = Cast(E4M3)(x)
+    >>> (y * torch.tensor([1.06, 1.0])).sum().backward()
+    >>> y.detach(), x.grad
+    (tensor([1., 1.]), tensor([1., 1.]))
+    """
+
+    format: Format
+    gradients: Format | None = None
+
+    def __post_init__(self) -> None:
+        for format in (self.format, self.gradients or self.format):
+            if not (format.signed and format.has_zero):
+                raise ValueError(f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2.")
+            if not FP32.holds(format):
+                raise ValueError(f"{format.name} has numbers that FP32 cannot hold; autocast starts from FP32 or less.")
+
+    @cached_property
+    def dtype(self) -> torch.dtype | None:
+        """The torch dtype of the format, or None where it is emulated in FP32."""
+        same = self.gradients is None or self.gradients == self.format
+        return dtype_of(self.format) if same and self.format.name in NATIVE else None
+
+    def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
+        """Return the cast of a tensor, differentiable; a weight's values come from the cache, if there is one."""
+        if tensor.dtype is self.dtype:
+            return tensor
+        cache = cache if cache is not None and keeps(tensor) else None
+        values = None if cache is None else cache.find(tensor, self.format)
+        if values is not None:
+            return self._linked(tensor, values)
+        cast = self._emulated(tensor) if self.dtype is None else tensor.to(self.dtype)
+        if cache is not None:
+            cache.keep(tensor, self.format, cast)
+        return cast
+
+    def _emulated(self, tensor: Tensor) -> Tensor:
+        wide = tensor.to(torch.float32)
+        return self._linked(wide, round_tensor(wide.detach(), self.format))
+
+    def _linked(self, tensor: Tensor, values: Tensor) -> Tensor:
+        """Return values that were computed without history as the cast of a tensor."""
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return values
+        linked: Tensor = _Linked.apply(tensor, values, self)  # type: ignore[no-untyped-call]
+        return linked
+
+    def of_gradient(self, gradient: Tensor) -> Tensor:
+        """Return the gradient of the tensor that was cast, for that of its cast."""
+        if self.dtype is not None:
+            return gradient
+        with torch._C.DisableTorchFunction():  # no rule of autocast's holds for how a rounding is computed
+            return Cast(self.gradients or self.format, self.format)(gradient)
+
+
+class _Linked(torch.autograd.Function):
+    """Values as the cast of a tensor: forward has no work left, backward rounds as the cast would have."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, values: Tensor, cast: Cast) -> Tensor:
+        ctx.cast, ctx.dtype = cast, tensor.dtype
+        return values.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.cast.of_gradient(gradients[0]).to(ctx.dtype), None, None
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Return arguments with every tensor in them changed, in lists, tuples and dicts too.
+
+    >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
+    ([torch.float32], 3)
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [mapped(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

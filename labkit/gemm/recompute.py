@@ -1,0 +1,77 @@
+"""How does a mode come back when part of a forward pass is run again, during backward?
+
+Idea: activation checkpointing forgets a block's activations and calls the block again in backward, long after the
+`with` that it first ran in has closed. torch restores its own autocast there and knows of no other. So checkpointing
+is handed the block together with the modes that were open around it.
+
+Invariant: a block runs under the same modes both times, so a checkpointed step is bit-equal to a plain one. Where none
+of the lab's modes is open, torch's checkpoint does what it always did.
+
+Source: torch.utils.checkpoint (both variants), which has no hook for this: two of its functions are wrapped, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache, wraps
+from typing import Any
+
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils import checkpoint
+
+
+class LabMode(TorchFunctionMode):
+    """A mode that is open again when checkpointing runs a block again."""
+
+    def __enter__(self) -> Any:
+        _attend_to_checkpoints()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+
+def open_modes() -> tuple[LabMode, ...]:
+    """Return the lab's modes that are open in this thread, the outermost first."""
+    return tuple(mode for mode in _get_current_function_mode_stack() if isinstance(mode, LabMode))
+
+
+def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function with these modes open; nothing is to do where they are."""
+    if open_modes() == modes:
+        return function(*args, **kwargs)
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        return function(*args, **kwargs)
+
+
+def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that runs under the modes that are open now, whenever it is called.
+
+    >>> import torch
+    >>> from labkit.gemm import half_storage
+    >>> with half_storage("cpu"):
+    ...     later = as_now(open_modes)
+    >>> len(later()), len(open_modes())
+    (1, 0)
+    """
+    modes = open_modes()
+    return wraps(function)(lambda *args, **kwargs: under(modes, function, *args, **kwargs)) if modes else function
+
+
+@cache
+def _attend_to_checkpoints() -> None:
+    """Let torch.utils.checkpoint keep a block's modes: its reentrant variant, and the other."""
+    reentrant = checkpoint.CheckpointFunction
+    forward: Callable[..., Any] = reentrant.forward
+    generator: Callable[..., Any] = checkpoint._checkpoint_without_reentrant_generator
+
+    @wraps(forward)
+    def forward_as_now(ctx: Any, function: Callable[..., Any], *rest: Any) -> Any:
+        return forward(ctx, as_now(function), *rest)
+
+    @wraps(generator)
+    def generator_as_now(function: Callable[..., Any], *rest: Any, **kwargs: Any) -> Any:
+        return generator(as_now(function), *rest, **kwargs)
+
+    reentrant.forward = staticmethod(forward_as_now)  # type: ignore[method-assign]
+    checkpoint._checkpoint_without_reentrant_generator = generator_as_now  # type: ignore[assignment]
