@@ -1,0 +1,207 @@
+"""What happens to each term of one block inside a Tensor Core?
+
+Idea: the same model as `emulate`, for one element of D and one block, in Python's whole numbers, with every station
+kept as data: what each product is, how far it was shifted, which bits stayed and which were cut, the sum, the result.
+
+Invariant: `explain(a, b, c, spec).result` is what `emulate` returns for that block, bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from labkit.formats import FP16, FP32, Format, Rounding
+from labkit.gemm.emulate import operand
+from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec
+
+WHOLE_BITS = 2  # digits before the point of an aligned term: products of significands go up to 11.1...
+
+
+@dataclass(frozen=True)
+class AlignedTerm:
+    """A product, or C, on its way into the sum: (-1)^negative * significand * 2^(exponent - significand_bits).
+
+    name        "C", or "a0*b0" and so on
+    exponent    of a product, the sum of its operands' exponents: its significand may be 2 or more
+    shift       places it is moved to the right, to the block's largest exponent
+    kept        what is left, as a whole number of the block's units
+    kept_bits   the same in binary, with its point
+    cut_bits    what fell off behind it, up to its last one; "" if nothing did
+    """
+
+    name: str
+    value: float
+    negative: bool
+    significand: int
+    significand_bits: int
+    exponent: int
+    shift: int
+    kept: int
+    kept_bits: str
+    cut_bits: str
+
+    @property
+    def lost(self) -> bool:
+        """Whether anything was cut off."""
+        return self.cut_bits != ""
+
+
+@dataclass(frozen=True)
+class BlockSum:
+    """One block of one element of D, station by station; `str()` of it is a table for a terminal.
+
+    exponent         the largest of the terms', or -126: what all are aligned to; the unit is 2^(exponent - F)
+    total            the exact sum of what was kept, in units
+    result_exponent  of the normalised sum (the result format's emin if that is larger)
+    result_bits      significand of the result, with its point
+    dropped_bits     what of the sum lies behind it
+    rounded_up       the result was raised by one in its last place
+    result           D
+    """
+
+    spec: MmaSpec
+    format: Format
+    terms: tuple[AlignedTerm, ...]
+    exponent: int
+    total: int
+    total_bits: str
+    result_exponent: int
+    result_bits: str
+    dropped_bits: str
+    rounded_up: bool
+    result: float
+
+    @property
+    def unit_exponent(self) -> int:
+        """A term's last bit stands for 2 to this power."""
+        return self.exponent - self.spec.fraction_bits
+
+    def __str__(self) -> str:
+        width = max(len(term.name) for term in self.terms)
+        lines = [
+            f"{self.spec.name}, {self.spec.operands.name} operands: terms are aligned to 2^{self.exponent} and keep "
+            f"{self.spec.fraction_bits} bits behind the point"
+        ]
+        for term in self.terms:
+            cut = f" | {term.cut_bits}" if term.cut_bits else ""
+            way = f"2^{term.exponent:<4} >> {term.shift:<3}" if term.value else "zero"
+            sign = "-" if term.negative else "+"
+            lines.append(f"  {term.name:{width}}  {way:13} {sign}{term.kept_bits}{cut}")
+        sign = "-" if self.total < 0 else "+"
+        lines.append(f"  {'sum':{width}}  {'':13} {sign}{self.total_bits}")
+        rounding = "rounded to nearest even" if self.format == FP16 else "truncated"
+        dropped = f" | {self.dropped_bits}" if self.dropped_bits else ""
+        lines.append(f"{rounding}: {sign}{self.result_bits}{dropped} * 2^{self.result_exponent}")
+        lines.append(f"D = {self.result!r} ({self.format.name})")
+        return "\n".join(lines)
+
+
+def explain(
+    a: Sequence[float] | Tensor | NDArray[Any],
+    b: Sequence[float] | Tensor | NDArray[Any],
+    c: float,
+    spec: MmaSpec,
+    out: Format | None = None,
+) -> BlockSum:
+    """Say what becomes of every term of c + a[0]*b[0] + a[1]*b[1] + ... in one block of a Tensor Core.
+
+    Args:
+        a, b: up to `spec.block_length` values of the operands' format.
+        c: a value of the result format.
+        out: FP32 or FP16; `spec.result` unless given.
+
+    Raises:
+        ValueError: more products than a block has; lengths that differ; infinities and NaN (there is nothing to align:
+            they follow IEEE 754); values that the formats do not hold.
+
+    >>> from labkit.gemm.mma import SPECS
+    >>> print(explain([1.0, 1.0], [2.0**-24, -1.0], 1 + 2.0**-23, SPECS["V100"]))
+    V100, FP16 operands: terms are aligned to 2^0 and keep 23 bits behind the point
+      a0*b0  2^-14  >> 14  +00.00000000000000000000000 | 1
+      a1*b1  2^0    >> 0   -01.00000000000000000000000
+      C      2^0    >> 0   +01.00000000000000000000001
+      sum                  +00.00000000000000000000001
+    truncated: +1.00000000000000000000000 * 2^-23
+    D = 1.1920928955078125e-07 (FP32)
+    """
+    format = out or spec.result
+    left, right = (_values(side, spec.operands, name) for side, name in ((a, "a"), (b, "b")))
+    start = float(_values([c], format, "c")[0])
+    if len(left) != len(right) or not 1 <= len(left) <= spec.block_length or format not in spec.results:
+        raise ValueError(
+            f"one block of {spec.name} adds 1 to {spec.block_length} products to C, in "
+            f"{' or '.join(row.name for row in spec.results)}; it was given {len(left)} values of a and {len(right)} "
+            f"of b, in {format.name}. Explain a longer sum block by block, with the last result as c."
+        )
+    products = [
+        _product(i, *pair, spec.operands)
+        for i, pair in enumerate(zip(left.tolist(), right.tolist(), strict=True))
+    ]  # fmt: skip
+    whole = [*products, ("C", start, *_significand(start, format), format.significand_bits)]
+    exponent = max(ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value))  # zeros align nothing
+    terms = tuple(_align(*term, exponent, spec.fraction_bits) for term in whole)
+    return _finish(spec, format, terms, exponent)
+
+
+def _values(given: Sequence[float] | Tensor | NDArray[Any], format: Format, name: str) -> NDArray[np.float64]:
+    matrix = given if isinstance(given, Tensor | np.ndarray) else np.asarray(given, np.float64)
+    values = operand(matrix, format, name).reshape(-1)
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} has infinities or NaN: those are not aligned, they follow IEEE 754. See `emulate`.")
+    return values
+
+
+def _significand(value: float, format: Format) -> tuple[int, int]:
+    """(whole significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
+    exponent = max(math.frexp(value)[1] - 1, format.emin)
+    return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
+
+
+def _product(index: int, a: float, b: float, format: Format) -> tuple[str, float, int, int, int]:
+    """Multiply exactly: significands are multiplied, exponents added, and nothing is normalised."""
+    (left, of_a), (right, of_b) = _significand(a, format), _significand(b, format)
+    return f"a{index}*b{index}", a * b, left * right, of_a + of_b, 2 * format.significand_bits
+
+
+def _align(
+    name: str, value: float, significand: int, exponent: int, bits: int, largest: int, fraction_bits: int
+) -> AlignedTerm:
+    """Shift a term to the largest exponent and cut what lies behind the last place."""
+    shift = largest - exponent if value else 0
+    places = bits + shift - fraction_bits  # that lie behind the unit
+    kept = significand >> places if places > 0 else significand << -places
+    cut = f"{significand & ((1 << places) - 1):0{places}b}" if places > 0 else ""
+    negative = math.copysign(1.0, value) < 0
+    written = _with_point(kept, fraction_bits)
+    return AlignedTerm(name, value, negative, significand, bits, exponent, shift, kept, written, cut.rstrip("0"))
+
+
+def _with_point(whole: int, fraction_bits: int, before: int = WHOLE_BITS) -> str:
+    digits = f"{whole:0{fraction_bits + before}b}"
+    return f"{digits[:-fraction_bits]}.{digits[-fraction_bits:]}"
+
+
+def _finish(spec: MmaSpec, format: Format, terms: tuple[AlignedTerm, ...], exponent: int) -> BlockSum:
+    """Add what was kept, normalise once, round once."""
+    total = sum(-term.kept if term.negative else term.kept for term in terms)
+    unit = exponent - spec.fraction_bits
+    bits = spec.result_significand_bits if format == FP32 else format.significand_bits
+    result_exponent = max(unit + abs(total).bit_length() - 1, format.emin)
+    places = result_exponent - bits - unit
+    kept = abs(total) >> places if places > 0 else abs(total) << -places
+    rest = abs(total) & ((1 << places) - 1) if places > 0 else 0
+    nearest = RESULT_ROUNDING[format] is Rounding.NEAREST_EVEN
+    up = nearest and 2 * rest + (kept & 1) > 1 << max(places, 0)
+    size = math.ldexp(kept + up, result_exponent - bits)
+    result = math.copysign(size if size <= format.max else math.inf, total)
+    return BlockSum(
+        spec, format, terms, exponent, total, _with_point(abs(total), spec.fraction_bits),
+        result_exponent, _with_point(kept, bits, 1), f"{rest:0{places}b}".rstrip("0") if rest else "", up, result,
+    )  # fmt: skip
