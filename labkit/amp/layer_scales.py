@@ -1,0 +1,99 @@
+"""What if one layer's gradients need a larger scale than the rest can bear?
+
+Idea: the loss scale shifts all gradients alike. A layer can have a shift of its own: gradients are multiplied by 2^k
+where they enter it in the backward pass, and by 2^-k where they leave it, to what stands before it and to its weights.
+
+Invariant: a power of two moves exponents only, so where nothing underflows or overflows, every gradient outside is the
+same to the bit.
+
+Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is chosen by statistics, here by hand).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+_HOLDS_ANY_SCALE = (torch.float32, torch.float64)
+
+
+@contextmanager
+def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Scale the gradients inside some layers by powers of two, as long as the `with` block lasts.
+
+    It yields what is left to do: parameter name -> log2, for weights in FP16 or BF16. Taken out in their dtype, their
+    gradients would underflow again; multiply them by 2^-log2 in FP32, after `unscale`. FP32 weights need nothing.
+
+    Args:
+        model: whose layers.
+        log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both scales.
+
+    Raises:
+        ValueError: there is no such layer, k is not a whole number, or a weight of the layer is used outside of it as
+            well, so that its gradient would be a sum of scaled and unscaled parts.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    >>> with layer_scales(model, {"0": 10}) as left:
+    ...     model(torch.ones(1, 2)).sum().backward()
+    >>> left
+    {}
+    """
+    left: dict[str, int] = {}
+    hooks = []
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    try:
+        for layer_name, log2 in log2_scales.items():
+            layer = _layer(model, layer_name, log2)
+            enter, leave = (partial(_multiplied, factor=2.0**k) for k in (log2, -log2))
+            hooks.append(layer.register_forward_pre_hook(partial(_at_inputs, leave), with_kwargs=True))
+            hooks.append(layer.register_forward_hook(partial(_at_output, enter)))
+            for parameter in layer.parameters():
+                if parameter.requires_grad and parameter.dtype in _HOLDS_ANY_SCALE:
+                    hooks.append(parameter.register_hook(leave))
+                elif parameter.requires_grad:
+                    left[names[id(parameter)]] = left.get(names[id(parameter)], 0) + log2
+        yield left
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
+    layers: dict[str, nn.Module] = dict(model.named_modules())
+    if name not in layers:
+        raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
+    if not isinstance(log2, int):
+        raise ValueError(f"a layer's log2 scale is a whole number, since only powers of two are exact; given: {log2!r}")
+    inside = set(layers[name].modules())
+    outside = {id(p) for module in layers.values() if module not in inside for p in module.parameters(recurse=False)}
+    tied = [p_name for p_name, p in layers[name].named_parameters() if id(p) in outside]
+    if tied:
+        raise ValueError(f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer with both")
+    return layers[name]
+
+
+def _multiplied(gradient: Tensor, factor: float) -> Tensor:
+    return gradient * factor
+
+
+def _at_inputs(hook: Callable[[Tensor], Tensor], _layer: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Give the layer views of its inputs: the hook hears what flows out of the layer, not what other readers send."""
+
+    def heard(tensor: Tensor) -> Tensor:
+        if not tensor.requires_grad:
+            return tensor
+        view = tensor.view_as(tensor)
+        view.register_hook(hook)
+        return view
+
+    return tree_map_only(Tensor, heard, (args, kwargs))
+
+
+def _at_output(hook: Callable[[Tensor], Tensor], _layer: nn.Module, _inputs: Any, output: Any) -> None:
+    tree_map_only(Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output)

@@ -1,0 +1,137 @@
+"""Per-layer scales: exact outside the layer, a rescue inside it."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import autocast, layer_scales, unscale
+from labkit.instrument import probe
+
+
+class Residual(nn.Module):
+    """Its input is read twice, inside the scaled layer and beside it; one tensor goes in by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.LayerNorm(6))
+
+    def forward(self, inputs: Tensor, *, gate: Tensor) -> Tensor:
+        return inputs + self.inner(inputs) * gate
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(5, 6), Residual(), nn.Linear(6, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        hidden = self.first(inputs)
+        return self.last(self.block(hidden, gate=torch.sigmoid(hidden)).tanh_())
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    model.zero_grad()
+    inputs = torch.randn(8, 5, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    model(inputs).square().mean().backward()
+    return [p.grad for p in (*model.parameters(), inputs)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "scales", [{"block": 12}, {"first": -7, "last": 9}, {"block": 5, "block.inner": 6, "block.inner.0": -3}, {"": 8}]
+)
+def test_fp32_gradients_are_the_same_bit_for_bit(scales: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    model = Net()
+    plain = gradients(model)
+    with layer_scales(model, scales) as left:
+        scaled = gradients(model)
+    assert left == {}
+    assert all(torch.equal(a, b) for a, b in zip(plain, scaled, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(plain, gradients(model), strict=True)), "no hook is left"
+
+
+def test_worked_example_the_gradient_inside_is_larger_and_outside_is_not() -> None:
+    # Four layers of weight 1/2; the two in the middle have 2^4 of their own.
+    half = [nn.Linear(1, 1, bias=False) for _ in range(4)]
+    for layer in half:
+        nn.init.constant_(layer.weight, 0.5)
+    model = nn.Sequential(half[0], nn.Sequential(half[1], half[2]), half[3])
+    with layer_scales(model, {"1": 4}), probe(model) as heard:
+        model(torch.ones(1, 1)).backward()
+    assert {name: g.item() for name, g in heard.gradients.items()} == {"0": 0.125, "1.0": 0.25 * 16, "1.1": 0.5, "2": 1}
+    assert [layer.weight.grad.item() for layer in half] == [0.125] * 4  # type: ignore[union-attr]
+
+
+class Times(nn.Module):
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.factor
+
+
+def quiet_block() -> nn.Sequential:
+    """A block whose inner gradients are 2^-15 of what flows in and out: below FP16, while outside all is well."""
+    torch.manual_seed(0)
+    return nn.Sequential(Times(2.0**15), nn.Linear(4, 4, bias=False), Times(2.0**-15))
+
+
+def backward(model: nn.Module, dtype: torch.dtype) -> None:
+    inputs = torch.full((2, 4), 2.0**-6, dtype=dtype)
+    (model(inputs).float() * 2.0**-12).sum().backward()
+
+
+@pytest.mark.parametrize("low_precision_weights", [False, True])
+def test_a_layer_whose_activation_gradients_underflow_is_saved(low_precision_weights: bool) -> None:
+    exact = quiet_block()
+    backward(exact, torch.float32)
+    expected = exact[1].weight.grad
+    assert isinstance(expected, Tensor)
+    assert expected.abs().min() > 0
+
+    def learned(scales: dict[str, int]) -> Tensor:
+        model = nn.Sequential(quiet_block())
+        if low_precision_weights:  # O2: FP16 weights, whose gradients stay scaled until they are FP32
+            model.half()
+        with layer_scales(model, scales) as left, autocast(enabled=not low_precision_weights):
+            backward(model, torch.float16)
+        (gradient,), found_inf = unscale([p.grad for p in model.parameters()], 1.0)  # type: ignore[misc]
+        assert not found_inf
+        return gradient * 2.0 ** -left.get("0.1.weight", 0)
+
+    assert torch.equal(learned({}), torch.zeros(4, 4)), "without, the layer learns nothing"
+    assert torch.allclose(learned({"0": 14}), expected, rtol=2.0**-10), "FP16's rounding, and nothing else"
+
+
+def test_what_is_left_names_low_precision_weights_and_adds_up_nested_scales() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2, bias=False).half()), nn.Linear(2, 2))
+    with layer_scales(model, {"0": 3, "0.0": 4, "1": 5}) as left:
+        assert left == {"0.0.weight": 7}
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[1].weight = model[0].weight  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "scales", "complaint"),
+    [
+        (Net, {"blok": 3}, "no layer 'blok'; it has .*'block'"),
+        (Net, {"block": 0.5}, "whole number"),
+        (tied, {"0": 3}, "weight of layer '0' is used outside"),
+    ],
+)
+def test_what_cannot_be_exact_is_refused(make: Callable[[], nn.Module], scales: dict[str, int], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint), layer_scales(make(), scales):
+        pass
+
+
+def test_a_frozen_layer_and_one_without_gradients_are_left_alone() -> None:
+    model = Net().requires_grad_(False)
+    with layer_scales(model, {"block": 3}), torch.no_grad():
+        assert not model(torch.ones(1, 5)).requires_grad
