@@ -1,0 +1,210 @@
+"""Is our autocast a drop-in for torch.autocast? Its face here; what it casts is proved in tests/amp."""
+
+import inspect
+import re
+import threading
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.frameworks import GradScaler, autocast, is_autocast_enabled
+
+A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
+
+
+def fp16():
+    return autocast("cpu", torch.float16)
+
+
+def test_worked_example():
+    with fp16():
+        product = A @ B
+        assert product.dtype == torch.float16
+        assert product.relu().dtype == torch.float16
+        assert torch.softmax(product, dim=1).dtype == torch.float32, "as on CUDA; torch.autocast('cpu') leaves it FP16"
+    assert torch.equal(product, (A.half().float() @ B.half().float()).half()), "FP16 in, FP32 accumulate, one rounding"
+    assert (A @ B).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["__init__", "__call__", "__enter__"])
+def test_the_signatures_are_torchs(name):
+    theirs, ours = (inspect.signature(getattr(c, name)).parameters.values() for c in (torch.autocast, autocast))
+    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+
+
+def test_each_device_has_torchs_default_dtype():
+    assert autocast("cpu").fast_dtype == torch.get_autocast_dtype("cpu") == torch.bfloat16
+    with autocast("cpu"):
+        assert (A @ B).dtype == torch.bfloat16
+
+
+FAULTS = {
+    "no string": lambda make: make(torch.device("cpu")),
+    "no such device": lambda make: make("abacus"),
+    "a device without autocast": lambda make: make("meta"),
+    "not callable": lambda make: make("cpu")(A),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_refused_with_torchs_words_and_more(fault):
+    said = {}
+    for make in (torch.autocast, autocast):
+        with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
+            FAULTS[fault](make)
+        said[make] = refused.type, re.sub(r"\s+", " ", str(refused.value)).replace("torch.autocast(", "autocast(")
+    assert said[autocast][0] is said[torch.autocast][0]
+    assert said[autocast][1].startswith(said[torch.autocast][1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8, torch.float8_e5m2])
+def test_a_dtype_that_is_not_16_bits_wide_is_left_out_with_a_warning(dtype):
+    said = []
+    for make in (torch.autocast, autocast):
+        with pytest.warns(UserWarning, match="the target dtype is not supported. Disabling autocast") as seen:
+            region = make("cpu", dtype)
+        said.append(str(seen[0].message))
+        assert seen[0].filename == __file__
+        with region:
+            assert (A @ B).dtype == torch.float32
+    assert said[1].startswith(said[0])
+
+
+def test_without_cuda_both_warn_and_go_without(monkeypatch):
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: True)
+    for make in (torch.autocast, autocast):
+        with pytest.warns(UserWarning, match="CUDA is not available or torch_xla is imported. Disabling autocast."):
+            region = make("cuda")
+        with region:
+            assert (A @ B).dtype == torch.float32
+
+
+def test_regions_nest_and_the_innermost_decides():
+    with fp16():
+        with autocast("cpu", enabled=False):
+            assert (A @ B).dtype == torch.float32
+            with autocast("cpu", torch.bfloat16):
+                assert (A @ B).dtype == torch.bfloat16
+            assert (A @ B).dtype == torch.float32
+        assert (A @ B).dtype == torch.float16
+
+
+def test_one_region_can_be_entered_again_inside_itself():
+    region = fp16()
+    with region, region:
+        assert (A @ B).dtype == torch.float16
+    assert not is_autocast_enabled("cpu")
+    with region:
+        assert (A @ B).dtype == torch.float16
+
+
+def test_as_a_decorator_it_keeps_the_functions_name_and_works_in_recursion():
+    @fp16()
+    def power(n: int) -> torch.Tensor:
+        """Multiply ones."""
+        return torch.eye(2) @ (power(n - 1) if n else torch.eye(2))
+
+    assert (power.__name__, power.__doc__) == ("power", "Multiply ones.")
+    assert power(3).dtype == torch.float16
+    assert (A @ B).dtype == torch.float32
+
+
+def test_an_exception_leaves_the_region():
+    with pytest.raises(ZeroDivisionError), fp16():
+        raise ZeroDivisionError
+    assert not is_autocast_enabled("cpu")
+    assert (A @ B).dtype == torch.float32
+
+
+def test_other_threads_are_not_in_the_region():
+    seen = []
+    with fp16():
+        other = threading.Thread(target=lambda: seen.append(((A @ B).dtype, is_autocast_enabled("cpu"))))
+        other.start()
+        other.join()
+    assert seen == [(torch.float32, False)]
+
+
+def test_one_decorated_function_serves_two_threads_at_once():
+    both_inside = threading.Barrier(2)
+    seen = []
+
+    @fp16()
+    def work() -> None:
+        both_inside.wait(timeout=60)
+        seen.append((A @ B).dtype)
+        both_inside.wait(timeout=60)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [torch.float16] * 2
+
+
+def test_the_question_whether_it_is_on_is_asked_per_device():
+    assert not is_autocast_enabled("cpu")
+    with fp16():
+        assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (True, False)
+        with autocast("cpu", enabled=False):
+            assert not is_autocast_enabled("cpu")
+        assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
+
+
+def test_operations_without_a_tensor_on_that_device_are_left_alone():
+    with fp16():
+        assert (A.to("meta") @ B.to("meta")).dtype == torch.float32
+        assert torch.cat([A.half(), A]).dtype == torch.float32
+        assert torch.ones(2).dtype == torch.float32
+
+
+def test_disabled_it_is_not_there(monkeypatch):
+    """Claim C52, of autocast: what is computed under enabled=False is what is computed without."""
+    opened = []
+    monkeypatch.setattr("labkit.frameworks.torch_autocast.half_storage", lambda on: opened.append(on) or nullcontext())
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(5, 4)
+    plain = model(x)
+    with autocast("cpu", torch.float16, enabled=False):
+        assert torch.equal(model(x), plain)
+    assert opened == []
+    with fp16():
+        assert not torch.equal(model(x), plain)
+    assert opened == ["cpu"]
+
+
+def test_a_script_for_torch_amp_trains_after_one_changed_import():
+    """The pair in the loop of torch's own documentation, against FP32."""
+
+    def train(region, scaler):
+        generator = torch.Generator().manual_seed(0)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(64, 16, generator=generator)
+        target = x[:, :4].argmax(1)
+        losses = []
+        for _ in range(30):
+            optimizer.zero_grad()
+            with region:
+                loss = F.cross_entropy(model(x), target)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.item())
+        return losses
+
+    mixed = train(fp16(), GradScaler("cpu"))
+    fp32 = train(autocast("cpu", enabled=False), GradScaler("cpu", enabled=False))
+    theirs = train(torch.autocast("cpu", torch.float16), torch.amp.GradScaler("cpu"))
+    assert mixed[-1] < 0.7 * mixed[0]
+    assert mixed != fp32
+    for one, two, three in zip(mixed, fp32, theirs, strict=True):
+        assert one == pytest.approx(two, abs=2e-3)
+        assert one == pytest.approx(three, abs=2e-3)
