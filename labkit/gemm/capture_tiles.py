@@ -1,0 +1,200 @@
+"""What is a Tensor Core asked, and what is left of its answers?
+
+Idea: random matrices rarely show how a block is aligned, cut and rounded; so besides them there are families that do:
+numbers of nearly equal size, sums that cancel, numbers at the bottom of the format, infinities and NaN. Questions and
+answers are kept as the words that the hardware saw, beside the GPU, its driver and the date.
+
+Invariant: the same instruction and seed give the same questions. load(save(capture)) holds the same words.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
+from labkit.gemm.bench_record import bench_versions
+from labkit.gemm.capture import COLUMNS, Instruction, Words, capture
+from labkit.gemm.device import device_report
+from labkit.gemm.emulate import emulate
+from labkit.gemm.mma import MmaSpec
+
+SCHEMA = "labkit.mma/1"
+FAMILIES = ("normal", "near", "cancel", "any", "tiny", "special")
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MmaCapture:
+    """Questions to one instruction, and its answers.
+
+    a, b, c, d  words of A[tile, m, k] by rows, B[tile, k, 8] by columns, C and D[tile, m, 8] by rows
+    family      of each tile
+    spec        the row of SPECS that models this GPU; empty where there is none
+    """
+
+    instruction: Instruction
+    a: Words
+    b: Words
+    c: Words
+    d: Words
+    family: tuple[str, ...]
+    spec: str
+    device: str
+    versions: dict[str, str]
+    date: str
+
+    def to_bytes(self) -> bytes:
+        """Return the capture as the content of a compressed .npz file."""
+        row = self.instruction
+        head = {
+            "schema": SCHEMA,
+            "instruction": {**vars(row), "operands": row.operands.name, "result": row.result.name},
+            **{name: getattr(self, name) for name in ("family", "spec", "device", "versions", "date")},
+        }
+        file = io.BytesIO()
+        arrays = {name: getattr(self, name) for name in "abcd"}
+        np.savez_compressed(file, head=np.array(json.dumps(head)), **arrays)
+        return file.getvalue()
+
+    def matrices(self) -> tuple[NDArray[Any], NDArray[Any], Values]:
+        """Return A[tile, m, k], B[tile, k, 8] and C[tile, m, 8] as values; for TF32, A and B as FP32 numbers."""
+        operands, result = stored_as(self.instruction.operands), self.instruction.result
+        kind = np.float32 if operands is FP32 else np.float64
+        a, b = (from_words(words, operands).astype(kind) for words in (self.a, self.b))
+        return a, b.transpose(0, 2, 1), from_words(self.c, result)
+
+    def mismatches(self, spec: MmaSpec) -> dict[str, int]:
+        """Return family -> how many elements of D differ, in any bit, from what `emulate` gives by `spec`.
+
+        Raises:
+            ValueError: `spec` multiplies other operands.
+        """
+        if spec.operands != self.instruction.operands:
+            raise ValueError(
+                f"{self.instruction.name} multiplies {self.instruction.operands.name}, the spec {spec.operands.name}. "
+                f"Take spec.for_operands({self.instruction.operands.name})."
+            )
+        d = emulate(*self.matrices(), spec, out=self.instruction.result)
+        answers = self.d.view(self.instruction.result.code_dtype)
+        differs = (d.view(answers.dtype) != answers).sum(axis=(1, 2))
+        return {family: int(differs[np.array(self.family) == family].sum()) for family in dict.fromkeys(self.family)}
+
+
+def load_capture(path: str | Path) -> MmaCapture:
+    """Read a capture.
+
+    Raises:
+        ValueError: the file is none.
+    """
+    with np.load(path) as stored:
+        head = json.loads(str(stored["head"])) if "head" in stored else {}
+        if head.pop("schema", None) != SCHEMA:
+            raise ValueError(f"{path} is no capture of a Tensor Core: its head does not say {SCHEMA!r}")
+        row = head.pop("instruction")
+        names = {name: FORMATS[row[name]] for name in ("operands", "result")}
+        ends = {name: tuple(row[name]) if row[name] else None for name in ("first", "last")}
+        arrays = {name: stored[name] for name in "abcd"}
+    return MmaCapture(Instruction(**{**row, **names, **ends}), **arrays, **{**head, "family": tuple(head["family"])})
+
+
+def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
+    """Ask the GPU at hand: `tiles` tiles of each family.
+
+    Raises:
+        RuntimeError: there is no GPU, its driver refuses, or it multiplies small whole numbers wrong: then an element
+            was not in its place, and nothing that follows would mean anything.
+    """
+    whole = draw_tiles("whole numbers", instruction, 4, seed)
+    if not np.array_equal(from_words(capture(instruction, *whole), instruction.result), _product(instruction, whole)):
+        raise RuntimeError(f"{instruction.name} multiplied small whole numbers wrong; its answers are not kept.")
+    asked = families(instruction)
+    parts = [draw_tiles(family, instruction, tiles, seed) for family in asked]
+    a, b, c = (np.concatenate(words) for words in zip(*parts, strict=True))
+    report = device_report("cuda")
+    return MmaCapture(
+        instruction,
+        a,
+        b,
+        c,
+        capture(instruction, a, b, c),
+        tuple(family for family in asked for _ in range(tiles)),
+        report.spec or "",
+        report.name,
+        bench_versions(report),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _product(instruction: Instruction, words: tuple[Words, Words, Words]) -> Values:
+    a, b, c = words
+    operands = stored_as(instruction.operands)
+    return from_words(a, operands) @ from_words(b, operands).transpose(0, 2, 1) + from_words(c, instruction.result)
+
+
+def draw_tiles(family: str, instruction: Instruction, tiles: int, seed: int) -> tuple[Words, Words, Words]:
+    """Return the words of A, B and C for some tiles of a family; see FAMILIES, and "whole numbers"."""
+    dice = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
+    operands, result = stored_as(instruction.operands), instruction.result
+    drawn = operands if family == "uncut" else instruction.operands
+    a = _draw(family, (tiles, instruction.m, instruction.k), drawn, dice)
+    b = _draw(family, (tiles, COLUMNS, instruction.k), drawn, dice)
+    c = _draw(family, (tiles, instruction.m, COLUMNS), result, dice)
+    if family == "cancel":  # C takes back most of the sum, in half of the elements
+        total = round_to(a @ b.transpose(0, 2, 1), result)
+        c = np.where(dice.random(c.shape) < 0.5, -total, c)
+    return to_words(a, operands), to_words(b, operands), to_words(c, result)
+
+
+def _draw(family: str, shape: tuple[int, ...], format: Format, dice: np.random.Generator) -> Values:
+    sign = dice.choice([-1.0, 1.0], shape)
+    if family == "whole numbers":
+        return np.asarray(dice.integers(-3, 4, shape), np.float64)
+    if family in ("normal", "uncut"):
+        values = dice.normal(size=shape)
+    elif family in ("near", "cancel"):
+        values = sign * dice.uniform(1, 2, shape) * 2.0 ** dice.integers(-4, 5, shape)
+    elif family == "tiny":
+        exponents = dice.integers(format.emin - format.significand_bits, format.emin + 4, shape)
+        values = sign * dice.uniform(1, 2, shape) * 2.0**exponents
+    else:
+        values = decode(dice.integers(0, format.codes, shape).astype(format.code_dtype), format)
+        if family == "any":
+            values = np.where(np.isfinite(values), values, 1.0)
+        else:  # few of them, or every sum would be NaN
+            codes = [0, format.sign_mask, 1, format.max_code, format.nan_code or 0, format.infinity_code or 0]
+            rare = decode(dice.choice(np.array(codes, format.code_dtype), shape), format)
+            values = np.where(dice.random(shape) < 0.1, sign * rare, dice.normal(size=shape))
+    return np.asarray(round_to(values, format), np.float64)
+
+
+def families(instruction: Instruction) -> tuple[str, ...]:
+    """Return the families that an instruction is asked; TF32 also gets FP32 numbers with bits that it should ignore."""
+    return (*FAMILIES, "uncut") if instruction.operands is TF32 else FAMILIES
+
+
+def stored_as(format: Format) -> Format:
+    """Return the format that carries another one in memory: FP32 for TF32, else itself."""
+    return FP32 if format is TF32 else format
+
+
+def to_words(values: Values, format: Format) -> Words:
+    """Return values [..., n] as 32-bit words [..., n * bits / 32], the first value in the lowest bits.
+
+    >>> from labkit.formats import FP16
+    >>> [hex(word) for word in to_words(np.array([1.0, 2.0]), FP16)]
+    ['0x40003c00']
+    """
+    return np.ascontiguousarray(encode(values, format)).view("<u4")
+
+
+def from_words(words: Words, format: Format) -> Values:
+    """Undo `to_words`."""
+    return decode(np.ascontiguousarray(words).view(format.code_dtype), format)

@@ -1,0 +1,296 @@
+"""Is a Tensor Core asked the right way? Checked without one: register layouts by the formulas of the PTX manual, the
+questions by what they shall contain, files by reading them back. What was captured is compared with the emulator."""
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.formats import BF16, E4M3, FP16, FP32, TF32
+from labkit.gemm import SPECS, emulate
+from labkit.gemm import capture_tiles as module
+from labkit.gemm.capture import (
+    INSTRUCTIONS,
+    Instruction,
+    a_registers,
+    b_registers,
+    c_registers,
+    capture,
+    from_registers,
+    kernel,
+)
+from labkit.gemm.capture_tiles import ask, draw_tiles, families, from_words, load_capture, to_words
+from labkit.gemm.device import GENERATIONS
+
+CAPTURED = sorted((Path(__file__).parents[2] / "data" / "mma").glob("*/*.npz"))
+ids = lambda row: getattr(row, "name", None)  # noqa: E731
+
+
+def numbered(rows, words):
+    """Words that say where they are: row * 1000 + word."""
+    return (np.arange(rows)[:, None] * 1000 + np.arange(words)).astype(np.uint32)[None]
+
+
+# Elements a_i, b_i, c_i of thread `lane`, as the PTX ISA writes them: (row, column) for i = 0, 1, ...
+# g = lane >> 2, t = lane % 4. (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type".)
+
+
+def a_of_m16n8k16(lane, i):
+    g, t = lane >> 2, lane % 4
+    return g if i in (0, 1, 4, 5) else g + 8, t * 2 + (i & 1) + (8 if i >= 4 else 0)
+
+
+def b_of_m16n8k16(lane, i):
+    g, t = lane >> 2, lane % 4
+    return t * 2 + (i & 1) + (8 if i >= 2 else 0), g
+
+
+def c_of_m16n8(lane, i):
+    g, t = lane >> 2, lane % 4
+    return g if i < 2 else g + 8, t * 2 + (i & 1)
+
+
+def a_of_m16n8k8_tf32(lane, i):
+    g, t = lane >> 2, lane % 4
+    return g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4
+
+
+def a_of_m16n8k32_fp8(lane, i):
+    g, t = lane >> 2, lane % 4
+    return g if i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + (0 if i < 8 else 16)
+
+
+def b_of_m16n8k32_fp8(lane, i):
+    g, t = lane >> 2, lane % 4
+    return t * 4 + (i & 3) + (0 if i < 4 else 16), g
+
+
+@pytest.mark.parametrize(
+    ("words", "each", "manual"),
+    [(8, 2, a_of_m16n8k16), (8, 1, a_of_m16n8k8_tf32), (8, 4, a_of_m16n8k32_fp8), (4, 2, a_of_m16n8k16)],
+    ids=["16 bits", "tf32", "8 bits", "16 bits, k = 8"],
+)
+def test_a_lies_in_registers_as_the_manual_says(words, each, manual):
+    registers = a_registers(numbered(16, words))[0]
+    for lane in range(32):
+        for register in range(words // 2):
+            row, column = manual(lane, register * each)
+            assert registers[lane, register] == row * 1000 + column // each
+
+
+@pytest.mark.parametrize(
+    ("each", "manual"),
+    [(2, b_of_m16n8k16), (1, lambda lane, i: (lane % 4 + 4 * i, lane >> 2)), (4, b_of_m16n8k32_fp8)],
+    ids=["16 bits", "tf32", "8 bits"],
+)
+def test_b_lies_in_registers_as_the_manual_says(each, manual):
+    registers = b_registers(numbered(8, 8), Instruction("mma.sync", FP16, FP32, 16, (8, 0)))[0]
+    for lane in range(32):
+        for register in range(2):
+            k, column = manual(lane, register * each)
+            assert registers[lane, register] == column * 1000 + k // each
+
+
+def test_c_lies_in_registers_as_the_manual_says():
+    wide, narrow = c_registers(numbered(16, 8))[0], c_registers(numbered(16, 4))[0]
+    for lane in range(32):
+        for i in range(4):
+            row, column = c_of_m16n8(lane, i)
+            assert wide[lane, i] == row * 1000 + column
+            assert narrow[lane, i // 2] == row * 1000 + column // 2
+
+
+def test_four_warps_take_sixteen_rows_each():
+    registers = a_registers(numbered(64, 8))[0]
+    for warp in range(4):
+        rows = np.unique(registers[32 * warp : 32 * warp + 32] // 1000)
+        assert list(rows) == list(range(16 * warp, 16 * warp + 16))
+
+
+def test_b_in_shared_memory_is_two_pieces_of_eight_columns_by_sixteen_bytes():
+    grouped = next(row for row in INSTRUCTIONS if row.grouped)
+    panel = b_registers(numbered(8, 8), grouped)[0]
+    assert list(panel[:8]) == [0, 1, 2, 3, 1000, 1001, 1002, 1003]
+    assert list(panel[32:36]) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("words", [8, 4])
+def test_results_come_back_to_their_places(words):
+    d = numbered(64, words)
+    assert np.array_equal(from_registers(c_registers(d)), d)
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
+def test_a_kernel_is_one_instruction(row):
+    lines = kernel(row).splitlines()
+    multiply = [line for line in lines if line.startswith(("mma.", "wgmma.mma_async"))]
+    (line,) = multiply
+    assert f"m{row.m}n8k{row.k}." in line
+    assert sum(line.startswith("st.v") for line in lines) == 1
+    capability = tuple(int(digit) for digit in lines[1].removeprefix(".target sm_").removesuffix("a"))
+    assert capability == row.first
+
+
+def test_names_are_those_of_ptx():
+    assert INSTRUCTIONS[0].name == "wgmma.mma_async.m64n8k16.f32.f16.f16"
+    assert "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 " in kernel(INSTRUCTIONS[0])
+    warp = Instruction("mma.sync", BF16, FP32, 16, (8, 0))
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 " in kernel(warp)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS[1:], ids=lambda row: f"{row.name} {row.capabilities[0]}")
+def test_every_generation_since_turing_can_be_asked_for_what_it_has(generation):
+    for capability in generation.capabilities:
+        asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
+        eight_bits = {"E4M3", "E5M2"} & set(generation.formats) if generation.name in ("Ada", "Hopper") else set()
+        assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits
+    assert not any(row.runs_on((7, 0)) or row.runs_on(None) for row in INSTRUCTIONS)
+
+
+# The questions
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
+def test_questions_have_the_shape_of_the_instruction_and_come_again(row):
+    for family in (*families(row), "whole numbers"):
+        words = draw_tiles(family, row, 3, seed=1)
+        assert [part.shape for part in words] == [
+            (3, row.m, row.words), (3, 8, row.words), (3, row.m, row.result_words)
+        ]  # fmt: skip
+        assert all(np.array_equal(*pair) for pair in zip(words, draw_tiles(family, row, 3, seed=1), strict=True))
+        assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0])
+
+
+def test_families_ask_what_their_names_say():
+    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    values = {f: [from_words(w, fmt) for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)]
+              for f in families(row)}  # fmt: skip
+    assert np.abs(values["tiny"][0]).max() < 2.0**-9
+    assert (np.abs(values["tiny"][0]) < FP16.smallest_normal).any(), "subnormals are among them"
+    assert np.isfinite(values["any"][0]).all()
+    assert np.isnan(values["special"][0]).any()
+    assert np.isinf(values["special"][0]).any()
+    a, b, c = values["cancel"]
+    exact = a @ b.transpose(0, 2, 1)
+    cancelled = np.abs(exact + c) <= np.abs(exact) * 2.0**-24
+    assert 0.4 < cancelled.mean() < 0.6, "in half of the sums, C takes all back but what FP32 rounds away"
+
+
+def test_the_generations_answer_differently():
+    """Questions that every generation answers alike would prove nothing."""
+    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    for family in ("normal", "near", "cancel"):
+        a, b, c = draw_tiles(family, row, 8, 0)
+        matrices = (from_words(a, FP16), from_words(b, FP16).transpose(0, 2, 1), from_words(c, FP32))
+        answers = [emulate(*matrices, SPECS[name]) for name in ("V100", "A100", "H100")]
+        assert (answers[0] != answers[1]).any(), family
+        assert (answers[1] != answers[2]).any(), family
+
+
+def test_words_hold_the_first_value_in_the_lowest_bits():
+    assert list(to_words(np.array([1.0, 2.0, -0.0, 0.5]), FP16)) == [0x40003C00, 0x38008000]
+    assert list(to_words(np.array([1.0] * 4), E4M3)) == [0x38383838]
+    rounded = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float16).astype(np.float64)
+    assert np.array_equal(from_words(to_words(rounded, FP16), FP16), rounded)
+
+
+# Asking, with a stand-in for the GPU: the emulator answers instead
+
+
+def stand_in(spec, wrong=()):
+    """A GPU that computes as `spec`, but for one element of the tiles that are `wrong`."""
+
+    def answer(row, a, b, c):
+        operands = module.stored_as(row.operands)
+        kind = np.float32 if row.operands is TF32 else np.float64  # FP32 numbers, of which TF32 is cut
+        a, b = (from_words(words, operands).astype(kind) for words in (a, b))
+        matrices = a, b.transpose(0, 2, 1), from_words(c, row.result)
+        words = emulate(*matrices, spec.for_operands(row.operands), out=row.result).view("<u4").copy()
+        for tile in wrong:
+            if tile < len(words):
+                words[tile, 0, 0] ^= 1
+        return words
+
+    return answer
+
+
+@pytest.fixture
+def hopper(monkeypatch):
+    from labkit.gemm import DeviceReport
+
+    report = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
+    monkeypatch.setattr(module, "device_report", lambda _: report)
+    return lambda wrong=(): monkeypatch.setattr(module, "capture", stand_in(SPECS["H100"], wrong))
+
+
+@pytest.mark.parametrize("row", INSTRUCTIONS[:6], ids=ids)
+def test_answers_as_the_emulator_gives_them_match_and_travel(row, hopper, tmp_path):
+    hopper()
+    answers = ask(row, tiles=2)
+    path = tmp_path / "answers.npz"
+    path.write_bytes(answers.to_bytes())
+    again = load_capture(path)
+    assert (again.instruction, again.spec, again.device, again.versions["driver"]) == (row, "H100", "A stand-in", "1.0")
+    assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
+    spec = SPECS["H100"].for_operands(row.operands)
+    assert again.mismatches(spec) == dict.fromkeys(families(row), 0)
+    other = replace(spec, fraction_bits=spec.fraction_bits - 1)
+    assert sum(again.mismatches(other).values()) > 0, "one bit less must show"
+
+
+def test_a_single_wrong_bit_is_counted_in_its_family(hopper):
+    hopper(wrong=(5,))  # whole numbers come as 4 tiles: none of those is wrong
+    counted = ask(INSTRUCTIONS[0], tiles=4).mismatches(SPECS["H100"])
+    assert counted == {**dict.fromkeys(families(INSTRUCTIONS[0]), 0), "near": 1}
+
+
+def test_an_instruction_that_multiplies_whole_numbers_wrong_is_not_believed(hopper):
+    hopper(wrong=(0,))
+    with pytest.raises(RuntimeError, match="multiplied small whole numbers wrong; its answers are not kept"):
+        ask(INSTRUCTIONS[0], tiles=1)
+
+
+def test_another_format_s_spec_is_refused(hopper):
+    hopper()
+    with pytest.raises(ValueError, match=r"Take spec.for_operands\(FP16\)"):
+        ask(INSTRUCTIONS[0], tiles=1).mismatches(SPECS["H100"].for_operands(TF32))
+
+
+def test_a_file_that_is_no_capture_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", a=np.zeros(1))
+    with pytest.raises(ValueError, match="no capture of a Tensor Core"):
+        load_capture(tmp_path / "other.npz")
+
+
+def test_wrong_shapes_are_told():
+    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    a, b, c = draw_tiles("normal", row, 2, 0)
+    with pytest.raises(ValueError, match=r"b is uint32 words \[2, 8, 8\]; it was given uint32 \[1, 8, 8\]"):
+        capture(row, a, b[:1], c)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask")
+def test_without_a_gpu_it_says_so():
+    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    with pytest.raises(RuntimeError, match="torch reaches no GPU here"):
+        capture(row, *draw_tiles("normal", row, 1, 0))
+
+
+# What was captured
+
+
+@pytest.mark.parametrize("path", CAPTURED, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_real_tensor_cores_answered_is_what_the_emulator_says(path):
+    answers = load_capture(path)
+    if not answers.spec:
+        pytest.skip(f"no row of SPECS models {answers.device}")
+    spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
+    assert answers.mismatches(spec) == dict.fromkeys(families(answers.instruction), 0)
+
+
+def test_what_has_not_been_captured_is_said():
+    if not CAPTURED:
+        warnings.warn("no Tensor Core was asked yet: data/mma is empty; `make gpu` on a machine with one", stacklevel=1)
