@@ -1,8 +1,14 @@
 """How does training cope with FP16? Loss scaling, master weights, autocast, and the recipes that combine them."""
 
 from labkit.amp.autocast import CastEvent, autocast
-from labkit.amp.convert import to_model_format
+from labkit.amp.checkpoint import load as load_checkpoint
+from labkit.amp.checkpoint import read as read_checkpoint
+from labkit.amp.checkpoint import save as save_checkpoint
+from labkit.amp.checkpoint import write_whole
+from labkit.amp.convert import to_fp32, to_model_format
 from labkit.amp.engine import Engine
+from labkit.amp.groups import no_decay_on_norms_and_biases
+from labkit.amp.layer_scales import layer_scales
 from labkit.amp.ledger import LedgerRow, ledger
 from labkit.amp.lists import POLICY, Entry, Rule, rule_for
 from labkit.amp.presets import PRESETS
@@ -21,6 +27,7 @@ from labkit.amp.scaler import (
 from labkit.amp.skips import diagnosis, step_report
 from labkit.amp.unscale import unscale
 from labkit.amp.weights import Weights
+from labkit.amp.without_master import WeightRounding, forget
 
 __all__ = [
     "DYNAMIC",
@@ -37,16 +44,25 @@ __all__ = [
     "ScalerConfig",
     "ScalerState",
     "StepReport",
+    "WeightRounding",
     "Weights",
     "advance",
     "autocast",
     "diagnosis",
+    "forget",
     "initial",
+    "layer_scales",
     "ledger",
+    "load_checkpoint",
     "must_skip",
+    "no_decay_on_norms_and_biases",
+    "read_checkpoint",
     "rule_for",
+    "save_checkpoint",
     "static",
     "step_report",
+    "to_fp32",
     "to_model_format",
     "unscale",
+    "write_whole",
 ]

@@ -1,18 +1,20 @@
 """How does one training step hang together, when nothing in the loop may ask for the precision?
 
-Idea: the engine holds what belongs to a step (model weights and their master, optimizer, loss scale) and offers the
-five verbs that any loop has: forward, backward, clip, step, zero_grad. What they do follows from the recipe's values;
-for FP32 the casts, the copies and the scale do nothing.
+Idea: the engine holds what belongs to a step (model weights and their master, optimizer, loss scales) and offers the
+verbs that any loop has: forward, backward, clip, step, zero_grad. What they do follows from the recipe's values; for
+FP32 the casts, the copies and the scale do nothing.
 
 Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says which, and why.
 
-Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling, clipping and stepping).
+Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling, clipping and stepping);
+apex.amp.scale_loss (a scale for each loss).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,26 +22,35 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.convert import to_model_format
+from labkit.amp.convert import to_model_format, uncompiled
+from labkit.amp.gradients import Gradients, finite
 from labkit.amp.recipe import Recipe
+from labkit.amp.resume import begin_with, go_on, state_of
 from labkit.amp.scaler import ScalerState, StepReport, advance, initial, must_skip
-from labkit.amp.unscale import unscale
-from labkit.amp.weights import Weights
+from labkit.amp.skips import diagnosis, step_report
+from labkit.amp.weights import Group, MakeOptimizer, Weights
 from labkit.interop import dtype_of
 
 
 class Engine:
     """A model, its optimizer and a recipe, ready to be trained by a loop that does not know the recipe.
 
+    Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several losses may have a scale
+    each (`losses`, `loss_id`). A learning-rate scheduler holds on to `engine.optimizer` and follows the report:
+    `if engine.step().stepped: scheduler.step()`, so that a skipped step neither warns nor counts.
+
     Args:
-        model: converted in place to the recipe's format, and moved to `device`.
+        model: converted in place to the recipe's format, and moved to `device`. A compiled one stays compiled.
         make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe steps.
         recipe: in which precision.
         device: where.
+        groups: parameter groups, or a function model -> groups; see `Weights`.
+        flat: one master tensor for each group; see `Weights`.
+        losses: how many losses with a scale of their own.
+        seed: of stochastic rounding.
 
-    >>> from functools import partial
     >>> from labkit.amp import RECIPES
-    >>> engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+    >>> engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP16 static"])
     >>> engine.zero_grad()
     >>> with engine.forward():
     ...     loss = engine(torch.ones(4, 2)).square().mean()
@@ -51,26 +62,44 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        make_optimizer: MakeOptimizer,
         recipe: Recipe,
         *,
         device: torch.device | str = "cpu",
+        groups: Sequence[Group] | Callable[[nn.Module], Sequence[Group]] | None = None,
+        flat: bool = False,
+        losses: int = 1,
+        seed: int = 0,
     ) -> None:
         self.device, self.recipe = torch.device(device), recipe
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms).to(self.device)
         self.weights = Weights(
-            self.model, make_optimizer, master=recipe.master_weights, optimizer_dtype=dtype_of(recipe.optimizer)
+            uncompiled(self.model),
+            make_optimizer,
+            groups=groups,
+            flat=flat,
+            master=recipe.master_weights,
+            rounding=recipe.rounding,
+            optimizer_dtype=dtype_of(recipe.optimizer),
+            seed=seed,
         )
-        self.scaler: ScalerState = initial(recipe.scaler)
-        self.steps = 0
-        self.skips_in_a_row = 0
-        self._unscaled: list[Tensor] | None = None
-        self._found_inf = False
+        self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
+        self.steps = self.skips_in_a_row = 0
+        self._gradients, self._loss = Gradients(self.weights), torch.tensor(0.0)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The torch optimizer, for a learning-rate scheduler to hold on to."""
         return self.weights.optimizer
+
+    @property
+    def scaler(self) -> ScalerState:
+        """Where the scale of the first loss stands; it may be set between two steps."""
+        return self.scalers[0]
+
+    @scaler.setter
+    def scaler(self, state: ScalerState) -> None:
+        self.scalers[0] = state
 
     def forward(self) -> AbstractContextManager[None]:
         """Open the region in which a forward pass and its loss run under the recipe."""
@@ -78,64 +107,147 @@ class Engine:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in."""
-        dtype = dtype_of(self.recipe.model)
-        args, kwargs = tree_map_only(Tensor, partial(_cast, dtype), (args, kwargs))
+        args, kwargs = tree_map_only(Tensor, partial(_cast, dtype_of(self.recipe.model)), (args, kwargs))
         return tree_map_only(Tensor, partial(_cast, torch.float32), self.model(*args, **kwargs))
 
-    def backward(self, loss: Tensor) -> None:
-        """Multiply the loss by the scale and run the backward pass."""
-        (loss * self.scaler.scale).backward()
+    def backward(
+        self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
+    ) -> None:
+        """Multiply a loss by its scale and run the backward pass.
 
-    def clip(self, max_norm: float) -> Tensor:
-        """Shorten the unscaled gradients to a common length of at most `max_norm`; return the length they had."""
-        self._unscale()
-        gradients = self._unscaled or []
-        norm = torch.nn.utils.get_total_norm(gradients)
-        torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
+        Args:
+            loss: a scalar.
+            loss_id: which of the engine's scales is its own.
+            also: other engines whose models this loss reaches. The smallest of the engines' scales is taken for all;
+                each steps or skips, and moves its scale, by what it finds in its own gradients.
+            retain_graph: as torch.
+
+        Raises:
+            RuntimeError: the gradients of the last step are still there, or some are unscaled: zero_grad() comes first.
+            IndexError: the engine has no such loss.
+        """
+        engines = (self, *also)
+        for engine in engines:
+            engine._require_loss(loss_id)
+            engine._gradients.make_room()
+        scale = min(engine.scalers[loss_id].scale for engine in engines)
+        wide = loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss  # FP16 ends where scales begin
+        (wide * scale).backward(retain_graph=retain_graph)
+        for engine in engines:
+            engine._gradients.arrive(loss_id, scale)
+            engine._loss = loss.detach()
+
+    def _require_loss(self, loss_id: int) -> None:
+        if not 0 <= loss_id < len(self.scalers):
+            raise IndexError(
+                f"loss_id {loss_id}: this engine has {len(self.scalers)} losses. Make it with losses={loss_id + 1}."
+            )
+
+    def clip(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Shorten the unscaled gradients to a common length of at most `max_norm`; return the length they had.
+
+        Where a gradient holds inf or NaN, so does the length, and the step will be skipped.
+        """
+        gradients = [g for g in self._gradients.unscaled() if g is not None]
+        values = [g._values() if g.is_sparse else g for g in gradients]
+        norm = torch.nn.utils.get_total_norm(values, norm_type)
+        shorter = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+        for tensor in values:
+            tensor.mul_(shorter.to(tensor.device))
         return norm
 
-    def step(self) -> StepReport:
-        """Step the weights if every gradient is finite, move the scale, and say what happened."""
-        self._unscale()
-        found_inf, scale = self._found_inf, self.scaler.scale
-        skip = must_skip(self.scaler, found_inf, self.recipe.scaler)
-        if not skip:
-            self.weights.step(self._unscaled or [])
-        self.skips_in_a_row = self.skips_in_a_row + 1 if skip else 0
-        why = "a gradient held inf or NaN" if found_inf else "every gradient was finite"
-        self.scaler = advance(self.scaler, found_inf, self.recipe.scaler)
+    def gradients(self) -> dict[str, Tensor]:
+        """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
+
+        They are those that the step will take; what is done to them in place counts.
+        """
+        return self.weights.by_name(self._gradients.unscaled())
+
+    def step(self, closure: None = None) -> StepReport:
+        """Step the weights if every gradient is finite, move the scales, and say what happened.
+
+        Where no gradient arrived at all, nothing happens, and the report says so. Of several losses, the report is
+        about the one whose gradients held inf or NaN, or else the first.
+
+        Raises:
+            RuntimeError: the step was taken already; a closure was given; or gradients were changed while scaled.
+        """
+        if closure is not None:
+            raise RuntimeError(
+                "step() was given a closure, which would run backward inside the step, where nobody can unscale or "
+                "skip. Run forward and backward before, and call step() without one."
+            )
+        if self._gradients.taken:
+            raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
+        gradients, config = self._gradients.unscaled(), self.recipe.scaler
+        if all(g is None for g in gradients):
+            self._gradients = Gradients(self.weights)
+            why = "no gradient arrived: was backward called, on a loss of this model?"
+            return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+        report = self._report(gradients)
+        if report.stepped:
+            self.weights.step(gradients)
+        for loss_id, inf in self._gradients.found.items():
+            self.scalers[loss_id] = advance(self.scalers[loss_id], inf, config)
+        self.skips_in_a_row = report.skips_in_a_row
         self.steps += 1
-        self._unscaled = None
-        return StepReport(not skip, found_inf, scale, why, (), self.skips_in_a_row)
+        self._gradients.taken = True
+        return report
+
+    def _report(self, gradients: Sequence[Tensor | None]) -> StepReport:
+        """Say what becomes of the step: of several losses, the one decides that skips it."""
+        config, found = self.recipe.scaler, self._gradients.found
+        worst = max(found, key=lambda i: (must_skip(self.scalers[i], found[i], config), found[i], -i))
+        named = self.weights.by_name(gradients) if found[worst] else {}
+        culprits = tuple(name for name, gradient in named.items() if not finite(gradient))
+        report = step_report(self.scalers[worst], found[worst], config, culprits, self.skips_in_a_row)
+        worry = diagnosis(report, config)
+        return report if worry is None else replace(report, why=f"{report.why}. {worry}{self._beyond_gradients()}")
+
+    def _beyond_gradients(self) -> str:
+        """Say what else is not finite: then no scale helps."""
+        bad = [name for name, weight in self.weights.named_masters().items() if not finite(weight)]
+        if bad:
+            return f" Weight {bad[0]!r} holds inf or NaN itself: go back to a checkpoint from before."
+        if not finite(self._loss):
+            return f" The loss itself is {self._loss.item()}, before it is scaled: the forward pass is at fault."
+        return ""
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
         self.weights.zero_grad()
-        self._unscaled = None
+        self._gradients = Gradients(self.weights)
 
-    def _unscale(self) -> None:
-        if self._unscaled is None:
-            self._unscaled, self._found_inf = unscale(self.weights.gradients(), self.scaler.scale)
+    # --- a run that goes on ------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run needs to go on."""
-        return {
-            "model": self.model.state_dict(),
-            "master": [m.detach() for m in self.weights.master_weights],
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": vars(self.scaler),
-            "steps": self.steps,
-        }
+        """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self.model.load_state_dict(state["model"])
-        with torch.no_grad():
-            for master, stored in zip(self.weights.master_weights, state["master"], strict=True):
-                master.copy_(stored)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler = ScalerState(**state["scaler"])
-        self.steps = state["steps"]
+        "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
+
+        Raises:
+            RuntimeError: gradients are on their way to a step; they are not part of it.
+        """
+        if self._gradients.wait:
+            raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
+        return state_of(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, bit for bit.
+
+        Raises:
+            ValueError: it is of another network, optimizer or recipe; the message says which, and what would do.
+        """
+        go_on(self, state)
+        self.zero_grad()
+
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.
+
+        Raises:
+            ValueError: it is of another network; the message names what is missing or too much.
+        """
+        begin_with(self, state)
 
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:

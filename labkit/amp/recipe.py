@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
 
 import torch
 
 from labkit.amp.autocast import autocast
 from labkit.amp.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
+from labkit.amp.without_master import WeightRounding
 from labkit.formats import BF16, FP16, FP32, Format
 from labkit.gemm import half_storage
 
@@ -32,6 +34,9 @@ class Recipe:
     master_weights  FP32 weights survive between steps; False: what `model` cannot hold is forgotten after each step
     optimizer       weights, gradients and state inside the optimizer's step
     scaler          how the loss is scaled
+    rounding        how a step's result gets into `model` where no master remembers it
+    accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
+    gradients       format of activation gradients where autocast emulates one; None for autocast's own
 
     Raises:
         ValueError: the parts contradict each other; the message says which and what would do.
@@ -44,28 +49,77 @@ class Recipe:
     master_weights: bool = True
     optimizer: Format = FP32
     scaler: ScalerConfig = NO_SCALING
+    rounding: WeightRounding = WeightRounding.NEAREST
+    accumulator: Any = None
+    gradients: Format | None = None
 
     def __post_init__(self) -> None:
+        for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
+            raise ValueError(f"recipe {self.name!r}: {wrong}")
+
+    def _wrong_formats(self) -> str:
+        if self.model not in (FP32, FP16, BF16):
+            return (
+                f"a model computes in FP32, FP16 or BF16, for which there are kernels; it was given {self.model.name}. "
+                f"Take model=FP32, autocast={self.model.name}, which emulates it."
+            )
         if self.autocast is not None and self.model != FP32:
-            raise ValueError(
-                f"recipe {self.name!r}: autocast keeps the model in FP32 and casts by operation, but model is "
+            return (
+                "autocast keeps the model in FP32 and casts by operation, but model is "
                 f"{self.model.name}. Take autocast=None (O2 style) or model=FP32 (O1 style)."
             )
+        return ""
+
+    def _wrong_weights(self) -> str:
         if self.optimizer not in (FP32, self.model):
-            raise ValueError(
-                f"recipe {self.name!r}: the optimizer steps FP32 weights or the model's own ({self.model.name}); "
+            return (
+                f"the optimizer steps FP32 weights or the model's own ({self.model.name}); "
                 f"it was given {self.optimizer.name}."
             )
         if self.master_weights and self.optimizer != FP32:
-            raise ValueError(
-                f"recipe {self.name!r}: master weights are FP32, but the optimizer would step {self.optimizer.name} "
+            return (
+                f"master weights are FP32, but the optimizer would step {self.optimizer.name} "
                 "weights. Take optimizer=FP32 or master_weights=False."
             )
+        if self.rounding is not WeightRounding.NEAREST and (self.master_weights or self.optimizer == self.model):
+            return (
+                f"{self.rounding.value} rounding is for weights that no FP32 master remembers, after a step in FP32. "
+                "Take a 16-bit model, optimizer=FP32 and master_weights=False, or rounding=NEAREST."
+            )
+        return ""
+
+    def _wrong_extras(self) -> str:
+        if self.gradients is not None and self.autocast in (None, FP16, BF16):
+            return (
+                f"gradients={self.gradients.name} is a format for the backward pass of an emulated autocast, and "
+                f"autocast is {self.autocast.name if self.autocast else None}. Take autocast=E4M3, or gradients=None."
+            )
+        if self.accumulator is not None and self.model == FP32 and self.autocast is None:
+            return (
+                f"an accumulator ({self.accumulator}) adds up products of 16-bit numbers or fewer, and everything here "
+                "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
+            )
+        return ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the recipe in plain values, as a checkpoint keeps it: formats by name, an accumulator by its text."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
+        accumulator = None if self.accumulator is None else str(self.accumulator)
+        return plain | {
+            "scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator
+        }  # fmt: skip
 
     @contextmanager
     def forward(self, device: torch.device | str) -> Iterator[None]:
         """Open the region in which a forward pass and its loss run under this recipe."""
-        with half_storage(device), autocast(self.autocast or FP16, enabled=self.autocast is not None):
+        cast = autocast(
+            self.autocast or FP16,
+            enabled=self.autocast is not None,
+            gradients=self.gradients,
+            accumulator=self.accumulator,
+        )
+        with half_storage(device, self.accumulator), cast:
             yield
 
 

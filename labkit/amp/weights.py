@@ -2,71 +2,247 @@
 
 Idea: the optimizer steps FP32 weights (the master), and the model computes with their FP16 rounding. Training without
 master weights is the same procedure with a bad memory: after each step the FP32 weights forget what FP16 did not keep,
-so an update below half an ulp of its weight is gone for good.
+so an update below half an ulp of its weight is gone for good. The master is one tensor for each parameter, or one flat
+tensor for each group of them, into which every parameter is a view.
 
 Invariant: after every step, model weights = master weights rounded to the model's dtype.
 
-Source: arXiv:1710.03740, section 3.1.
+Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the flat master).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from labkit.amp.flat import cut, flatten, join_state, split_state
+from labkit.amp.without_master import WeightRounding, forget
+
+Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
+MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
+NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # what they do depends on where a tensor ends
 
 
 class Weights:
     """The master weights of a model, its optimizer, and the copy back.
 
     A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model all of this is nothing.
+    A tied parameter is one parameter and has one master. A frozen one has none, and never moves.
 
     Args:
         model: its trainable parameters are the model weights, in whatever dtype they are.
-        make_optimizer: parameters -> torch optimizer, called once with the master weights.
+        make_optimizer: parameters -> torch optimizer, called once with the master weights: with a list of them, or with
+            a list of groups where `groups` are given.
+        groups: the model's parameters in groups with options of their own, as torch.optim takes them, or a function
+            model -> such groups, as `no_decay_on_norms_and_biases`. Each trainable parameter is in one of them.
+        flat: one master tensor for each group. Elementwise optimizers (SGD, Adam) compute the same with it.
         master: False makes the FP32 weights forget what the model's dtype does not hold, after each step.
+        rounding: how they are rounded then; see `WeightRounding`.
         optimizer_dtype: dtype of master weights and optimizer state. FP16 is O3: no FP32 anywhere.
+        seed: of stochastic rounding.
+
+    Raises:
+        ValueError: the groups leave out a trainable parameter, name one twice, or one that is not the model's; the
+            optimizer's step needs a closure; flat=True and the optimizer does not work element by element.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        make_optimizer: MakeOptimizer,
         *,
+        groups: Sequence[Group] | Callable[[nn.Module], Sequence[Group]] | None = None,
+        flat: bool = False,
         master: bool = True,
+        rounding: WeightRounding = WeightRounding.NEAREST,
         optimizer_dtype: torch.dtype = torch.float32,
+        seed: int = 0,
     ) -> None:
-        self.model_weights = [p for p in model.parameters() if p.requires_grad]
-        self.master_weights = [
-            p if p.dtype == optimizer_dtype else nn.Parameter(p.detach().to(optimizer_dtype))
-            for p in self.model_weights
-        ]
-        self.optimizer = make_optimizer(self.master_weights)
-        self.master = master
+        self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
+        self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.model_weights: list[nn.Parameter] = []  # in the order of the groups
+        self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
+        self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
+        self._members: list[list[nn.Parameter]] = []  # the model weights of each group
+        self._copied: list[tuple[nn.Parameter, Tensor]] = []  # weights that are not their own master, each with it
+        if groups is None:
+            self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
+        else:
+            self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
+        self._require_all_trainable()
+        _require_fitting(self.optimizer, flat)
+        first = next(iter(self.names), None)
+        self._dice_cup = torch.Generator(first.device if first is not None else "cpu").manual_seed(seed)
+        self._note_versions()
 
-    def gradients(self) -> list[Tensor]:
-        """Return the model's gradients as backward left them, scaled, in the model's dtype; a missing one is zeros."""
-        return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.model_weights]
+    def add_group(self, group: Group) -> None:
+        """Give more of the model's parameters to the optimizer: layers that were frozen and are no longer."""
+        self.optimizer.add_param_group(self._add(group))
+        self._note_versions()
+
+    def _add(self, group: Group) -> dict[str, Any]:
+        """Make the masters of a group; return it as the optimizer takes it, with them for parameters."""
+        given: list[nn.Parameter] = (
+            [group["params"]] if isinstance(group["params"], nn.Parameter) else list(group["params"])
+        )
+        wrong = [p for p in given if p not in self.names]
+        if wrong:
+            raise ValueError(
+                f"a group names {len(wrong)} tensors that are no parameters of this model, the first of shape "
+                f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
+            )
+        weights = [p for p in given if p.requires_grad]
+        twice = [self.names[p] for p in weights if p in set(self.model_weights) or sum(p is q for q in weights) > 1]
+        if twice:
+            raise ValueError(f"parameter {twice[0]!r} is given to the optimizer twice; leave it in one group.")
+        if self.flat and weights:
+            whole, masters = flatten(weights, self.dtype)
+            stepped = [whole]
+        else:
+            stepped = [p if p.dtype == self.dtype else nn.Parameter(p.detach().to(self.dtype)) for p in weights]
+            masters = list(stepped)
+        self.model_weights += weights
+        self.master_weights += masters
+        self.optimizer_weights += stepped
+        self._members.append(weights)
+        self._copied += [(p, m) for p, m in zip(weights, masters, strict=True) if p.dtype != self.dtype]
+        return {**group, "params": stepped}
+
+    def _require_all_trainable(self) -> None:
+        left = [name for p, name in self.names.items() if p.requires_grad and p not in set(self.model_weights)]
+        if left:
+            raise ValueError(
+                f"{len(left)} trainable parameters stand in no group, the first is {left[0]!r}: they would get "
+                "gradients and never move. Add them to a group, or freeze them: requires_grad_(False)."
+            )
+
+    def gradients(self) -> list[Tensor | None]:
+        """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
+
+        Raises:
+            RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some of a group have one.
+        """
+        known = set(self.model_weights)
+        thawed = [name for p, name in self.names.items() if p.grad is not None and p not in known]
+        if thawed:
+            raise RuntimeError(
+                f"parameter {thawed[0]!r} was frozen when its master weights would have been made, and has a gradient "
+                "now. Give it to the optimizer: weights.add_group({'params': [...], 'lr': ...})."
+            )
+        if not self.flat:
+            return [p.grad for p in self.model_weights]
+        return [self._flat_gradient(weights) for weights in self._members if weights]
+
+    def _flat_gradient(self, weights: Sequence[nn.Parameter]) -> Tensor | None:
+        gradients = [p.grad for p in weights if p.grad is not None]
+        if not gradients:
+            return None
+        without = [self.names[p] for p in weights if p.grad is None]
+        sparse = [self.names[p] for p in weights if p.grad is not None and p.grad.is_sparse]
+        if without or sparse:
+            what = "got no gradient, and momentum would move it" if without else "has a sparse gradient"
+            raise RuntimeError(
+                f"flat master: parameter {(without or sparse)[0]!r} {what} with the rest of its group. "
+                "Freeze it before the weights are made, give it a group of its own, or take flat=False."
+            )
+        return torch.cat([g.reshape(-1) for g in gradients])  # FP16 beside FP32 becomes FP32: exact
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Step the master weights with unscaled gradients, then copy them back to the model."""
-        for master, gradient in zip(self.master_weights, gradients, strict=True):
-            master.grad = gradient.to(master.dtype)
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Step the master weights with unscaled gradients, one for each of `optimizer_weights`, then copy them back.
+
+        Raises:
+            RuntimeError: somebody changed the model's weights, which the copy back would undo.
+        """
+        self._require_unchanged()
+        for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
+            weight.grad = None if gradient is None else gradient.to(weight.dtype)
         self.optimizer.step()
         self.copy_back()
 
     @torch.no_grad()
     def copy_back(self) -> None:
         """Round the master weights into the model; without a master, remember only what was rounded."""
-        for weight, master in zip(self.model_weights, self.master_weights, strict=True):
-            if weight is not master:
-                weight.copy_(master)
-                if not self.master:
-                    master.copy_(weight)
+        if self.master and self._copied:
+            torch._foreach_copy_([weight for weight, _ in self._copied], [master for _, master in self._copied])
+        elif not self.master:
+            for weight, master in self._copied:
+                forget(master, weight, self.rounding, self._dice_cup)
+        self._note_versions()
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Take the model's weights for master weights, after somebody changed them: `model.load_state_dict`, a clamp.
+
+        Where a master still rounds to its weight, it keeps its digits.
+        """
+        for weight, master in self._copied:
+            master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype)))
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        self._seen = [weight._version for weight, _ in self._copied]
+
+    def _require_unchanged(self) -> None:
+        seen = zip(self._copied, self._seen, strict=True)
+        changed = [self.names[weight] for (weight, _), version in seen if weight._version != version]
+        if changed:
+            raise RuntimeError(
+                f"model weight {changed[0]!r} was changed since the last step, but its FP32 master was not, and the "
+                "copy back would undo the change. Call weights.adopt() after changing the model."
+            )
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step, here and in the model."""
-        for p in (*self.model_weights, *self.master_weights):
+        for p in (*self.names, *self.optimizer_weights):
             p.grad = None
+
+    def named_masters(self) -> dict[str, Tensor]:
+        """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
+        return {self.names[p]: m.detach() for p, m in zip(self.model_weights, self.master_weights, strict=True)}
+
+    def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
+        """Return parameter name -> gradient, of gradients that stand one for each of `optimizer_weights`."""
+        if not self.flat:
+            both = zip(self.model_weights, gradients, strict=True)
+            return {self.names[p]: gradient for p, gradient in both if gradient is not None}
+        groups = zip([weights for weights in self._members if weights], gradients, strict=True)
+        parts = [(p, part) for ps, g in groups if g is not None for p, part in zip(ps, cut(g, ps), strict=True)]
+        return {self.names[p]: part for p, part in parts}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return masters by name, the optimizer's state by parameter, and the dice of stochastic rounding."""
+        state = self.optimizer.state_dict()
+        return {
+            "master": self.named_masters(),
+            "optimizer": split_state(state, self._members) if self.flat else state,
+            "dice_cup": self._dice_cup.get_state(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, of flat weights or not; the model's weights are loaded before."""
+        for name, master in self.named_masters().items():
+            master.copy_(state["master"][name])
+        optimizer = state["optimizer"]
+        self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
+        self._dice_cup.set_state(state["dice_cup"].cpu())
+        self._note_versions()
+
+
+def _require_fitting(optimizer: torch.optim.Optimizer, flat: bool) -> None:
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{name} evaluates the loss several times inside its step, and a scaled loss cannot be unscaled or skipped "
+            "in there. Take an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
+        )
+    if flat and isinstance(optimizer, NOT_ELEMENTWISE):
+        raise ValueError(
+            f"{name} looks at each parameter's shape, so one flat tensor is another problem to it. Take flat=False."
+        )

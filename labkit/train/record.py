@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
-import secrets
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit.amp import write_whole
 from labkit.instrument import ExponentHistogram, GradSnapshot
 
 SCHEMA = "labkit.run/1"
@@ -55,6 +54,7 @@ class RunRecord:
     date      UTC, ISO 8601
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
+    fingerprint  of task and recipe, where a race made it (labkit.train.race.fingerprint); "" elsewhere
     """
 
     task: str
@@ -69,6 +69,7 @@ class RunRecord:
     date: str
     stopped: bool = False
     snapshots: tuple[GradSnapshot, ...] = ()
+    fingerprint: str = ""
 
     @property
     def final_loss(self) -> float:
@@ -111,6 +112,7 @@ def load(path: str | Path) -> RunRecord:
 
 def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
+    stored.setdefault("fingerprint", "")
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
@@ -119,7 +121,7 @@ def _record_of(stored: dict[str, Any]) -> RunRecord:
     return RunRecord(steps=steps, snapshots=watched, **{k: stored[k] for k in _TEXT}, **head)
 
 
-_TEXT = ("task", "recipe", "metric_name", "device", "versions", "date")
+_TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint")
 
 
 def _pack(value: Any) -> Any:
@@ -142,22 +144,6 @@ def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
         for name, h in stored["layers"].items()
     }
     return GradSnapshot(stored["step"], stored["kind"], layers)
-
-
-def write_whole(path: Path, content: bytes) -> Path:
-    """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with aside.open("xb") as file:  # by its own open, so that the file may be read by whom the umask lets
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    return path
 
 
 def device_name(device: torch.device) -> str:

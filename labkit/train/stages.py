@@ -104,7 +104,7 @@ def watch_step(run: TrainingRun) -> StepInStages:
             loss = run.loss(inputs, targets)
             scale = run.scaler.scale
             run.engine.backward(loss)
-        scaled = [gradient.clone() for gradient in run.weights.gradients()]
+        scaled = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model_weights]
         plain, found_inf = unscale(scaled, scale)[:2]
         report = run.engine.step()
         run.steps_done += 1

@@ -1,0 +1,148 @@
+"""How does a run survive the night? A file that is whole whatever happens, and from which a run goes on bit for bit.
+
+Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds. It is written
+beside the old file, forced onto the disk and renamed, which the file system does in one go.
+
+Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; and
+`torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict.
+
+Source: rename(2) and fsync(2); torch.load (weights_only: what may stand in a file that is not trusted).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from labkit.amp.engine import Engine
+
+SCHEMA = "labkit.checkpoint/1"
+
+
+def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
+    """Write the engine, the random generators and `extra` (a scheduler's state dict, the epoch ...) into one file.
+
+    Raises:
+        RuntimeError: gradients wait for a step.
+        TypeError: `extra` holds what torch.load(weights_only=True) would not read.
+
+    >>> import tempfile
+    >>> from functools import partial
+    >>> from labkit.amp import RECIPES
+    >>> engine = Engine(torch.nn.Linear(2, 1), partial(torch.optim.Adam, lr=0.1), RECIPES["O2"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(f"{folder}/run.pt", engine, epoch=3)
+    ...     load(path, engine)
+    {'epoch': 3}
+    """
+    bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": _generators(), "extra": extra}
+    _require_readable(bundle)
+    return write_whole(Path(path), lambda file: torch.save(bundle, file))
+
+
+def load(path: str | Path, engine: Engine) -> dict[str, Any]:
+    """Go on from a bundle: put it into an engine built as the one that was saved, set the generators, return `extra`.
+
+    Raises:
+        ValueError: the file is no such bundle, or the engine was built otherwise; the message says what would do.
+    """
+    bundle = read(path, map_location=engine.device)
+    engine.load_state_dict(bundle)
+    _set_generators(bundle["rng"])
+    extra: dict[str, Any] = bundle["extra"]
+    return extra
+
+
+def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str, Any]:
+    """Return a bundle as it stands in the file; its "model" is a plain FP32 state dict.
+
+    Raises:
+        ValueError: the file is no such bundle; the message says what it is instead.
+    """
+    try:
+        bundle = torch.load(path, map_location=map_location, weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise ValueError(f"{path} is no checkpoint: torch cannot read it ({str(error).splitlines()[0]})") from error
+    if not isinstance(bundle, dict) or bundle.get("schema") != SCHEMA:
+        if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
+            what = "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
+        else:
+            what = f"of schema {bundle.get('schema')!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
+        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {what}")
+    return bundle
+
+
+def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
+    """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one.
+
+    Who is killed in between leaves a hidden `.NAME.*.part` beside it, which may be deleted.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with aside.open("xb") as file:  # by its own open, so that the file may be read by whom the umask lets
+            file.write(content) if isinstance(content, bytes) else content(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+    return path
+
+
+def _sync_folder(folder: Path) -> None:
+    """Force the new name onto the disk too, where the system lets a folder be opened."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _require_readable(bundle: Mapping[str, Any]) -> None:
+    """Try it with empty tensors, now: that a file cannot be read is learnt too late when it is needed."""
+    trial = io.BytesIO()
+    torch.save(tree_map_only(Tensor, lambda t: torch.empty(0, dtype=t.dtype), dict(bundle)), trial)
+    trial.seek(0)
+    try:
+        torch.load(trial, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise TypeError(
+            "a checkpoint holds numbers, text, tensors, and lists and dicts of them, which torch.load reads without "
+            f"running anything: {next((line for line in str(error).splitlines() if 'GLOBAL' in line), error)}"
+        ) from error
+
+
+def _generators() -> dict[str, Any]:
+    """Return where torch's, CUDA's, numpy's and Python's global generators stand, in plain values."""
+    name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - it is this one that users draw from
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": [str(name), np.asarray(keys).tolist(), *rest],
+        "python": random.getstate(),
+    }
+
+
+def _set_generators(stored: Mapping[str, Any]) -> None:
+    torch.set_rng_state(stored["torch"].cpu())
+    if stored["cuda"] and torch.cuda.device_count() == len(stored["cuda"]):
+        torch.cuda.set_rng_state_all([state.cpu() for state in stored["cuda"]])
+    name, keys, *rest = stored["numpy"]
+    np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002 - as above
+    version, numbers, gauss = stored["python"]
+    random.setstate((version, tuple(numbers), gauss))

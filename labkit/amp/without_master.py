@@ -1,0 +1,53 @@
+"""Can training do without master weights, if the rounding is cleverer?
+
+Idea: a step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp are
+gone each time. Stochastic rounding drops them too, but goes up as often as the lost digits say, so that a thousand lost
+updates arrive on average. Kahan's compensation keeps what was lost in a second FP16 number and adds it the next time.
+
+Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's compensation.
+
+Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arXiv:1502.02551 (stochastic rounding);
+arXiv:2010.06192 (both, for weights in 16 bits).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from labkit.formats import Rounding
+from labkit.interop import format_of, round_tensor
+
+
+class WeightRounding(Enum):
+    """How a step's result gets into the model's format where no master remembers it."""
+
+    NEAREST = "nearest"  # 2 bytes a weight; small updates are lost
+    STOCHASTIC = "stochastic"  # 2 bytes a weight; small updates arrive on average
+    KAHAN = "Kahan"  # 4 bytes a weight: what rounding lost is kept in the same format
+
+
+@torch.no_grad()
+def forget(wide: Tensor, weight: Tensor, rounding: WeightRounding, dice_cup: torch.Generator | None = None) -> None:
+    """Round `wide` into `weight`, and take from `wide` all that would not survive; both in place, of one shape.
+
+    >>> wide, weight = torch.tensor([1 + 2.0**-12]), torch.tensor([1.0]).half()
+    >>> forget(wide, weight, WeightRounding.KAHAN)
+    >>> weight.item(), (wide - weight).item() == 2.0**-12
+    (1.0, True)
+    >>> forget(wide, weight, WeightRounding.NEAREST)
+    >>> (wide - weight).item()
+    0.0
+    """
+    if rounding is WeightRounding.STOCHASTIC:
+        bits = torch.randint(2**32, wide.shape, generator=dice_cup, device=wide.device)
+        weight.copy_(round_tensor(wide.detach(), format_of(weight.dtype), Rounding.STOCHASTIC, random_bits=bits))
+    else:
+        weight.copy_(wide)
+    kept = weight.to(wide.dtype)
+    if rounding is WeightRounding.KAHAN:
+        lost = (wide - kept).to(weight.dtype)
+        kept = kept + lost.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was lost
+    wide.copy_(kept)
