@@ -134,7 +134,7 @@ class Controller:
         """Make the runs that are not there yet."""
         self._guard(self._build)
 
-    def tick_fp32(self) -> bool:
+    def tick_other(self) -> bool:
         """Bring the FP32 run to the step that is due; return whether there was anything to do."""
         before = len(self.fp32.steps)
         if self.due and before <= len(self.ours.steps):
@@ -145,7 +145,7 @@ class Controller:
         """Do the step that is due, in both runs; does nothing when none is."""
         if self.due:
             self.build()
-            self.tick_fp32()
+            self.tick_other()
         if self.due:
             self._guard(self._step_ours)
 

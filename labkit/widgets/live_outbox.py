@@ -9,6 +9,7 @@ Invariant: posting never waits for the browser, and every step is told in the en
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -26,27 +27,29 @@ IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser 
 Send = Callable[[dict[str, Any], list[bytes]], None]
 
 
-class Outbox:
-    """What the browser was told already, and what it must be told next.
+class Sender(ABC):
+    """Sends frames at the pace of the browser; what is in a frame is left to who derives from it.
 
     Args:
-        controller: what is told about.
         send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN travel in buffers.
         clock: seconds, monotonic.
     """
 
-    def __init__(self, controller: Controller, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
-        self.controller, self.send, self.clock = controller, send, clock
+    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
+        self.send, self.clock = send, clock
         self.heard = 0  # number of the browser's latest command that was obeyed
         self.trained = 0  # number of its latest command under which a step was done
         self._number = self._drawn = 0
         self._due = self._last = -1.0
         self.forget()
 
+    @abstractmethod
     def forget(self) -> None:
         """Tell everything from the start with the next frame: somebody new is looking."""
-        self._curve: Curve | None = None
-        self._ours = self._fp32 = 0
+
+    @abstractmethod
+    def contents(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return what is new since the last frame, and the buffers that go with it."""
 
     def drawn(self, number: int) -> None:
         """Note that the browser has drawn a frame."""
@@ -61,10 +64,31 @@ class Outbox:
         self._due = max(self._due + FRAME_SECONDS, now)  # the average counts: steps and frames do not share a beat
         self._last = now
         self._number += 1
-        self.send(*self._frame())
+        content, buffers = self.contents()
+        head = {"kind": "frame", "number": self._number, "heard": self.heard, "trained": self.trained}
+        self.send({**head, **content}, buffers)
         return True
 
-    def _frame(self) -> tuple[dict[str, Any], list[bytes]]:
+
+class Outbox(Sender):
+    """What the browser was told of a live training already, and what it must be told next.
+
+    Args:
+        controller: what is told about.
+        send, clock: see `Sender`.
+    """
+
+    def __init__(self, controller: Controller, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
+        self.controller = controller
+        super().__init__(send, clock)
+
+    def forget(self) -> None:
+        """Tell everything from the start with the next frame."""
+        self._curve: Curve | None = None
+        self._ours = self._fp32 = 0
+
+    def contents(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the points since the last frame, and the state beside them."""
         c = self.controller
         whole = self._curve is not c.ours or self._fp32 > len(c.fp32.steps)
         if whole:
@@ -72,18 +96,11 @@ class Outbox:
         ours, fp32 = c.ours.steps[self._ours :], c.fp32.steps[self._fp32 :]
         self._ours, self._fp32 = len(c.ours.steps), len(c.fp32.steps)
         buffers = [
-            _pack([(s.loss, s.scale, s.found_inf, s.stepped, _or_nan(s.underflow)) for s in ours]),
-            _pack([s.loss for s in fp32]),
-            _pack([s.loss for s in c.previous] if whole else []),
+            pack([(s.loss, s.scale, s.found_inf, s.stepped, _or_nan(s.underflow)) for s in ours]),
+            pack([s.loss for s in fp32]),
+            pack([s.loss for s in c.previous] if whole else []),
         ]
-        return {
-            "kind": "frame",
-            "number": self._number,
-            "whole": whole,
-            "heard": self.heard,
-            "trained": self.trained,
-            **state(c),
-        }, buffers
+        return {"whole": whole, **state(c)}, buffers
 
 
 def state(controller: Controller) -> dict[str, Any]:
@@ -124,7 +141,7 @@ def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _pack(rows: list[Any]) -> bytes:
+def pack(rows: list[Any]) -> bytes:
     """Return rows as little-endian float32, which has a code for NaN; a loss too large for it becomes inf."""
     with np.errstate(over="ignore"):
         return np.asarray(rows, dtype="<f4").tobytes()

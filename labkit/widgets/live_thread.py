@@ -14,11 +14,28 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
-from labkit.widgets.live_controller import Controller
-from labkit.widgets.live_outbox import Outbox
-from labkit.widgets.live_state import Button, Command, Phase
+from labkit.widgets.live_outbox import Sender
+from labkit.widgets.live_state import Button, Phase
+
+
+class Driven(Protocol):
+    """What a thread can drive: two runs in lockstep, and commands between their steps (`Controller` is one)."""
+
+    notice: str
+
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def due(self) -> bool: ...
+    @property
+    def building(self) -> bool: ...
+    def build(self) -> None: ...
+    def tick_other(self) -> bool: ...
+    def tick(self) -> None: ...
+    def handle(self, command: Any) -> None: ...
+    def fail(self, error: Exception) -> None: ...
 
 
 class Driver:
@@ -27,13 +44,13 @@ class Driver:
     _driving: ClassVar[weakref.ref[Driver] | None] = None  # one training at a time: two would share one core's time
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, controller: Controller, outbox: Outbox) -> None:
+    def __init__(self, controller: Driven, outbox: Sender) -> None:
         self.controller, self.outbox = controller, outbox
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = self._hurry = False
 
-    def command(self, command: Command, number: int = 0) -> None:
+    def command(self, command: Any, number: int = 0) -> None:
         """Let the thread obey a command before its next step; returns at once."""
         if command in (Button.START, Button.STEP):
             self._take_turn()
@@ -73,7 +90,7 @@ class Driver:
             self.controller.handle(Button.PAUSE)
             self.controller.notice = "Paused, because another live training has started; only one trains at a time."
 
-    def _handle(self, command: Command, number: int) -> None:
+    def _handle(self, command: Any, number: int) -> None:
         self.controller.handle(command)
         self.outbox.heard = max(self.outbox.heard, number)
         self._hurry = True  # the first step under a change is shown at once
@@ -95,7 +112,7 @@ class Driver:
         if c.building:
             self.outbox.post(urgent=True)
             c.build()
-        if c.tick_fp32() and not self._hurry:
+        if c.tick_other() and not self._hurry:
             self.outbox.post()
         if c.due and not self._obey():
             return False
