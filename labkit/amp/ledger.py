@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -171,7 +170,8 @@ def ledger(
         overrides: operations on other lists, by name ("softmax": every call) or key ("softmax 2": that call).
 
     Raises:
-        ValueError: an override names an operation that is not called, or a list there is none to move to.
+        ValueError: an override names an operation that is not called, or a list there is none to move to; or the model
+            calls other operations under autocast than in FP32.
         Exception: whatever the model itself raises in FP32.
 
     >>> for row in ledger(lambda x: (x @ x).exp(), torch.full((2, 2), 2.5)):
@@ -192,11 +192,13 @@ def ledger(
         unknown = ", ".join(sorted(set(moved) - known))
         raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
     cast, failure = _run(model, inputs, _Recording(format, moved, casts=True))
-    rows = [_row(one, other) for one, other in zip_longest(cast, exact) if other is not None]
-    if failure is not None:
-        stopped = len(cast)
-        rows[stopped:] = [_missing(exact[i], str(failure) if i == stopped else "") for i in range(stopped, len(exact))]
-    return tuple(rows)
+    done = [call.key for call in cast]
+    if done != [call.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
+        raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
+    rows = [_row(one, other) for one, other in zip(cast, exact, strict=False)]
+    problems = [str(failure)] + [""] * len(exact)
+    missing = [_missing(other, problem) for other, problem in zip(exact[len(done) :], problems, strict=False)]
+    return (*rows, *missing)
 
 
 def _run(

@@ -99,9 +99,8 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
         return f"{moved}{broken.op} overflows: {_overflow(broken)}.{after}"
     low, wide = (sum(ran_in(row) == name for row in rows) for name in (format.name, FP32.name))
     counts = f"{low or 'none'} of these {len(rows)} operations run in {format.name} and {wide} in FP32"
-    result = "equals FP32's" if last.error == 0 else f"is {relative(last.error)} away from FP32's"
     usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
-    return f"{moved}{counts}; the last result {result}{usual}."
+    return f"{moved}{counts}; the last result {_away(last.error)}{usual}."
 
 
 def as_text(rows: Sequence[LedgerRow]) -> str:
@@ -119,9 +118,8 @@ def _with(moved: Sequence[LedgerRow]) -> str:
     """Begin a sentence with what was moved."""
     if not moved:
         return ""
-    if len(moved) > 2:
-        return f"With {len(moved)} operations moved, "
-    return "With " + " and ".join(f"{row.op} on the {list_of(row.rule)} list" for row in moved) + ", "
+    places = list(dict.fromkeys(f"{row.op} on the {list_of(row.rule)} list" for row in moved))
+    return f"With {' and '.join(places) if len(places) < 3 else f'{len(moved)} operations moved'}, "
 
 
 def _said(problem: str) -> str:
@@ -138,7 +136,11 @@ def _overflow(row: LedgerRow) -> str:
 def _ending(last: LedgerRow) -> str:
     if last.overflowed:
         return " It reaches the last result."
-    return f" The last result survives, {relative(last.error)} away from FP32's."
+    return f" The last result survives and {_away(last.error)}."
+
+
+def _away(error: float) -> str:
+    return "equals FP32's" if error == 0 else f"is {relative(error)} away from FP32's"
 
 
 def _why(row: LedgerRow) -> str:

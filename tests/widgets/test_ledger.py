@@ -1,0 +1,151 @@
+"""The ledger under a learner's hands: rows, sentence and dtypes follow what is moved. No browser is needed."""
+
+import json
+
+import pytest
+import torch
+import traitlets
+from torch import nn
+
+from labkit.widgets import CastLedger
+from labkit.widgets.ledger_view import ran_in, relative, row_view
+
+
+def scores(x, w):
+    return (x @ w).exp().sum(-1).log()
+
+
+@pytest.fixture
+def board():
+    """(x @ w) is 12.5 everywhere: exp of it, 268,337, is beyond FP16's 65,504."""
+    return CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))
+
+
+def view(board, op):
+    return next(row for row in board._rows if row["op"] == op)
+
+
+class TestAsItIs:
+    def test_the_sentence_counts(self, board):
+        assert board.sentence == ("1 of these 4 operations run in FP16 and 3 in FP32; the last result equals FP32's.")
+        assert sum(ran_in(row) == "FP16" for row in board.rows) == 1
+
+    def test_a_row(self, board):
+        row = view(board, "exp")
+        assert (row["list"], row["home"], row["takes"], row["ran"], row["gives"]) == (
+            "deny",
+            "deny",
+            ["FP16"],
+            "FP32",
+            "FP32",
+        )
+        assert (row["cast"], row["moved"], row["error"], row["bar"], row["flag"]) == (True, False, "exact", 0.0, "")
+        assert view(board, "sum")["list"] == "deny"  # torch says "set dtype"
+        assert view(board, "sum")["why"].startswith("set dtype: ")
+
+    def test_an_error_has_a_bar(self):
+        board = CastLedger(scores, torch.rand(8, 8), torch.rand(8, 8))
+        row = view(board, "matmul")
+        error = board.rows[0].error
+        assert 2**-13 < error < 2**-10
+        assert row["bar"] == pytest.approx(1 + torch.tensor(error).log2().item() / 24, abs=1e-5)
+        assert row["error"] == relative(error)
+
+
+class TestMoved:
+    def test_exp_overflows_and_it_is_said(self, board):
+        board.move("exp", "allow")
+        assert board.overrides == {"exp 1": "allow"}
+        assert board.sentence == (
+            "With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to "
+            "268000. It reaches the last result."
+        )
+        row = view(board, "exp")
+        assert (row["moved"], row["gives"], row["flag"], row["bar"]) == (True, "FP16", "4 inf or NaN", 1.0)
+        assert row["why"] == "you moved it here; its own list is deny"
+
+    def test_back_on_its_own_list_it_is_not_moved(self, board):
+        before = board.sentence, board._rows
+        board.move("exp", "allow")
+        board.move("exp", "deny")
+        assert board.overrides == {}
+        assert (board.sentence, board._rows) == before
+        board.move("exp", "keep")
+        board.reset()
+        assert (board.sentence, board._rows) == before
+
+    def test_all_in_fp32(self, board):
+        board.overrides = {row.key: "deny" for row in board.rows}
+        assert board.overrides == {"matmul 1": "deny"}  # the others stand there anyway
+        assert board.sentence == (
+            "With matmul on the deny list, none of these 4 operations run in FP16 and 4 in FP32; the last result "
+            "equals FP32's (exact when every operation is on its own list)."
+        )
+
+    def test_a_name_stands_for_every_call(self):
+        board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4))
+        board.move("linear", "deny")
+        assert board.overrides == {"linear 1": "deny", "linear 2": "deny"}
+        assert board.sentence.startswith("With linear on the deny list, none of")
+
+    def test_what_torch_refuses_is_said(self):
+        board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))
+        board.move("linear 2", "keep")
+        assert board.sentence.startswith("With linear on the keep list, linear is refused: ")
+        assert board.sentence.endswith("Nothing below it was reached.")
+        assert [row["flag"] for row in board._rows] == ["", "refused", "not reached"]
+        assert [row["gives"] for row in board._rows] == ["FP16", "", ""]
+
+    def test_an_overflow_that_ends_on_its_way(self):
+        board = CastLedger(lambda x: (x @ x).exp().clamp(max=1.0), torch.full((2, 2), 2.5))
+        board.move("exp", "allow")
+        assert board.sentence.endswith("The last result survives and equals FP32's.")
+
+    def test_another_format(self, board):
+        board.format_name = "BF16"
+        assert view(board, "matmul")["gives"] == "BF16"
+        board.move("exp", "allow")
+        assert "overflows" not in board.sentence  # BF16 has FP32's range
+
+
+class TestRefused:
+    def test_unknown_things(self, board):
+        with pytest.raises(
+            traitlets.TraitError, match="no 'softmax' in this forward pass; there are matmul, exp, sum, log"
+        ):
+            board.move("softmax", "allow")
+        with pytest.raises(traitlets.TraitError, match="no list 'white'; there are allow, deny, promote, keep"):
+            board.move("exp", "white")
+        with pytest.raises(traitlets.TraitError, match="offers FP16, BF16 here; it was given 'FP8'"):
+            board.format_name = "FP8"
+        assert board.overrides == {}
+
+    def test_nothing_to_show(self):
+        with pytest.raises(ValueError, match="computes no floating-point tensor"):
+            CastLedger(lambda x: x + 1, torch.tensor([1, 2]))
+
+
+def test_it_may_begin_with_something_moved():
+    board = CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5), overrides={"log": "keep"})
+    assert board.overrides == {"log 1": "keep"}
+
+
+def test_what_is_sent_is_plain_json(board):
+    board.move("exp", "allow")
+    json.loads(json.dumps({name: value for name, value in board.get_state().items() if name != "layout"}))
+
+
+def test_a_host_without_widgets_gets_a_table(board):
+    data, _ = board._repr_mimebundle_()
+    assert data["text/plain"].splitlines()[:3] == [
+        "operation  takes  list   gives  error",
+        "matmul     FP32   allow  FP16   exact",
+        "exp        FP16   deny   FP32   exact",
+    ]
+    assert board.sentence in data["text/plain"]
+    assert "do not run here" in data["text/plain"]
+
+
+def test_details_say_what_was_lost():
+    board = CastLedger(lambda x: (x @ x) * 1e-9, torch.full((2, 2), 2.0))
+    assert "4 elements are 0 here and not in FP32" in row_view(board.rows[-1])["detail"]

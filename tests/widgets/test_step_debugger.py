@@ -1,0 +1,147 @@
+"""The step debugger: its sentences hold against numbers read elsewhere, in every recipe. No browser is needed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import traitlets
+
+from labkit.amp import RECIPES
+from labkit.train import STAGES, TASKS, TrainingRun
+from labkit.widgets import StepDebugger
+from labkit.widgets.step_debugger_words import place, tensor_view
+
+DIGITS = replace(TASKS["digits"], batch_size=16)
+
+
+@pytest.fixture
+def steps():
+    return StepDebugger(DIGITS)
+
+
+def said(steps):
+    return dict(zip(STAGES, steps._view["sentences"], strict=True))
+
+
+class TestStages:
+    def test_it_begins_before_the_first_step_of_o2(self, steps):
+        assert (steps.recipe_name, steps.log2_scale, steps.stage, steps.watched.step) == ("O2", 16, 0, 1)
+        assert steps.sentence == "The model computes with FP16 copies of FP32 master weights."
+
+    def test_the_sentence_is_the_stages(self, steps):
+        for number, sentence in enumerate(steps._view["sentences"]):
+            steps.stage = number
+            assert steps.sentence == sentence
+        assert len(set(steps._view["sentences"])) == 8
+
+    def test_numbers_are_those_of_a_run(self, steps):
+        run = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0)
+        record = run.step()
+        assert steps.watched.loss == record.loss
+        assert f"The loss is {record.loss:.3g}, in FP32. Times the scale 2^16" in said(steps)["loss"]
+        assert said(steps)["check for inf"].startswith("All 26,122 gradients are finite")
+
+    def test_fp32(self, steps):
+        steps.recipe_name = "FP32"
+        words = said(steps)
+        assert steps.log2_scale == 0
+        assert words["cast weights"] == "Nothing is cast: everything in this step is FP32."
+        assert words["scaled backward"].startswith("Nothing is scaled: they go from ")
+        assert "6 return FP32" in words["forward"]
+
+    def test_o1_keeps_the_weights(self, steps):
+        steps.recipe_name = "O1"
+        assert "every weight stays in FP32" in said(steps)["cast weights"]
+        assert said(steps)["copy back"].startswith("Nothing to copy")
+        assert "of 26,122 FP32 weights" in said(steps)["step"]
+
+    def test_o3_has_no_master(self, steps):
+        steps.recipe_name = "O3"
+        assert said(steps)["cast weights"] == "The weights are FP16, and there is no FP32 master behind them."
+
+    def test_norms_keep_fp32(self):
+        steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
+        assert said(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
+        steps.recipe_name = "O3"
+        assert "updates are NaN" in said(steps)["step"]  # Adam's squares of gradients underflow, and 0 / 0 is NaN
+
+
+class TestScale:
+    def test_too_high_is_skipped(self, steps):
+        steps.log2_scale = 40
+        words = said(steps)
+        assert not steps._view["stepped"]
+        assert "gradients overflow" in words["scaled backward"]
+        assert words["check for inf"].startswith("found_inf: ")
+        assert words["check for inf"].endswith("The step is skipped, and the scale goes down to 2^39.")
+        assert words["step"] == "Skipped: the weights and the optimizer's state stay as they were."
+        assert words["copy back"] == "Nothing moved, so nothing changes."
+
+    def test_it_can_be_taken_back(self, steps):
+        before = steps._view
+        steps.log2_scale = 40
+        steps.log2_scale = 16
+        assert steps._view == before
+
+    def test_each_power_of_two_moves_the_bars_by_one_place(self, steps):
+        steps.recipe_name = "FP32"
+        plain = steps._view["stages"][3][-1]["bar"]
+        steps.log2_scale = 4
+        scaled = steps._view["stages"][3][-1]["bar"]
+        assert [b - a for a, b in zip(plain, scaled, strict=True)] == pytest.approx([4 / 68] * 2)
+
+
+class TestSeveralSteps:
+    def test_another_step_goes_on_where_a_run_would(self, steps):
+        run = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0)
+        losses = [run.step().loss for _ in range(3)]
+        seen = [steps.watched.loss]
+        for _ in range(2):
+            steps.another_step()
+            seen.append(steps.watched.loss)
+        assert seen == losses
+        assert steps.watched.step == 3
+        steps.reset()
+        assert (steps.watched.step, steps.watched.loss) == (1, losses[0])
+
+    def test_after_a_skip_the_slider_stands_where_the_scaler_does(self, steps):
+        steps.log2_scale = 40
+        steps.another_step()
+        assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
+
+    def test_buttons_do_the_same(self, steps):
+        steps._told(steps, {"do": "step"}, [])
+        assert steps.watched.step == 2
+        steps._told(steps, {"do": "reset"}, [])
+        assert steps.watched.step == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("stage", 8, "stage goes from 0 to 7; it was given 8"),
+        ("log2_scale", 41, "log2_scale goes from 0 to 40; it was given 41"),
+        ("recipe_name", "O4", "no recipe 'O4' here; there are FP32, O1, O2, O3"),
+    ],
+)
+def test_what_does_not_exist_is_refused(steps, name, value, says):
+    with pytest.raises(traitlets.TraitError, match=says):
+        setattr(steps, name, value)
+
+
+def test_a_tensor_without_numbers_has_no_bar(steps):
+    tensor = steps.watched.stages[0].tensors[0]
+    empty = replace(tensor, smallest=0.0, largest=0.0, zeros=tensor.elements)
+    assert tensor_view(empty)["bar"] is None
+    assert tensor_view(empty)["zeros"] == "100%"
+    assert (place(2.0**-44), place(2.0**24), place(2.0**-100)) == (0.0, 1.0, 0.0)
+
+
+def test_what_is_sent_is_plain_json(steps):
+    json.loads(json.dumps({name: value for name, value in steps.get_state().items() if name != "layout"}))
+
+
+def test_a_host_without_widgets_gets_all_stages_as_text(steps):
+    data, _ = steps._repr_mimebundle_()
+    assert all(f"{number} {name}: " in data["text/plain"] for number, name in enumerate(STAGES, 1))
+    assert "do not run here" in data["text/plain"]
