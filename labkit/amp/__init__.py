@@ -1,11 +1,13 @@
 """How does training cope with FP16? Loss scaling, master weights, autocast, and the recipes that combine them."""
 
 from labkit.amp.autocast import CastEvent, autocast
+from labkit.amp.cast_cache import CastCache
 from labkit.amp.checkpoint import load as load_checkpoint
 from labkit.amp.checkpoint import read as read_checkpoint
 from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.checkpoint import write_whole
 from labkit.amp.convert import to_fp32, to_model_format
+from labkit.amp.custom import custom_bwd, custom_fwd
 from labkit.amp.engine import Engine
 from labkit.amp.groups import no_decay_on_norms_and_biases
 from labkit.amp.layer_scales import layer_scales
@@ -13,6 +15,7 @@ from labkit.amp.ledger import LedgerRow, ledger
 from labkit.amp.lists import POLICY, Entry, Rule, rule_for
 from labkit.amp.presets import PRESETS
 from labkit.amp.recipe import RECIPES, Recipe
+from labkit.amp.registration import Registered, float_function, half_function, promote_function, register
 from labkit.amp.scaler import (
     DYNAMIC,
     NO_SCALING,
@@ -35,11 +38,13 @@ __all__ = [
     "POLICY",
     "PRESETS",
     "RECIPES",
+    "CastCache",
     "CastEvent",
     "Engine",
     "Entry",
     "LedgerRow",
     "Recipe",
+    "Registered",
     "Rule",
     "ScalerConfig",
     "ScalerState",
@@ -48,15 +53,21 @@ __all__ = [
     "Weights",
     "advance",
     "autocast",
+    "custom_bwd",
+    "custom_fwd",
     "diagnosis",
+    "float_function",
     "forget",
+    "half_function",
     "initial",
     "layer_scales",
     "ledger",
     "load_checkpoint",
     "must_skip",
     "no_decay_on_norms_and_biases",
+    "promote_function",
     "read_checkpoint",
+    "register",
     "rule_for",
     "save_checkpoint",
     "static",

@@ -167,12 +167,16 @@ class autocast(LabMode):
         if entry.rule is Rule.KEEP or kwargs.get("out") is not None:
             return self._keep(func, args, kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)
-        return self._run(func, name, entry, args, kwargs)
+        if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
+            from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
+
+            return self._finished(entry, run(func, args, kwargs, self.accumulator))
+        return self._finished(entry, func(*args, **kwargs))
 
     def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
         """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
         args, kwargs = self._cast(name, entry, args, kwargs)
-        return self._run(function, name, entry, args, kwargs)
+        return self._finished(entry, function(*args, **kwargs))
 
     def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operation that is on no list as it is; if it is made of others, stay on for them."""
@@ -219,17 +223,12 @@ class autocast(LabMode):
             return tensor
         return self.lower(tensor, _open.cache if self.uses_cache else None)
 
-    def _run(self, func: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
-        """Call an operation whose tensors are cast; where a format is emulated, round what it returns too."""
-        if entry.rule is not Rule.ALLOW:
-            return func(*args, **kwargs)
-        if self.accumulator is not None and name in GEMMS:
-            from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
-
-            out = run(func, args, kwargs, self.accumulator)
-        else:
-            out = func(*args, **kwargs)
-        return out if self.lower.dtype is not None else mapped(out, self._rounded)
+    def _finished(self, entry: Entry, out: Any) -> Any:
+        """Return what an operation returned; rounded, if its format is emulated."""
+        if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
+            return out
+        with torch._C.DisableTorchFunction():
+            return mapped(out, self._rounded)
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         return self.lower(tensor) if tensor.dtype is torch.float32 else tensor

@@ -154,4 +154,6 @@ def rule_for(name: str) -> Entry:
     >>> rule_for("__matmul__").rule, rule_for("softmax").rule, rule_for("relu").rule
     (<Rule.ALLOW: 'allow'>, <Rule.SET_DTYPE: 'set dtype'>, <Rule.KEEP: 'keep'>)
     """
-    return LISTS.table.get(name) or LISTS.table.get(name.partition(".")[0], _KEEP)
+    if "." in name:
+        name = name.partition(".")[0]
+    return LISTS.table.get(name, _KEEP)
