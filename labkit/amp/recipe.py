@@ -5,7 +5,7 @@ reads them and has no `if` on precision: FP32 is the recipe whose casts, copies 
 
 Invariant: a recipe that exists is consistent; an inconsistent one is refused with the reason.
 
-Source: apex.amp opt levels O0 to O3 (names and meaning).
+Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8: E4M3 forward, E5M2 backward).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from labkit.amp.autocast import autocast
 from labkit.amp.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.amp.without_master import WeightRounding
-from labkit.formats import BF16, FP16, FP32, Format
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import half_storage
 
 
@@ -36,7 +36,7 @@ class Recipe:
     scaler          how the loss is scaled
     rounding        how a step's result gets into `model` where no master remembers it
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
-    gradients       format of activation gradients where autocast emulates one; None for autocast's own
+    gradients       format that autocast rounds gradients to; None for its own
 
     Raises:
         ValueError: the parts contradict each other; the message says which and what would do.
@@ -89,10 +89,10 @@ class Recipe:
         return ""
 
     def _wrong_extras(self) -> str:
-        if self.gradients is not None and self.autocast in (None, FP16, BF16):
+        if self.gradients is not None and self.autocast is None:
             return (
-                f"gradients={self.gradients.name} is a format for the backward pass of an emulated autocast, and "
-                f"autocast is {self.autocast.name if self.autocast else None}. Take autocast=E4M3, or gradients=None."
+                f"gradients={self.gradients.name} says what autocast rounds gradients to on the way back, and there is "
+                f"no autocast here. Take autocast=E4M3, gradients={self.gradients.name}, or gradients=None."
             )
         if self.accumulator is not None and self.model == FP32 and self.autocast is None:
             return (
@@ -139,5 +139,7 @@ _ROWS = (
     _O2,
     Recipe("O3", model=FP16, keep_norms=False, master_weights=False, optimizer=FP16),
     Recipe("BF16", model=BF16),
+    # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
+    Recipe("FP8", autocast=E4M3, gradients=E5M2, scaler=DYNAMIC),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}
