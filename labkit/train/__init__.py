@@ -1,9 +1,11 @@
 """A run from start to end: data, task, training step, record."""
 
+from labkit.amp import write_whole
+from labkit.train.compare import Comparison, Difference, compare
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
 from labkit.train.own_files import cifar10, mnist
 from labkit.train.race import race, record_path, recorded
-from labkit.train.record import RunRecord, StepRecord, load, write_whole
+from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
 from labkit.train.tasks import TASKS, Task, accuracy, dice
@@ -11,7 +13,9 @@ from labkit.train.tasks import TASKS, Task, accuracy, dice
 __all__ = [
     "STAGES",
     "TASKS",
+    "Comparison",
     "Data",
+    "Difference",
     "RunRecord",
     "Seen",
     "Stage",
@@ -21,6 +25,7 @@ __all__ = [
     "TrainingRun",
     "accuracy",
     "cifar10",
+    "compare",
     "data_folder",
     "dice",
     "gradient_snapshot",

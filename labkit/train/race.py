@@ -1,15 +1,25 @@
 """Which recipe gets where on a task? Many runs, each on record, none of them twice.
 
-Idea: a run's place in the folder follows from task, recipe and seed. Whatever is on record there is read, the rest is
-trained; so a race that was stopped goes on where it was.
+Idea: a run's place in the folder follows from task, recipe and seed, and its record carries a fingerprint of what task
+and recipe were. Whatever is on record there is read, the rest is trained, in as many processes as there are cores; each
+process writes its own record, so a race that was killed goes on where it was.
 
-Invariant: every record that is returned stands in the folder, whole.
+Invariant: every record that is returned stands in the folder, whole, and is of this very task and recipe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import fields, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from labkit.amp import Recipe
 from labkit.train.digits import data_folder
@@ -27,30 +37,129 @@ def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
     return folder / task / f"{recipe.lower().replace(' ', '-')}-seed{seed}.json"
 
 
+def fingerprint(task: Task, recipe: Recipe) -> str:
+    """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
+
+    The code inside a function is not looked at: who rewrites a network gives its task another name.
+
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
+    False
+    """
+    parts = [f"{f.name}={_spell(getattr(thing, f.name))}" for thing in (task, recipe) for f in fields(thing)]
+    parts = [part for part in parts if not part.startswith("about=")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _spell(value: Any) -> str:
+    """Return a function by its name and a partial by its parts: their own `repr` holds an address."""
+    if isinstance(value, partial):
+        return f"{_spell(value.func)}{[_spell(a) for a in value.args]}{sorted(value.keywords.items())}"
+    return str(value.__qualname__) if hasattr(value, "__qualname__") else repr(value)
+
+
 def race(
     task: Task,
     recipes: Iterable[Recipe],
     seeds: Iterable[int],
     folder: Path,
     *,
+    workers: int | None = None,
     progress: Callable[[RunRecord], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> list[RunRecord]:
-    """Return one record for every recipe and seed, training those that are not in `folder` yet.
+    """Return one record for every recipe and seed, in that order, training those that are not in `folder` yet.
 
-    What is in `folder` is known by the names of task and recipe and the seed alone: who changes a task or a recipe
-    gives it another name, or another folder.
+    Args:
+        workers: processes at once; None takes one for each core, 1 trains here. A task that cannot be sent to another
+            process (its functions were typed into a notebook, or are lambdas) is trained here in any case.
+        progress: called with every record, as soon as it is there.
+        stop: asked before each run; True ends the race, and what is there is returned.
+
+    Raises:
+        ValueError: a record in `folder` is of another task or recipe of the same name; workers is less than 1.
     """
-    chosen, records = list(recipes), []
-    for seed in seeds:
-        for recipe in chosen:
-            path = record_path(folder, task.name, recipe.name, seed)
-            record = load(path) if path.exists() else train(task, recipe, seed)
-            if not path.exists():
-                record.save(path)
-            records.append(record)
-            if progress is not None:
-                progress(record)
-    return records
+    if workers is not None and workers < 1:
+        raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
+    chosen = list(recipes)
+    wanted = [(recipe, seed) for seed in seeds for recipe in chosen]
+    found: dict[tuple[str, int], RunRecord] = {}
+
+    def keep(record: RunRecord) -> None:
+        found[record.recipe, record.seed] = record
+        if progress is not None:
+            progress(record)
+
+    missing = []
+    for recipe, seed in wanted:
+        record = _on_record(task, recipe, seed, folder)
+        if record is None:
+            missing.append((recipe, seed))
+        else:
+            keep(record)
+    for record in _train_all(task, missing, folder, workers, stop):
+        keep(record)
+    return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
+
+
+def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord | None:
+    path = record_path(folder, task.name, recipe.name, seed)
+    if not path.exists():
+        return None
+    record = load(path)
+    if record.fingerprint != fingerprint(task, recipe):
+        raise ValueError(
+            f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
+            "changed since. Give the new one a name of its own, take another folder, or delete the record."
+        )
+    return record
+
+
+def _train_all(
+    task: Task, runs: list[tuple[Recipe, int]], folder: Path, workers: int | None, stop: Callable[[], bool] | None
+) -> Iterator[RunRecord]:
+    """Yield records as they come, each already in the folder."""
+    count = min(workers or os.cpu_count() or 1, len(runs))
+    if count <= 1 or not _travels(task):
+        for recipe, seed in runs:
+            if stop is not None and stop():
+                return
+            yield _train_one(task, recipe, seed, folder)
+        return
+    waiting = iter(runs)
+    with ProcessPoolExecutor(count, mp_context=_processes()) as pool:
+        running = {pool.submit(_train_one, task, *run, folder) for run in islice(waiting, count)}
+        while running:
+            done = next(as_completed(running))
+            running.remove(done)
+            following = None if stop is not None and stop() else next(waiting, None)
+            if following is not None:
+                running.add(pool.submit(_train_one, task, *following, folder))
+            yield done.result()
+
+
+def _processes() -> multiprocessing.context.BaseContext:
+    """Start processes from a fresh one: a fork of a notebook's, which has threads, may wait for a lock for ever."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["labkit.train"])  # torch is imported once, not by every worker
+    return context
+
+
+def _train_one(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord:
+    record = replace(train(task, recipe, seed), fingerprint=fingerprint(task, recipe))
+    record.save(record_path(folder, task.name, recipe.name, seed))
+    return record
+
+
+def _travels(task: Task) -> bool:
+    """Say whether another process can be given the task: its functions live in modules that it can import."""
+    try:
+        return b"__main__" not in pickle.dumps(task)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:

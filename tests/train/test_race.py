@@ -1,12 +1,19 @@
 """Many runs, none of them twice; and what the recorded ones show about FP16."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, RunRecord, race, record_path, recorded, train
+from labkit.train import TASKS, RunRecord, load, race, record_path, recorded, train
 
 SHORT = replace(TASKS["digits"], steps=3)
 SEEDS = (0, 1, 2)
@@ -19,6 +26,73 @@ def test_a_stopped_race_goes_on_where_it_was(tmp_path: Path) -> None:
     assert both[0] == first[0], "the date in it too: it was read, not run again"
     assert [r.recipe for r in told] == ["FP32", "O1"]
     assert record_path(tmp_path, "digits", "O1", 0).exists()
+
+
+def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
+    recipes = [RECIPES["FP32"], RECIPES["FP16 dynamic"]]
+    here = race(SHORT, recipes, [0, 1], tmp_path / "here", workers=1)
+    there = race(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
+    for one, other in zip(here, there, strict=True):
+        assert replace(one, seconds=0, date="") == replace(other, seconds=0, date="")
+
+
+KILLED = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from labkit.amp import RECIPES
+from labkit.train import TASKS, race
+task = replace(TASKS["digits"], steps=3)
+race(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(sys.argv[2]),
+     progress=lambda record: print(record.seed, flush=True))
+"""
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path), workers],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    done = [int(child.stdout.readline()) for _ in range(3)]
+    child.kill()
+    child.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # its workers: they would go on until they look up
+    whole = {path.name: load(path) for path in (tmp_path / "digits").glob("*.json")}
+    assert {f"fp32-seed{seed}.json" for seed in done} <= whole.keys()
+    again = race(SHORT, [RECIPES["FP32"]], sorted(done), tmp_path, workers=1)
+    assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], "none was trained twice"
+
+
+def test_a_race_can_be_stopped(tmp_path: Path) -> None:
+    told: list[RunRecord] = []
+    records = race(
+        SHORT, [RECIPES["FP32"]], range(9), tmp_path, workers=1, progress=told.append, stop=lambda: len(told) > 1
+    )
+    assert records == told
+    assert len(told) == 2
+
+
+def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
+    race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=1)
+    for changed, recipe in (
+        (replace(SHORT, steps=4), RECIPES["FP32"]),
+        (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), RECIPES["FP32"]),
+        (SHORT, replace(RECIPES["O1"], name="FP32")),
+    ):
+        with pytest.raises(ValueError, match="values have changed since"):
+            race(changed, [recipe], [0], tmp_path, workers=1)
+    with pytest.raises(ValueError, match="1 worker or more"):
+        race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=0)
+
+
+def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path) -> None:
+    own = replace(SHORT, name="own", loss=lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets))
+    assert len(race(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2
 
 
 def test_what_is_not_on_record_says_how_to_record_it() -> None:
