@@ -13,6 +13,7 @@ Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable
@@ -60,10 +61,7 @@ class autocast:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        if not isinstance(device_type, str):
-            raise ValueError(
-                f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Say tensor.device.type."
-            )
+        _require_device(device_type)
         self.fast_dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
         if not torch.amp.is_autocast_available(device_type):
             raise RuntimeError(
@@ -87,6 +85,11 @@ class autocast:
         entered.__exit__(*exception)
 
     def __call__(self, func: Callable[_P, _R]) -> Callable[_P, _R]:
+        if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
+            raise TypeError(
+                f"{func.__name__} runs after its call has returned, when the region has closed. "
+                "Write `with autocast(...):` inside it."
+            )
         if not callable(func):
             raise TypeError(
                 f"autocast()(func) requires a callable, but got {type(func).__name__}. Did you mean to use autocast as "
@@ -111,6 +114,43 @@ def is_autocast_enabled(device_type: str) -> bool:
     return next((region._enabled for region, _ in reversed(_regions()) if region.device == device_type), False)
 
 
+def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: torch.dtype | None = None) -> Any:
+    """Decorate the `forward` of a `torch.autograd.Function`: labkit.amp.custom_fwd, with torch's arguments.
+
+    Raises:
+        ValueError: device_type is no string.
+
+    >>> class Product(torch.autograd.Function):
+    ...     @staticmethod
+    ...     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    ...     def forward(ctx, a, b):
+    ...         return a @ b
+    >>> with autocast("cpu"):
+    ...     Product.apply(torch.ones(2, 2).half(), torch.ones(2, 2).half()).dtype
+    torch.float32
+    """
+    _require_device(device_type)
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+    casting, plain = amp.custom_fwd(fwd, cast_inputs=cast_inputs), amp.custom_fwd(fwd)
+
+    @functools.wraps(fwd)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        return (casting if is_autocast_enabled(device_type) else plain)(*args, **kwargs)
+
+    return decorated
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
+    """Decorate the `backward` that belongs to a `custom_fwd`: it runs under the regions that forward ran under.
+
+    Raises:
+        ValueError: device_type is no string.
+    """
+    _require_device(device_type)
+    return functools.partial(custom_bwd, device_type=device_type) if bwd is None else amp.custom_bwd(bwd)
+
+
 class _OnDevice(amp.autocast):
     """labkit's autocast for one kind of device."""
 
@@ -125,6 +165,13 @@ class _OnDevice(amp.autocast):
         if _any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values()):
             return super().__torch_function__(func, types, args, kwargs)
         return func(*args, **kwargs)
+
+
+def _require_device(device_type: object) -> None:
+    if not isinstance(device_type, str):
+        raise ValueError(
+            f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Of a tensor, take tensor.device.type."
+        )
 
 
 def _any_on(device_type: str, values: Iterable[Any]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.frameworks import GradScaler, autocast, is_autocast_enabled
+from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
 
@@ -35,17 +35,26 @@ def test_the_signatures_are_torchs(name):
     assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
 
 
+@pytest.mark.parametrize("pair", [(torch.amp.custom_fwd, custom_fwd), (torch.amp.custom_bwd, custom_bwd)])
+def test_the_signatures_of_the_decorators_for_autograd_functions_are_torchs(pair):
+    theirs, ours = (inspect.signature(decorator).parameters.values() for decorator in pair)
+    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+
+
 def test_each_device_has_torchs_default_dtype():
     assert autocast("cpu").fast_dtype == torch.get_autocast_dtype("cpu") == torch.bfloat16
     with autocast("cpu"):
         assert (A @ B).dtype == torch.bfloat16
 
 
+DECORATORS = {autocast: (custom_fwd, custom_bwd), torch.autocast: (torch.amp.custom_fwd, torch.amp.custom_bwd)}
 FAULTS = {
     "no string": lambda make: make(torch.device("cpu")),
     "no such device": lambda make: make("abacus"),
     "a device without autocast": lambda make: make("meta"),
     "not callable": lambda make: make("cpu")(A),
+    "no string for custom_fwd": lambda make: DECORATORS[make][0](device_type=torch.device("cpu")),
+    "no string for custom_bwd": lambda make: DECORATORS[make][1](device_type=None),
 }
 
 
@@ -112,6 +121,16 @@ def test_as_a_decorator_it_keeps_the_functions_name_and_works_in_recursion():
     assert (A @ B).dtype == torch.float32
 
 
+def test_what_runs_after_its_call_has_returned_cannot_be_decorated():
+    def products():
+        yield A @ B
+
+    (from_torchs,) = torch.autocast("cpu", torch.float16)(products)()
+    assert from_torchs.dtype == torch.float32, "torch takes it, and casts nothing"
+    with pytest.raises(TypeError, match="products runs after its call has returned"):
+        fp16()(products)
+
+
 def test_an_exception_leaves_the_region():
     with pytest.raises(ZeroDivisionError), fp16():
         raise ZeroDivisionError
@@ -153,6 +172,45 @@ def test_the_question_whether_it_is_on_is_asked_per_device():
         with autocast("cpu", enabled=False):
             assert not is_autocast_enabled("cpu")
         assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
+
+
+def differentiable(module, cast_inputs):
+    """Return a product whose forward and backward somebody wrote, under the decorators of torch or of ours."""
+    forward_as, backward_as = module
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @forward_as(device_type="cpu", cast_inputs=cast_inputs)
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            ctx.out = (a @ b).dtype
+            seen.append(ctx.out)
+            return a @ b
+
+        @staticmethod
+        @backward_as(device_type="cpu")
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            seen.append((gradient.float() @ b.t().float()).dtype)  # cast again, if the region of forward is open
+            return (gradient @ b.t()).to(a.dtype), (a.t() @ gradient).to(b.dtype)
+
+    seen = []
+    return Product.apply, seen
+
+
+@pytest.mark.parametrize("region", [None, True, False], ids=["outside", "inside", "disabled"])
+@pytest.mark.parametrize("cast_inputs", [None, torch.float32, torch.float16])
+def test_custom_autograd_functions_compute_in_torchs_dtypes(cast_inputs, region):
+    """A product is on the lists of CPU and of CUDA, so torch's own regions can say what is right."""
+    outcome = []
+    for make, decorators in DECORATORS.items():
+        product, seen = differentiable(decorators, cast_inputs)
+        a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+        with make("cpu", torch.float16, enabled=region) if region is not None else nullcontext():
+            out = product(a, b)
+        out.float().sum().backward()
+        outcome.append((seen, out.dtype, a.grad.dtype, b.grad.dtype))
+    assert outcome[0] == outcome[1]
 
 
 def test_operations_without_a_tensor_on_that_device_are_left_alone():
