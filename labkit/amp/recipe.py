@@ -105,7 +105,7 @@ class Recipe:
         """Return the recipe in plain values, as a checkpoint keeps it: formats by name, an accumulator by its text."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
-        accumulator = None if self.accumulator is None else str(self.accumulator)
+        accumulator = None if self.accumulator is None else str(getattr(self.accumulator, "name", self.accumulator))
         return plain | {
             "scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator
         }  # fmt: skip

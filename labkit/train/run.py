@@ -4,7 +4,7 @@ Idea: a step has one shape for every recipe: forward, scaled backward, unscale, 
 differs stands in the recipe's values. A run can be driven step by step, which is what the live widget does, and its
 recipe may change between two steps.
 
-Invariant: the same task, recipe, seed and device give the same losses, bit for bit.
+Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_model_format
-from labkit.formats import FP32
+from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_fp32
 from labkit.instrument import GradSnapshot, probe, snapshot, underflow
 from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
 from labkit.train.tasks import Task
@@ -29,6 +28,7 @@ from labkit.train.tasks import Task
 _changing = threading.Lock()
 _found: list[int] = []  # for each block of `one_thread` that is open, torch's own thread count
 
+NOT_THE_BATCHES = 1_000_000_007  # added to a step's seed for dropout: its numbers shall not be those of its rows
 MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
 
 
@@ -38,7 +38,7 @@ class TrainingRun:
     Args:
         task: what to learn.
         recipe: in which precision.
-        seed: decides initial weights and batches.
+        seed: decides initial weights, batches and what is drawn at random in a step.
         device: where; the same code runs on a GPU.
         measure_every: steps between two measurements of underflow; 0 measures never.
     """
@@ -92,8 +92,11 @@ class TrainingRun:
         return self.data.train_inputs[rows].to(self.device), self.data.train_targets[rows].to(self.device)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Run the forward pass under the recipe and return the unscaled FP32 loss."""
-        with self.engine.forward():
+        """Run the forward pass under the recipe and return the unscaled FP32 loss.
+
+        What draws random numbers, such as dropout, draws those of the next step, whoever asks and however often.
+        """
+        with _drawing(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
@@ -137,9 +140,9 @@ class TrainingRun:
             return self._backward(*self.batch(self.steps_done + 1), scale, kind)
 
     def fp32_twin(self) -> TrainingRun:
-        """Return a run that computes in FP32, with this one's weights rounded as they are and its batches."""
+        """Return a run that computes in FP32, with this one's weights rounded as they are, its batches and its dice."""
         twin = copy.copy(self)
-        model = to_model_format(copy.deepcopy(self.model), FP32, keep_norms=False)
+        model = to_fp32(copy.deepcopy(self.model))
         twin.engine = Engine(model, self.task.make_optimizer, Recipe("FP32"), device=self.device)
         return twin
 
@@ -230,6 +233,18 @@ def train(
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
     )
+
+
+@contextmanager
+def _drawing(device: torch.device, seed: int) -> Iterator[None]:
+    """Begin torch's global generators anew from a seed, and put them back; on a CPU a mask is the same in any dtype."""
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
+        torch.default_generator.manual_seed(seed + NOT_THE_BATCHES)
+        for card in cuda:
+            with torch.cuda.device(card):
+                torch.cuda.manual_seed(seed + NOT_THE_BATCHES)
+        yield
 
 
 @contextmanager
