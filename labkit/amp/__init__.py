@@ -8,6 +8,7 @@ from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.checkpoint import write_whole
 from labkit.amp.convert import to_fp32, to_model_format
 from labkit.amp.custom import custom_bwd, custom_fwd
+from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
 from labkit.amp.groups import no_decay_on_norms_and_biases
 from labkit.amp.layer_scales import layer_scales
@@ -40,6 +41,7 @@ __all__ = [
     "RECIPES",
     "CastCache",
     "CastEvent",
+    "Ema",
     "Engine",
     "Entry",
     "LedgerRow",

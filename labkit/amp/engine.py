@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 from labkit.amp.convert import to_model_format, uncompiled
 from labkit.amp.gradients import Gradients, finite
 from labkit.amp.recipe import Recipe
-from labkit.amp.resume import begin_with, go_on, state_of
+from labkit.amp.resume import begin_with, fp32_model, go_on, state_of
 from labkit.amp.scaler import ScalerState, StepReport, advance, initial, must_skip
 from labkit.amp.skips import diagnosis, step_report
 from labkit.amp.weights import Group, MakeOptimizer, Weights
@@ -240,6 +240,10 @@ class Engine:
         """
         go_on(self, state)
         self.zero_grad()
+
+    def fp32_model(self) -> dict[str, Any]:
+        """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model."""
+        return fp32_model(self)
 
     def load_model(self, state: Mapping[str, Any]) -> None:
         """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.

@@ -29,7 +29,7 @@ KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps",
 def state_of(engine: Engine) -> dict[str, Any]:
     """Return what `Engine.state_dict` promises. Its tensors are the engine's own: write them before the next step."""
     return {
-        "model": _fp32_model(engine),
+        "model": fp32_model(engine),
         "weights": engine.weights.state_dict(),
         "optimizer": type(engine.optimizer).__name__,
         "scalers": [asdict(scaler) for scaler in engine.scalers],
@@ -117,13 +117,13 @@ def _policy() -> dict[str, str]:
     return {name: rule.value for name, rule in now.items() if name not in POLICY or POLICY[name].rule is not rule}
 
 
-def _fp32_model(engine: Engine) -> dict[str, Any]:
-    """Return the model's state dict in FP32: masters where there are, else the model's weights, which FP32 holds."""
+def fp32_model(engine: Engine, best: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+    """Return the model's state dict in FP32: `best` weights by name, masters unless given, else the model's own."""
     weights = engine.weights
-    pairs = zip(weights.model_weights, weights.master_weights, strict=True)
-    best: dict[Tensor, Tensor] = {weight: master for weight, master in pairs if weights.master}
-    stored = uncompiled(engine.model).state_dict(keep_vars=True)
-    return {key: _fp32(best.get(value, value)) if isinstance(value, Tensor) else value for key, value in stored.items()}
+    given = best if best is not None else weights.named_masters() if weights.master else {}
+    by_weight: dict[Tensor, Tensor] = {p: given[name] for p, name in weights.names.items() if name in given}
+    stored = uncompiled(engine.model).state_dict(keep_vars=True)  # a tied weight stands there under each of its names
+    return {k: _fp32(by_weight.get(v, v)) if isinstance(v, Tensor) else v for k, v in stored.items()}
 
 
 def _fp32(tensor: Tensor) -> Tensor:
