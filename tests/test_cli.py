@@ -125,3 +125,14 @@ def test_lab_shows_the_whole_checkout_for_a_lesson():
 def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch, is_root, platform, environment, opens):
     monkeypatch.setattr("webbrowser.get", lambda: None)
     assert cli.can_open_browser(is_root, platform, environment) is opens
+
+
+def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    race = f"race small_targets --recipes FP32 O1 --seeds 0 --workers 1 --folder {tmp_path}".split()
+    assert cli.main(race) == 0
+    said = capsys.readouterr().out
+    assert "O1: one seed" in said
+    record = tmp_path / "small_targets" / "fp32-seed0.json"
+    record.write_text(record.read_text().replace('"fingerprint": "', '"fingerprint": "x'))
+    assert cli.main(race) == 1
+    assert "delete the record" in capsys.readouterr().err
