@@ -118,6 +118,13 @@ def test_sparse_gradients_are_added_up_in_fp32_then_unscaled(dtype: torch.dtype,
     assert unscale([sparse], 8.0, ["embedding"], in_place=in_place)[1:] == (True, ("embedding",))
 
 
+def test_duplicates_that_overflow_only_together_are_found() -> None:
+    twice = torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([3e38, 3e38]), (2,), check_invariants=True)
+    (unscaled,), found_inf = unscale([twice], 8.0)
+    assert found_inf, "the optimizer would have added them up"
+    assert unscaled.is_coalesced()
+
+
 def test_a_coalesced_sparse_gradient_is_copied_like_any_other() -> None:
     sparse = torch.eye(3).to_sparse()
     unscale([sparse], 4.0)
