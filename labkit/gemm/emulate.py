@@ -107,7 +107,7 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(
-            f"{name} must hold {format.name} values, and {values[off].flat[0]!r} is none. "
+            f"{name} must hold {format.name} values, and {values[off].item(0)!r} is none. "
             f"Round it first: round_tensor({name}, {format.name}), or {name}.to(dtype) where torch has one."
         )
     return values

@@ -1,0 +1,291 @@
+"""Is the emulator the model, to the bit? An independent reference in whole numbers, element by element."""
+
+import importlib
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, round_to
+from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, emulate
+from tests.oracles import mma_reference
+from tests.oracles.mma_cases import MAKERS, Cases, cases
+
+SEED = 20251110
+NAN_CODES = {FP32: 0x7FFFFFFF, FP16: 0x7FFF}
+CASES = [(row, result) for row in (*ROWS, TURING_4) for result in row.results]
+NAMES = [
+    f"{row.name}-{row.operands.name}-{row.block_length}x{row.fraction_bits}-to-{result.name}" for row, result in CASES
+]
+
+
+def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = FP32) -> float:
+    """One element of D, by the emulator."""
+    return float(emulate(np.array([a]), np.array(b)[:, None], np.array([[c]]), spec, out)[0, 0])
+
+
+# --- worked examples ---------------------------------------------------------------------------------------------
+
+
+def test_worked_example_four_generations_four_answers() -> None:
+    # 1 + 16 * 2^-24: 2^-24 is one place beyond what V100 keeps of a term beside 1, and just what the others keep.
+    seed = {gpu: one(spec, 1.0, [1.0] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
+    assert seed == {"V100": 1.0, **dict.fromkeys(("T4", "A100", "Ada", "H100", "H200", "B200"), 1 + 2.0**-20)}
+    # 1 + 16 * 2^-25: one place further; only Hopper and Blackwell keep it.
+    seed = {gpu: one(spec, 1.0, [0.5] * 16, [2.0**-24] * 16) for gpu, spec in SPECS.items()}
+    assert seed == {
+        **dict.fromkeys(("V100", "T4", "A100", "Ada"), 1.0), **dict.fromkeys(("H100", "H200", "B200"), 1 + 2.0**-21)
+    }  # fmt: skip
+    # 2^16 + x - 2^16: what is left of x says how many bits stand behind the point: 23, 24, 25.
+    large, places = [2.0**8, 2.0**-4, -(2.0**8)], range(-10, -5)
+    last = {
+        gpu: min(n for n in places if one(spec, 0.0, large, [2.0**8, 2.0 ** (n + 4), 2.0**8]))
+        for gpu, spec in SPECS.items()
+    }
+    assert last == {"V100": -7, "T4": -8, "A100": -8, "Ada": -8, "H100": -9, "H200": -9, "B200": -9}
+
+
+def test_what_was_seen_on_v100_t4_and_a100() -> None:
+    # Fasi, Higham, Mikaitis and Pranesh 2021, section 3: observations on hardware, which the rows must repeat.
+    v100, *later = (SPECS[gpu] for gpu in ("V100", "T4", "A100"))
+    below_one, tiny = 1 - 2.0**-24, 2.0**-24
+    for spec in (v100, *later):
+        assert one(spec, 0.0, [tiny], [4.0]) == 2.0**-22, "FP16 subnormals count"
+        assert one(spec, 2.0**-149, [0.0], [0.0]) == 2.0**-149, "FP32 subnormals come in and out"
+        assert one(spec, 0.0, [1 - 2.0**-11] * 4, [1 - 2.0**-11] * 4) == 4 * (1 - 2.0**-10 + 2.0**-22), "exact products"
+        assert one(spec, 1.0, [0.5] * 4, [tiny] * 4) == 1.0, "small terms vanish beside a large one, wherever it stands"
+        assert one(spec, tiny / 2, [1.0] + [0.5] * 3, [1.0] + [tiny] * 3) == 1.0
+        assert one(spec, 0.0, [1.0] * 2, [2.0, 1.5 * 2.0**-23]) == 2.0, "positive sums are rounded down"
+        assert one(spec, 0.0, [1.0] * 2, [-2.0, -1.5 * 2.0**-23]) == -2.0, "negative ones up: toward zero"
+        assert one(spec, 0.0, [tiny] * 2, [0.5, 0.25], FP16) == tiny, "FP16 results are rounded to nearest"
+        assert one(spec, below_one, [1.0] * 4, [tiny] * 4) == 1 + 2.0**-23, "partial sums are not normalised"
+        assert one(spec, 1 + 1.5 * 2.0**-22, [1.0] * 4, [2.0**-23, 1, 1, 1]) == 4 + 2.0**-21, "carries are kept"
+        assert one(spec, 1.875, [1.0] * 4, [1, 1.5, 1.75, 1.875]) == 8.0
+    assert one(v100, -below_one, [1.0], [1.0]) == 2 * tiny, "Volta keeps no bit beyond FP32's"
+    assert [one(spec, -below_one, [1.0], [1.0]) for spec in later] == [tiny, tiny], "later ones keep at least one"
+    assert one(v100, 1.0, [1.0] * 4, [tiny] * 4) < one(v100, below_one, [1.0] * 4, [tiny] * 4), (
+        "a larger C, a smaller D"
+    )
+    nearly, more = [one(later[1], c, [0.5] * 4, [tiny] * 3 + [3 * tiny]) for c in (below_one, 1.0)]
+    assert more < nearly, "on A100 too"
+
+
+def test_ones_stop_counting_in_an_fp16_result() -> None:
+    # A result in FP16 stops where 2048 + 4 (a block's ones) would still do: FP16 counts by 4 up to 8192.
+    ones = np.ones((1, 16384), np.float16)
+    counts = {gpu: emulate(ones, ones.T, None, SPECS[gpu], FP16).item() for gpu in ("V100", "A100", "H100")}
+    assert counts == {"V100": 8192.0, "A100": 16384.0, "H100": 16384.0}
+    assert emulate(ones, ones.T, None, SPECS["V100"]).item() == 16384.0
+
+
+# --- against the reference ---------------------------------------------------------------------------------------
+
+
+def test_the_reference_knows_the_seeds() -> None:
+    # It must be right by itself before anything is compared with it: values worked out by hand.
+    v100, h100 = {"block_length": 4, "fraction_bits": 23}, {"block_length": 16, "fraction_bits": 25}
+    assert mma_reference.dot([1.0] * 16, [2.0**-24] * 16, 1.0, "FP16", **v100) == 1.0
+    assert mma_reference.dot([0.5] * 16, [2.0**-24] * 16, 1.0, "FP16", **h100) == 1 + 2.0**-21
+    assert mma_reference.dot([1.5], [1.5], 0.0, "FP16", 4, 0) == 2.0, "10.01 with no bit behind the point"
+    assert mma_reference.dot([1.5], [1.5], 0.0, "FP16", 4, 0, normalise=True) == 2.0
+    assert mma_reference.dot([1.5, 1.0], [1.5, 1.0], 0.0, "FP16", 4, 0, normalise=True) == 2.0, "1 is shifted out"
+    assert mma_reference.dot([1.0], [1.0], 2.0**-1, "FP16", 4, 0, align="nearest") == 1.0, "a tie goes to even"
+    assert mma_reference.rounded(-(3 << (mma_reference.GRID - 150)), "FP32", 23) == -(2.0**-149)
+    assert mma_reference.rounded(65520 << mma_reference.GRID, "FP16", 23) == math.inf
+
+
+def emulated(spec: MmaSpec, result: Format, numbers: Cases) -> np.ndarray:
+    a, b, c = numbers
+    return emulate(a[:, None, :], b[:, :, None], c[:, None, None], spec, result)[:, 0, 0].astype(np.float64)
+
+
+def referenced(spec: MmaSpec, result: Format, numbers: Cases, **wrong: object) -> np.ndarray:
+    settings = (spec.operands.name, spec.block_length, spec.fraction_bits, result.name, min(23, spec.fraction_bits))
+    a, b, c = (side.tolist() for side in numbers)
+    return np.array([mma_reference.dot(*case, *settings, **wrong) for case in zip(a, b, c, strict=True)])
+
+
+def different(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Where two results differ, the sign of zero included; any NaN is as good as another."""
+    equal = (ours == theirs) & (np.signbit(ours) == np.signbit(theirs))
+    return np.flatnonzero(~(equal | np.isnan(ours) & np.isnan(theirs)))
+
+
+def assert_same(spec: MmaSpec, result: Format, numbers: Cases, theirs: np.ndarray) -> None:
+    ours = emulated(spec, result, numbers)
+    wrong = different(ours, theirs)
+    first = [side[wrong[:1]].tolist() for side in numbers]
+    assert not len(wrong), f"{len(wrong)} of {len(ours)} differ: {ours[wrong[:3]]} not {theirs[wrong[:3]]}: {first}"
+
+
+@cache
+def proof(row: MmaSpec, result: Format) -> tuple[Cases, np.ndarray]:
+    """The cases of a row, and what they come to; a minute's work for all rows, so it is done once."""
+    numbers = cases(row, result, 450, SEED)
+    return numbers, referenced(row, result, numbers)
+
+
+@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+def test_every_spec_against_the_reference(row: MmaSpec, result: Format) -> None:
+    assert_same(row, result, *proof(row, result))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+def test_100000_dot_products_of_every_spec_against_the_reference(row: MmaSpec, result: Format) -> None:
+    for seed in range(10):
+        numbers = cases(row, result, 10_000, seed)
+        assert_same(row, result, numbers, referenced(row, result, numbers))
+
+
+# --- what these cases can tell apart: a machine that is wrong in one way fails the proof above --------------------
+
+WRONG_ROWS: dict[str, Callable[[MmaSpec], dict[str, int]]] = {
+    "one fraction bit more": lambda row: {"fraction_bits": row.fraction_bits + 1},
+    "one fraction bit less": lambda row: {"fraction_bits": row.fraction_bits - 1},
+    "block twice as long": lambda row: {"block_length": row.block_length * 2},
+    "block half as long": lambda row: {"block_length": row.block_length // 2},
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_ROWS)
+@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+def test_a_wrong_row_fails(row: MmaSpec, result: Format, mistake: str) -> None:
+    numbers, theirs = proof(row, result)
+    assert len(different(emulated(replace(row, **WRONG_ROWS[mistake](row)), result, numbers), theirs))
+
+
+@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+def test_rounding_at_alignment_fails(row: MmaSpec, result: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers, theirs = proof(row, result)
+    monkeypatch.setattr(importlib.import_module("labkit.gemm.emulate"), "_cut", np.rint)
+    assert len(different(emulated(row, result, numbers), theirs))
+
+
+@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+def test_normalised_products_fail(row: MmaSpec, result: Format) -> None:
+    # The emulator has no such step to break, so here it is the reference that does wrong, on a part of the cases.
+    a, b, c = (side[: 450 // len(MAKERS) * 6] for side in proof(row, result)[0])
+    assert len(different(emulated(row, result, (a, b, c)), referenced(row, result, (a, b, c), normalise=True)))
+
+
+# --- whole matrices ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 19), (17, 2, 33), (2, 17, 5), (4, 4, 4)])
+@pytest.mark.parametrize("tile", [1, 64, 2**17])
+def test_whole_matrices_of_any_shape(shape: tuple[int, int, int], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Element by element against the reference, cut into tiles of any size.
+    m, n, k = shape
+    rng = np.random.default_rng(SEED)
+    a, b, c = (rng.normal(size=size) * 2.0 ** rng.integers(-9, 9, size) for size in ((m, k), (k, n), (m, n)))
+    a, b, c = round_to(a, FP16), round_to(b, FP16), round_to(c, FP32)
+    monkeypatch.setattr(importlib.import_module("labkit.gemm.emulate"), "TILE", tile)
+    d = emulate(a, b, c, SPECS["A100"])
+    for i in range(m):
+        for j in range(n):
+            assert d[i, j] == mma_reference.dot(a[i].tolist(), b[:, j].tolist(), float(c[i, j]), "FP16", 8, 24)
+
+
+def test_threads_change_nothing() -> None:
+    a, b = torch.randn(96, 64).half(), torch.randn(64, 512).half()
+    one_thread, threads = emulate(a, b, None, SPECS["V100"]), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(emulate(a, b, None, SPECS["V100"]), one_thread)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_leading_dimensions_are_separate_products() -> None:
+    a, b = torch.randn(2, 3, 4, 20).half(), torch.randn(2, 3, 20, 5).half()
+    d = emulate(a, b, None, SPECS["H100"])
+    assert d.shape == (2, 3, 4, 5)
+    assert torch.equal(d[1, 2], emulate(a[1, 2], b[1, 2], None, SPECS["H100"]))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
+def test_nothing_to_add(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    c = np.full((m, n), 2.0**-149, np.float32)
+    assert np.array_equal(emulate(np.ones((m, k)), np.ones((k, n)), c, SPECS["A100"]), c), "D is C"
+
+
+def test_torch_and_numpy_say_the_same_and_return_their_own() -> None:
+    a, b = torch.randn(3, 9).half(), torch.randn(9, 4).half()
+    tensor, array = emulate(a, b, None, SPECS["T4"]), emulate(a.numpy(), b.numpy(), None, SPECS["T4"])
+    assert (tensor.dtype, array.dtype) == (torch.float32, np.dtype(np.float32))
+    assert np.array_equal(tensor.numpy(), array)
+    assert emulate(a, b, None, SPECS["T4"], FP16).dtype == torch.float16
+
+
+def test_inputs_are_left_alone() -> None:
+    a, b, c = np.full((2, 2), 0.5), np.full((2, 2), 0.25), np.full((2, 2), 1 + 2.0**-23)
+    emulate(a, b, c, SPECS["V100"])
+    assert [np.unique(side).tolist() for side in (a, b, c)] == [[0.5], [0.25], [1 + 2.0**-23]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_torch_dtypes_of_other_operands(dtype: torch.dtype) -> None:
+    operands = {torch.bfloat16: BF16, torch.float8_e4m3fn: E4M3, torch.float8_e5m2: E5M2}[dtype]
+    a, b = torch.randn(3, 40).to(dtype), torch.randn(40, 3).to(dtype)
+    spec = SPECS["B200"].for_operands(operands)
+    assert torch.equal(emulate(a, b, None, spec), emulate(a.float(), b.float(), None, spec))
+
+
+def test_tf32_ignores_the_last_13_bits() -> None:
+    spec = SPECS["A100"].for_operands(TF32)
+    x = torch.tensor([[1 + 2.0**-10 + 2.0**-11 + 2.0**-23]])
+    assert emulate(x, torch.ones(1, 1), None, spec).item() == 1 + 2.0**-10
+    assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10, "toward zero"
+
+
+# --- specials ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", [FP32, FP16])
+def test_nan_has_one_code(result: Format) -> None:
+    for a, b, c in ([math.nan, 1.0, 0.0], [math.inf, 0.0, 0.0], [math.inf, 1.0, -math.inf], [1.0, 1.0, math.nan]):
+        d = emulate(np.array([[a]]), np.array([[b]]), np.array([[c]]), SPECS["H100"], result)
+        assert d.view(f"u{d.itemsize}").item() == NAN_CODES[result]
+
+
+def test_signs_of_zero() -> None:
+    zero = lambda *case: math.copysign(1, one(SPECS["H100"], *case[:3], *case[3:]))  # noqa: E731
+    assert zero(-0.0, [-0.0], [1.0]) == 1, "an exact zero is +0"
+    assert zero(0.0, [1.0, -1.0], [1.0, 1.0]) == 1
+    assert zero(0.0, [-(2.0**-24)], [2.0**-24], FP16) == -1, "what underflows keeps its sign"
+
+
+def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
+    huge = BF16.max
+    spec = SPECS["A100"].for_operands(BF16)
+    assert one(spec, 0.0, [huge] + [0.0] * 7 + [-huge], [huge] + [0.0] * 7 + [1.0]) == math.inf
+    assert one(spec, 0.0, [huge, -huge, 3.0], [huge, huge, 1.0]) == 0.0, (
+        "one block may go beyond FP32, and cuts the rest"
+    )
+    assert one(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
+
+
+# --- errors that teach -------------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_with_a_way_out() -> None:
+    ones = torch.ones(2, 2)
+    with pytest.raises(ValueError, match=r"A must hold FP16 values, and 0\.1\d* is none.*round_tensor"):
+        emulate(ones * 0.1, ones, None, SPECS["V100"])
+    with pytest.raises(ValueError, match="C must hold FP16"):
+        emulate(ones, ones, ones * 0.1, SPECS["V100"], FP16)
+    with pytest.raises(ValueError, match=r"A\[2, 2\], B\[3, 2\]"):
+        emulate(ones, torch.ones(3, 2), None, SPECS["V100"])
+    with pytest.raises(ValueError, match=r"C\[1, 2\]"):
+        emulate(ones, ones, torch.ones(1, 2), SPECS["V100"])
+    with pytest.raises(ValueError, match="A100 with BF16 operands writes FP32; it was asked for FP16"):
+        emulate(ones, ones, None, SPECS["A100"].for_operands(BF16), FP16)
+    with pytest.raises(TypeError, match="A must be a torch tensor or a numpy array of floats"):
+        emulate([[1.0]], ones, None, SPECS["V100"])  # type: ignore[type-var]

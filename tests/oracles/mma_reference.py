@@ -1,0 +1,98 @@
+"""The Tensor Core model once more, in exact rational arithmetic, from its description alone.
+
+Nothing of labkit is used: no format, no row, no rounding. Every finite number is a whole multiple of 2^-GRID, so a
+Python integer holds it; what is written here follows arXiv:2511.10909 sentence by sentence, one dot product at a time.
+`align` and `normalise` make wrong machines on purpose: tests show that the cases tell those apart.
+"""
+
+import math
+from collections.abc import Sequence
+
+GRID = 400  # 2^-400 divides every product (2^-298 at least), every unit of alignment and every FP32 number
+
+# name: (exponent of the smallest normal number, stored significand bits), written out by hand
+FORMATS = {
+    "FP32": (-126, 23),
+    "TF32": (-126, 10),
+    "FP16": (-14, 10),
+    "BF16": (-126, 7),
+    "E5M2": (-14, 2),
+    "E4M3": (-6, 3),
+}
+LARGEST = {"FP32": (2**24 - 1) << 104, "FP16": 65504}
+
+
+def whole(value: float) -> int:
+    """A finite number as a multiple of 2^-GRID."""
+    numerator, denominator = value.as_integer_ratio()
+    return (numerator << GRID) // denominator
+
+
+def exponent_of(value: int, emin: int) -> int:
+    """floor(log2 |value|), but no less than emin."""
+    return max(abs(value).bit_length() - 1 - GRID, emin)
+
+
+def dot(
+    a: Sequence[float], b: Sequence[float], c: float, operands: str, block_length: int, fraction_bits: int,
+    result: str = "FP32", result_bits: int = 23, align: str = "truncate", normalise: bool = False,
+) -> float:  # fmt: skip
+    """D = C + sum of a[i] * b[i], block after block."""
+    for first in range(0, len(a), block_length):
+        part = slice(first, first + block_length)
+        c = block(a[part], b[part], c, operands, fraction_bits, result, result_bits, align, normalise)
+    return c
+
+
+def block(
+    a: Sequence[float], b: Sequence[float], c: float, operands: str, fraction_bits: int,
+    result: str, result_bits: int, align: str, normalise: bool,
+) -> float:  # fmt: skip
+    special = special_sum(a, b, c)
+    if special is not None:
+        return special
+    emin, _ = FORMATS[operands]
+    terms = []
+    for x, y in zip(a, b, strict=True):
+        left, right = whole(x), whole(y)
+        product = left * right >> GRID
+        exponent = exponent_of(product, -(10**9)) if normalise else exponent_of(left, emin) + exponent_of(right, emin)
+        terms.append((product, exponent))
+    terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
+    largest = max([exponent for value, exponent in terms if value], default=-126)
+    largest = max(largest, -126)  # a zero C has the exponent of FP32's zero
+    unit = 1 << (GRID + largest - fraction_bits)
+    total = sum(cut(value, unit, align) for value, _ in terms) * unit
+    return rounded(total, result, result_bits)
+
+
+def cut(value: int, unit: int, align: str) -> int:
+    """A term in whole units: what lies behind is cut off, or (a wrong machine) rounded to nearest, ties to even."""
+    units, rest = divmod(abs(value), unit)
+    if align == "nearest":
+        units += 2 * rest + units % 2 > unit
+    return units if value >= 0 else -units
+
+
+def rounded(total: int, result: str, bits: int) -> float:
+    """The sum in the result's format: FP32 truncates, FP16 rounds to nearest even; beyond the largest is infinity."""
+    emin, stored = FORMATS[result]
+    bits = min(bits, stored)
+    place = 1 << (GRID + exponent_of(total, emin) - bits)
+    units, rest = divmod(abs(total), place)
+    if result == "FP16":
+        units += 2 * rest + units % 2 > place
+    size = units * place
+    magnitude = math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)  # int / int is correctly rounded
+    return -magnitude if total < 0 else magnitude
+
+
+def special_sum(a: Sequence[float], b: Sequence[float], c: float) -> float | None:
+    """What IEEE 754 makes of infinities and NaN; None if all is finite."""
+    if all(math.isfinite(value) for value in (*a, *b, c)):
+        return None
+    terms = [*(0.0 if math.isfinite(x) and math.isfinite(y) else x * y for x, y in zip(a, b, strict=True)), c]
+    signs = {math.copysign(1.0, term) for term in terms if math.isinf(term)}
+    if any(math.isnan(term) for term in terms) or len(signs) == 2:
+        return math.nan
+    return math.copysign(math.inf, signs.pop())
