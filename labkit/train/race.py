@@ -47,8 +47,9 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
     False
     """
-    parts = [f"{f.name}={_spell(getattr(thing, f.name))}" for thing in (task, recipe) for f in fields(thing)]
-    parts = [part for part in parts if not part.startswith("about=")]
+    values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name != "about"]
+    # Defaults are left out, so a record stays valid when recipes learn to say something new.
+    parts = [f"{f.name}={_spell(value)}" for f, value in values if value != f.default]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
