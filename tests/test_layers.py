@@ -34,7 +34,7 @@ ENGINE = {"numpy", "torch"}
 FROM_OUTSIDE: dict[str, set[str]] = {
     "formats": {"numpy"},
     "interop": ENGINE,
-    "gemm": ENGINE,
+    "gemm": ENGINE | {"triton"},  # where there is one: triton_gemm
     "instrument": ENGINE,
     "amp": ENGINE,
     "train": ENGINE,

@@ -78,6 +78,7 @@ class GemmCase:
     reduced  allow the accumulation in less than FP32 that torch offers (FP16: FP16 accumulators; BF16: BF16 between
              parts of a split k; FP8: fast accumulation); changes nothing for other formats, nor on a CPU
     about    what it stands for, where it stands for something
+    kernel   who multiplies: "" is torch (cuBLAS on a GPU), else a tile of our own kernel, such as "128x256x64"
 
     Raises:
         ValueError: a size is below 1, there is no such layout, or FP8 is asked in shapes that torch does not multiply.
@@ -93,6 +94,7 @@ class GemmCase:
     layout: str = "NN"
     reduced: bool = False
     about: str = ""
+    kernel: str = ""
 
     def __post_init__(self) -> None:
         if min(self.m, self.n, self.k) < 1:
@@ -124,8 +126,9 @@ class GemmCase:
     def label(self) -> str:
         """For example "FP16 NT 64x32x16" (m, n, k)."""
         reduced = ", reduced accumulation" if self.reduced else ""
+        kernel = f", Triton tiles {self.kernel}" if self.kernel else ""
         about = f" ({self.about})" if self.about else ""
-        return f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}{reduced}{about}"
+        return f"{self.format.name} {self.layout} {self.m}x{self.n}x{self.k}{reduced}{kernel}{about}"
 
 
 @dataclass(frozen=True)

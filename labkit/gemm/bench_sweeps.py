@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from labkit.formats import BF16, E4M3, FP16, FP32, FP64, TF32, Format
 from labkit.gemm.bench_cases import Case, ConvCase, ElementwiseCase, GemmCase, linear_gemms
 from labkit.gemm.device import DeviceReport
+from labkit.gemm.triton_gemm import TILES
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
         Sweep("batch", "What does one row more cost?", _batch(formats, size)),
         Sweep("convolution", "Is a convolution as fast as the product it stands for?", _convolution(formats, size)),
     )
-    return {row.name: row for row in rows}
+    own = Sweep("kernel", "How near to cuBLAS does a kernel come that a person can read?", _kernel(size))
+    return {row.name: row for row in (*rows, *([own] if report.kind == "cuda" else []))}
 
 
 def ceilings(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
@@ -137,6 +139,12 @@ def _alignment(formats: Sequence[Format], base: int) -> tuple[Case, ...]:
 def _batch(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
     chosen = [f for f in formats if f in (FP32, BF16, FP16)]
     return tuple(GemmCase(m, extent.base, extent.base, f, "NT") for f in chosen for m in sorted(extent.batches))
+
+
+def _kernel(extent: Extent) -> tuple[Case, ...]:
+    sizes = [n for n in extent.sizes if n >= 1024] or extent.sizes[:1]
+    torch_s = [GemmCase(n, n, n, FP16, "NT") for n in sizes if n <= 8192]
+    return tuple(replace(case, kernel=kernel) for case in torch_s for kernel in ("", *(tile.name for tile in TILES)))
 
 
 def _convolution(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from labkit.formats import TF32, Format, ulp
 from labkit.gemm.bench_cases import Case, ConvCase, ElementwiseCase, GemmCase, output_format
+from labkit.gemm.triton_gemm import TILES, matmul
 from labkit.interop import dtype_of
 
 CPU_CACHE = 32 * 2**20  # bytes; the last cache of most CPUs that one core sees
@@ -102,6 +103,9 @@ def computation(case: Case) -> Callable[..., Tensor]:
     match case:
         case GemmCase(reduced=reduced) if case.format.bits == 8:
             return lambda a, b, out: _fp8_mm(a, b, out, reduced)
+        case GemmCase(kernel=kernel) if kernel:
+            tile = next(row for row in TILES if row.name == kernel)
+            return lambda a, b, out: matmul(a, b, tile, out)
         case GemmCase():
             return lambda a, b, out: torch.mm(a, b, out=out)
         case ConvCase(kernel=kernel):

@@ -1,0 +1,89 @@
+"""Does our own kernel multiply? In Triton's interpreter, on a CPU, with small shapes that fit no tile: it is slow."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.formats import FP16
+from labkit.gemm import GemmCase, run_case, triton_gemm
+from labkit.gemm.triton_gemm import TILES, Tile, matmul, why_not
+
+ROOT = Path(__file__).parents[2]
+HERE = importlib.util.find_spec("triton") is not None
+PROGRAM = """
+import torch
+from labkit.gemm.triton_gemm import Tile, matmul
+
+tile = Tile(16, 32, 16, 4, 2)
+dice = torch.Generator().manual_seed(0)
+for (m, n, k), layout in zip(
+    ((16, 32, 16), (17, 33, 50), (1, 1, 1), (160, 40, 31), (40, 70, 64)), ("NN", "NT", "TN", "TT", "NT")
+):
+    a, b = (torch.randint(-4, 5, shape, generator=dice).half() for shape in ((m, k), (k, n)))
+    a = a.t().contiguous().t() if layout[0] == "T" else a
+    b = b.t().contiguous().t() if layout[1] == "T" else b
+    exact = (a.double() @ b.double()).half()  # whole numbers: exact in FP32, so rounded once in both
+    assert torch.equal(matmul(a, b, tile), exact), (m, n, k, layout)
+out = torch.full((4, 6), 7.0).half()[:, ::2]  # a result with a stride, and neighbours that must stay
+matmul(torch.ones(4, 5).half(), torch.ones(5, 3).half(), tile, out)
+assert torch.equal(out, torch.full((4, 3), 5.0).half())
+long = torch.ones(1, 4096).half()  # an FP16 accumulator would have stopped at 2048
+assert matmul(long, long.t(), tile).item() == 4096
+print("every product is right")
+"""
+
+
+@pytest.mark.skipif(not HERE, reason="TRITON IS NOT INSTALLED: our own GEMM kernel was not run at all")
+def test_every_shape_and_layout_is_multiplied_right():
+    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole ones (Triton 3.9)."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "every product is right\n", done.stderr
+
+
+def test_without_triton_it_says_where_it_comes_from(monkeypatch):
+    monkeypatch.setattr(triton_gemm, "triton", None)
+    assert "comes with the CUDA builds of torch" in why_not("cuda")
+    with pytest.raises(RuntimeError, match="Triton is not installed"):
+        matmul(torch.ones(16, 16).half(), torch.ones(16, 16).half())
+    with pytest.raises(RuntimeError, match=r"Triton tiles 128x256x64 was not timed on cpu: Triton is not installed"):
+        run_case(GemmCase(16, 16, 16, FP16, kernel="128x256x64"))
+
+
+def test_on_a_cpu_it_says_how_to_run_it(monkeypatch):
+    monkeypatch.setattr(triton_gemm, "triton", object())
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert "TRITON_INTERPRET=1" in why_not("cpu")
+    assert why_not("cuda") == ""
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (torch.ones(2, 3).half(), torch.ones(4, 2).half()),
+        (torch.ones(2, 3).half(), torch.ones(3, 2).bfloat16()),
+        (torch.ones(2, 3), torch.ones(3, 2)),
+        (torch.ones(3).half(), torch.ones(3, 2).half()),
+        (torch.ones(0, 3).half(), torch.ones(3, 2).half()),
+    ],
+)
+def test_what_does_not_fit_is_refused(a, b):
+    with pytest.raises(ValueError, match=r"takes A\[m,k\] and B\[k,n\]"):
+        matmul(a, b)
+
+
+def test_tiles_have_names_of_their_own():
+    assert len({tile.name for tile in TILES}) == len(TILES)
+    assert Tile(1, 2, 3, 4, 5).name == "1x2x3"
+
+
+def test_what_was_not_run_is_said():
+    if not HERE:
+        warnings.warn("Triton is not installed: our own GEMM kernel was not run", stacklevel=1)
