@@ -41,7 +41,7 @@ print("every product is right")
 
 @pytest.mark.skipif(not HERE, reason="TRITON IS NOT INSTALLED: our own GEMM kernel was not run at all")
 def test_every_shape_and_layout_is_multiplied_right():
-    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole ones (Triton 3.9)."""
+    """FP16 only: the interpreter multiplies the bit patterns of BF16 numbers as if they were whole ones (3.9)."""
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
