@@ -50,7 +50,7 @@ def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
         total = sum(w.numel() for w in weights)
         for name, value in state["state"].get(next(iter(group["params"]), None), {}).items():
             whole = isinstance(value, Tensor) and name != "step" and value.shape == (total,)
-            parts = cut(value, weights) if whole else [value] * len(weights)
+            parts = cut(value, weights) if whole else [_own(value) for _ in weights]
             for i, part in enumerate(parts):
                 split["state"].setdefault(first + i, {})[name] = part
         first += len(weights)
@@ -73,6 +73,11 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
             joined["state"][index] = {name: _join([s[name] for s in kept], name, weights) for name in kept[0]}
         index += bool(weights)
     return joined
+
+
+def _own(value: Any) -> Any:
+    """Copy what will be counted on for each parameter, such as the number of steps: shared, it would count double."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _join(values: Sequence[Any], name: str, weights: Sequence[Tensor]) -> Any:

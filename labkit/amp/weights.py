@@ -130,8 +130,8 @@ class Weights:
         thawed = [name for p, name in self.names.items() if p.grad is not None and p not in known]
         if thawed:
             raise RuntimeError(
-                f"parameter {thawed[0]!r} was frozen when its master weights would have been made, and has a gradient "
-                "now. Give it to the optimizer: weights.add_group({'params': [...], 'lr': ...})."
+                f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a gradient now. Tell the "
+                "optimizer of it: weights.add_group({'params': [...], 'lr': ...})."
             )
         if not self.flat:
             return [p.grad for p in self.model_weights]

@@ -1,12 +1,14 @@
-"""Master weights: what FP32 remembers and FP16 forgets."""
+"""Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does without."""
 
+import copy
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from labkit.amp import Weights, to_model_format
+from labkit.amp import WeightRounding, Weights, no_decay_on_norms_and_biases, to_model_format
 from labkit.formats import FP16
 
 
@@ -77,3 +79,293 @@ def test_an_fp16_optimizer_is_o3() -> None:
     weights.step([torch.tensor([[1e-5]])])
     assert weights.master_weights[0] is model.weight
     assert not torch.isfinite(model.weight).item()
+
+
+def test_a_parameter_without_a_gradient_stays_even_under_weight_decay() -> None:
+    model = to_model_format(nn.Linear(2, 2), FP16)
+    weights = Weights(model, partial(torch.optim.SGD, lr=0.1, weight_decay=0.5))
+    before = [p.clone() for p in model.parameters()]
+    weights.step([None, torch.ones(2)])
+    assert torch.equal(model.weight, before[0])
+    assert not torch.equal(model.bias, before[1])
+    weights.step([None, None])
+
+
+# --- any optimizer ----------------------------------------------------------------------------------------------------
+
+OPTIMIZERS = {
+    **{
+        f"{name} {loop}": partial(getattr(torch.optim, name), lr=1e-2, foreach=loop == "foreach")
+        for name in "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax NAdam RAdam RMSprop Rprop SGD".split()
+        for loop in ("foreach", "one by one")
+    },
+    "Adam fused": partial(torch.optim.Adam, lr=1e-2, fused=True),
+    "AdamW amsgrad": partial(torch.optim.AdamW, lr=1e-2, amsgrad=True),
+    "SGD Nesterov": partial(torch.optim.SGD, lr=1e-2, momentum=0.9, nesterov=True, weight_decay=0.1),
+}
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return to_model_format(nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)), FP16)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors(name: str) -> None:
+    masters = [p.detach().float().requires_grad_() for p in small_net().parameters()]
+    theirs, weights = OPTIMIZERS[name](masters), Weights(small_net(), OPTIMIZERS[name])
+    for step in range(5):
+        torch.manual_seed(step)
+        gradients = [torch.randn_like(m) for m in masters]
+        for m, g in zip(masters, gradients, strict=True):
+            m.grad = g.clone()
+        theirs.step()
+        weights.step([g.clone() for g in gradients])
+    for ours, master, weight in zip(weights.master_weights, masters, weights.model_weights, strict=True):
+        assert torch.equal(ours, master)
+        assert torch.equal(weight, master.to(weight.dtype))
+
+
+def test_an_optimizer_that_wants_a_closure_is_refused() -> None:
+    with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
+        Weights(small_net(), torch.optim.LBFGS)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, partial(torch.optim.SGD, lr=0.1)])
+def test_sparse_gradients_reach_only_the_rows_that_were_used(optimizer: object) -> None:
+    torch.manual_seed(0)
+    table = nn.Embedding(6, 3, sparse=True)
+    plain = nn.Embedding(6, 3, sparse=True)
+    plain.load_state_dict({"weight": table.weight.detach().half().float()})
+    theirs = optimizer(plain.parameters())  # type: ignore[operator]
+    weights = Weights(to_model_format(table, FP16), optimizer)  # type: ignore[arg-type]
+    before = table.weight.clone()
+    for _ in range(3):
+        weights.zero_grad()
+        theirs.zero_grad()
+        for each in (table, plain):
+            each(torch.tensor([1, 4, 1])).float().sum().backward()
+        theirs.step()
+        weights.step(weights.gradients())
+    assert torch.equal(weights.master_weights[0], plain.weight)
+    assert torch.equal(table.weight, plain.weight.half())
+    moved = (table.weight != before).any(dim=1)
+    assert moved.tolist() == [False, True, False, False, True, False]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def three_groups(model: nn.Module) -> list[dict[str, object]]:
+    """A frozen first layer, a norm with its own learning rate and no decay, and the rest."""
+    model[0].requires_grad_(False)  # type: ignore[operator, index]
+    layers = [list(layer.parameters()) for layer in model]  # type: ignore[attr-defined]
+    return [{"params": layers[0]}, {"params": layers[1], "lr": 0.5, "weight_decay": 0.0}, {"params": layers[2]}]
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_groups_keep_their_options_and_a_frozen_layer_never_moves(flat: bool) -> None:
+    model = small_net()
+    frozen = model[0].weight.clone()
+    sgd = partial(torch.optim.SGD, lr=0.01, weight_decay=0.25)
+    weights = Weights(model, sgd, groups=three_groups, flat=flat)
+    assert [(g["lr"], g["weight_decay"]) for g in weights.optimizer.param_groups] == [
+        (0.01, 0.25),
+        (0.5, 0),
+        (0.01, 0.25),
+    ]
+    norm, last = model[1].weight.clone(), model[2].weight.clone()
+    for p in weights.model_weights:
+        p.grad = torch.ones_like(p)
+    weights.step(weights.gradients())
+    assert torch.equal(model[0].weight, frozen)
+    assert torch.equal(model[1].weight, norm - 0.5)
+    expected = last.float() - np.float32(0.01) * (1 + np.float32(0.25) * last.float())
+    assert torch.equal(model[2].weight, expected.half())
+
+
+def test_weight_decay_spares_norms_and_biases() -> None:
+    model = small_net()
+    weights = Weights(
+        model, partial(torch.optim.SGD, lr=1.0), groups=partial(no_decay_on_norms_and_biases, weight_decay=0.5)
+    )
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    weights.step([torch.zeros_like(m) for m in weights.master_weights])
+    decayed = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    assert decayed == {"0.weight", "2.weight"}
+    assert torch.equal(model[2].weight, before["2.weight"] / 2)
+
+
+def test_wrong_groups_are_refused_in_words() -> None:
+    model, sgd = small_net(), partial(torch.optim.SGD, lr=0.1)
+    with pytest.raises(ValueError, match=r"stand in no group, the first is '1.weight'"):
+        Weights(model, sgd, groups=[{"params": model[0].parameters()}])
+    with pytest.raises(ValueError, match="no parameters of this model, the first of shape \\(2,\\)"):
+        Weights(model, sgd, groups=[{"params": [nn.Parameter(torch.zeros(2))]}])
+    with pytest.raises(ValueError, match=r"'0.weight' is given to the optimizer twice"):
+        Weights(model, sgd, groups=[{"params": model.parameters()}, {"params": model[0].weight}])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_thawing_is_refused_until_the_optimizer_knows(flat: bool) -> None:
+    model = small_net()
+    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), groups=three_groups, flat=flat)
+    model[0].requires_grad_(True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
+        weights.gradients()
+    weights.add_group({"params": model[0].parameters(), "lr": 0.5})
+    before = model[0].weight.clone()
+    weights.step(weights.gradients())
+    assert torch.equal(model[0].weight, (before.float() - 0.5).half())
+
+
+def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
+    model = small_net()
+    weights = Weights(model, partial(torch.optim.Adam, lr=0.1, weight_decay=0.1))
+    for frozen in (False, True):
+        weights.zero_grad()
+        model[0].requires_grad_(not frozen)
+        before = model[0].weight.clone()
+        for p in model.parameters():
+            p.grad = torch.ones_like(p) if p.requires_grad else None
+        weights.step(weights.gradients())
+        assert torch.equal(model[0].weight, before) == frozen
+
+
+def test_tied_weights_have_one_master() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    to_model_format(model, FP16)
+    assert model[1].weight is model[0].weight
+    weights = Weights(model, partial(torch.optim.SGD, lr=0.5))
+    assert sorted(weights.named_masters()) == ["0.bias", "0.weight", "1.bias"]
+    weights.step([torch.ones_like(m) for m in weights.master_weights])
+    assert torch.equal(model[1].weight, weights.named_masters()["0.weight"].half())
+
+
+def test_a_change_of_the_model_that_the_copy_back_would_undo_is_refused() -> None:
+    model = small_net()
+    weights = Weights(model, partial(torch.optim.SGD, lr=0.0))
+    digits = weights.named_masters()["2.weight"].clone().add_(2.0**-20)
+    weights.named_masters()["2.weight"].copy_(digits)
+    with torch.no_grad():
+        model[0].weight.fill_(0.25)
+    nothing = [torch.zeros_like(m) for m in weights.master_weights]
+    with pytest.raises(RuntimeError, match=r"'0.weight' was changed .* weights.adopt\(\)"):
+        weights.step(nothing)
+    weights.adopt()
+    weights.step(nothing)
+    assert (model[0].weight == 0.25).all()
+    assert torch.equal(weights.named_masters()["2.weight"], digits), "what was not changed keeps its digits"
+
+
+# --- flat -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "Adafactor" not in n])
+def test_flat_computes_what_one_tensor_for_each_parameter_computes(name: str) -> None:
+    many, one = (Weights(small_net(), OPTIMIZERS[name], flat=flat) for flat in (False, True))
+    assert [len(w.optimizer_weights) for w in (many, one)] == [6, 1]
+    for step in range(5):
+        torch.manual_seed(step)
+        for a, b in zip(many.model_weights, one.model_weights, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        for weights in (many, one):
+            weights.step(weights.gradients())
+            weights.zero_grad()
+    for a, b in zip(many.model_weights, one.model_weights, strict=True):
+        assert torch.equal(a, b)
+    for key, master in many.named_masters().items():
+        assert torch.equal(master, one.named_masters()[key])
+
+
+@pytest.mark.parametrize("name", ["SGD Nesterov", "Adam fused", "NAdam foreach"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_flat_or_not_reads_what_the_other_wrote(name: str, flat: bool) -> None:
+    def steps(weights: Weights, which: range) -> None:
+        for step in which:
+            torch.manual_seed(step)
+            for p in weights.model_weights:
+                p.grad = torch.randn_like(p)
+            weights.step(weights.gradients())
+
+    whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
+    steps(whole, range(6))
+    steps(first, range(3))
+    state = copy.deepcopy(first.state_dict())
+    assert set(state["master"]) == {f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")}
+    assert state["optimizer"]["param_groups"][0]["params"] == list(range(6)), "as plain torch writes it"
+    second.load_state_dict(state)
+    second.copy_back()
+    steps(second, range(3, 6))
+    for a, b in zip(whole.master_weights, second.master_weights, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_flat_refuses_what_it_would_compute_differently() -> None:
+    weights = Weights(small_net(), partial(torch.optim.SGD, lr=0.1, momentum=0.9), flat=True)
+    assert weights.gradients() == [None]
+    weights.model_weights[0].grad = torch.ones_like(weights.model_weights[0])
+    with pytest.raises(RuntimeError, match=r"'0.bias' got no gradient, and momentum would move it"):
+        weights.gradients()
+    with pytest.raises(ValueError, match="Adafactor looks at each parameter's shape"):
+        Weights(small_net(), torch.optim.Adafactor, flat=True)
+    table = Weights(nn.Embedding(4, 2, sparse=True), partial(torch.optim.SGD, lr=0.1), flat=True)
+    table.model_weights[0].grad = torch.eye(4, 2).to_sparse()
+    with pytest.raises(RuntimeError, match="'weight' has a sparse gradient"):
+        table.gradients()
+
+
+# --- without a master -------------------------------------------------------------------------------------------------
+
+
+def drift(rounding: WeightRounding, steps: int = 1024, seed: int = 0) -> torch.Tensor:
+    """1,000 weights of 1 that move up by 2^-13 in each step, an eighth of FP16's spacing there."""
+    model = to_model_format(nn.Linear(1000, 1, bias=False), FP16)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=False, rounding=rounding, seed=seed)
+    for _ in range(steps):
+        weights.step([torch.full((1, 1000), -(2.0**-13))])
+    return model.weight.detach().double().squeeze()
+
+
+def test_nearest_loses_every_update_kahan_none_and_stochastic_none_on_average() -> None:
+    assert (drift(WeightRounding.NEAREST) == 1.0).all()
+    assert (drift(WeightRounding.KAHAN) == 1.125).all(), "1 + 1024 * 2^-13, exactly"
+    walked = drift(WeightRounding.STOCHASTIC) - 1
+    # Each step goes up by 2^-10 with probability 1/8: binomial, mean 128 and deviation sqrt(1024/8 * 7/8) of them.
+    ulps = walked * 2**10
+    assert torch.equal(ulps, ulps.round())
+    assert abs(ulps.mean().item() - 128) < 5 * (112 / 1000) ** 0.5
+    assert abs(ulps.std().item() - 112**0.5) < 1.5
+
+
+def test_stochastic_rounding_follows_from_its_seed() -> None:
+    a, b, other = (drift(WeightRounding.STOCHASTIC, 20, seed) for seed in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, other)
+
+
+@pytest.mark.parametrize("rounding", WeightRounding)
+def test_what_survives_fits_the_model_s_format(rounding: WeightRounding) -> None:
+    torch.manual_seed(0)
+    model = to_model_format(nn.Linear(50, 3), FP16)
+    weights = Weights(model, partial(torch.optim.Adam, lr=1e-3), master=False, rounding=rounding)
+    for _ in range(5):
+        weights.step([torch.randn_like(m) for m in weights.master_weights])
+        for weight, wide in zip(weights.model_weights, weights.master_weights, strict=True):
+            lost = wide - weight.float()
+            assert torch.equal(lost, lost.half().float()), "one FP16 number for the weight, one for what it lost"
+            assert bool((lost != 0).any()) == (rounding is WeightRounding.KAHAN)
+
+
+def test_kahan_survives_a_weight_that_overflows() -> None:
+    model = one_weight(65504.0)
+    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), master=False, rounding=WeightRounding.KAHAN)
+    weights.step([torch.tensor([[-1e5]])])
+    assert torch.isinf(model.weight).all()
+    assert torch.isinf(weights.master_weights[0]).all()
