@@ -145,7 +145,7 @@ def explain(
         for i, pair in enumerate(zip(left.tolist(), right.tolist(), strict=True))
     ]  # fmt: skip
     whole = [*products, ("C", start, *_significand(start, format), format.significand_bits)]
-    exponent = max(ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value))  # zeros align nothing
+    exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])  # zeros align nothing
     terms = tuple(_align(*term, exponent, spec.fraction_bits) for term in whole)
     return _finish(spec, format, terms, exponent)
 
