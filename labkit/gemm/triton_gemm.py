@@ -58,9 +58,11 @@ TOGETHER = 8  # rows of tiles that are worked on together: their panels of B are
 
 
 def tile_of_d(
-    a: Any, b: Any, d: Any,  # where A[m,k], B[k,n] and D[m,n] begin
-    m: Any, n: Any, k: Any,
-    a_row: Any, a_column: Any, b_row: Any, b_column: Any, d_row: Any, d_column: Any,  # steps, in elements
+    a: tl.tensor, b: tl.tensor, d: tl.tensor,  # where A[m,k], B[k,n] and D[m,n] begin
+    m: tl.tensor, n: tl.tensor, k: tl.tensor,
+    a_row: tl.tensor, a_column: tl.tensor,  # strides: from one element to the next row's, and to the next column's
+    b_row: tl.tensor, b_column: tl.tensor,
+    d_row: tl.tensor, d_column: tl.tensor,
     TILE_M: tl.constexpr, TILE_N: tl.constexpr, TILE_K: tl.constexpr,
     TOGETHER: tl.constexpr, WHOLE_PANELS: tl.constexpr,
 ) -> None:  # fmt: skip
