@@ -196,8 +196,8 @@ def within_fp32(steps: Steps) -> list[tuple[float, bool]]:
 def test_a_preset_replays_the_original_with_a_short_window(name: str, window: int) -> None:
     config = replace(PRESETS[name], growth_interval=window)
     for kind, trace in traces(window).items():
-        theirs = within_fp32(RULES[name](trace, window))
-        assert len(theirs) >= min(STEPS, 90 * window)
+        theirs = within_fp32(RULES[name](trace[:3000], window))
+        assert len(theirs) >= 90 * window
         assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
 
 
@@ -217,7 +217,7 @@ def test_hysteresis_in_both_flavours_is_deepspeeds(hysteresis: int, consecutive:
     knobs = replace(PRESETS["DeepSpeed"], hysteresis=hysteresis, consecutive_hysteresis=consecutive)
     config = replace(knobs, growth_interval=40)
     for kind, trace in traces(40).items():
-        theirs = within_fp32(deepspeed_rule(trace, 40, hysteresis, consecutive))
+        theirs = within_fp32(deepspeed_rule(trace[:4000], 40, hysteresis, consecutive))
         assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
 
 
@@ -225,7 +225,7 @@ def test_hysteresis_in_both_flavours_is_deepspeeds(hysteresis: int, consecutive:
 def test_hysteresis_is_megatrons_too(hysteresis: int) -> None:
     config = replace(PRESETS["Megatron"], growth_interval=40, hysteresis=hysteresis)
     for kind, trace in traces(40).items():
-        theirs = within_fp32(megatron_rule(trace, 40, hysteresis))
+        theirs = within_fp32(megatron_rule(trace[:4000], 40, hysteresis))
         assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
 
 

@@ -102,8 +102,11 @@ def looks(count: int, elements: int, dtype: torch.dtype, device: str) -> dict[st
     def by_sum_in_its_dtype() -> bool:
         return any(not torch.isfinite(g.sum()) for g in gradients)
 
-    def by_any() -> bool:
+    def by_either() -> bool:
         return any(bool(g.isinf().any()) or bool(g.isnan().any()) for g in gradients)
+
+    def by_isinf() -> bool:
+        return any(bool(g.isinf().any()) for g in gradients)
 
     def by_isfinite() -> bool:
         return not all(bool(g.isfinite().all()) for g in gradients)
@@ -112,10 +115,11 @@ def looks(count: int, elements: int, dtype: torch.dtype, device: str) -> dict[st
         return unscale(gradients, 1.0, in_place=True)[1]
 
     return {
-        "isinf().any() or isnan().any()": by_any,
+        "isinf().any(), which misses NaN": by_isinf,
+        "isinf().any() or isnan().any()": by_either,
         "isfinite().all()": by_isfinite,
         "float().sum()": by_sum,
-        "sum()": by_sum_in_its_dtype,
+        "sum(), which may overflow itself": by_sum_in_its_dtype,
         "labkit's unscale, which divides as well": by_kernel,
     }
 
