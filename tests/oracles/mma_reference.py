@@ -19,7 +19,7 @@ FORMATS = {
     "E5M2": (-14, 2),
     "E4M3": (-6, 3),
 }
-LARGEST = {"FP32": (2**24 - 1) << 104, "FP16": 65504}
+LARGEST = {"FP32": (2**24 - 1) << 104, "FP16": 65504, "BF16": (2**8 - 1) << 120}
 
 
 def whole(value: float) -> int:
@@ -75,12 +75,16 @@ def cut(value: int, unit: int, align: str) -> int:
 
 
 def rounded(total: int, result: str, bits: int) -> float:
-    """The sum in the result's format: FP32 truncates, FP16 rounds to nearest even; beyond the largest is infinity."""
+    """A block's sum in the result's format: FP32 truncates, FP16 rounds to nearest even."""
+    return to_format(total, result, bits, nearest=result == "FP16")
+
+
+def to_format(total: int, result: str, bits: int = 52, nearest: bool = True) -> float:
+    """A multiple of 2^-GRID in a format, or with fewer significand bits; beyond the largest is infinity."""
     emin, stored = FORMATS[result]
-    bits = min(bits, stored)
-    place = 1 << (GRID + exponent_of(total, emin) - bits)
+    place = 1 << (GRID + exponent_of(total, emin) - min(bits, stored))
     units, rest = divmod(abs(total), place)
-    if result == "FP16":
+    if nearest:
         units += 2 * rest + units % 2 > place
     size = units * place
     magnitude = math.inf if size > LARGEST[result] << GRID else size / (1 << GRID)  # int / int is correctly rounded

@@ -1,0 +1,229 @@
+"""Plain accumulators against exact arithmetic: where they say they round, and nowhere else."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.formats import BF16, E4M3, FP16, FP32, Format
+from labkit.gemm import (
+    ACCUMULATORS,
+    EXACT,
+    PAIRWISE_FP32,
+    SEQUENTIAL_FP16,
+    SEQUENTIAL_FP32,
+    SPECS,
+    Accumulator,
+    accumulate,
+    emulate,
+)
+from labkit.interop import dtype_of
+from tests.oracles.mma_reference import GRID, to_format, whole
+
+SEED = 3
+
+
+def dot(
+    a: Sequence[float], b: Sequence[float], by: Accumulator, dtype: torch.dtype, c: float = 0.0, out: Format = FP32
+) -> float:
+    rows, columns = torch.tensor([list(a)], dtype=torch.float64), torch.tensor([list(b)], dtype=torch.float64).T
+    return accumulate(rows.to(dtype), columns.to(dtype), torch.tensor([[c]]), by, out).item()
+
+
+def test_worked_example_4096_ones() -> None:
+    ones = torch.ones(1, 4096).half()
+    counts = {name: accumulate(ones, ones.T, accumulator=by).item() for name, by in ACCUMULATORS.items()}
+    # 2048 + 1 = 2049 is a tie between 2048 and 2050, and 2048 is even: FP16 stops there for good.
+    assert counts == {"sequential FP16": 2048.0, "sequential FP32": 4096.0, "pairwise FP32": 4096.0, "exact": 4096.0}
+    assert accumulate(ones[:, :2049], ones[:, :2049].T, accumulator=SEQUENTIAL_FP16).item() == 2048.0
+    assert accumulate(ones[:, :2048], ones[:, :2048].T, accumulator=SEQUENTIAL_FP16).item() == 2048.0
+
+
+def test_worked_example_four_ways_to_add_the_same_numbers() -> None:
+    # 1 + 3 * 2^-24: each 2^-24 alone is half an ulp of FP32 and a tie; two together are a whole one.
+    a, b = [1.0, 1.0, 1.0, 1.0], [1.0, 2.0**-24, 2.0**-24, 2.0**-24]
+    assert dot(a, b, SEQUENTIAL_FP32, torch.float16) == 1.0
+    assert dot(a, b, PAIRWISE_FP32, torch.float16) == 1 + 2.0**-23
+    assert dot(a, b, EXACT, torch.float16) == 1 + 2.0**-22, "1.5 ulps, to even"
+    assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == 1.0
+
+
+# --- oracles: every rounding in whole numbers --------------------------------------------------------------------
+
+
+def product(x: float, y: float) -> int:
+    """Exactly x * y, as a multiple of 2^-GRID."""
+    return whole(x) * whole(y) >> GRID
+
+
+def sequential(a: list[float], b: list[float], c: float, result: str) -> float:
+    for x, y in zip(a, b, strict=True):
+        if math.isinf(c):
+            return c
+        c = to_format(whole(c) + product(x, y), result)
+    return c
+
+
+def pairwise(a: list[float], b: list[float], c: float) -> float:
+    layer = [to_format(product(x, y), "FP32") for x, y in zip(a, b, strict=True)]
+    while len(layer) > 1:
+        pairs = [to_format(whole(x) + whole(y), "FP32") for x, y in zip(layer[::2], layer[1::2], strict=False)]
+        layer = pairs + layer[2 * len(pairs) :]
+    return to_format(whole(layer[0]) + whole(c), "FP32")
+
+
+def exactly(a: list[float], b: list[float], c: float, result: str) -> float:
+    return to_format(whole(c) + sum(product(x, y) for x, y in zip(a, b, strict=True)), result)
+
+
+def numbers(
+    dtype: torch.dtype, wide: float, count: int = 150, k: int = 13
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gaussian numbers spread over 2^-wide to 2^wide, half of them cancelling in pairs, some only nearly."""
+    g = torch.Generator().manual_seed(SEED)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=g) * torch.exp2((torch.rand(*shape, generator=g) * 2 - 1) * wide)
+
+    a, b, c = draw(count, k).to(dtype), draw(count, k).to(dtype), draw(count).half().float()
+    a[::2, 1::2], b[::2, 1::2] = -a[::2, :-1:2], b[::2, :-1:2]
+    b[::4, 1] = torch.nextafter(b[::4, 1].float(), torch.tensor(0.0)).to(dtype)
+    return a, b, c.clamp(-60000, 60000)
+
+
+DTYPES = {torch.float16: 6.0, torch.bfloat16: 40.0, torch.float32: 40.0, torch.float8_e4m3fn: 3.0}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
+def test_against_exact_arithmetic(by: Accumulator, dtype: torch.dtype) -> None:
+    a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, DTYPES[dtype])
+    a, b = a.to(dtype), b.to(dtype)
+    ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
+    work = {
+        "sequential FP16": lambda *case: sequential(*case, "FP16"),
+        "sequential FP32": lambda *case: sequential(*case, "FP32"),
+        "pairwise FP32": pairwise,
+        "exact": lambda *case: exactly(*case, "FP32"),
+    }[by.name]
+    assert ours == [work(*case) for case in zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("out", [FP32, FP16, BF16], ids=lambda format: format.name)
+def test_exact_is_rounded_once_to_any_format(out: Format) -> None:
+    a, b, c = numbers(torch.float16, 6.0)
+    ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], EXACT, out)
+    assert ours.dtype == dtype_of(out)
+    cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
+    assert ours[:, 0, 0].tolist() == [exactly(*case, out.name) for case in cases]
+
+
+# --- traps -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_exact_is_not_a_sum_in_fp64(sign: float) -> None:
+    # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64 cannot see that.
+    a, b = [1.0, 2.0**-12, sign * 2.0**-45], [1.0, 2.0**-12, 2.0**-45]
+    assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
+    assert dot(a, b, EXACT, torch.float32) == (1 + 2.0**-23 if sign > 0 else 1.0)
+    assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == dot(a, b, EXACT, torch.float32)
+
+
+def test_exact_equals_fsum_when_the_result_needs_no_rounding() -> None:
+    rng = np.random.default_rng(SEED)
+    a = (
+        torch.from_numpy(rng.integers(-1000, 1000, (1, 3000))).float()
+        * torch.from_numpy(2.0 ** rng.integers(-40, 40, (1, 3000))).float()
+    )
+    b = torch.ones(3000, 1)
+    total = math.fsum(a[0].double().tolist())
+    assert accumulate(a, b, None, EXACT).item() == float(np.float32(total))
+
+
+def test_exact_over_a_long_sum_that_cancels() -> None:
+    # 1000 products of 24-bit numbers, less the FP32 number nearest to their sum: only an exact sum has the rest.
+    a, b = (side.reshape(4, -1)[:, :1000] for side in numbers(torch.float32, 4.0, count=400)[:2])
+    near = [exactly(*case, 0.0, "FP32") for case in zip(a.double().tolist(), b.double().tolist(), strict=True)]
+    ours = accumulate(a[:, None], b[:, :, None], -torch.tensor(near)[:, None, None], EXACT)[:, 0, 0].tolist()
+    cases = zip(a.double().tolist(), b.double().tolist(), near, strict=True)
+    assert ours == [exactly(x, y, -c, "FP32") for x, y, c in cases]
+    assert 0.0 not in ours
+
+
+def test_exact_where_rows_span_everything_there_is() -> None:
+    # BF16 from its smallest subnormal to its largest value in one row: slices of a row are added until none is left.
+    ends = [BF16.max, BF16.smallest_subnormal, 1.0, 2.0**-60, 2.0**60]
+    a, b = [*ends, *[-x for x in ends[:1]]], [1.0, 1.0, 2.0**-7, 1.0, 1.0, 1.0]
+    assert dot(a, b, EXACT, torch.bfloat16) == exactly(a, b, 0.0, "FP32")
+    assert dot([BF16.max] * 2, [BF16.max, -BF16.max], EXACT, torch.bfloat16, c=2.0**-149) == 2.0**-149
+
+
+def test_a_fused_multiply_add_rounds_once_even_where_fp64_would_round_twice() -> None:
+    # (1 + 2^-23)^2 * 2^-1 beside a tiny C: FP64 drops the tiny part and sees a tie where there is none.
+    x, tiny = 1 + 2.0**-12, 2.0**-80
+    a, b = [tiny, x], [1.0, x]  # x^2 = 1 + 2^-11 + 2^-24 is a tie of FP32
+    assert dot(a, b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11 + 2.0**-23
+    assert dot([-tiny, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11
+    assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, "a real tie goes to even"
+
+
+@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
+def test_infinities_and_nan_follow_ieee_754(by: Accumulator) -> None:
+    assert dot([math.inf, 1.0], [1.0, 1.0], by, torch.float16) == math.inf
+    assert dot([1.0, 1.0], [1.0, -math.inf], by, torch.float16) == -math.inf
+    assert math.isnan(dot([math.inf, 1.0], [0.0, 1.0], by, torch.float16))
+    assert math.isnan(dot([math.inf, math.inf], [1.0, -1.0], by, torch.float16))
+    assert math.isnan(dot([math.nan], [0.0], by, torch.float16))
+
+
+def test_fp16_overflows_where_others_do_not() -> None:
+    a, b = [256.0] * 3, [250.0, 250.0, -250.0]
+    assert dot(a, b, SEQUENTIAL_FP16, torch.float16) == math.inf, "and one infinity is for good"
+    assert dot(a, b, EXACT, torch.float16, out=FP16) == 64000.0
+
+
+# --- as values ---------------------------------------------------------------------------------------------------
+
+
+def test_a_row_of_specs_is_an_accumulator_too() -> None:
+    a, b = torch.randn(4, 40).half(), torch.randn(40, 3).half()
+    assert torch.equal(accumulate(a, b, None, SPECS["V100"]), emulate(a, b, None, SPECS["V100"]))
+    assert torch.equal(accumulate(a, b, None, SPECS["V100"], FP16), emulate(a, b, None, SPECS["V100"]).half())
+    wide, spec = (a.bfloat16(), b.bfloat16()), SPECS["A100"].for_operands(BF16)
+    assert torch.equal(accumulate(*wide, None, SPECS["A100"]), emulate(*wide, None, spec)), "BF16 finds its own row"
+    fp8 = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+    assert torch.equal(accumulate(*fp8, None, SPECS["H100"]), emulate(*fp8, None, SPECS["H100"].for_operands(E4M3)))
+    with pytest.raises(ValueError, match="V100 Tensor Cores take FP16 operands; asked for BF16"):
+        accumulate(*wide, None, SPECS["V100"])
+
+
+@pytest.mark.parametrize("by", [*ACCUMULATORS.values(), SPECS["A100"]], ids=lambda by: by.name)
+@pytest.mark.parametrize("shape", [(3, 5, 7), (5, 3, 0), (0, 3, 4), (1, 1, 1)])
+def test_shapes(by: Accumulator, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    c = torch.arange(m * n).reshape(m, n).float()
+    d = accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by)
+    assert torch.equal(d, c + k)
+
+
+@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
+def test_tiles_change_nothing(by: Accumulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    import labkit.gemm.accumulators as module
+
+    a, b = torch.randn(2, 9, 20).half(), torch.randn(2, 20, 7).half()
+    whole_at_once = accumulate(a, b, None, by)
+    monkeypatch.setattr(module, "TILE", 40)
+    assert torch.equal(accumulate(a, b, None, by), whole_at_once)
+
+
+def test_what_is_no_accumulator_is_refused() -> None:
+    ones = torch.ones(2, 2).half()
+    with pytest.raises(TypeError, match=r'row of SPECS or of ACCUMULATORS \("sequential FP16".*was given .FP16.'):
+        accumulate(ones, ones, None, "FP16")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"of one dtype, FP32 or narrower; they were torch\.float64"):
+        accumulate(ones.double(), ones.double())
+    with pytest.raises(ValueError, match="C must hold FP16 values"):
+        accumulate(ones, ones, torch.full((2, 2), 0.1), SEQUENTIAL_FP16)
