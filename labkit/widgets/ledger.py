@@ -50,8 +50,8 @@ class CastLedger(LabWidget):
     "1 of these 3 operations run in FP16 and 2 in FP32; the last result equals FP32's."
     >>> board.move("exp", "allow")
     >>> board.sentence
-    "With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to 268000. It
-     reaches the last result."
+    'With exp on the allow list, exp overflows: 4 of its 4 results are inf or NaN, where FP32 has up to 268000. It
+     reaches the last result.'
     """
 
     _esm = script("ledger")

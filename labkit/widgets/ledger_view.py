@@ -9,13 +9,15 @@ Invariant: the sentence speaks of the rows it is given, and of the first thing t
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import torch
 
 from labkit.amp import LedgerRow, Rule
-from labkit.formats import FP32, Format
+from labkit.formats import Format
 from labkit.interop import format_of
 from labkit.widgets.number_words import brief
 
@@ -45,12 +47,12 @@ def list_of(rule: Rule) -> str:
 def relative(error: float) -> str:
     """Write a relative error as a person reads it.
 
-    >>> [relative(error) for error in (0.0, 3e-9, 0.00036, 0.0214, 1.3, math.inf)]
-    ['exact', '<0.0001%', '0.036%', '2.1%', '130%', 'inf']
+    >>> [relative(error) for error in (0.0, 3e-9, 4.7e-6, 0.00036, 0.0214, 1.3, math.inf)]
+    ['exact', '<0.0001%', '0.00047%', '0.036%', '2.1%', '130%', 'inf']
     """
     if error == 0 or not math.isfinite(error):
         return "exact" if error == 0 else "inf"
-    return f"{brief(100 * error, 2)}%" if error >= 1e-6 else "<0.0001%"
+    return f"{Decimal(f'{100 * error:.2g}'):f}%" if error >= 1e-6 else "<0.0001%"
 
 
 def ran_in(row: LedgerRow) -> str:
@@ -97,10 +99,8 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
     if broken is not None:
         after = "" if broken is last else _ending(last)
         return f"{moved}{broken.op} overflows: {_overflow(broken)}.{after}"
-    low, wide = (sum(ran_in(row) == name for row in rows) for name in (format.name, FP32.name))
-    counts = f"{low or 'none'} of these {len(rows)} operations run in {format.name} and {wide} in FP32"
     usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
-    return f"{moved}{counts}; the last result {_away(last.error)}{usual}."
+    return f"{_capital(f'{moved}{_counts(rows, format)}')}; the last result {_away(last.error)}{usual}."
 
 
 def as_text(rows: Sequence[LedgerRow]) -> str:
@@ -112,6 +112,20 @@ def as_text(rows: Sequence[LedgerRow]) -> str:
         cells.append((view["op"], " ".join(view["takes"]), view["list"], view["gives"], view["flag"] or view["error"]))
     widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
+    """Say how many operations run in which format."""
+    counts = Counter(ran_in(row) for row in rows)
+    names = sorted(counts, key=lambda name: name != format.name)
+    if len(names) == 1:
+        return f"all {len(rows)} operations run in {names[0]}"
+    first, *others = (f"{counts[name]} in {name}" for name in names)
+    return f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and {' and '.join(others)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _with(moved: Sequence[LedgerRow]) -> str:

@@ -78,15 +78,15 @@ class TestMoved:
         board.overrides = {row.key: "deny" for row in board.rows}
         assert board.overrides == {"matmul 1": "deny"}  # the others stand there anyway
         assert board.sentence == (
-            "With matmul on the deny list, none of these 4 operations run in FP16 and 4 in FP32; the last result "
-            "equals FP32's (exact when every operation is on its own list)."
+            "With matmul on the deny list, all 4 operations run in FP32; the last result equals FP32's "
+            "(exact when every operation is on its own list)."
         )
 
     def test_a_name_stands_for_every_call(self):
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), torch.rand(2, 4))
         board.move("linear", "deny")
         assert board.overrides == {"linear 1": "deny", "linear 2": "deny"}
-        assert board.sentence.startswith("With linear on the deny list, none of")
+        assert board.sentence.startswith("With linear on the deny list, all 3 operations run in FP32")
 
     def test_what_torch_refuses_is_said(self):
         board = CastLedger(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.ReLU()), torch.rand(2, 4))

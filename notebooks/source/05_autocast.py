@@ -1,0 +1,495 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 05 · Autocast
+#
+# **You will be able to** say in which dtype each operation of a network runs and why, see what it would cost if it ran in
+# another, and follow one training step, tensor by tensor, from its weights back to its weights.
+#
+# About 60 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five exercises.
+
+# %% id="setup"
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import Rule, autocast, register
+from labkit.formats import FP16
+from labkit.grading import check
+from labkit.train import TASKS, single_digits
+from labkit.widgets import CastLedger, StepDebugger, predict
+
+# %% [markdown]
+# ## 1 · Nobody writes a cast
+#
+# A network has FP32 weights and gets FP32 inputs. One line, `with autocast(FP16):`, and much of it runs in FP16. How much?
+
+# %% id="predict-dtypes"
+predict("autocast.dtypes")
+
+# %% id="touch-dtypes" tags=["claim-C25"]
+torch.manual_seed(0)
+layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+with autocast(FP16):
+    y = layer(x)
+    loss = F.mse_loss(y, torch.zeros(32, 64))
+print("x", x.dtype, "  linear", y.dtype, "  mse_loss", loss.dtype)
+
+# %% [markdown]
+# Now a whole network. Each row is one operation of its forward pass: what it takes, on which list it stands and why, what it
+# gives, and how far that is from the same network in FP32. The rail on the left has the colour of what flows.
+# **Click another list**, or reach a row with Tab and use the arrow keys.
+
+# %% id="touch-ledger" tags=["claim-C24"]
+class Classifier(nn.Module):
+    """Two convolutions, a mean over the pixels, a linear layer, and the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16)
+        self.conv2, self.norm2 = nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images, labels):
+        h = F.relu(self.norm1(self.conv1(images)))
+        h = F.relu(self.norm2(self.conv2(h)))
+        return F.cross_entropy(self.head(h.mean(dim=(2, 3))), labels)
+
+
+torch.manual_seed(0)
+digits = single_digits()
+CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], title="A small classifier")
+
+# %% [markdown]
+# Three lists, and a fourth that is none. **Allow**: products of matrices and convolutions gain from FP16 and lose little,
+# because a Tensor Core adds up in FP32 and rounds once. **Deny**: what leaves FP16's range or sums many terms runs in FP32.
+# **Promote**: several operands must agree, so the widest wins. Everything else **keeps** what it is given, and that includes
+# `mean` and `batch_norm`. One rounding to FP16 costs at most
+#
+# $$\left|\frac{\mathrm{fl}(x) - x}{x}\right| \le 2^{-11} \approx 0.05\,\%,$$
+#
+# the mark on each bar. Now move `cross_entropy` to *allow*: the loss loses all but three digits, and no more than that. Kernels
+# of this kind compute in FP32 inside, so only what goes in and comes out is rounded. Where it hurts more is section 3.
+#
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
+# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+#
+# ### Exercise 1: ten operations, four lists  ●○○  6 min
+#
+# Ask of each: is it a product of matrices? Does it leave FP16's range, or sum many terms? Must several operands agree? If none
+# of it, it is left alone. (What torch calls *set dtype*, for softmax and sum, counts as "deny" here: it runs in FP32.)
+
+# %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
+def my_list(op):
+    """Return "allow", "deny", "promote" or "keep".
+
+    op  one of: linear, conv2d, einsum, softmax, exp, layer_norm, cross_entropy, addcmul (a + b * c), relu, batch_norm
+    """
+    ### BEGIN SOLUTION
+    if op in ("linear", "conv2d", "einsum"):
+        return "allow"
+    if op in ("softmax", "exp", "layer_norm", "cross_entropy"):
+        return "deny"
+    return "promote" if op == "addcmul" else "keep"
+    ### END SOLUTION
+
+
+check("autocast.lists", my_list)
+
+# %% [markdown]
+# ## 2 · Where are the weights?
+
+# %% id="predict-weights"
+predict("autocast.weights")
+
+# %% id="touch-weights" tags=["claim-C27"]
+torch.manual_seed(0)
+layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+optimizer = torch.optim.Adam(layer.parameters())
+with autocast(FP16):
+    y = layer(x)
+    loss = F.mse_loss(y, torch.zeros(32, 64))
+y.register_hook(lambda gradient: print("gradient of the activation", gradient.dtype))
+loss.backward()
+optimizer.step()
+print("weight", layer.weight.dtype, "  its gradient", layer.weight.grad.dtype)
+print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.state[layer.weight]["exp_avg"].dtype)
+
+# %% [markdown]
+# The weight was never FP16. Autocast casts a *copy* for the product, and the backward pass sends the gradient back through
+# that cast: FP16 up to it, FP32 behind it. So the optimizer sees FP32 weights and FP32 gradients, and there is nothing else
+# to do: the FP32 weights *are* the master weights. (Only after `model.half()`, in the style of O2, are weights stored in
+# FP16, and then a master is needed: lesson 07.)
+#
+# And where does `loss.backward()` belong, inside the block or outside? Torch's own operations do not care: their backward
+# runs in the dtype of their forward. But a backward pass that somebody wrote in Python is code like any other:
+
+# %% id="touch-backward" tags=["claim-C26"]
+rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))[0]
+
+
+class Rotated(torch.autograd.Function):
+    """Passes x on as it is, and rotates its gradient, in FP32."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient @ rotation
+
+
+def gradient(function, inside):
+    x = torch.randn(32, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    with torch.autocast("cpu", torch.float16):  # torch's own
+        loss = function(x).float().square().mean()
+        if inside:
+            loss.backward()
+    if not inside:
+        loss.backward()
+    return x.grad
+
+
+for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
+    apart = gradient(function, inside=True) - gradient(function, inside=False)
+    print(f"{name:<18} backward inside or outside: gradients differ by up to {apart.abs().max().item():.1e}")
+
+# %% [markdown]
+# Inside the block, torch's autocast turned the FP32 rotation into an FP16 one. Call `backward` outside. (The lab's autocast
+# steps aside while a backward pass runs; torch has `custom_fwd` and `custom_bwd` for functions like this one.)
+#
+# ### Exercise 2: follow the dtypes  ●●○  8 min
+#
+# A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w` with an operation of the allow
+# list. `given` holds the dtypes of the inputs. Which dtype has the result of each step?
+
+# %% id="exercise-autocast-dtypes" tags=["exercise-autocast.dtypes"]
+def my_dtypes(steps, given):
+    """Return a list with "FP16" or "FP32" for the result of each step.
+
+    steps  list of (result, rule, operands); rule is "allow", "deny", "promote" or "keep" (which has one operand)
+    given  dict: name of an input -> "FP16" or "FP32"
+    """
+    ### BEGIN SOLUTION
+    known = dict(given)
+    for result, rule, operands in steps:
+        arriving = [known[name] for name in operands]
+        if rule == "allow":
+            known[result] = "FP16"
+        elif rule == "deny":
+            known[result] = "FP32"
+        else:
+            known[result] = "FP32" if "FP32" in arriving else "FP16"
+    return [known[result] for result, rule, operands in steps]
+    ### END SOLUTION
+
+
+check("autocast.dtypes", my_dtypes)
+
+# %% [markdown]
+# ### Exercise 3: a linear layer, cast by hand  ●●●  15 min
+#
+# Write what `F.linear` does under autocast, forward and backward. On a Tensor Core a product of FP16 operands is accumulated in
+# FP32 and rounded to FP16 *once*; on paper that is `(a.float() @ b.float()).half()`. The three products are
+#
+# $$Y = X W^T + b, \qquad dX = dY\, W, \qquad dW = dY^T X.$$
+
+# %% id="exercise-autocast-linear" tags=["exercise-autocast.linear"]
+def my_linear(x, weight, bias, grad_y):
+    """Return (y in FP16, grad_x in FP32, grad_weight in FP32).
+
+    x       FP32 [n, in]
+    weight  FP32 [out, in]
+    bias    FP32 [out]
+    grad_y  FP16 [n, out]: the gradient that arrives from the layers above
+    """
+    ### BEGIN SOLUTION
+    x16, w16, b16 = x.half(), weight.half(), bias.half()
+    y = (x16.float() @ w16.float().T + b16.float()).half()
+    grad_x = (grad_y.float() @ w16.float()).half().float()
+    grad_weight = (grad_y.float().T @ x16.float()).half().float()
+    return y, grad_x, grad_weight
+    ### END SOLUTION
+
+
+check("autocast.linear", my_linear)
+
+# %% [markdown]
+# ## 3 · What the deny list is for
+
+# %% id="predict-softmax"
+predict("autocast.softmax")
+
+# %% id="touch-softmax" tags=["claim-C32"]
+for largest in (11.0, 12.0):
+    logits = torch.tensor([largest, 0.0]).half()
+    powers = logits.exp()
+    print(f"logits {logits.tolist()}   exp {powers.tolist()}   by hand {(powers / powers.sum()).tolist()}")
+    print(f"{'':<21}torch.softmax {torch.softmax(logits, dim=0).tolist()}")
+print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().item(), 2))
+
+# %% [markdown]
+# Dividing every power by the largest one changes nothing on paper and everything in FP16:
+#
+# $$\frac{e^{z_i}}{\sum_j e^{z_j}} = \frac{e^{z_i - m}}{\sum_j e^{z_j - m}}, \qquad m = \max_j z_j.$$
+#
+# Torch's softmax does this, and computes in FP32 besides. Here is a transformer block whose normalisation and softmax are
+# written by hand instead, with one large activation, as real transformers have them. Autocast keeps it alive, because `pow`,
+# `rsqrt`, `exp` and `sum` stand on the deny list. **Move them to *allow*, one at a time.** Which break it, and which only
+# blur it? Then try *All allowed* with FP16 and with BF16.
+
+# %% id="touch-block"
+class Block(nn.Module):
+    """Normalise, attend, add: a transformer block without a single official norm or softmax."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        nn.init.normal_(self.qkv.weight, std=0.1)  # attention as sharp as a trained one's
+
+    def forward(self, x):
+        h = x * (x.pow(2).mean(dim=-1, keepdim=True) + 1e-6).rsqrt()
+        q, k, v = self.qkv(h).chunk(3, dim=-1)
+        powers = (q @ k.mT).exp()
+        attention = powers / powers.sum(dim=-1, keepdim=True)
+        return x + self.out(attention @ v)
+
+
+torch.manual_seed(0)
+activations = torch.randn(2, 16, 64)
+activations[0, 0, 7] = 300.0
+CastLedger(Block(), activations, title="A transformer block, written by hand")
+
+# %% [markdown]
+# `exp` ends in NaN, and `rsqrt` is harmless. `pow` and `sum` are the bad ones: their inf ends up in a denominator, $1/\infty$
+# is 0, and a token is switched off without a NaN or an error. What is stored *between* operations has to fit; an official
+# `layer_norm` or `softmax` has no such in-between. BF16 overflows nowhere and is coarser everywhere.
+#
+# And batch norm, of which people say that it "stays in FP32"?
+
+# %% id="touch-batch-norm" tags=["claim-C31"]
+conv, norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
+with autocast(FP16):
+    h = conv(torch.randn(4, 3, 16, 16))
+    normalised = norm(h)
+print("takes", h.dtype, "  gives", normalised.dtype)
+print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.dtype)
+
+# %% [markdown]
+# Half of it does. Its weights, its statistics and its arithmetic are FP32; what goes in and comes out is FP16. It stands on no
+# list at all, because its kernel takes care of itself.
+#
+# ### Exercise 4: a softmax that survives FP16  ●●○  8 min
+#
+# Your logits arrive in FP16, one example per row. Return FP16 probabilities. Write it with `exp`, `max` and `sum`, without
+# torch's own softmax; it should survive logits of 6,000 and of -500.
+
+# %% id="exercise-autocast-softmax" tags=["exercise-autocast.softmax"]
+def my_softmax(logits):
+    """Return the softmax of each row in FP16; logits is FP16 [n, classes]."""
+    ### BEGIN SOLUTION
+    wide = logits.float()
+    powers = torch.exp(wide - wide.max(dim=1, keepdim=True).values)
+    return (powers / powers.sum(dim=1, keepdim=True)).half()
+    ### END SOLUTION
+
+
+check("autocast.softmax", my_softmax)
+
+# %% [markdown]
+# ## 4 · Off the lists, and by hand
+#
+# Three things that people say: *einsum does not gain from FP16*; *a function that is on no list must be registered first*;
+# *cast by hand, or hand in `.half()` tensors, and autocast is defeated*.
+
+# %% id="predict-hand"
+predict("autocast.hand")
+
+# %% id="touch-einsum" tags=["claim-C28"]
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Kernels(TorchDispatchMode):
+    """Hears which kernels an operation calls, below autocast."""
+
+    def __torch_dispatch__(self, kernel, types, args=(), kwargs=None):
+        heard.append(str(kernel))
+        return kernel(*args, **(kwargs or {}))
+
+
+heard = []
+a, b = torch.randn(8, 16, 32), torch.randn(8, 32, 24)
+with autocast(FP16), Kernels():
+    product = torch.einsum("bij,bjk->bik", a, b)
+print([name for name in heard if "view" not in name and "permute" not in name and "squeeze" not in name])
+with autocast(FP16):
+    print("einsum gives", product.dtype, "and equals a @ b to the bit:", torch.equal(product, a @ b))
+
+# %% [markdown]
+# `einsum` *is* a product of matrices: after two casts it calls `bmm`, and a `bmm` of FP16 is what Tensor Cores do.
+
+# %% id="touch-register" tags=["claim-C29"]
+def energy(h):
+    """A function that is on no list: its own operations are."""
+    return (h * h).sum(dim=-1)
+
+
+h = torch.full((1, 64), 300.0).half()
+with autocast(FP16):
+    print("not registered:       h * h", (h * h).max().item(), "  energy", energy(h).item(), energy(h).dtype)
+    with register(energy, Rule.DENY) as safe_energy:
+        print("registered as float:  energy", safe_energy(h).item())
+
+# %% [markdown]
+# Nothing has to be registered: the lists hold for the operations *inside* a function too, and `h * h`, which is on none, keeps
+# the FP16 it is given. Registering is for the case where that is wrong, as here, where $300^2$ overflows between the lines.
+
+# %% id="touch-hand" tags=["claim-C30"]
+torch.manual_seed(0)
+layer, x, big = nn.Linear(64, 64), torch.randn(32, 64), torch.full((4,), 300.0)
+with autocast(FP16):
+    print("linear of x.half() equals linear of x:", torch.equal(layer(x.half()), layer(x)))
+    print("mse_loss of big.half():", F.mse_loss(big.half(), torch.zeros(4)).item(), "  (a deny list casts back)")
+    print("big.half() * big.half():", (big.half() * big.half())[0].item(), "  big * big:", (big * big)[0].item())
+model = nn.Linear(1, 1).half()  # and by hand on the weights
+with torch.no_grad():
+    model.weight.fill_(1.0)
+    for _ in range(1000):
+        model.weight -= 2.0**-12
+print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weight.item())
+
+# %% [markdown]
+# So: on listed operations a cast by hand changes nothing. Off the lists, what you cast stays cast, and overflows. And
+# `model.half()` does defeat it: there are no FP32 weights left for the optimizer to step.
+#
+# One more thing happens behind your back. A weight that is used twice is cast once: autocast keeps the copy until the block
+# ends, and must notice when the weight changes meanwhile.
+
+# %% id="touch-cache"
+layer, x = nn.Linear(64, 64), torch.randn(32, 64)
+with autocast(FP16) as region:
+    for _ in range(10):
+        layer(x)
+    print("casts made:", region.cache.misses, "  casts saved:", region.cache.hits)
+    with torch.no_grad():
+        layer.weight.mul_(0.5)
+    layer(x)
+    print("after an edit in place:", region.cache.misses, "made")
+
+# %% [markdown]
+# ### Exercise 5: a cache that sees edits  ●●○  10 min
+#
+# Play a list of events: `("use", "w1")` a layer wants the FP16 cast of `weights["w1"]`; `("edit", "w1")` someone multiplies it
+# by 0.5 in place; `("close", "")` the autocast region ends and the cache is emptied. Cast as rarely as you can, and never
+# use a stale one. `tensor._version` counts a tensor's in-place edits.
+
+# %% id="exercise-autocast-cache" tags=["exercise-autocast.cache"]
+def my_casts(weights, events):
+    """Return (list of the FP16 tensors that were used, in order; how many casts were made).
+
+    weights  dict: name -> FP32 tensor
+    events   list of (kind, name)
+    """
+    ### BEGIN SOLUTION
+    cache, used, casts = {}, [], 0
+    for kind, name in events:
+        if kind == "edit":
+            weights[name].mul_(0.5)
+        elif kind == "close":
+            cache.clear()
+        else:
+            weight = weights[name]
+            if name not in cache or cache[name][0] != weight._version:
+                cache[name] = weight._version, weight.half()
+                casts += 1
+            used.append(cache[name][1])
+    return used, casts
+    ### END SOLUTION
+
+
+check("autocast.cache", my_casts)
+
+# %% [markdown]
+# ## 5 · One training step in slow motion
+#
+# Autocast is one of eight things that happen in a step. Here they are, one by one, on a real step of a real network; nothing
+# is computed for show. Each bar is a tensor, from its smallest to its largest magnitude.
+
+# %% id="predict-stage"
+predict("autocast.stage")
+
+# %% [markdown]
+# Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale to
+# 2^36 and walk through again; take *Another step* a few times. Last, compare the recipes: **O1** is autocast, **O2** keeps the
+# whole model in FP16 with an FP32 master, **O3** has FP16 only.
+
+# %% id="touch-step"
+StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
+
+# %% [markdown]
+# O3's Adam ends in NaN at once: it squares gradients, and in FP16 the squares are 0, and so is its epsilon of 1e-8: $0 / 0$.
+#
+# In torch, the same step is seven lines, and they can stay in the code when you want FP32: both parts can be switched off.
+
+# %% id="touch-torch" tags=["claim-C52"]
+def train_in_torch(enabled, steps=5):
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 1), torch.randn(32, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16, enabled=enabled):
+            loss = F.mse_loss(model(x), torch.ones(32, 1))
+        scaler.scale(loss).backward()  # enabled=False: the loss itself
+        scaler.step(optimizer)  # enabled=False: optimizer.step()
+        scaler.update()
+    return model.weight.detach()
+
+
+def train_plainly(steps=5):
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 1), torch.randn(32, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), torch.ones(32, 1)).backward()
+        optimizer.step()
+    return model.weight.detach()
+
+
+print("enabled=False equals a plain FP32 loop to the bit:", torch.equal(train_in_torch(False), train_plainly()))
+print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C24 an allow list runs in FP16, a deny list (softmax, loss, reductions, norms) in FP32 | half true: two more lists exist, and `mean` and batch norm keep what they are given | section 1 |
+# | C25 inside autocast a linear layer returns FP16 and mse_loss FP32 | true | section 1 |
+# | C26 backward runs in the dtypes of forward, and belongs outside the block | true: inside, a backward written in Python is cast as well | section 2 |
+# | C27 weights, activations and the loss are stored in FP16 | half true: under autocast only activations are | section 2 |
+# | C28 einsum does not gain from FP16 | false: it is a `bmm`, and on the allow list | section 4 |
+# | C29 functions off the lists must be registered before use | false: they keep what they are given; registering is for when that is wrong | section 4 |
+# | C30 casting by hand defeats autocast | half true: not on listed operations; off the lists, and on weights, it does | section 4 |
+# | C31 batch norm stays in FP32 | half true: inside; what goes in and comes out is FP16 | section 3 |
+# | C32 the exponentials of a softmax overflow in FP16; use the official one | true: above 11.09 | section 3 |
+# | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
+#
+# **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`; `custom_fwd`,
+# `custom_bwd`; `apex.amp.register_float_function` and `apex.amp.half_function`; Lightning's `precision="16-mixed"`; Keras'
+# `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which leaves the decision to you.
