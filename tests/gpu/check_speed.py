@@ -1,0 +1,186 @@
+"""How much faster does a GPU train and infer in half precision, and with how much memory?
+
+Networks of the sizes for which the question is asked, and one that is too small for it. All ways take turns, round by
+round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% on a UNet"), so it stands beside.
+
+    python tests/gpu/check_speed.py           on a GPU; needs torch, numpy and labkit, no pytest
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
+
+from labkit.amp import RECIPES, Engine
+
+WAYS = {"FP32": ("FP32", False), "TF32": ("FP32", True), "O1": ("O1", False), "O2": ("O2", False),
+        "BF16": ("BF16", False)}  # fmt: skip
+Task = tuple[nn.Module, Tensor]
+Step = Callable[[], None]
+
+
+class UNet(nn.Module):
+    """Down twice, up twice, with bridges: the shape of most segmentation networks."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first, self.second, self.third = _block(3, width), _block(width, 2 * width), _block(2 * width, 4 * width)
+        self.up_second = nn.ConvTranspose2d(4 * width, 2 * width, 2, 2)
+        self.up_first = nn.ConvTranspose2d(2 * width, width, 2, 2)
+        self.after_second, self.after_first = _block(4 * width, 2 * width), _block(2 * width, width)
+        self.last = nn.Conv2d(width, 1, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = self.first(images)
+        second = self.second(nn.functional.max_pool2d(first, 2))
+        third = self.third(nn.functional.max_pool2d(second, 2))
+        up = self.after_second(torch.cat([self.up_second(third), second], 1))
+        return self.last(self.after_first(torch.cat([self.up_first(up), first], 1)))
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    convolutions = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)]
+    return nn.Sequential(*(layer for conv in convolutions for layer in (conv, nn.BatchNorm2d(outputs), nn.ReLU())))
+
+
+def _mlp(width: int) -> nn.Sequential:
+    return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())))
+
+
+def tasks(width: int, batch: int, device: str) -> dict[str, Callable[[], Task]]:
+    """Return name -> what makes a network and its inputs: a large MLP, a small one, a UNet."""
+
+    def task(network: Callable[[], nn.Module], *shape: int) -> Task:
+        torch.manual_seed(0)
+        return network().to(device), torch.randn(*shape, device=device)
+
+    side = max(16, width // 32)
+    return {
+        f"MLP, 4 layers of {width}, batch {16 * batch}": partial(task, partial(_mlp, width), 16 * batch, width),
+        f"MLP, 4 layers of {width // 16}, batch {batch // 4}": (
+            partial(task, partial(_mlp, width // 16), batch // 4, width // 16)
+        ),
+        f"UNet, {width // 64} channels, {batch // 8} images of {side}x{side}": (
+            partial(task, partial(UNet, width // 64), batch // 8, 3, side, side)
+        ),
+    }
+
+
+def training_step(way: str, new: Callable[[], Task], device: str) -> Step:
+    """Return one training step: forward, backward, AdamW."""
+    recipe, tf32 = WAYS[way]
+    model, x = new()
+    engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+
+    def step() -> None:
+        with tf32_allowed(tf32):
+            engine.zero_grad()
+            with engine.forward():
+                loss = engine(x).float().square().mean()
+            engine.backward(loss)
+            engine.step()
+
+    return step
+
+
+def inference(way: str, new: Callable[[], Task], device: str) -> Step:
+    """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
+    recipe, tf32 = WAYS[way]
+    model, x = new()
+    engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+    engine.model.eval()
+
+    def step() -> None:
+        with tf32_allowed(tf32), torch.no_grad(), engine.forward():
+            engine(x)
+
+    return step
+
+
+@contextmanager
+def tf32_allowed(allowed: bool) -> Iterator[None]:
+    """Let FP32 products run as TF32, or forbid it, which cuDNN allows unless told otherwise."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def timed(steps: dict[str, Step], device: str, count: int, rounds: int) -> dict[str, float]:
+    """Return way -> seconds of a step; all ways take turns, and the first round only warms up."""
+    seen: dict[str, list[float]] = {way: [] for way in steps}
+    for _ in range(rounds + 1):
+        for way, step in steps.items():
+            wait(device)
+            began = time.perf_counter()
+            for _ in range(count):
+                step()
+            wait(device)
+            seen[way].append((time.perf_counter() - began) / count)
+    return {way: statistics.median(seconds[1:]) for way, seconds in seen.items()}
+
+
+def peak(make: Callable[[], Step], device: str) -> float | None:
+    """Return the MiB that a step holds at its peak, weights, optimizer and activations; None where nobody counts."""
+    if device != "cuda":
+        return None
+    before = torch.cuda.memory_allocated()
+    step = make()
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def wait(device: str) -> None:
+    """Wait until the GPU has done what it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(
+    device: str = "cuda", *, width: int = 4096, batch: int = 256, steps: int = 5, rounds: int = 7
+) -> dict[str, Any]:
+    """Return what each way takes for each task: milliseconds, times as fast as FP32, and MiB."""
+    rows = []
+    for name, new in tasks(width, batch, device).items():
+        for kind, make in (("training", training_step), ("inference", inference)):
+            memory = {way: peak(partial(make, way, new, device), device) for way in WAYS}
+            seconds = timed({way: make(way, new, device) for way in WAYS}, device, steps, rounds)
+            rows += [
+                {"task": name, "kind": kind, "way": way, "milliseconds": 1000 * seconds[way],
+                 "times_as_fast": seconds["FP32"] / seconds[way], "mebibytes": memory[way]}
+                for way in WAYS
+            ]  # fmt: skip
+    return {"rows": rows}
+
+
+def told(answers: dict[str, Any]) -> str:
+    """Return what `main` found, for people."""
+    lines = []
+    for row in answers["rows"]:
+        memory = "" if row["mebibytes"] is None else f"{row['mebibytes']:9.0f} MiB"
+        lines.append(
+            f"{row['task']:<45} {row['kind']:<9} {row['way']:<5} {row['milliseconds']:9.3f} ms "
+            f"{row['times_as_fast']:5.2f} x as fast as FP32{memory}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(told(main()) + "\n")

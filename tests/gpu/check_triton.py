@@ -1,0 +1,61 @@
+"""Does our own Triton kernel multiply right on this GPU? Every tile, both half formats, shapes that fit no tile.
+
+python tests/gpu/check_triton.py          on a GPU, with Triton; needs torch, numpy and labkit, no pytest
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
+
+from labkit.gemm.triton_gemm import TILES, Tile, matmul, why_not
+
+SHAPES = ((256, 256, 256), (4096, 4096, 4096), (300, 500, 700), (1, 64, 64), (129, 257, 65))
+
+
+def main(device: str = "cuda") -> dict[str, Any]:
+    """Return for every tile, dtype and shape by how many elements of the result it is wrong; all should be 0."""
+    reason = why_not(device)
+    if reason:
+        return {"why_not": reason, "wrong": {}, "refused": {}}
+    wrong: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    for tile in TILES:
+        for dtype in (torch.float16, torch.bfloat16):
+            for shape in SHAPES:
+                name = f"{tile.name} {dtype} {'x'.join(map(str, shape))}"
+                try:
+                    wrong[name] = _wrong(tile, dtype, *shape, device)
+                except RuntimeError as error:  # a GPU with too little fast memory for this tile
+                    refused[name] = str(error)
+    return {"why_not": "", "wrong": wrong, "refused": refused}
+
+
+def _wrong(tile: Tile, dtype: torch.dtype, m: int, n: int, k: int, device: str) -> int:
+    """Multiply small whole numbers, whose sums FP32 holds exactly: one rounding is left, and no tolerance is needed."""
+    dice = torch.Generator(device).manual_seed(0)
+    a = torch.randint(-3, 4, (m, k), generator=dice, device=device).to(dtype)
+    b = torch.randint(-3, 4, (n, k), generator=dice, device=device).to(dtype).t()
+    exact = (a.double() @ b.double()).to(dtype)
+    return int((matmul(a, b, tile) != exact).sum())
+
+
+def told(answers: dict[str, Any]) -> str:
+    """Return what `main` found, for people."""
+    if answers["why_not"]:
+        return f"our Triton kernel was not run: {answers['why_not']}"
+    bad = {name: count for name, count in answers["wrong"].items() if count}
+    lines = [f"our Triton kernel: {len(answers['wrong'])} products, {len(bad)} of them wrong"]
+    lines += [f"  {name}: {count} elements wrong" for name, count in bad.items()]
+    return "\n".join(lines + [f"  {name}: {why}" for name, why in answers["refused"].items()])
+
+
+if __name__ == "__main__":
+    found = main()
+    sys.stdout.write(told(found) + "\n")
+    sys.exit(any(found["wrong"].values()))

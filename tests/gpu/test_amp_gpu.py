@@ -1,0 +1,102 @@
+"""On a GPU: our autocast and scaler against torch.amp's, call by call and run by run. Without one: can the check fail?
+
+What is compared, and how, is in check_amp.py, which `make gpu` runs without pytest.
+"""
+
+import json
+from functools import partial
+
+import pytest
+import torch
+
+from labkit.frameworks import GradScaler, autocast
+from tests.gpu import check_amp
+
+on_a_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here; `make gpu` runs this where there is one"),
+]
+TORCHS = {device: (partial(torch.autocast, device, torch.float16), torch.amp.GradScaler) for device in ("cpu", "cuda")}
+
+
+class TestOnAGpu:
+    pytestmark = on_a_gpu
+
+    def test_every_operation_of_torchs_lists_has_the_same_output_bit_for_bit(self):
+        with check_amp.repeatable():
+            outcome = check_amp.check_autocast("cuda", TORCHS["cuda"][0], check_amp.pair("cuda")[0])
+        wrong = {call: how for call, how in outcome.items() if how != "equal" and not how.startswith("unusable")}
+        assert wrong == {}
+        assert sum(how == "equal" for how in outcome.values()) > 100
+
+    def test_training_has_the_losses_scales_and_trackers_of_torchs(self):
+        theirs, ours = TORCHS["cuda"], check_amp.pair("cuda")
+        with check_amp.repeatable():
+            outcome = check_amp.check_training("cuda", theirs, ours, width=256, steps=30)
+        assert outcome == dict.fromkeys(check_amp.NETWORKS, "equal")
+
+    def test_prices_are_told_with_their_memory(self):
+        answers = check_amp.main(width=64, batch=8, steps=2, rounds=1)
+        assert all(price["mebibytes"] > 0 for price in answers["prices"])
+        assert torch.cuda.get_device_name() in check_amp.told(answers)
+
+
+# --- without a GPU: what would the check say? ---
+
+
+def outcomes(theirs, ours):
+    return {call.split(" ", 1)[1]: how for call, how in check_amp.check_autocast("cpu", theirs, ours).items()}
+
+
+def test_it_sees_that_torchs_cpu_policy_is_another():
+    outcome = outcomes(TORCHS["cpu"][0], check_amp.pair("cpu")[0])
+    assert outcome["torch_fp16 torch.mm"] == "equal", "a product is rounded once by both"
+    assert outcome["torch_fp32 torch.softmax"] == "torch.float32 instead of torch.float16"
+    assert outcome["torch_fp32 method.exp"] == "torch.float32 instead of torch.float16"
+
+
+def test_it_tells_values_refusals_and_dtypes_apart():
+    nowhere = partial(autocast, "cpu", enabled=False)
+    row = check_amp.Row("group", "matmul", "torch", (torch.full((2, 2), 1 / 3), torch.full((2, 2), 1 / 3)), {})
+    assert check_amp.compare_row(row, nowhere, nowhere) == "equal"
+    assert check_amp.compare_row(row, nowhere, check_amp.pair("cpu")[0]) == "torch.float16 instead of torch.float32"
+    back = check_amp.Row("group", "prod", "torch", (torch.rand(8).half(),), {"dtype": torch.float16})
+    assert check_amp.compare_row(back, nowhere, nowhere) == "equal"
+    banned = check_amp.Row("group", "binary_cross_entropy", "nn", (torch.rand(2), torch.rand(2)), {})
+    assert check_amp.compare_row(banned, nowhere, check_amp.pair("cpu")[0]).startswith("we refuse: ")
+    assert check_amp.compare_row(banned, check_amp.pair("cpu")[0], nowhere).startswith("torch refuses (")
+    assert check_amp.compare_row(banned, check_amp.pair("cpu")[0], check_amp.pair("cpu")[0]).startswith("unusable: ")
+
+
+def test_it_sees_one_last_bit():
+    class Nudged(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
+
+    row = check_amp.Row("group", "exp", "torch", (torch.ones(3),), {})
+    assert check_amp.compare_row(row, partial(autocast, "cpu", enabled=False), Nudged) == "3 of 3 values differ"
+
+
+def test_it_sees_a_scaler_that_grows_one_step_late():
+    class Late(GradScaler):
+        def __init__(self, device, init_scale, growth_interval):
+            super().__init__(device, init_scale, growth_interval=growth_interval + 1)
+
+    region, _ = check_amp.pair("cpu")
+    outcome = check_amp.check_training(
+        "cpu", (region, GradScaler), (region, Late), width=16, steps=12, networks=["MLP"]
+    )
+    assert outcome["MLP"].startswith("step 1")
+
+
+def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
+    answers = json.loads(json.dumps(check_amp.main("cpu", width=16, batch=2, steps=1, rounds=1, networks=["MLP"])))
+    assert answers["training"] == {"MLP": "equal"}
+    assert [price["way"] for price in answers["prices"]][:2] == ["torch.amp", "drop-in"]
+    assert "CPU (a rehearsal)" in check_amp.told(answers)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so():
+    with pytest.raises(RuntimeError, match="torch sees none here"):
+        check_amp.main()
