@@ -1,0 +1,253 @@
+"""Layers whose matrix products are added up in a chosen accumulator, forward and backward.
+
+Small whole numbers make everything exact, so results must equal torch's own to the bit; where rounding is the point,
+it is written out.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.formats import FP16
+from labkit.gemm import (
+    ACCUMULATORS,
+    EXACT,
+    SEQUENTIAL_FP16,
+    SEQUENTIAL_FP32,
+    SPECS,
+    accumulate,
+    half_storage,
+    matmul,
+)
+from labkit.gemm.accumulated import REDUCTIONS, run
+
+ANY = [*ACCUMULATORS.values(), SPECS["V100"], SPECS["H100"]]
+
+
+def wholes(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+# --- worked examples ---------------------------------------------------------------------------------------------
+
+
+def test_worked_example_a_layer_that_stops_counting() -> None:
+    x, w = torch.ones(1, 4096).half(), torch.ones(1, 4096).half()
+    assert run(F.linear, (x, w), {}, SEQUENTIAL_FP16).item() == 2048.0
+    assert run(F.linear, (x, w), {}, SPECS["V100"]).item() == 4096.0
+    with half_storage("cpu", SEQUENTIAL_FP16):
+        assert F.linear(x, w).item() == 2048.0
+
+
+def test_worked_example_the_backward_products_stop_too() -> None:
+    # dW = dY^T X adds over the batch: 4096 ones again.
+    w = torch.zeros(1, 1).half().requires_grad_()
+    run(F.linear, (torch.ones(4096, 1).half(), w), {}, SEQUENTIAL_FP16).backward(torch.ones(4096, 1).half())
+    assert w.grad is not None
+    assert (w.grad.item(), w.grad.dtype) == (2048.0, torch.float16)
+
+
+def test_the_three_products_of_a_linear_layer() -> None:
+    # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16 once.
+    g = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(16, 40, generator=g).half().requires_grad_() for _ in range(2))
+    bias, dy = torch.randn(16, generator=g).half().requires_grad_(), torch.randn(16, 16, generator=g).half()
+    for by in ANY:
+        x.grad = w.grad = None
+        y = run(F.linear, (x, w, bias), {}, by)
+        y.backward(dy)
+        assert torch.equal(y, (accumulate(x, w.mT, None, by) + bias.float()).half())
+        assert torch.equal(x.grad, accumulate(dy, w, None, by, FP16))
+        assert torch.equal(w.grad, accumulate(dy.mT, x, None, by, FP16))
+
+
+# --- every function against torch --------------------------------------------------------------------------------
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "linear": (F.linear, (wholes(5, 7), wholes(3, 7), wholes(3)), {}),
+    "linear, three dimensions": (F.linear, (wholes(2, 5, 7), wholes(3, 7)), {}),
+    "linear, a vector": (F.linear, (wholes(7), wholes(3, 7), wholes(3)), {}),
+    "matmul": (torch.matmul, (wholes(5, 7), wholes(7, 4)), {}),
+    "matmul, broadcast": (torch.matmul, (wholes(2, 1, 5, 7), wholes(3, 7, 4)), {}),
+    "matmul, shared matrix": (torch.matmul, (wholes(2, 3, 5, 7), wholes(7, 4)), {}),
+    "matmul, dot product": (torch.matmul, (wholes(7), wholes(7, seed=1)), {}),
+    "matmul, vector on the left": (torch.matmul, (wholes(7), wholes(3, 7, 2)), {}),
+    "matmul, vector on the right": (torch.matmul, (wholes(3, 5, 7), wholes(7)), {}),
+    "@": (Tensor.__matmul__, (wholes(5, 7), wholes(7, 4)), {}),
+    "reversed @": (Tensor.__rmatmul__, (wholes(7, 4), wholes(5, 7)), {}),
+    "mm": (torch.mm, (wholes(5, 7), wholes(7, 4)), {}),
+    "bmm": (torch.bmm, (wholes(2, 5, 7), wholes(2, 7, 3)), {}),
+    "mv": (torch.mv, (wholes(5, 7), wholes(7)), {}),
+    "addmm": (torch.addmm, (wholes(3), wholes(5, 7), wholes(7, 3)), {"beta": 2, "alpha": 0.5}),
+    "addmm, beta 0": (torch.addmm, (wholes(5, 3), wholes(5, 7), wholes(7, 3)), {"beta": 0}),
+    "addmv": (torch.addmv, (wholes(5), wholes(5, 7), wholes(7)), {}),
+    "baddbmm": (torch.baddbmm, (wholes(2, 5, 3), wholes(2, 5, 7), wholes(2, 7, 3)), {"alpha": 2}),
+    "conv1d": (F.conv1d, (wholes(2, 4, 9), wholes(6, 4, 3), wholes(6)), {}),
+    "conv1d, everything": (
+        F.conv1d,
+        (wholes(2, 4, 9), wholes(6, 2, 3), wholes(6)),
+        {"stride": 2, "padding": 3, "dilation": 2, "groups": 2},
+    ),
+    "conv1d, unbatched, same": (F.conv1d, (wholes(4, 9), wholes(6, 4, 3)), {"padding": "same"}),
+    "conv2d": (F.conv2d, (wholes(2, 3, 6, 5), wholes(4, 3, 3, 3), wholes(4)), {"padding": 1}),
+    "conv2d, everything": (
+        F.conv2d,
+        (wholes(2, 4, 9, 8), wholes(6, 2, 3, 2), wholes(6)),
+        {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1), "groups": 2},
+    ),
+    "conv2d, depthwise": (F.conv2d, (wholes(1, 4, 5, 5), wholes(4, 1, 3, 3)), {"groups": 4}),
+    "conv2d, unbatched, same": (F.conv2d, (wholes(4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "same", "dilation": 2}),
+    "conv2d, valid": (F.conv2d, (wholes(2, 4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "valid"}),
+}
+
+
+def outcome(call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """The result, and the gradients of all tensors under a gradient of whole numbers."""
+    leaves = tuple(arg.clone().to(dtype).requires_grad_() if isinstance(arg, Tensor) else arg for arg in args)
+    result = call(*leaves)
+    result.backward(wholes(*result.shape, seed=9).to(result.dtype))
+    return result.detach(), [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
+
+
+@pytest.mark.parametrize("by", [EXACT, SEQUENTIAL_FP16, SPECS["V100"]], ids=lambda by: by.name)
+@pytest.mark.parametrize("name", CALLS)
+def test_every_function_is_torchs_own_where_nothing_rounds(name: str, by: Any) -> None:
+    func, args, kwargs = CALLS[name]
+    result, gradients = outcome(lambda *leaves: run(func, leaves, kwargs, by), args, torch.float16)
+    expected, of_torch = outcome(lambda *leaves: func(*leaves, **kwargs), args, torch.float32)
+    assert torch.equal(result, expected.half())
+    assert result.dtype == torch.float16
+    if kwargs.get("beta") == 0:
+        of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
+    for ours, theirs in zip(gradients, of_torch, strict=True):
+        assert ours.dtype == torch.float16
+        assert torch.equal(ours, theirs.half())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": torch.rand(5, 6) > 0.3}, {"attn_mask": torch.randn(5, 6)}],
+    ids=["plain", "causal", "scale", "mask", "bias"],
+)
+def test_attention(options: dict[str, Any], dtype: torch.dtype) -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8, generator=g).to(dtype) for n in (5, 6, 6))
+    if "attn_mask" in options and options["attn_mask"].dtype == torch.bool:
+        options["attn_mask"][:, 0] = True  # a row of nothing would be NaN
+    ours = run(F.scaled_dot_product_attention, (q, k, v), options, EXACT)
+    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **{
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in options.items()
+    })  # fmt: skip
+    # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
+    unit = torch.finfo(dtype).eps / 2
+    assert ((ours.double() - exact).abs() <= 1.01 * unit * (v.double().abs().amax() + exact.abs())).all()
+
+
+def test_attention_shares_keys_among_heads_and_drops() -> None:
+    q, k, v = wholes(1, 4, 5, 8), wholes(1, 2, 5, 8), wholes(1, 2, 5, 8, seed=1)
+    shared = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True}, SPECS["A100"])
+    doubled = (part.repeat_interleave(2, 1) for part in (k, v))
+    assert torch.equal(shared, run(F.scaled_dot_product_attention, (q, *doubled), {}, SPECS["A100"]))
+    dropped = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True, "dropout_p": 1.0}, SPECS["A100"])
+    assert not dropped.any()
+
+
+# --- what is rounded, and when -----------------------------------------------------------------------------------
+
+
+def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
+    # An input pixel's gradient is a sum over 9 patches: they meet in FP32, and only their sum is rounded to FP16.
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2, 6, 6, generator=g).half().requires_grad_()
+    w, dy = torch.randn(3, 2, 3, 3, generator=g).half(), torch.randn(1, 3, 6, 6, generator=g).half()
+    run(F.conv2d, (x, w), {"padding": 1}, EXACT).backward(dy)
+    exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=1)
+    assert x.grad is not None
+    # 9 FP32 sums are added in FP32: off by at most 9 * 2^-24 of the sum of sizes, then half an ulp of FP16.
+    size = torch.nn.grad.conv2d_input(x.shape, w.double().abs(), dy.double().abs(), padding=1)
+    assert ((x.grad.double() - exact).abs() <= exact.abs() * 2.0**-11 + size * 9 * 2.0**-23).all()
+
+
+def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_operands() -> None:
+    a, b = torch.ones(1, 1).half().requires_grad_(), torch.ones(1, 1).half()
+    y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
+    assert y.dtype == torch.float32
+    y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))  # no FP16 number: hardware multiplies 1 + 2^-10
+    assert a.grad is not None
+    assert a.grad.item() == 1 + 2.0**-10
+
+
+def test_bf16_takes_its_own_instruction() -> None:
+    x, w = torch.randn(4, 40).bfloat16(), torch.randn(3, 40).bfloat16()
+    y = run(F.linear, (x, w), {}, SPECS["A100"])
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, accumulate(x, w.mT, None, SPECS["A100"]).bfloat16())
+    with pytest.raises(ValueError, match="V100 Tensor Cores take FP16"):
+        run(F.linear, (x, w), {}, SPECS["V100"])
+
+
+def test_only_gradients_that_are_asked_for_are_computed() -> None:
+    x, w = wholes(4, 5), wholes(3, 5).requires_grad_()
+    run(F.linear, (x, w), {}, EXACT).sum().backward()
+    assert x.grad is None
+    assert w.grad is not None
+
+
+def test_beta_0_does_not_read_its_input() -> None:
+    nothing = torch.full((5, 3), float("nan")).half()
+    assert run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
+
+
+# --- training ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", [SPECS["V100"], SEQUENTIAL_FP16], ids=lambda by: by.name)
+def test_a_network_learns_on_it(by: Any) -> None:
+    # A convolution and a linear layer, 30 steps of plain SGD: the loss falls under any accumulator.
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).half()
+    x, y = torch.randn(32, 1, 8, 8).half(), (torch.arange(32) % 2)
+    x[y == 1] += 1
+    losses = []
+    for _ in range(30):
+        with half_storage("cpu", by):
+            loss = F.cross_entropy(net(x).float(), y)
+        net.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in net.parameters():
+                assert parameter.grad is not None
+                assert parameter.grad.dtype == torch.float16
+                parameter -= 0.1 * parameter.grad
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+# --- errors that teach -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("func", [F.conv_transpose2d, F.conv3d, F.bilinear])
+def test_what_is_not_reduced_is_refused_by_name(func: Callable[..., Any]) -> None:
+    with pytest.raises(NotImplementedError, match=rf"{func.__name__} is not reduced .*linear, matmul.*Leave the accum"):
+        run(func, (), {}, EXACT)
+
+
+def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
+    half, single = torch.ones(2, 2).half(), torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="one dtype"):
+        matmul(half, single, EXACT)
+    with pytest.raises(RuntimeError, match="one dtype"):
+        run(F.conv2d, (half[None, None], single[None, None]), {}, EXACT)
+    with pytest.raises(RuntimeError, match="does not fit input"):
+        run(F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, EXACT)
+
+
+def test_every_reduction_is_tested_above() -> None:
+    tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
+    assert tried == set(REDUCTIONS)
