@@ -25,10 +25,10 @@ from torch import Tensor
 from torch.overrides import _get_current_function_mode
 
 from labkit.amp.cast_cache import CastCache
-from labkit.amp.casts import Cast, mapped
+from labkit.amp.casts import Cast
 from labkit.amp.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
-from labkit.gemm import GEMMS, LabMode, body_of, is_composite
+from labkit.gemm import GEMMS, LabMode, body_of, is_composite, mapped
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]

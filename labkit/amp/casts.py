@@ -9,7 +9,6 @@ Invariant: equal to `round_tensor` written out. A gradient passes through a cast
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,19 +100,3 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return ctx.cast.of_gradient(gradients[0]).to(ctx.dtype), None, None
-
-
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return arguments with every tensor in them changed, in lists, tuples and dicts too.
-
-    >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
-    ([torch.float32], 3)
-    """
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: mapped(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [mapped(item, change) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value

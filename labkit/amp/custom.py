@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from labkit.amp.autocast import CASTABLE, autocast, current
-from labkit.amp.casts import mapped
 from labkit.formats import Format
-from labkit.gemm import open_modes, under
+from labkit.gemm import mapped, open_modes, under
 from labkit.interop import dtype_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

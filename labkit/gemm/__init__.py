@@ -18,7 +18,7 @@ from labkit.gemm.composites import body_of, is_composite
 from labkit.gemm.device import DeviceReport, device_report
 from labkit.gemm.emulate import emulate
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
-from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
+from labkit.gemm.half_storage import GEMMS, half_storage, mapped, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
 from labkit.gemm.recompute import LabMode, as_now, open_modes, under
 from labkit.gemm.roofline import Roofline, roofline
@@ -60,6 +60,7 @@ __all__ = [
     "is_composite",
     "linear_gemms",
     "matmul",
+    "mapped",
     "measure",
     "open_modes",
     "roofline",

@@ -8,7 +8,8 @@ Invariant: no tensor leaves an operation in another dtype than a GPU would have 
 not repaired here: torch refuses them, as it does on a GPU.
 
 What it does not do: reproduce the summation order of cuBLAS (nobody promises one), or the bits that a Tensor Core cuts
-off while it aligns a block's products.
+off while it aligns a block's products (an `accumulator` does). An operation that is several products inside, such as
+einsum of three tensors, rounds once at its end, where a GPU rounds after each.
 """
 
 from __future__ import annotations
@@ -19,21 +20,40 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from labkit.gemm.composites import body_of, is_composite
 from labkit.gemm.recompute import LabMode
+from labkit.gemm.recurrent import RECURRENT, recurrent
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
-    "linear matmul __matmul__ __rmatmul__ mm bmm mv addmm baddbmm addmv bilinear "
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d scaled_dot_product_attention".split()
+    "linear matmul __matmul__ __rmatmul__ linalg_matmul mm bmm mv addmm baddbmm addbmm addmv addr bilinear einsum "
+    "tensordot inner dot vdot vecdot linalg_vecdot chain_matmul multi_dot linalg_multi_dot "
+    "conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution _convolution "
+    "scaled_dot_product_attention lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell".split()
 )
 # Normalisation layers: a GPU kernel reads FP16, computes in FP32 with FP32 weights and writes FP16.
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
 STATEFUL = frozenset("batch_norm instance_norm".split())  # of these, those that update running statistics in place
 
 HALVES = (torch.float16, torch.bfloat16)
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Return arguments with every tensor in them changed, in lists, tuples and dicts too.
+
+    >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
+    ([torch.float32], 3)
+    """
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [mapped(item, change) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
 
 
 def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
@@ -44,11 +64,11 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     tensor([[4096.]], dtype=torch.float16)
     """
     up = lambda t: t.float() if t.dtype in HALVES else t  # noqa: E731
-    wide_args, wide_kwargs = tree_map_only(Tensor, up, (args, dict(kwargs)))
+    wide_args, wide_kwargs = mapped(args, up), mapped(dict(kwargs), up)
     result = func(*wide_args, **wide_kwargs)
     if getattr(func, "__name__", "") in STATEFUL:
         _write_back((args, kwargs), (wide_args, wide_kwargs))
-    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.dtype == torch.float32 else t, result)
+    return mapped(result, lambda t: t.to(dtype) if t.dtype == torch.float32 else t)
 
 
 @torch.no_grad()
@@ -71,15 +91,18 @@ class _HalfStorage(LabMode):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in GEMMS or name in NORMS:
-            floats = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.is_floating_point()]
-            dtype = floats[0].dtype if floats else None
-            agree = name in NORMS or all(t.dtype == dtype for t in floats)
+        if name in GEMMS or name in NORMS or name in RECURRENT:
+            dtypes: list[torch.dtype] = []
+            mapped((args, kwargs), lambda t: dtypes.append(t.dtype) if t.is_floating_point() else None)
+            dtype = dtypes[0] if dtypes else None
+            agree = name in NORMS or all(other == dtype for other in dtypes)
             if dtype in HALVES and agree and kwargs.get("out") is None:
-                if self.accumulator is not None and name in GEMMS:
+                if self.accumulator is not None and name not in NORMS:
                     from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
 
                     return run(func, args, kwargs, self.accumulator)
+                if name in RECURRENT:
+                    return recurrent(name, *args)
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
             with self:
