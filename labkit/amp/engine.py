@@ -116,7 +116,7 @@ class Engine:
         """Multiply a loss by its scale and run the backward pass.
 
         Args:
-            loss: a scalar.
+            loss: a scalar, in FP32. The gradient of an FP16 one is the scale itself, and FP16 ends at 65504.
             loss_id: which of the engine's scales is its own.
             also: other engines whose models this loss reaches. The smallest of the engines' scales is taken for all;
                 each steps or skips, and moves its scale, by what it finds in its own gradients.
@@ -131,8 +131,7 @@ class Engine:
             engine._require_loss(loss_id)
             engine._gradients.make_room()
         scale = min(engine.scalers[loss_id].scale for engine in engines)
-        wide = loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss  # FP16 ends where scales begin
-        (wide * scale).backward(retain_graph=retain_graph)
+        (loss * scale).backward(retain_graph=retain_graph)
         for engine in engines:
             engine._gradients.arrive(loss_id, scale)
             engine._loss = loss.detach()

@@ -1,0 +1,459 @@
+"""One training step under any recipe: held against loops that are written out here, without labkit in them."""
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.amp import DYNAMIC, RECIPES, Engine, Recipe, ScalerConfig, static
+from labkit.formats import FP16
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+ADAM = partial(torch.optim.Adam, lr=1e-2)
+O2 = Recipe("O2", model=FP16, scaler=ScalerConfig(init_scale=2.0**10, growth_interval=3))
+SCALED = Recipe("FP16 static", model=FP16, scaler=static(2.0**10))
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def batch(step: int, rows: int = 8) -> tuple[Tensor, Tensor]:
+    dice_cup = torch.Generator().manual_seed(step)
+    return torch.randn(rows, 6, generator=dice_cup), torch.randint(3, (rows,), generator=dice_cup)
+
+
+def loss_of(engine: Engine, step: int, **size: int) -> Tensor:
+    inputs, targets = batch(step, **size)
+    with engine.forward():
+        return F.cross_entropy(engine(inputs), targets)
+
+
+def train(engine: Engine, steps: int) -> list[float]:
+    """A training loop: no `if` on precision in it."""
+    losses = []
+    for step in range(steps):
+        engine.zero_grad()
+        loss = loss_of(engine, step)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+# --- worked examples --------------------------------------------------------------------------------------------------
+
+
+def test_worked_example_one_step_by_hand() -> None:
+    # y = w x with w = 1, x = 2^-10: dL/dw = x. Scaled by 2^10 it is 1; unscaled 2^-10; lr 1: w = 1 - 2^-10 = 0.9990...
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    engine = Engine(layer, partial(torch.optim.SGD, lr=1.0), SCALED)
+    with engine.forward():
+        loss = engine(torch.tensor([[2.0**-10]])).sum()
+    engine.backward(loss)
+    assert layer.weight.grad.item() == 1.0, "scaled, where backward leaves it"
+    report = engine.step()
+    assert (report.stepped, report.found_inf, report.scale) == (True, False, 1024.0)
+    assert engine.weights.master_weights[0].item() == 1 - 2.0**-10
+    assert layer.weight.item() == 1 - 2.0**-10
+
+
+def test_o2_is_bit_equal_to_a_plain_loop() -> None:
+    """FP16 weights and activations; FP32 norms, accumulation, master and Adam; a dynamic scale that overflows."""
+    recipe = replace(O2, scaler=ScalerConfig(init_scale=2.0**18, growth_interval=2))
+    engine = Engine(net(), ADAM, recipe)
+
+    plain = net()
+    masters = [p.detach() for p in plain.parameters()]
+    masters = [m if i in (2, 3) else m.half().float() for i, m in enumerate(masters)]  # 2 and 3 are the norm's
+    masters = [m.clone().requires_grad_() for m in masters]
+    optimizer = torch.optim.Adam(masters, lr=1e-2)
+    scale, clean, skipped = 2.0**18, 0, 0
+    for step in range(40):
+        inputs, targets = batch(step)
+        w1, b1, gain, shift, w2, b2 = copies = [
+            (m.detach().clone() if i in (2, 3) else m.detach().half()).requires_grad_() for i, m in enumerate(masters)
+        ]
+        x = F.linear(inputs.half().float(), w1.float(), b1.float()).half()
+        x = F.layer_norm(x.float(), (16,), gain, shift).half()
+        x = F.linear(F.relu(x).float(), w2.float(), b2.float()).half()
+        loss = F.cross_entropy(x.float(), targets)
+        (loss * scale).backward()
+        gradients = [c.grad.float() / scale for c in copies]
+        if all(g.isfinite().all() for g in gradients):
+            for m, g in zip(masters, gradients, strict=True):
+                m.grad = g
+            optimizer.step()
+            clean += 1
+            scale, clean = (scale * 2, 0) if clean == 2 else (scale, clean)
+        else:
+            scale, clean, skipped = scale / 2, 0, skipped + 1
+
+        engine.zero_grad()
+        ours = loss_of(engine, step)
+        engine.backward(ours)
+        engine.step()
+        assert ours.item() == loss.item()
+        assert engine.scaler.scale == scale
+        for a, b in zip(engine.weights.master_weights, masters, strict=True):
+            assert torch.equal(a, b)
+    assert 5 < skipped < 20
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if n not in ("FP16 static too high", "O3")])
+def test_the_same_loop_learns_under_any_recipe(name: str) -> None:
+    engine, losses = Engine(net(), ADAM, RECIPES[name]), []
+    for _ in range(40):
+        engine.zero_grad()
+        loss = loss_of(engine, 0)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_fp32_is_a_plain_torch_loop_and_o0_too() -> None:
+    plain = net()
+    optimizer, losses = torch.optim.Adam(plain.parameters(), lr=1e-2), []
+    for step in range(10):
+        inputs, targets = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(plain(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    for name in ("FP32", "O0"):
+        assert train(Engine(net(), ADAM, RECIPES[name]), 10) == losses
+
+
+def test_flat_master_weights_train_bit_for_bit_the_same() -> None:
+    many, one = (Engine(net(), ADAM, O2, flat=flat) for flat in (False, True))
+    assert train(many, 10) == train(one, 10)
+    assert len(one.weights.optimizer_weights) == 1
+
+
+# --- several backward, several losses, several engines ----------------------------------------------------------------
+
+
+def test_accumulated_halves_are_the_whole_batch() -> None:
+    # Without a batch norm, the gradient of the whole is the mean of the halves': FP32's rounding apart.
+    whole, halves = (Engine(net(), SGD, RECIPES["FP32"]) for _ in range(2))
+    inputs, targets = batch(0)
+    whole.backward(loss_of(whole, 0))
+    for part in (slice(0, 4), slice(4, 8)):
+        with halves.forward():
+            halves.backward(F.cross_entropy(halves(inputs[part]), targets[part]) / 2)
+    for name, gradient in whole.gradients().items():
+        torch.testing.assert_close(halves.gradients()[name], gradient)
+
+
+def test_fp16_gradients_are_added_up_in_fp32() -> None:
+    # 40,000 fits FP16, twice that does not; and 2^-11 beside 1 would be lost.
+    layer = nn.Linear(2, 1, bias=False)
+    engine = Engine(layer, partial(torch.optim.SGD, lr=1.0), replace(SCALED, scaler=static(1.0)))
+    for inputs in ([40000.0, 1.0], [40000.0, 2.0**-11]):
+        with engine.forward():
+            engine.backward(engine(torch.tensor([inputs])).sum())
+    assert engine.gradients()["weight"].tolist() == [[80000.0, 1 + 2.0**-11]]
+    assert engine.step().stepped
+
+
+def test_two_losses_have_a_scale_each() -> None:
+    engine = Engine(net(), SGD, O2, losses=2)
+    before = [m.clone() for m in engine.weights.master_weights]
+    engine.backward(loss_of(engine, 0), loss_id=0)
+    with engine.forward():
+        engine.backward(engine(batch(1)[0]).square().mean() * 1e5, loss_id=1)
+    report = engine.step()
+    assert not report.stepped
+    assert [s.scale for s in engine.scalers] == [2.0**10, 2.0**9], "only the loss that overflowed backs off"
+    assert engine.scalers[0].growth_tracker == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+    with pytest.raises(IndexError, match=r"has 2 losses. Make it with losses=3"):
+        engine.backward(torch.zeros(()), loss_id=2)
+
+
+def test_gradients_of_two_losses_add_up_whatever_their_scales() -> None:
+    engine, plain = Engine(net(), SGD, RECIPES["O1"], losses=2), Engine(net(), SGD, RECIPES["FP32"])
+    engine.scalers[1] = replace(engine.scalers[1], scale=4.0)
+    for each, ids in ((engine, (0, 1, 0)), (plain, (0, 0, 0))):
+        for step, loss_id in enumerate(ids):
+            each.backward(loss_of(each, step), loss_id)
+    ours, theirs = engine.gradients(), plain.gradients()
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
+
+
+def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
+    first, second = Engine(nn.Linear(4, 4), SGD, O2), Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
+    x = torch.ones(2, 4)
+
+    def shared(overflow: float) -> None:
+        for engine in (first, second):
+            engine.zero_grad()
+        with first.forward():
+            middle = first(x)
+        with second.forward():
+            loss = (second(middle) * overflow).mean()
+        first.backward(loss, also=[second])
+
+    shared(1.0)
+    gradient = first.gradients()["weight"]
+    # dL/dW1 = W2^T x / 2 summed over the two rows of ones: each row of the gradient is one number of W2.
+    torch.testing.assert_close(gradient, second.model.weight.detach().T.expand(4, 4), rtol=1e-2, atol=1e-3)
+    assert first.step().stepped
+    assert second.step().stepped
+    scale = (first.scaler.scale, second.scaler.scale)
+    assert scale == (2.0**10, 2.0**16), "the smaller one was taken"
+    shared(1e5)  # overflows the first engine's FP16 gradients; the second's are FP32 and stay finite
+    reports = first.step(), second.step()
+    assert [r.stepped for r in reports] == [False, True]
+    assert first.scaler.scale == 2.0**9
+    assert second.scaler.scale == 2.0**16
+
+
+def test_the_adversary_s_turn_leaves_the_other_alone() -> None:
+    generator, critic = Engine(nn.Linear(2, 2), ADAM, O2), Engine(nn.Linear(2, 1), ADAM, O2)
+    noise = torch.ones(3, 2)
+    for turn, other in ((critic, generator), (generator, critic)):
+        before = [m.clone() for m in other.weights.master_weights]
+        for engine in (generator, critic):
+            engine.zero_grad()
+        with generator.forward():
+            turn.backward(critic(generator(noise)).mean())
+        assert turn.step().stepped
+        assert all(torch.equal(a, b) for a, b in zip(before, other.weights.master_weights, strict=True))
+
+
+# --- clipping ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("max_norm", [0.1, 100.0])
+def test_clipping_is_torch_s_on_unscaled_gradients(flat: bool, max_norm: float) -> None:
+    engine, other = (Engine(net(), SGD, SCALED, flat=f) for f in (flat, False))
+    for each in (engine, other):
+        each.backward(loss_of(each, 0))
+    unscaled = [nn.Parameter(torch.zeros_like(g)) for g in other.gradients().values()]
+    for p, g in zip(unscaled, other.gradients().values(), strict=True):
+        p.grad = g.clone()
+    norm = nn.utils.clip_grad_norm_(unscaled, max_norm)
+    torch.testing.assert_close(engine.clip(max_norm), norm)
+    for ours, theirs in zip(engine.gradients().values(), unscaled, strict=True):
+        torch.testing.assert_close(ours, theirs.grad)
+    assert engine.step().stepped
+
+
+def test_clipping_by_hand_before_unscaling_is_refused() -> None:
+    engine = Engine(net(), SGD, SCALED)
+    engine.backward(loss_of(engine, 0))
+    nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
+    with pytest.raises(RuntimeError, match=r"1024 times too large: .*engine.clip\(max_norm\)"):
+        engine.step()
+    engine.zero_grad()
+    engine.backward(loss_of(engine, 0))
+    assert engine.step().stepped
+
+    unscaled = Engine(net(), SGD, RECIPES["FP32"])
+    unscaled.backward(loss_of(unscaled, 0))
+    nn.utils.clip_grad_norm_(unscaled.model.parameters(), 1e-3)
+    before = unscaled.model[3].weight.clone()
+    unscaled.step()
+    assert (unscaled.model[3].weight - before).abs().max() <= 1e-4 * (1 + 1e-6), "without a scale it is what it says"
+
+
+def test_unscaled_gradients_may_be_changed_in_place() -> None:
+    engine = Engine(net(), SGD, SCALED)
+    engine.backward(loss_of(engine, 0))
+    for gradient in engine.gradients().values():
+        gradient.zero_()
+    before = [m.clone() for m in engine.weights.master_weights]
+    assert engine.step().stepped
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+
+
+# --- the order of things ----------------------------------------------------------------------------------------------
+
+
+def test_a_step_is_taken_once_and_zero_grad_comes_before_the_next() -> None:
+    engine = Engine(net(), SGD, O2)
+    engine.backward(loss_of(engine, 0))
+    engine.step()
+    with pytest.raises(RuntimeError, match="took these gradients already"):
+        engine.step()
+    with pytest.raises(RuntimeError, match=r"of a step that was taken. Call zero_grad"):
+        engine.backward(loss_of(engine, 1))
+    engine.zero_grad()
+    engine.backward(loss_of(engine, 1))
+    engine.clip(1.0)
+    with pytest.raises(RuntimeError, match=r"some are unscaled and maybe clipped. Call zero_grad"):
+        engine.backward(loss_of(engine, 2))
+
+
+def test_a_closure_is_refused_wherever_it_stands() -> None:
+    engine = Engine(net(), SGD, O2)
+    for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match="was given a closure"):
+            call()
+
+
+def test_no_gradient_at_all_is_said_and_nothing_moves() -> None:
+    engine = Engine(net(), partial(ADAM, weight_decay=0.1), O2)
+    before = [m.clone() for m in engine.weights.master_weights]
+    for reach in (None, torch.zeros((), requires_grad=True)):
+        if reach is not None:
+            engine.backward(reach * 1.0)
+        report = engine.step()
+        assert (report.stepped, report.found_inf) == (False, False)
+        assert "no gradient arrived" in report.why
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+    assert engine.scaler == Engine(net(), SGD, O2).scaler
+    train(engine, 2)
+
+
+# --- skipped steps ----------------------------------------------------------------------------------------------------
+
+
+def overflowing(config: ScalerConfig) -> Engine:
+    return Engine(net(), SGD, replace(O2, scaler=config))
+
+
+def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
+    engine = overflowing(ScalerConfig(init_scale=2.0**30))
+    before = [p.clone() for p in engine.model.parameters()]
+    engine.backward(loss_of(engine, 0))
+    report = engine.step()
+    assert (report.stepped, report.found_inf, report.scale, report.skips_in_a_row) == (False, True, 2.0**30, 1)
+    assert "3.weight" in report.culprits
+    assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
+    assert engine.scaler.scale == 2.0**29
+    assert all(torch.equal(a, b) for a, b in zip(before, engine.model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_culprits_are_named_by_parameter_flat_or_not(flat: bool) -> None:
+    engine = Engine(net(), SGD, replace(O2, scaler=static(2.0**10)), flat=flat)
+    engine.backward(loss_of(engine, 0))
+    engine.model[1].bias.grad[3] = math.inf  # type: ignore[index]
+    engine._gradients.arrive(0, 2.0**10)
+    assert engine.step().culprits == ("1.bias",)
+
+
+def test_a_scheduler_follows_the_report_and_neither_warns_nor_counts_a_skip() -> None:
+    engine = overflowing(ScalerConfig(init_scale=2.0**30))
+    scheduler = torch.optim.lr_scheduler.StepLR(engine.optimizer, step_size=1, gamma=0.5)
+    stepped = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of a scheduler that is stepped before the optimizer ever was
+        for step in range(30):
+            engine.zero_grad()
+            engine.backward(loss_of(engine, step))
+            if engine.step().stepped:
+                scheduler.step()
+                stepped += 1
+    assert 0 < stepped < 30
+    assert engine.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**stepped
+
+
+def ruined_weight(engine: Engine) -> None:
+    with torch.no_grad():
+        engine.model[3].weight[0, 0] = math.nan  # type: ignore[index]
+    engine.weights.adopt()
+
+
+def test_many_skips_in_a_row_are_explained() -> None:
+    cases: list[tuple[ScalerConfig, Callable[[Engine], None] | None, float, str]] = [
+        (static(2.0**30), None, 1.0, "static, 2^30, and does not move: take a smaller one"),
+        (ScalerConfig(init_scale=1.0), ruined_weight, 1.0, "Weight '3.weight' holds inf or NaN itself"),
+        (ScalerConfig(init_scale=1.0), None, math.inf, "The loss itself is inf, before it is scaled"),
+    ]
+    for config, spoil, factor, expected in cases:
+        engine = overflowing(config)
+        if spoil is not None:
+            spoil(engine)
+        whys = []
+        for step in range(6):
+            engine.zero_grad()
+            engine.backward(loss_of(engine, step) * factor)
+            whys.append(engine.step().why)
+        assert "in a row" not in whys[3], "a few are how a scaler finds its scale"
+        assert "in a row" in whys[5]
+        assert expected in whys[5]
+
+
+# --- what people train ------------------------------------------------------------------------------------------------
+
+
+class Clamped(torch.autograd.Function):
+    """Forward a clamp, backward straight through: as in quantisation-aware training."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.clamp(-1, 1)
+
+    @staticmethod
+    def backward(ctx: object, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Odd(nn.Module):
+    """Tied weights, an LSTM, a sparse table, a buffer, a custom Function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8, sparse=True)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.first, self.again = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.again.weight = self.first.weight
+        self.register_buffer("offset", torch.full((8,), 0.125))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        out, _ = self.lstm(self.table(rows))
+        return self.again(Clamped.apply(self.first(out[:, -1]) + self.offset))
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance"), [("FP32", 1e-6), ("O1", 1e-3), ("O2", 1e-3), ("BF16", 1e-2), ("FP8", 0.1)]
+)
+def test_odd_networks_train_as_they_do_in_plain_torch(name: str, tolerance: float) -> None:
+    torch.manual_seed(0)
+    engine = Engine(Odd(), partial(torch.optim.SGD, lr=0.3), RECIPES[name])
+    torch.manual_seed(0)
+    plain = Odd()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
+    torch.manual_seed(1)
+    rows, targets = torch.randint(11, (16, 5)), torch.randint(8, (16,))
+    for _ in range(20):
+        optimizer.zero_grad()
+        theirs = F.cross_entropy(plain(rows), targets)
+        theirs.backward()
+        optimizer.step()
+        engine.zero_grad()
+        with engine.forward():
+            ours = F.cross_entropy(engine(rows), targets)
+        engine.backward(ours)
+        assert engine.step().stepped
+        assert abs(ours.item() - theirs.item()) <= tolerance  # FP32: duplicates of a sparse row are added up first
+    assert theirs.item() < 1.95, "from 2.04: there was something to follow"
+    assert engine.model.again.weight is engine.model.first.weight
+
+
+COMPILED = [("O2", "eager"), ("O2", "aot_eager"), pytest.param("O1", "aot_eager", marks=pytest.mark.slow)]
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
+@pytest.mark.parametrize(("name", "backend"), COMPILED)
+def test_a_compiled_model_trains_as_the_plain_one(name: str, backend: str) -> None:
+    torch._dynamo.reset()
+    plain = train(Engine(net(), ADAM, RECIPES[name]), 4)
+    engine = Engine(torch.compile(net(), backend=backend), ADAM, RECIPES[name])
+    torch.testing.assert_close(train(engine, 4), plain, rtol=1e-3, atol=1e-3)
+    assert next(iter(engine.state_dict()["model"])) == "0.weight", "plain names, without torch.compile's prefix"
