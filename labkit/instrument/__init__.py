@@ -3,6 +3,7 @@
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.gradients import GradSnapshot, Probe, probe, snapshot, underflow, weight_gradients, zeros_inside
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
+from labkit.instrument.updates import swallowed
 
 __all__ = [
     "ExponentHistogram",
@@ -15,6 +16,7 @@ __all__ = [
     "probe",
     "shift",
     "snapshot",
+    "swallowed",
     "underflow",
     "weight_gradients",
     "zeros_inside",
