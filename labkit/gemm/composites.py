@@ -14,7 +14,7 @@ from functools import cache
 from types import FunctionType
 from typing import Any
 
-HOMES = ("torch.nn.functional", "torch.functional", "torch._lowrank")  # Tensor's methods ask, and call themselves
+HOMES = ("torch.nn.functional", "torch.functional")  # Tensor's methods ask too, and then call themselves
 ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 

@@ -59,3 +59,10 @@ def test_a_switch_that_only_says_it_lives_here_is_left_alone() -> None:
     assert not is_composite(torch.nn.functional.max_pool2d)
     with half_storage("cpu"):
         assert torch.nn.functional.max_pool2d(image, 2).flatten().tolist() == [5, 7, 13, 15]
+
+
+def test_a_function_that_leaves_asking_to_another_is_left_alone() -> None:
+    """Meshgrid's helper asks about meshgrid; entered, it would be asked for ever."""
+    rows, _ = torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")
+    with autocast():
+        assert torch.equal(torch.meshgrid(torch.arange(2), torch.arange(3), indexing="ij")[0], rows)

@@ -1,12 +1,16 @@
 """FP16 GEMMs on a CPU: FP16 in, FP32 accumulate, one rounding, forward and backward."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.gemm import half_storage
+from labkit.formats import FP16
+from labkit.gemm import half_storage, rounds_once
 
 
 def test_worked_example_4096_ones() -> None:
@@ -90,3 +94,174 @@ def test_fp32_passes_through_untouched() -> None:
 
 def test_a_gpu_needs_no_help() -> None:
     assert half_storage("cuda").__class__.__name__ == "nullcontext"
+
+
+def grown(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda a, b: a @ b,
+        torch.Tensor.matmul,
+        torch.mm,
+        lambda a, b: torch.addmm(a, a, b),
+        lambda a, b: torch.einsum("ij,jk->ik", a, b),
+        lambda a, b: torch.einsum("...j,jk", [a, b]),
+        lambda a, b: torch.tensordot(a, b, 1),
+        lambda a, b: torch.inner(a, b),
+        lambda a, b: torch.linalg.multi_dot([a, b]),
+        lambda a, b: a.T @ b,
+        lambda a, b: F.bilinear(a, b, torch.stack([a, b])),
+        lambda a, b: torch.bmm(a[None], b[None]),
+        lambda a, b: F.scaled_dot_product_attention(a[None], b[None], a[None]),
+        lambda a, b: F.conv1d(a[None], b[:, :, None]),
+    ],
+)
+def test_products_by_any_name_round_once(product: Callable[..., torch.Tensor]) -> None:
+    a, b = grown(8, 8).half(), grown(8, 8, seed=1).half()
+    with half_storage("cpu"):
+        ours = product(a, b)
+    assert ours.dtype == torch.float16
+    assert torch.equal(ours, product(a.float(), b.float()).half())
+
+
+def test_attention_layers_in_training_and_evaluation() -> None:
+    """In evaluation torch has a fused fast path for these, which a mode that listens keeps from being taken."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True)
+    attention = nn.MultiheadAttention(16, 4, batch_first=True)
+    x = grown(2, 5, 16)
+    for module, args in ((layer, (x,)), (attention, (x, x, x))):
+        exact, half = module(*args), module.half()
+        for mode in (half.train(), half.eval()):
+            with half_storage("cpu"), torch.set_grad_enabled(mode.training):
+                out = mode(*(t.half() for t in args))
+            first, want = (out[0], exact[0]) if isinstance(out, tuple) else (out, exact)
+            assert first.dtype == torch.float16
+            assert (first.float() - want).abs().max() < 16 * FP16.epsilon  # some ten roundings of numbers near 1
+
+
+# --- recurrent: a layer is its cell over time, with FP16 between the steps --------------------------------------------
+
+CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
+
+
+@pytest.mark.parametrize("kind", list(CELLS))
+def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer, cell = kind(3, 4).half(), CELLS[kind](3, 4).half()
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    x, by_hand = (grown(6, 2, 3).half().requires_grad_() for _ in range(2))
+    with half_storage("cpu"):
+        y, _ = layer(x)
+        state, steps = None, []
+        for x_t in by_hand:
+            state = cell(x_t, state)
+            steps.append(state[0] if isinstance(state, tuple) else state)
+    assert y.dtype == torch.float16
+    assert torch.equal(y, torch.stack(steps))
+    y.float().sum().backward()
+    torch.stack(steps).float().sum().backward()
+    assert torch.equal(x.grad, by_hand.grad)  # type: ignore[arg-type]
+    # Weights: the layer adds up over time in FP32 and rounds once, the loop of cells in FP16, six times half an ulp.
+    for ours, other in zip(layer.parameters(), cell.parameters(), strict=True):
+        assert ours.grad.dtype == torch.float16  # type: ignore[union-attr]
+        assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
+
+
+def test_one_step_of_an_lstm_written_out() -> None:
+    torch.manual_seed(0)
+    cell = nn.LSTMCell(3, 4).half()
+    x, h, c = grown(2, 3).half(), grown(2, 4, seed=1).half(), grown(2, 4, seed=2).half()
+    with half_storage("cpu"):
+        new_h, new_c = cell(x, (h, c))
+    wide = {name: weight.detach().float() for name, weight in cell.named_parameters()}
+    gates = x.float() @ wide["weight_ih"].T + wide["bias_ih"] + h.float() @ wide["weight_hh"].T + wide["bias_hh"]
+    i, f, g, o = gates.chunk(4, 1)
+    want_c = f.sigmoid() * c.float() + i.sigmoid() * g.tanh()
+    # FP32 additions in another order may land on the other side of an FP16 tie, so one ulp is allowed.
+    assert np.allclose(new_c.detach().numpy(), want_c.half().numpy(), rtol=0, atol=2.0**-10)
+    assert np.allclose(new_h.detach().numpy(), (o.sigmoid() * want_c.tanh()).half().numpy(), rtol=0, atol=2.0**-11)
+
+
+@pytest.mark.parametrize("kind", list(CELLS))
+@pytest.mark.parametrize(
+    "options", [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False}]
+)
+def test_layers_directions_and_packed_sequences_are_torchs(kind: Any, options: dict[str, Any]) -> None:
+    """Against torch's own FP32 layer, which knows nothing of us: off by the roundings of h and c over seven steps."""
+    torch.manual_seed(0)
+    layer = kind(5, 6, **options)
+    wide = kind(5, 6, **options)
+    wide.load_state_dict({name: value.half().float() for name, value in layer.state_dict().items()})
+    half = layer.half()
+    x = grown(4, 7, 5).half() if options.get("batch_first") else grown(7, 4, 5).half()
+    pack = nn.utils.rnn.pack_padded_sequence
+    lengths = torch.tensor([5, 7, 2, 5])
+    for given in (x, pack(x, lengths, batch_first=bool(options.get("batch_first")), enforce_sorted=False)):
+        floats = given.float() if isinstance(given, torch.Tensor) else given.to(torch.float32)
+        want, want_state = wide(floats)
+        with half_storage("cpu"):
+            got, state = half(given)
+        pairs = [(got, want)] if isinstance(got, torch.Tensor) else [(got.data, want.data)]
+        pairs += list(zip(*(s if isinstance(s, tuple) else (s,) for s in (state, want_state)), strict=True))
+        for ours, exact in pairs:
+            assert (ours.dtype, ours.shape) == (torch.float16, exact.shape)
+            assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_an_lstm_with_projections() -> None:
+    torch.manual_seed(0)
+    half = nn.LSTM(5, 6, proj_size=3).half()
+    wide = nn.LSTM(5, 6, proj_size=3)
+    wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    x = grown(7, 2, 5).half()
+    with half_storage("cpu"):
+        got, (h, c) = half(x)
+    want, (want_h, want_c) = wide(x.float())
+    for ours, exact in ((got, want), (h, want_h), (c, want_c)):
+        assert ours.shape == exact.shape
+        assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon
+
+
+def test_a_state_that_grows_by_less_than_half_an_ulp_stands_still_in_fp16() -> None:
+    """An accumulating ReLU layer, h = h + 2^-12 x: from 1 on, FP16 loses every step; the FP32 layer does not."""
+    layer = nn.RNN(1, 1, nonlinearity="relu", bias=False)
+    with torch.no_grad():
+        layer.weight_ih_l0.fill_(2.0**-12)
+        layer.weight_hh_l0.fill_(1.0)
+    x, start = torch.ones(100, 1), torch.ones(1, 1)
+    _, wide = layer(x, start)
+    with half_storage("cpu"):
+        _, half = layer.half()(x.half(), start.half())
+    assert wide.item() == 1 + 100 * 2.0**-12
+    assert half.item() == 1
+
+
+def test_dropout_between_layers_draws_as_in_training_only() -> None:
+    torch.manual_seed(0)
+    layer = nn.GRU(4, 4, num_layers=2, dropout=0.5).half()
+    x = grown(3, 2, 4).half()
+    with half_storage("cpu"):
+        assert not torch.equal(layer(x)[0], layer(x)[0])
+        layer.eval()
+        assert torch.equal(layer(x)[0], layer(x)[0])
+
+
+# --- an accumulator of one's choice -----------------------------------------------------------------------------------
+
+
+def test_the_accumulator_is_a_choice() -> None:
+    from labkit.gemm import SEQUENTIAL_FP16
+
+    w = torch.ones(4096, 1).half().requires_grad_()
+    with half_storage("cpu", SEQUENTIAL_FP16):
+        swamped = torch.ones(1, 4096).half() @ w
+        normed = F.layer_norm(torch.arange(4.0).half(), (4,))
+    assert swamped.item() == 2048  # 2048 + 1 is no FP16 number
+    assert torch.equal(normed, rounds_once(F.layer_norm, (torch.arange(4.0).half(), (4,)), {}, torch.float16))
+    with half_storage("cpu", SEQUENTIAL_FP16), pytest.raises(NotImplementedError, match="lstm"):
+        nn.LSTM(2, 2).half()(torch.ones(1, 1, 2).half())

@@ -1,0 +1,320 @@
+"""The lists: the policy of CUDA, its reasons, and what is registered on top. The oracle is what torch ships.
+
+torch states its policy twice, and both are read here: in a C++ header, as four lists of names; and in the code behind
+them, which runs on tensors that only say they are on a GPU (FakeTensor), so no GPU is needed to ask what it returns.
+"""
+
+import logging
+import re
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from labkit.amp import (
+    POLICY,
+    CastEvent,
+    Rule,
+    autocast,
+    float_function,
+    half_function,
+    promote_function,
+    register,
+    rule_for,
+)
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+MACROS = {
+    "AT_FORALL_LOWER_PRECISION_FP": Rule.ALLOW,
+    "AT_FORALL_FP32": Rule.DENY,
+    "AT_FORALL_FP32_SET_OPT_DTYPE": Rule.SET_DTYPE,
+    "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE": Rule.APPEND_DTYPE,
+    "AT_FORALL_PROMOTE": Rule.PROMOTE,
+}
+
+# Ours only: the same operation by the name that Python gives it, or one that calls a listed one inside.
+OTHER_NAMES = {
+    Rule.ALLOW: "rmatmul linalg_matmul multi_dot vecdot cudnn_convolution cudnn_convolution_transpose "
+    "lstm gru rnn_tanh rnn_relu",  # these four: torch casts cuDNN's weights in a function of its own
+    Rule.DENY: "rpow square rdiv rtruediv norm cross_entropy cross_entropy_loss nll_loss_nd pairwise_distance "
+    "trapz trapezoid cumulative_trapezoid sum_to_size",
+    Rule.SET_DTYPE: "vector_norm matrix_norm linalg_norm",
+    Rule.PROMOTE: "grid_sample cat stack",  # cat and stack promote by themselves, in torch
+}
+
+
+def header() -> dict[str, Rule]:
+    """Return {operation: its list} as torch's header has them."""
+    text = HEADER.read_text()
+    found: dict[str, Rule] = {}
+    for macro, rule in MACROS.items():
+        (body,) = re.findall(rf"#define {macro}\(_\)((?:.*\\\n)*.*)", text)
+        names = re.findall(r"_\(\s*(?:ADD_NS\()?(\w+)", body)
+        assert names, macro
+        found.update(dict.fromkeys(names, rule))
+    return found
+
+
+def test_worked_example_three_lists_and_a_default() -> None:
+    assert rule_for("matmul").rule is Rule.ALLOW  # FP16 in, FP32 accumulate
+    assert rule_for("exp").rule is Rule.DENY  # exp(12) is beyond FP16
+    assert rule_for("softmax").rule is Rule.SET_DTYPE  # returns FP32, unless the call names a dtype
+    assert rule_for("cat").rule is Rule.PROMOTE
+    assert rule_for("relu").rule is Rule.KEEP
+
+
+def test_each_operation_of_torchs_header_is_on_the_same_list() -> None:
+    theirs = header()
+    assert len(theirs) > 100
+    assert {name: rule_for(name).rule for name in theirs} == theirs
+
+
+def test_what_is_on_our_lists_alone_is_known_by_name() -> None:
+    theirs = header()
+    ours: dict[Rule, set[str]] = {}
+    for name, entry in POLICY.items():
+        if name not in theirs:
+            ours.setdefault(entry.rule, set()).add(name)
+    banned = ours.pop(Rule.BANNED)
+    known = {rule: {name for name in names.split() if name not in theirs} for rule, names in OTHER_NAMES.items()}
+    assert banned == {"binary_cross_entropy"}  # of torch: autocast_mode.cpp
+    assert ours == known
+
+
+def test_every_entry_has_a_reason_and_every_operator_its_operations_rule() -> None:
+    assert all(entry.why for entry in POLICY.values())
+    assert rule_for("__matmul__") is rule_for("matmul")
+    assert rule_for("mm.default") is rule_for("mm")
+    assert rule_for("__get__").rule is Rule.KEEP
+
+
+# --- registration ---------------------------------------------------------------------------------------------------
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x + x
+
+
+def test_an_operation_of_torch_changes_list_however_it_is_called() -> None:
+    x = torch.ones(2)
+    with autocast():
+        registered = half_function(torch.sigmoid)
+        assert {f(x).dtype for f in (torch.sigmoid, torch.Tensor.sigmoid, lambda t: t.sigmoid())} == {torch.float16}
+        registered.undo()
+        assert torch.sigmoid(x).dtype == torch.float32
+
+
+def test_a_registration_ends_with_its_block_even_by_an_exception() -> None:
+    with float_function("relu"):
+        assert rule_for("relu").rule is Rule.DENY
+    assert rule_for("relu").rule is Rule.KEEP
+    with pytest.raises(ZeroDivisionError), float_function("relu"):
+        raise ZeroDivisionError
+    assert rule_for("relu").rule is Rule.KEEP
+
+
+def test_the_last_registration_counts_and_undoing_follows_no_order() -> None:
+    first, second = half_function("relu"), float_function("relu")
+    assert rule_for("relu").rule is Rule.DENY
+    first.undo()
+    assert rule_for("relu").rule is Rule.DENY
+    second.undo()
+    second.undo()
+    assert rule_for("relu").rule is Rule.KEEP
+    with register("matmul", Rule.KEEP, "for a test"):
+        assert rule_for("__matmul__").why == "for a test"
+    assert rule_for("__matmul__").rule is Rule.ALLOW
+
+
+@pytest.mark.parametrize(
+    ("decorate", "given", "expected"),
+    [
+        (half_function, (torch.float32,), torch.float16),
+        (float_function, (torch.float16,), torch.float32),
+        (promote_function, (torch.float16, torch.float32), torch.float32),
+        (promote_function, (torch.float16, torch.float16), torch.float16),
+    ],
+)
+def test_a_python_function_is_cast_at_its_door(
+    decorate: Callable[..., Any], given: tuple[torch.dtype, ...], expected: torch.dtype
+) -> None:
+    seen: list[torch.dtype] = []
+
+    @decorate
+    def mine(*tensors: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        """Mine."""
+        seen.extend(t.dtype for t in tensors)
+        return tensors[0] * scale
+
+    tensors = [torch.ones(2, dtype=dtype) for dtype in given]
+    events: list[CastEvent] = []
+    with autocast(listen=events.append):
+        mine(*tensors, scale=2.0)
+    assert set(seen) == {expected}
+    assert [(e.op, e.to) for e in events] == [("mine", expected)]
+    assert (mine.__name__, mine.__doc__) == ("mine", "Mine.")
+    seen.clear()
+    mine(*tensors)
+    assert tuple(seen) == given, "outside of a region nothing is cast"
+    with autocast(enabled=False):
+        mine(*tensors)
+    assert tuple(seen) == given * 2
+    mine.undo()
+    with autocast():
+        mine(*tensors)
+    assert tuple(seen) == given * 3
+
+
+def test_inside_a_registered_function_the_lists_hold_as_everywhere() -> None:
+    @float_function
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        assert x.dtype == torch.float32
+        return x @ x  # still a matrix product: apex's meaning, and not that of custom_fwd(cast_inputs=...)
+
+    with autocast():
+        assert scores(torch.ones(2, 2).half()).dtype == torch.float16
+
+
+def test_methods_can_be_registered_too() -> None:
+    class Layer(torch.nn.Module):
+        @half_function
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1
+
+    with autocast():
+        assert Layer()(torch.ones(2)).dtype == torch.float16
+
+
+def test_gradients_flow_through_a_registered_function() -> None:
+    x = torch.ones(3, requires_grad=True)
+    with autocast():
+        half_function(doubled)(x).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 2, 2]
+    assert x.grad.dtype == torch.float32
+
+
+def test_threads_that_register_do_not_lose_each_others_rules() -> None:
+    names, start, wrong = [f"operation_{i}" for i in range(8)], threading.Barrier(8), []
+
+    def work(name: str) -> None:
+        start.wait()
+        for _ in range(200):
+            with half_function(name):
+                wrong.extend([name] if rule_for(name).rule is not Rule.ALLOW else [])
+            wrong.extend([name] if rule_for(name).rule is not Rule.KEEP else [])
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_what_cannot_be_registered_is_said() -> None:
+    with pytest.raises(TypeError, match="it was given 3"):
+        half_function(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rule is one of Rule\.ALLOW"):
+        register("relu", "allow")  # type: ignore[arg-type]
+    with half_function("relu") as registered, pytest.raises(TypeError, match="call torch's function"):
+        registered(torch.ones(1))
+    with half_function(doubled) as registered, pytest.raises(TypeError, match="undo that first"):
+        float_function(registered)
+
+
+# --- torch's autocast on a GPU that is not there --------------------------------------------------------------------
+
+
+@contextmanager
+def torchs_cuda_autocast(dtype: torch.dtype) -> Iterator[None]:
+    """torch.autocast("cuda"), whose constructor would switch itself off where there is no GPU."""
+    before = torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", dtype)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", before)
+
+
+def dtypes_on_a_gpu(function: Callable[..., Any], args: Any, region: Any) -> tuple[torch.dtype, ...] | str:
+    """Return the dtypes of what a function returns for such arguments on a GPU in a region, or the error's type."""
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(t: torch.Tensor) -> torch.Tensor:
+        empty = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
+        return FakeTensor(mode, empty, torch.device("cuda:0"))
+
+    (input_, rest, kwargs) = tree_map_only(torch.Tensor, fake, args)
+    try:
+        with mode, region, warnings.catch_warnings(action="ignore"):
+            out = function(input_, *rest, **kwargs)
+    except Exception as error:  # what the two refuse is compared as well
+        return type(error).__name__
+    return tuple(t.dtype for t in tree_leaves(out) if isinstance(t, torch.Tensor))
+
+
+# Where we differ on purpose: (operation, dtype given) -> why.
+DIFFERENT = {
+    ("sum_to_size", torch.float16): "returns its input where there is nothing to sum; we cast first",
+    ("norm", torch.float16): "torch refuses the nuclear norm of FP16; ours is computed in FP32",
+    ("linalg.matrix_norm", torch.float16): "the same",
+    ("linalg.matrix_power", torch.float32): "its dtype depends on the exponent, and FP16 has no inverse: kept",
+    ("svd_lowrank", torch.float32): "torch's products are FP16, and its QR of them fails on tensors that exist: kept",
+    ("pca_lowrank", torch.float32): "the same",
+}
+
+
+def ways_to_call(op: Any) -> list[Callable[..., Any]]:
+    ways = [op.op, op.method_variant, op.operator_variant, *(alias.op for alias in op.aliases)]
+    return list({id(way): way for way in ways if way is not None}.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [torch.float32, torch.float16])
+def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
+    given: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    op_db = pytest.importorskip("torch.testing._internal.common_methods_invocations").op_db
+    caplog.set_level(logging.CRITICAL + 1, "torch._subclasses.fake_tensor")  # what it refuses, it logs at length
+    differ: dict[tuple[str, torch.dtype], set[Any]] = {}
+    compared = 0
+    for op in op_db:
+        samples = op.sample_inputs("cpu", torch.float32) if torch.float32 in op.dtypes else ()
+        for _, sample in zip(range(2), samples):  # noqa: B905
+            args = (sample.input, sample.args, sample.kwargs)
+            leaves = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)]
+            if any(t.layout != torch.strided for t in leaves):
+                continue
+            to = lambda t: t.detach().to(given) if t.dtype == torch.float32 else t.detach()  # noqa: E731
+            args = tree_map_only(torch.Tensor, to, args)
+            for way in ways_to_call(op):
+                theirs = dtypes_on_a_gpu(way, args, torchs_cuda_autocast(torch.float16))
+                ours = dtypes_on_a_gpu(way, args, autocast())
+                compared += 1
+                if theirs != ours:
+                    differ.setdefault((op.name, given), set()).add((getattr(way, "__name__", str(way)), theirs, ours))
+    assert compared > 1000
+    assert {key: value for key, value in differ.items() if key not in DIFFERENT} == {}
+
+
+def test_reciprocals_of_fp16_are_fp32_as_on_a_gpu() -> None:
+    """1 / x is no name on torch's lists: it calls reciprocal, which is."""
+    sample = (torch.ones(2, 2).half(), (), {})
+    for way in (lambda x: 1 / x, lambda x: 2.0**x, torch.square, lambda x: F.pairwise_distance(x, x)):
+        assert dtypes_on_a_gpu(way, sample, torchs_cuda_autocast(torch.float16)) == (torch.float32,)
+        assert dtypes_on_a_gpu(way, sample, autocast()) == (torch.float32,)
