@@ -4,7 +4,10 @@ What is compared, and how, is in check_amp.py, which `make gpu` runs without pyt
 """
 
 import json
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +97,28 @@ def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
     assert answers["training"] == {"MLP": "equal"}
     assert [price["way"] for price in answers["prices"]][:2] == ["torch.amp", "drop-in"]
     assert "CPU (a rehearsal)" in check_amp.told(answers)
+
+
+BARE = """
+import sys
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"expecttest", "pytest", "scipy", "matplotlib", "ipywidgets", "IPython"}:
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Bare())
+sys.path.insert(0, "tests/gpu")
+import check_amp
+print(len(check_amp.rows("cpu")))
+"""
+
+
+@pytest.mark.slow
+def test_torch_and_numpy_are_all_it_needs():
+    done = subprocess.run([sys.executable, "-c", BARE], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) == len(check_amp.rows("cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
