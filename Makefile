@@ -8,13 +8,14 @@ VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
 PYTHON ?=
 PYTEST_ARGS ?=
+GPU_ARGS ?=
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
 # A lesson does not begin with a question about Jupyter news, nor with a call to the network.
 LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
 NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor test test-all lint bench notebooks pictures clean
+.PHONY: help lab setup doctor gpu test test-all lint bench notebooks pictures clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +28,10 @@ setup: $(VENV)/.lab-ready  ## only set up what the lab needs
 
 doctor: $(VENV)/.lab-ready  ## say what is ready on this machine, and what to do where something is not
 	@$(VENV_PYTHON) -m labkit doctor
+
+# Sets nothing up: a machine with a GPU may have no Jupyter, only its own python3 with torch and numpy.
+gpu:  ## on a machine with a GPU: every check and recording that needs one, in under 9 minutes
+	@$(or $(PYTHON),$(wildcard $(VENV_PYTHON)),python3) -m labkit gpu $(GPU_ARGS)
 
 test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones left out)
 	@$(call run_checks,-m "not slow")

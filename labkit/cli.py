@@ -98,6 +98,25 @@ def _doctor(_: Namespace) -> int:
     return 0 if report.healthy else 1
 
 
+def _device(_: Namespace) -> int:
+    from labkit.gemm import device_report
+
+    print(device_report())
+    return 0
+
+
+def _add_gpu_arguments(parser: ArgumentParser) -> None:
+    from labkit import gpu
+
+    gpu.add_arguments(parser)
+
+
+def _gpu(arguments: Namespace) -> int:
+    from labkit import gpu
+
+    return gpu.run(arguments)
+
+
 def _add_grade_arguments(parser: ArgumentParser) -> None:
     from labkit.grading import cli as grading
 
@@ -188,6 +207,8 @@ def _nothing(_: ArgumentParser) -> None:
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on the first lesson, or on NOTEBOOK", _add_lab_arguments, _lab),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
+    "device": Subcommand("say what this machine has for low precision, and what that means", _nothing, _device),
+    "gpu": Subcommand("run every check and recording that needs a GPU", _add_gpu_arguments, _gpu),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", _add_grade_arguments, _grade),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", _add_race_arguments, _race),
     "version": Subcommand("print the version", _nothing, _version),

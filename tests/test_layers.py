@@ -26,7 +26,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "clinic": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks"),
     "widgets": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
-    "cli": ("train", "clinic", "grading"),
+    "gpu": ("formats", "interop", "gemm", "instrument", "amp", "train"),
+    "cli": ("gemm", "train", "gpu", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -42,11 +43,12 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
+    "gpu": ENGINE,
     "cli": set(),
     "__main__": set(),
     "__init__": set(),
 }
-LAYERS = set(TO_THE_LEFT) - {"cli", "__main__", "__init__"}
+LAYERS = set(TO_THE_LEFT) - {"gpu", "cli", "__main__", "__init__"}
 
 
 def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:
