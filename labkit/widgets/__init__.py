@@ -1,6 +1,7 @@
 """How does a learner touch it? Widgets: their state is plain Python, their picture is drawn in the browser."""
 
 from labkit.widgets.addition import AdditionPlayer
+from labkit.widgets.beat_scaler import BeatTheScaler
 from labkit.widgets.bits import BitExplorer
 from labkit.widgets.ledger import CastLedger
 from labkit.widgets.live import LiveTraining
@@ -23,6 +24,7 @@ __all__ = [
     "FATE_COLOURS",
     "FORMAT_COLOURS",
     "AdditionPlayer",
+    "BeatTheScaler",
     "BitExplorer",
     "CastLedger",
     "LiveTraining",

@@ -1,0 +1,102 @@
+// How a game is drawn: your scale, in a window that is shown when the game is over; and both losses.
+
+const LEFT = 52;
+const RIGHT = 60;
+const SCALE = { top: 30, height: 250 };
+const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
+const BOTTOM = LOSS.top + LOSS.height;
+const HEIGHT = BOTTOM + 32;
+
+function makePlot(pen, width, store, tint) {
+  const { total } = store.state;
+  const end = width - RIGHT;
+  return { pen, store, tint, total, left: LEFT, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
+}
+
+function drawGame(plot) {
+  const { store, tint, x } = plot;
+  const { state, yours, scalers } = store;
+  const [low, high] = state.range;
+  const y = (e) => SCALE.top + (SCALE.height * (high - Math.min(high, Math.max(low, e)))) / (high - low);
+  if (state.told) drawWindow(plot, y);
+  const ticks = [0, 8, 16, 24].map((e) => [e, e]);
+  inkFrame(plot, SCALE, "Your loss scale", ticks, y);
+  const stairs = (rows) => rows.flatMap(({ scale }, i) => [[x(i + 0.5), y(scale)], [x(i + 1.5), y(scale)]]);
+  if (state.told) inkLine(plot, stairs(scalers), tint.ink2, 1.5);
+  inkLine(plot, stairs(yours), tint.fp16, 2.5);
+  yours.forEach((row, i) => row.skipped && inkCross(plot, x(i + 1), y(row.scale), 4, tint.ink, 1.75));
+  if (state.told) nameWindow(plot, y);
+  if (state.phase !== "finished") drawHand(plot, y);
+  const [mine, theirs] = state.skipped;
+  const words = `you skipped ${mine}, the scaler ${theirs}`;
+  const wide = inkText(plot, words, plot.end, SCALE.top - 12, { align: "right" });
+  inkCross(plot, plot.end - wide - 11, SCALE.top - 16, 4, tint.ink, 1.75);
+}
+
+// Where the hand is: the scale of the next step, and a word where the last one overflowed.
+function drawHand(plot, y) {
+  const { store, tint, x } = plot;
+  const next = store.wish ?? store.state.log2_scale;
+  const at = [x(store.yours.length + 1), y(next)];
+  inkRing(plot, ...at, tint.fp16);
+  const last = store.yours.at(-1);
+  const words = last?.skipped ? "inf: skipped" : `2${superscript(next)}`;
+  inkText(plot, words, at[0] + 11, at[1], { fill: last?.skipped ? tint.bad : tint.fp16, bold: true, base: "middle", halo: true });
+}
+
+const superscript = (digits) => String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[c]));
+
+function drawWindow(plot, y) {
+  const { pen, tint, store, x } = plot;
+  const zone = (fate, key, edge) => {
+    const points = store.yours.flatMap((row, i) => [[x(i + 0.5), y(row[key])], [x(i + 1.5), y(row[key])]]);
+    if (!points.length) return;
+    pen.beginPath();
+    pen.moveTo(points[0][0], edge);
+    for (const [px, py] of points) pen.lineTo(px, py);
+    pen.lineTo(points.at(-1)[0], edge);
+    pen.globalAlpha = 0.34;
+    pen.fillStyle = pattern(pen, fate, tint);
+    pen.fill();
+    pen.globalAlpha = 1;
+    inkLine(plot, points, tint[fate], 1.25, { alpha: 0.9 });
+  };
+  zone("overflowed", "overflowsAt", SCALE.top);
+  zone("underflowed", "keepsFrom", SCALE.top + SCALE.height);
+}
+
+function nameWindow(plot, y) {
+  const { tint, store, x } = plot;
+  const style = { fill: tint.ink, align: "right", halo: true };
+  inkText(plot, "overflow: the step is skipped", plot.end - 8, SCALE.top + 17, style);
+  inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, SCALE.top + SCALE.height - 10, style);
+  if (!store.yours.length) return;
+  const at = x(store.yours.length + 0.5) + 6;
+  const ends = [[store.yours, "you", tint.fp16], [store.scalers, "scaler", tint.ink2]].map(([rows, name, fill]) => ({ name, fill, py: y(rows.at(-1).scale) }));
+  partLabels(ends);
+  for (const { name, fill, py } of ends) inkText(plot, name, at, py, { fill, bold: true, base: "middle", halo: true });
+}
+
+function partLabels([a, b]) {
+  if (Math.abs(a.py - b.py) >= 15) return;
+  const middle = (a.py + b.py) / 2;
+  const sign = a.py <= b.py ? -1 : 1;
+  a.py = middle + sign * 7.5;
+  b.py = middle - sign * 7.5;
+}
+
+function drawLosses(plot) {
+  const { store, tint, x } = plot;
+  const { yours, scalers } = store;
+  const losses = (rows) => rows.map(({ loss }) => loss);
+  const [low, high] = lossRange(losses(yours), losses(scalers));
+  const y = (loss) => (loss > 0 ? LOSS.top + (LOSS.height * Math.log(high / loss)) / Math.log(high / low) : NaN);
+  inkFrame(plot, LOSS, "Loss of each batch, without its weight, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  const curve = (rows, colour, width) => inkLine(plot, losses(rows).map((loss, i) => [x(i + 1), y(loss)]), colour, width);
+  curve(scalers, tint.ink2, 1.25);
+  curve(yours, tint.fp16, 1.75);
+  if (!yours.length) return;
+  const ends = [[yours, "you", tint.fp16], [scalers, "scaler", tint.ink2]].map(([rows, name, fill]) => ({ name, fill, py: y(rows.at(-1).loss) }));
+  partLabels(ends);
+  for (const { name, fill, py } of ends) inkText(plot, name, x(yours.length) + 6, py, { fill, bold: true, base: "middle", halo: true });
+}
