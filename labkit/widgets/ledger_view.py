@@ -154,7 +154,7 @@ def _ending(last: LedgerRow) -> str:
 
 
 def _away(error: float) -> str:
-    return "equals FP32's" if error == 0 else f"is {relative(error)} away from FP32's"
+    return "equals FP32's" if error == 0 else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
 
 
 def _why(row: LedgerRow) -> str:
