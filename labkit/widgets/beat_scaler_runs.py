@@ -128,4 +128,5 @@ class ClippedAdam(torch.optim.Adam):
 
 def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int]) -> Run:
     """Return a run that trains."""
-    return WeightedRun(replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON)), recipe, seed, weights)
+    clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
+    return WeightedRun(clipped, recipe, seed, weights)

@@ -120,8 +120,8 @@ def measure_trace(
         lowest.append(keeps_from(merge(histograms)))
         if not (run.step().stepped and np.isfinite(largest[-1])):
             raise ValueError(
-                f"step {number} of {task.name!r} under {recipe.name!r} was skipped, or its gradients left FP32. A trace "
-                "is of a training that skips nothing: take a recipe with a lower static scale."
+                f"step {number} of {task.name!r} under {recipe.name!r} was skipped, or its gradients left FP32. A "
+                "trace is of a training that skips nothing: take a recipe with a lower static scale."
             )
         if progress is not None:
             progress(number)
