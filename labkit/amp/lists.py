@@ -65,8 +65,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.DENY,
         "its result outgrows FP16 for modest arguments, or loses what is small",
-        "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow rpow square rdiv rtruediv "
-        "softplus logsumexp",
+        "acos arccos asin arcsin cosh erfinv special_erfinv exp expm1 special_expm1 log log10 log2 log1p special_log1p "
+        "reciprocal rdiv rtruediv rsqrt sinh tan pow rpow square softplus logsumexp special_logsumexp",
     ),
     (
         Rule.DENY,
@@ -93,15 +93,15 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.SET_DTYPE,
         "sums or multiplies many elements",
-        "prod softmax log_softmax cumprod cumsum vector_norm linalg_vector_norm matrix_norm linalg_matrix_norm "
-        "linalg_norm sum",
+        "prod softmax special_softmax log_softmax special_log_softmax cumprod cumsum vector_norm "
+        "linalg_vector_norm matrix_norm linalg_matrix_norm linalg_norm sum",
     ),
     (Rule.APPEND_DTYPE, "sums squares over many elements", "norm"),
     (
         Rule.PROMOTE,
         "several operands, one dtype needed",
-        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot scatter_add "
-        "cat stack",
+        "addcdiv addcmul atan2 arctan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot "
+        "scatter_add cat concat concatenate stack",
     ),
     (
         Rule.BANNED,

@@ -1,15 +1,23 @@
 """Autocast: which operation runs in which dtype, and why. The oracle is torch's own list of CUDA cases."""
 
+import sys
 import threading
 import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint
 
-from labkit.amp import CastEvent, Rule, autocast
-from labkit.formats import BF16, E8M0, FP16, FP64
+from labkit.amp import CastEvent, Rule, autocast, rule_for
+from labkit.formats import BF16, E4M3, E5M2, E8M0, FP16, FP64, TF32, Format
+from labkit.gemm import SEQUENTIAL_FP16, half_storage
+from labkit.interop import round_tensor
 
 
 def test_worked_example_a_linear_layer_and_its_loss() -> None:
@@ -62,6 +70,115 @@ def test_a_region_belongs_to_its_thread() -> None:
         other.start()
         other.join()
     assert seen == [torch.float32]
+
+
+def test_a_region_may_be_open_twice_and_still_casts_and_tells_once() -> None:
+    events: list[CastEvent] = []
+    region = autocast(listen=events.append)
+    a = torch.ones(2, 2)
+    with region, region:
+        a @ a
+        with autocast(enabled=False), region:
+            assert (a @ a).dtype == torch.float16
+        a @ a
+    assert len(events) == 3
+    assert (a @ a).dtype == torch.float32
+
+
+def test_as_a_decorator_it_may_call_itself() -> None:
+    @autocast()
+    def power(a: torch.Tensor, n: int) -> torch.Tensor:
+        """a to the n."""
+        return a if n == 1 else a @ power(a, n - 1)
+
+    assert power(torch.ones(2, 2), 4).dtype == torch.float16
+    assert (power.__name__, power.__doc__) == ("power", "a to the n.")
+    with pytest.raises(IndexError):
+        autocast()(lambda: [][0])()
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_a_decorated_function_may_run_in_many_threads() -> None:
+    start, seen = threading.Barrier(4), []
+
+    @autocast()
+    def product() -> torch.dtype:
+        start.wait()
+        return (torch.ones(2, 2) @ torch.ones(2, 2)).dtype
+
+    threads = [threading.Thread(target=lambda: seen.extend(product() for _ in range(20))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [torch.float16] * 80
+
+
+def test_what_runs_after_its_call_is_no_function_to_decorate() -> None:
+    def later() -> Iterator[int]:
+        yield 1
+
+    async def even_later() -> int:
+        return 1
+
+    for function in (later, even_later):
+        with pytest.raises(TypeError, match="runs after its call has returned"):
+            autocast()(function)
+
+
+def test_a_result_goes_where_it_was_asked_for() -> None:
+    a, out = torch.ones(2, 2), torch.zeros(2, 2)
+    with autocast():
+        torch.mm(a, a, out=out)
+    assert out.tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_dtype_that_was_asked_for_by_name_or_place_is_given() -> None:
+    x, events = torch.ones(2, 3).half(), list[CastEvent]()
+    with autocast(listen=events.append):
+        assert x.softmax(-1, torch.float16).dtype == torch.float16
+        assert x.softmax(-1, dtype=torch.float16).dtype == torch.float16
+        assert torch.sum(x, dtype=torch.bfloat16).dtype == torch.bfloat16
+        assert x.norm(dtype=torch.float16).dtype == torch.float16
+        assert (x.sum().dtype, x.norm().dtype) == (torch.float32, torch.float32)
+    assert [(e.op, e.to, e.elements) for e in events] == [
+        ("softmax", None, 0), ("softmax", None, 0), ("sum", None, 0), ("norm", None, 0),
+        ("sum", torch.float32, 6), ("norm", torch.float32, 6),
+    ]  # fmt: skip
+
+
+def test_tensors_in_lists_and_dicts_are_cast_too() -> None:
+    a, b = torch.ones(2, 2), torch.ones(2, 2).half()
+    with autocast():
+        assert torch.cat([a, b]).dtype == torch.float32
+        assert torch.einsum("ij,jk", [a, b]).dtype == torch.float16
+        assert F.linear(input=a, weight=b).dtype == torch.float16
+        assert torch.linalg.multi_dot((a, b, a)).dtype == torch.float16
+
+
+def test_recurrent_layers_and_cells() -> None:
+    x = torch.ones(3, 2, 4)
+    with half_storage("cpu"), autocast():
+        for layer in (nn.LSTM(4, 5), nn.GRU(4, 5), nn.RNN(4, 5)):
+            y, state = layer(x)
+            assert {t.dtype for t in (y, *(state if isinstance(state, tuple) else (state,)))} == {torch.float16}
+        assert nn.GRUCell(4, 5)(x[0]).dtype == torch.float16
+
+
+def test_when_nobody_listens_no_event_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(*_: Any) -> None:
+        raise AssertionError("an event was built")
+
+    monkeypatch.setattr(sys.modules["labkit.amp.autocast"], "CastEvent", built)
+    with autocast():
+        F.mse_loss(torch.ones(2, 2) @ torch.ones(2, 2), torch.ones(2, 2))
+    with autocast(listen=print), pytest.raises(AssertionError, match="an event was built"):
+        torch.ones(2, 2) @ torch.ones(2, 2)
+
+
+def test_the_accumulator_is_a_choice() -> None:
+    with autocast(accumulator=SEQUENTIAL_FP16):
+        assert (torch.ones(1, 4096) @ torch.ones(4096, 1)).item() == 2048  # 2048 + 1 is no FP16 number
 
 
 def test_what_is_not_floating_point_is_left_alone() -> None:
@@ -118,3 +235,201 @@ def test_fp16_and_bf16_meet_in_fp32() -> None:
         both = torch.cat([half, brain])
     assert both.dtype == torch.float32
     assert torch.equal(both, torch.cat([half.float(), brain.float()]))
+
+
+def explicit(name: str, group: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """What the lists ask for, written as casts: all to FP16 for fp16 rows, all to FP32 for the others."""
+    to = torch.float16 if group.endswith("fp16") else torch.float32
+    cast = lambda t: t.to(to) if t.is_floating_point() else t  # noqa: E731
+    return function(*tree_map_only(torch.Tensor, cast, args), **kwargs)
+
+
+class Operands(TorchFunctionMode):
+    """Below autocast: notes the dtype of the gradient that comes to each operand of an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[torch.dtype] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        listed = rule_for(func.__name__).rule is not Rule.KEEP
+        for operand in tree_leaves(args) if listed else ():
+            if isinstance(operand, torch.Tensor) and operand.requires_grad:
+                operand.register_hook(lambda gradient: self.seen.append(gradient.dtype))
+        return func(*args, **(kwargs or {}))
+
+
+def with_gradients(run: Callable[..., Any], args: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]] | str:
+    """Return floating-point results, and the gradients of floating-point arguments; or the type of torch's error."""
+    leaf = lambda t: t.clone().requires_grad_() if t.is_floating_point() else t  # noqa: E731
+    args = tree_map_only(torch.Tensor, leaf, args)
+    leaves = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor) and t.requires_grad]
+    try:
+        out = [t for t in tree_leaves(run(*args)) if isinstance(t, torch.Tensor) and t.is_floating_point()]
+        loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error).__name__
+    return out, [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, leaves, strict=True)]
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a.nan_to_num(1e3, 2e3, 3e3), b.nan_to_num(1e3, 2e3, 3e3))
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, id=f"{c[0]}-{c[1]}-{i}") for i, c in enumerate(cases()) if c[1] not in NOT_ON_A_CPU]
+)
+def test_values_and_gradients_equal_explicit_casts_for_every_row(case: tuple[Any, ...]) -> None:
+    group, name, function, args, kwargs, _ = case
+    below = Operands()
+
+    def under_autocast(*given: Any) -> Any:
+        with below, autocast():
+            return function(*given, **kwargs)
+
+    with warnings.catch_warnings(action="ignore"):
+        want = with_gradients(lambda *given: explicit(name, group, function, given, kwargs), args)
+        got = with_gradients(under_autocast, args)
+    if isinstance(want, str) or isinstance(got, str):
+        assert got == want, "a kernel that torch lacks on a CPU is lacking for both"
+        return
+    assert all(same(a, b) for a, b in zip(got[0] + got[1], want[0] + want[1], strict=True))
+    assert set(below.seen) <= {torch.float16 if group.endswith("fp16") else torch.float32}
+
+
+# --- any format, by emulation -----------------------------------------------------------------------------------------
+
+
+class Stored(torch.autograd.Function):
+    """Storage in a format, written out: values rounded forward, gradients rounded backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, values: Format, gradients: Format) -> torch.Tensor:
+        ctx.gradients = gradients
+        return round_tensor(x.detach(), values)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return round_tensor(gradient, ctx.gradients), None, None
+
+
+@pytest.mark.parametrize(
+    ("format", "gradients"), [(E4M3, None), (E4M3, E5M2), (E5M2, None), (TF32, None), (FP16, BF16)]
+)
+def test_an_emulated_format_equals_rounding_written_out(format: Format, gradients: Format | None) -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(6, 8), nn.Linear(8, 3)
+    x, target = torch.randn(4, 6), torch.randn(4, 3)
+    parameters = [*first.parameters(), *second.parameters()]
+
+    events: list[CastEvent] = []
+    with autocast(format, gradients=gradients, listen=events.append):
+        y = second(F.relu(first(x)))
+        loss = F.mse_loss(y.softmax(-1), target)
+    ours = torch.autograd.grad(loss, parameters)
+
+    s = lambda t: Stored.apply(t, format, gradients or format)  # noqa: E731
+    hidden = F.relu(s(F.linear(s(x), s(first.weight), s(first.bias))))
+    z = s(F.linear(s(hidden), s(second.weight), s(second.bias)))
+    want = torch.autograd.grad(F.mse_loss(z.softmax(-1), target), parameters)
+
+    assert y.dtype == torch.float32
+    assert torch.equal(y, z)
+    assert all(torch.equal(a, b) for a, b in zip(ours, want, strict=True))
+    assert [(e.op, e.to, e.elements) for e in events] == [
+        ("linear", format, 24 + 48 + 8), ("linear", format, 32 + 24 + 3),
+        ("softmax", torch.float32, 0), ("mse_loss", torch.float32, 0),
+    ]  # fmt: skip
+
+
+def test_emulated_fp16_is_fp16_where_each_tensor_is_used_once() -> None:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 5), torch.randn(4, 5, requires_grad=True)
+    results = []
+    for region in (autocast(FP16, gradients=FP16), autocast(FP16, gradients=TF32)):
+        with half_storage("cpu"), region:
+            y = F.linear(x, w)
+        (gradient,) = torch.autograd.grad((y.float() * 3).sum(), w)
+        results.append((y.float(), gradient))
+    (stored, exact), (emulated, tf32) = results
+    assert torch.equal(stored, emulated)
+    assert torch.equal(tf32.half().float(), exact), "TF32 has FP16's precision and more range"
+
+
+def test_an_fp16_tensor_in_an_emulated_region() -> None:
+    with autocast(E4M3):
+        y = torch.full((1, 1), 1.06).half() @ torch.ones(1, 1).half()
+    assert (y.dtype, y.item()) == (torch.float32, 1.0)
+
+
+def test_a_second_derivative_goes_through_an_emulated_format() -> None:
+    x = torch.tensor([[1.5]], requires_grad=True)
+    with autocast(E5M2):
+        (slope,) = torch.autograd.grad(x @ x, x, create_graph=True)
+        slope.sum().backward()
+    assert (slope.item(), x.grad) == (3.0, torch.tensor([[2.0]]))
+
+
+# --- activation checkpointing -----------------------------------------------------------------------------------------
+
+
+def block() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 8), nn.Softmax(-1), nn.Dropout(0.3))
+
+
+REGIONS: dict[str, Callable[[], Any]] = {
+    "FP16": autocast,
+    "FP16, no cache": lambda: autocast(cache=False),
+    "E4M3": lambda: autocast(E4M3, gradients=E5M2),
+    "off inside": lambda: autocast(enabled=False),
+}
+
+
+@pytest.mark.parametrize("region", REGIONS)
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("inside", [True, False], ids=["backward inside the region", "outside"])
+def test_a_checkpointed_block_is_bit_equal_to_a_plain_one(region: str, reentrant: bool, inside: bool) -> None:
+    def gradients(run: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        net, x = block(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        torch.manual_seed(2)
+        with half_storage("cpu"), autocast(BF16), REGIONS[region]():
+            y = run(net, x * 1)
+            loss = (y.float() ** 2).sum() * 1024
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return [y.detach(), x.grad, *(p.grad for p in net.parameters())]  # type: ignore[list-item]
+
+    plain = gradients(lambda net, x: net(x))
+    again = gradients(lambda net, x: checkpoint(net, x, use_reentrant=reentrant))
+    assert all(same(a, b) for a, b in zip(plain, again, strict=True))
+    assert not torch._C._len_torch_function_stack()
+
+
+def test_checkpointing_outside_of_a_region_is_torchs_own() -> None:
+    net, x = block(), torch.randn(4, 8, requires_grad=True)
+    with autocast():
+        pass
+    for reentrant in (True, False):
+        y = checkpoint(net, x, use_reentrant=reentrant)
+        y.sum().backward()
+        assert y.dtype == torch.float32
+
+
+def test_a_block_that_fails_the_second_time_leaves_no_region_open() -> None:
+    calls: list[int] = []
+
+    def fails_again(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ZeroDivisionError
+        return x @ x
+
+    with autocast():
+        y = checkpoint(fails_again, torch.ones(2, 2, requires_grad=True), use_reentrant=False)
+    with pytest.raises(ZeroDivisionError):
+        y.float().sum().backward()
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32

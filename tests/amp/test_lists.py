@@ -43,10 +43,11 @@ MACROS = {
 OTHER_NAMES = {
     Rule.ALLOW: "rmatmul linalg_matmul multi_dot vecdot cudnn_convolution cudnn_convolution_transpose "
     "lstm gru rnn_tanh rnn_relu",  # these four: torch casts cuDNN's weights in a function of its own
-    Rule.DENY: "rpow square rdiv rtruediv norm cross_entropy cross_entropy_loss nll_loss_nd pairwise_distance "
-    "trapz trapezoid cumulative_trapezoid sum_to_size",
-    Rule.SET_DTYPE: "vector_norm matrix_norm linalg_norm",
-    Rule.PROMOTE: "grid_sample cat stack",  # cat and stack promote by themselves, in torch
+    Rule.DENY: "arccos arcsin special_erfinv special_expm1 special_log1p special_logsumexp rpow square rdiv "
+    "rtruediv cross_entropy cross_entropy_loss nll_loss_nd pairwise_distance trapz trapezoid "
+    "cumulative_trapezoid sum_to_size",
+    Rule.SET_DTYPE: "special_softmax special_log_softmax vector_norm matrix_norm linalg_norm",
+    Rule.PROMOTE: "arctan2 grid_sample cat concat concatenate stack",  # cat and stack promote by themselves, in torch
 }
 
 

@@ -1,0 +1,182 @@
+"""The cache of weight casts: it changes time and nothing else. The oracle: the region without it, and casts by hand."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import CastCache, CastEvent, autocast
+from labkit.formats import BF16, E4M3, FP16
+from labkit.gemm import half_storage
+
+
+def test_worked_example_the_second_use_of_a_layer_finds_its_casts() -> None:
+    layer, x, events = nn.Linear(3, 3), torch.ones(2, 3), list[CastEvent]()
+    with autocast(listen=events.append) as region:
+        layer(layer(x))
+        assert len(region.cache) == 2
+    assert (region.cache.hits, region.cache.misses) == (2, 2)
+    assert [e.cached for e in events] == [0, 2]
+    assert len(region.cache) == 0, "it is cleared when the region closes, but the counts can be read"
+
+
+def test_an_edit_in_the_region_is_seen() -> None:
+    """torch's own autocast multiplies by the old weight here."""
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        torch.mm(x, w)
+        w.mul_(2)
+        stale = torch.mm(x, w)
+        w.div_(2)
+    with autocast(BF16), torch.no_grad():
+        torch.mm(x, w)
+        w.mul_(2)
+        fresh = torch.mm(x, w)
+    assert (stale[0, 0].item(), fresh[0, 0].item()) == (2, 4)
+
+
+def test_new_data_behind_the_same_parameter_is_seen() -> None:
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    with autocast():
+        x @ w
+        w.data = torch.full((2, 2), 3.0)
+        assert (x @ w)[0, 0].item() == 6
+
+
+def test_an_optimizer_step_in_the_region_is_seen() -> None:
+    layer, x = nn.Linear(2, 1, bias=False), torch.ones(4, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
+    with autocast() as region:
+        for _ in range(3):
+            optimizer.zero_grad()
+            layer(x).float().sum().backward()
+            optimizer.step()
+            assert torch.equal(layer(x).detach(), x.half() @ layer.weight.detach().half().T)
+    assert (region.cache.hits, region.cache.misses) == (2, 4)
+
+
+@pytest.mark.parametrize("format", [FP16, BF16, E4M3])
+def test_a_weight_used_twice_has_the_same_gradient_with_and_without_a_cache(format) -> None:
+    """Weight tying: an embedding of 5 words is also the last layer. Gradients are added up in FP32 either way."""
+    gradients = []
+    for cache in (True, False):
+        torch.manual_seed(0)
+        table, middle = nn.Embedding(5, 4), nn.Linear(4, 4)
+        with half_storage("cpu"), autocast(format, cache=cache) as region:
+            hidden = table(torch.tensor([0, 2, 4]))
+            for _ in range(3):
+                hidden = middle(hidden)
+            loss = F.cross_entropy(F.linear(hidden, table.weight), torch.tensor([1, 3, 0]))
+        loss.backward()
+        gradients.append([table.weight.grad, middle.weight.grad, middle.bias.grad])
+        assert region.cache.hits == (4 if cache else 0)
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert gradients[0][0].dtype == torch.float32
+
+
+def test_a_cast_from_under_no_grad_serves_a_use_with_gradients() -> None:
+    """In torch, once, a cast that was cached without history was reused with gradients on, and the weight got none."""
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    with autocast() as region:
+        with torch.no_grad():
+            x @ w
+        y = x @ w
+        with torch.no_grad():
+            assert not (x @ w).requires_grad
+    y.float().sum().backward()
+    assert region.cache.hits == 2
+    assert w.grad is not None
+    assert w.grad.tolist() == [[1, 1], [1, 1]]
+
+
+def test_a_cast_from_inference_mode_does_not_leave_it() -> None:
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2, requires_grad=True)
+    with autocast():
+        with torch.inference_mode():
+            x @ w
+        (x @ w).float().sum().backward()
+    assert w.grad is not None
+    assert x.grad is not None
+
+
+def test_backward_may_run_twice() -> None:
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    with autocast():
+        loss = ((x @ w) @ w).float().sum()
+    loss.backward(retain_graph=True)
+    once = w.grad.clone()
+    loss.backward()
+    assert torch.equal(w.grad, 2 * once)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_only_casts_of_fp32_leaves_that_ask_for_gradients_are_kept() -> None:
+    w = nn.Parameter(torch.ones(2, 2))
+    kinds = {
+        "activation": w * 1,
+        "frozen": nn.Parameter(torch.ones(2, 2), requires_grad=False),
+        "plain": torch.ones(2, 2),
+        "FP16": nn.Parameter(torch.ones(2, 2).half()),
+        "FP64": nn.Parameter(torch.ones(2, 2).double()),
+        "view": w.detach()[:].requires_grad_(),
+    }
+    for kind, tensor in kinds.items():
+        with autocast() as region:
+            tensor @ tensor
+            assert (len(region.cache), region.cache.misses) == (0, 0), kind
+    with autocast() as region:
+        w.pow(2)
+        assert len(region.cache) == 0, "FP32 operations cast nothing down"
+
+
+def test_two_formats_are_two_casts_and_regions_share_one_cache() -> None:
+    w, x = nn.Parameter(torch.ones(2, 2)), torch.ones(1, 2)
+    with autocast(FP16) as outer:
+        x @ w
+        with autocast(BF16) as inner:
+            assert (x @ w).dtype == torch.bfloat16
+            assert inner.cache is outer.cache
+            assert len(inner.cache) == 2
+        x @ w
+        assert outer.cache.hits == 1, "the inner region's end did not clear it"
+
+
+def test_it_keeps_no_weight_alive() -> None:
+    with autocast() as region:
+        layer = nn.Linear(2, 2)
+        layer(torch.ones(1, 2))
+        alive = weakref.ref(layer.weight)
+        del layer
+        gc.collect()
+        assert alive() is None
+        assert len(region.cache) == 0
+
+
+def test_a_new_weight_where_an_old_one_was_is_another() -> None:
+    cache = CastCache()
+    for value in range(50):  # Python gives the address of a dead object to the next
+        w = nn.Parameter(torch.full((1,), float(value)))
+        assert cache.find(w, torch.float16) is None
+        cache.keep(w, torch.float16, w.detach().half())
+        assert cache.find(w, torch.float16).item() == value
+        del w
+
+
+def test_without_it_nothing_is_looked_up() -> None:
+    w = nn.Parameter(torch.ones(2, 2))
+    with autocast(cache=False) as region:
+        w @ w
+        w @ w
+    assert (region.cache.hits, region.cache.misses) == (0, 0)
+
+
+def test_a_region_entered_again_counts_anew() -> None:
+    region, w = autocast(), nn.Parameter(torch.ones(2, 2))
+    for _ in range(2):
+        with region:
+            w @ w
+        assert (region.cache.hits, region.cache.misses) == (1, 1)
