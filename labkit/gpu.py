@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -34,8 +35,8 @@ from labkit.amp import RECIPES, write_whole
 from labkit.gemm import DeviceReport, device_report, measure, sweeps
 from labkit.gemm.bench_record import bench_versions
 from labkit.gemm.bench_sweeps import QUICK
-from labkit.gemm.capture import INSTRUCTIONS
-from labkit.gemm.capture_tiles import ask
+from labkit.gemm.capture import COLUMNS, INSTRUCTIONS
+from labkit.gemm.capture_tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
 from labkit.train import TASKS, data_folder, record_path, train
 from labkit.train.race import fingerprint
@@ -88,14 +89,24 @@ def _captures(order: Order) -> Iterator[str]:
         if order.over():
             yield f"{row.name}: not asked, the time was up"
             continue
-        answers = ask(row, tiles=SMALL["tiles"] if order.quick else 32)
+        tiles = SMALL["tiles"] if order.quick else 512 // row.m  # of each family: 4096 sums
+        answers = ask(row, tiles)
         path = write_whole(order.place("mma", f"{row.name}.npz"), answers.to_bytes())
-        if answers.spec:
-            found = answers.mismatches(SPECS[answers.spec].for_operands(row.operands))
-            wrong = {family: count for family, count in found.items() if count}
-            yield f"{path}: {sum(wrong.values())} of {answers.d.size} words unlike the emulator's {wrong or ''}"
-        else:
-            yield f"{path}: kept; no row of SPECS models this GPU"
+        yield f"{path}: {_compared(answers, tiles, seeds=1 if order.quick else 5)}"
+
+
+def _compared(answers: MmaCapture, tiles: int, seeds: int) -> str:
+    """Compare answers with the emulator's, and those to further questions, which are not kept."""
+    if not answers.spec:
+        return "kept; no row of SPECS models this GPU"
+    spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
+    further = [ask(answers.instruction, tiles, seed) for seed in range(1, seeds)]
+    counts = Counter[str]()
+    for each in (answers, *further):
+        counts.update(each.mismatches(spec))
+    sums = seeds * len(answers.a) * answers.instruction.m * COLUMNS
+    wrong = {family: count for family, count in counts.items() if count}
+    return f"{sum(wrong.values())} of {sums} sums differ from the emulator's" + (f": {wrong}" if wrong else "")
 
 
 def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:

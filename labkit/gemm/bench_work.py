@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -118,8 +119,14 @@ def computation(case: Case) -> Callable[..., Tensor]:
 
 
 def _fp8_mm(a: Tensor, b: Tensor, out: Tensor, fast: bool) -> Tensor:
-    one = torch.ones((), device=a.device)
+    one = _one(a.device)
     return torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=out.dtype, use_fast_accum=fast)
+
+
+@cache
+def _one(device: torch.device) -> Tensor:
+    """Return the scale 1, made once: making it would be timed, too."""
+    return torch.ones((), device=device)
 
 
 def caller(case: Case, sets: list[tuple[Tensor, ...]]) -> Callable[[int], Tensor]:
