@@ -119,23 +119,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def device() -> Finding:
-    """Say what training runs on, and whether a GPU is there that torch cannot use."""
+    """Say what training runs on, what that means, and whether a GPU is there that torch cannot use."""
     import torch
 
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        cores = "has no Tensor Cores (those came with 7.0)"
-        if properties.major >= 7:  # the small chips of 7.5 (TU116, TU117) were built without
-            small = re.search(r"GTX 16|\bMX[45]50\b|\bT(400|500|550|600|1000|1200|2000)\b", properties.name)
-            cores = "has no Tensor Cores, unlike most of its generation" if small else "has FP16 Tensor Cores"
-        what = f"{properties.name}, {properties.total_memory / GIB:.0f} GiB, compute capability {properties.major}."
-        return Finding("device", Status.OK, f"{what}{properties.minor}, {cores}")
-    what = "CPU; every lesson works, with FP16 rounding exact to the bit. FP16 is faster only on a GPU"
-    if shutil.which("nvidia-smi"):
+    from labkit.gemm import device_report
+
+    report = device_report()
+    if report.kind == "cpu" and shutil.which("nvidia-smi"):
         why = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot reach the driver"
         remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"
         return Finding("device", Status.WARN, f"CPU; an NVIDIA driver is here, but {why}", remedy)
-    return Finding("device", Status.OK, what)
+    return Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
 
 
 def threads() -> Finding:

@@ -226,8 +226,8 @@ def test_timing_a_step_puts_the_thread_count_back():
 @pytest.mark.parametrize(
     ("name", "capability", "says"),
     [
-        ("NVIDIA H100 80GB HBM3", (9, 0), "has FP16 Tensor Cores"),
-        ("Tesla T4", (7, 5), "has FP16 Tensor Cores"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), "has Hopper Tensor Cores for FP16, BF16"),
+        ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16."),
         ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike"),
         ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)"),
     ],
