@@ -19,7 +19,7 @@ from labkit.formats import BF16, FP16, Format
 from labkit.train import one_thread
 from labkit.widgets.assets import script, style
 from labkit.widgets.lab_widget import LabWidget
-from labkit.widgets.ledger_view import LISTS, as_text, list_of, row_view, sentence
+from labkit.widgets.ledger_view import LISTS, as_text, list_of, mark, row_view, sentence
 
 WHY_STATIC = (
     "This ledger stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
@@ -62,6 +62,7 @@ class CastLedger(LabWidget):
     sentence = traitlets.Unicode().tag(sync=True)
     _measured: tuple[LedgerRow, ...]
     _rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    _mark = traitlets.Dict().tag(sync=True)
     _about = traitlets.Dict().tag(sync=True)
 
     def __init__(
@@ -143,6 +144,7 @@ class CastLedger(LabWidget):
         moved = {key: LISTS[to] for key, to in self.overrides.items()}
         self._measured = self._run(format, moved) if moved else usual
         with self.hold_sync():
+            self._mark = mark(format)
             self._rows = [row_view(row) for row in self._measured]
             self.sentence = sentence(self._measured, usual[-1].error, format)
 

@@ -55,6 +55,16 @@ def relative(error: float) -> str:
     return f"{Decimal(f'{100 * error:.2g}'):f}%" if error >= 1e-6 else "<0.0001%"
 
 
+def mark(format: Format) -> dict[str, Any]:
+    """Return where the largest error of one rounding to a format stands on a bar, 0 to 1, and what it is.
+
+    >>> from labkit.formats import FP16
+    >>> mark(FP16)["text"]
+    '2^-11'
+    """
+    return {"at": _length(format.epsilon / 2), "text": f"2^-{format.precision}", "format": format.name}
+
+
 def ran_in(row: LedgerRow) -> str:
     """Return the name of the format an operation ran in, "" if it was not reached."""
     what = row.to or row.result
@@ -181,9 +191,11 @@ def _flag(row: LedgerRow) -> str:
 def _detail(row: LedgerRow) -> str:
     """Say everything that is known of a row, for who asks."""
     shape = " × ".join(map(str, row.shape)) or "one number"
-    facts = [f"{row.op}: {shape}, largest |value| {brief(row.largest)}"]
+    facts = [f"{row.op} returns {shape}, up to {brief(row.largest)} in FP32"]
     if row.result is not None and math.isfinite(row.error):
-        facts.append(f"error {brief(row.ulps, 2)} ulp of FP16")
+        facts.append(f"the error is {brief(row.ulps, 2)} ulp of FP16")
+    if row.overflowed:
+        facts.append(f"{row.overflowed:,} elements are inf or NaN")
     if row.lost:
         facts.append(f"{row.lost:,} elements are 0 here and not in FP32")
-    return "; ".join(facts)
+    return f"{'; '.join(facts)}. {_said(row.problem) + '.' if row.problem else ''}".rstrip()

@@ -110,6 +110,12 @@ class TestLedger:
         assert page.locator("tr[data-key='matmul 1'].lg-moved").count() == 1
         assert float(page.locator(".labkit-ledger").get_attribute("data-latency")) > 0
 
+    def test_the_row_that_has_the_focus_says_more(self, notebook, page):
+        list_of(page, "sum 1").focus()
+        page.wait_for_selector(".lg-detail:has-text('sum returns 2, up to ')")
+        page.locator("tr[data-key='log 1'] .lg-op").hover()
+        page.wait_for_selector(".lg-detail:has-text('log returns 2, up to 13.2')")
+
     def test_all_at_once_and_back(self, notebook, page):
         ledger = page.locator(".labkit-ledger")
         ledger.get_by_role("button", name="All allowed").press("Enter")

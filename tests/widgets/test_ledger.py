@@ -146,6 +146,18 @@ def test_a_host_without_widgets_gets_a_table(board):
     assert "do not run here" in data["text/plain"]
 
 
+def test_the_mark_is_one_rounding_of_the_format(board):
+    assert board._mark == {"at": pytest.approx(1 - 11 / 24), "text": "2^-11", "format": "FP16"}
+    board.format_name = "BF16"
+    assert board._mark == {"at": pytest.approx(1 - 8 / 24), "text": "2^-8", "format": "BF16"}
+
+
+def test_details(board):
+    assert view(board, "exp")["detail"] == "exp returns 2 × 2, up to 268000 in FP32; the error is 0 ulp of FP16."
+    board.move("exp", "allow")
+    assert view(board, "exp")["detail"].endswith("; 4 elements are inf or NaN.")
+
+
 def test_details_say_what_was_lost():
     board = CastLedger(lambda x: (x @ x) * 1e-9, torch.full((2, 2), 2.0))
     assert "4 elements are 0 here and not in FP32" in row_view(board.rows[-1])["detail"]

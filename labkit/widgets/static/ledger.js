@@ -1,8 +1,6 @@
 // The ledger of a forward pass. Python runs it and sends one row for each operation; here they are drawn, and a list that
 // is chosen goes back. The table is built once and then follows, so the focus stays where the hand is.
 
-const ONE_ROUNDING = 1 - 11 / 24; // where 2^-11 lies on a bar from 2^-24 to 1
-
 function chips(names, className = "lg-chip") {
   return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
 }
@@ -34,7 +32,7 @@ function ledgerRow(row, lists, onMove) {
     takes,
     h("td", { class: "lg-lists" }, choice.element),
     gives,
-    h("td", { class: "lg-error" }, h("span", { class: "lg-track", style: { "--lg-one": ONE_ROUNDING } }, bar), number),
+    h("td", { class: "lg-error" }, h("span", { class: "lg-track" }, bar), number),
   );
   return {
     element,
@@ -43,7 +41,6 @@ function ledgerRow(row, lists, onMove) {
       element.classList.toggle("lg-broken", now.flag !== "" && now.gives !== "");
       element.classList.toggle("lg-refused", now.problem !== "");
       element.classList.toggle("lg-unreached", now.gives === "");
-      element.title = now.detail;
       why.textContent = now.why;
       takes.replaceChildren(...chips(now.takes));
       gives.replaceChildren(...chips(now.gives ? [now.gives] : []));
@@ -99,11 +96,26 @@ function render({ model, el }) {
   const presets = h("div", { class: "lg-presets", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
   const table = ledgerTable(model, (key, list) => send("overrides", { ...model.get("overrides"), [key]: list }));
   const words = sentence();
-  const legend = h("p", { class: "lg-legend lk-quiet" });
-  legend.append(rich("A ring on the rail: autocast casts here. Bars run from 2^-24, where FP32 rounds, to 1; the mark at 2^-11 is the most that one rounding to FP16 costs."));
-  root.append(h("div", { class: "lg-head" }, h("span", { class: "lk-title", text: about.title }), formats.element, presets), words.element, table.element, legend);
+  const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lg-legend lk-quiet" })];
+  root.append(h("div", { class: "lg-head" }, h("span", { class: "lk-title", text: about.title }), formats.element, presets), words.element, table.element, detail, legend);
+
+  let looked = ""; // the row that the pointer or the focus is on
+  for (const type of ["pointerover", "focusin"]) {
+    life.listen(table.element, type, (event) => {
+      looked = event.target.closest("tr[data-key]")?.dataset.key ?? looked;
+      tell();
+    });
+  }
+  function tell() {
+    const row = model.get("_rows").find((one) => one.key === looked);
+    detail.replaceChildren(rich(row ? row.detail : "Point at a row, or go there with Tab, to read more about it."));
+  }
 
   function show() {
+    const mark = model.get("_mark");
+    table.element.style.setProperty("--lg-one", mark.at);
+    legend.replaceChildren(rich(`A ring on the rail: autocast casts here. Bars run from 2^-24, where FP32 rounds, to 1; the mark at ${mark.text} is the most that one rounding to ${mark.format} costs.`));
+    tell();
     formats.set(model.get("format_name"));
     table.set(model.get("_rows"));
     words.say(model.get("sentence"));
