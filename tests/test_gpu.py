@@ -68,7 +68,7 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Triton is not installed" in done.stdout
     names = {path.name for path in tmp_path.rglob("*.json")}
-    assert names == {"layers.json", "bandwidth.json", "accumulation.json", "triton.json"}
+    assert names == {"layers.json", "bandwidth.json", "triton.json"}
 
 
 def test_every_sweep_of_a_gpu_belongs_to_some_part():

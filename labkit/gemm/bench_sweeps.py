@@ -82,7 +82,7 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
     """Return every sweep for a device by its name, the most telling ones first.
 
     >>> list(sweeps(DeviceReport("cpu", "Some CPU", 0, 2)))
-    ['ceilings', 'size', 'layers', 'bandwidth', 'accumulation', 'alignment', 'batch', 'convolution']
+    ['ceilings', 'size', 'layers', 'bandwidth', 'alignment', 'batch', 'convolution']
     """
     size = extent or (CPU if report.kind == "cpu" else GPU)
     formats = formats_on(report)
@@ -91,13 +91,15 @@ def sweeps(report: DeviceReport, extent: Extent | None = None) -> dict[str, Swee
         Sweep("size", "How large must a product be?", tuple(_square(n, f) for n in size.sizes for f in formats)),
         Sweep("layers", "What are the three products of a linear layer?", _layers(formats, size)),
         Sweep("bandwidth", "What does half the bytes gain where nothing is multiplied?", _bandwidth(formats, size)),
-        Sweep("accumulation", "What does a narrower accumulator gain, and cost?", _accumulation(formats, size)),
         Sweep("alignment", "What does a size gain that is a multiple of 8?", _alignment(formats, size.base)),
         Sweep("batch", "What does one row more cost?", _batch(formats, size)),
         Sweep("convolution", "Is a convolution as fast as the product it stands for?", _convolution(formats, size)),
     )
-    own = Sweep("kernel", "How near to cuBLAS does a kernel come that a person can read?", _kernel(size))
-    return {row.name: row for row in (*rows, *([own] if report.kind == "cuda" else []))}
+    on_gpus = (  # where torch offers another accumulator, and Triton compiles
+        Sweep("accumulation", "What does a narrower accumulator gain, and cost?", _accumulation(formats, size)),
+        Sweep("kernel", "How near to cuBLAS does a kernel come that a person can read?", _kernel(size)),
+    )
+    return {row.name: row for row in (*rows, *(on_gpus if report.kind == "cuda" else ()))}
 
 
 def ceilings(formats: Sequence[Format], extent: Extent) -> tuple[Case, ...]:
