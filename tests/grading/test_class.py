@@ -48,10 +48,51 @@ def my_clip_step(scaled_grads, scale, max_norm):
 
 check("scaling.clip", my_clip_step)
 """
-SOLUTIONS = {"static_step": STATIC_STEP, "advance": ADVANCE, "clip": CLIP}
-FULL = {"static_step": 8, "advance": 8, "clip": 10}
+UNSCALE = """
+def my_unscale(scaled_grads, scale):
+    grads = [grad.float() / scale for grad in scaled_grads]
+    return grads, not all(bool(torch.isfinite(grad).all()) for grad in grads)
+
+check("scaling.unscale", my_unscale)
+"""
+ORDER = """
+def my_training_step(loop):
+    loop.zero_grad()
+    for batch in loop.batches:
+        loop.backward(batch)
+    for part in (loop.unscale, loop.clip, loop.step, loop.copy_back, loop.update):
+        part()
+    return loop
+
+check("scaling.order", my_training_step)
+"""
+REPAIR = """
+def my_repaired_step(scale, tracker, grads, growth_interval):
+    if not all(bool(torch.isfinite(grad).all()) for grad in grads):
+        return max(scale * 0.5, 1.0), 0, False
+    tracker = tracker + 1
+    return (scale * 2.0, 0, True) if tracker >= growth_interval else (scale, tracker, True)
+
+check("scaling.repair", my_repaired_step)
+"""
+SOLUTIONS = {
+    "static_step": STATIC_STEP,
+    "unscale": UNSCALE,
+    "advance": ADVANCE,
+    "clip": CLIP,
+    "order": ORDER,
+    "repair": REPAIR,
+}
+FULL = {"static_step": 8, "unscale": 6, "advance": 8, "clip": 10, "order": 8, "repair": 9}
 NONE = dict.fromkeys(FULL, 0)
-ENTRIES = {"static_step": "static_step", "advance": "advance", "clip": "clip_step"}
+ENTRIES = {
+    "static_step": "static_step",
+    "unscale": "unscale",
+    "advance": "advance",
+    "clip": "clip_step",
+    "order": "training_step",
+    "repair": "repaired_step",
+}
 SECONDS = 5.0
 
 

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.wire import travels
 
 SIZE = 4
 LEARNING_RATE = 0.25
 
 
+@travels
 @dataclass
 class Loop:
     """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.
