@@ -14,10 +14,11 @@
 # # 06 · Loss scaling
 #
 # **You will be able to** see which gradients FP16 loses, choose a loss scale that brings them back, and write the
-# rule that every framework uses to choose it for you.
+# rule that every framework uses to choose it for you; then to tune that rule, to compare six frameworks' versions of it,
+# and to find the faults in a broken one.
 #
-# About 45 minutes. Builds on: what FP16's bits mean (its smallest number is 2^-24 = 5.96e-8, its largest 65504) and
-# what a backward pass is. Three exercises, 26 points.
+# About 100 minutes, in two sittings if you like (the second begins with section 7). Builds on: what FP16's bits mean (its
+# smallest number is 2^-24 = 5.96e-8, its largest 65504) and what a backward pass is. Six exercises, 49 points.
 
 # %% id="setup"
 import torch
@@ -26,8 +27,9 @@ from labkit.amp import RECIPES, ScalerConfig, ScalerState, advance, initial, sta
 from labkit.formats import FP16
 from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
-from labkit.train import TASKS, TrainingRun, gradient_snapshot, recorded
-from labkit.widgets import LiveTraining, TrainingBar, UnderflowHistogram, predict, race_figure
+from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, recorded
+from labkit.widgets import BeatTheScaler, LiveTraining, ScalerPresets, ScalerTimeline, TrainingBar, UnderflowHistogram
+from labkit.widgets import predict, race_figure
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -214,7 +216,53 @@ def my_advance(state, found_inf, config):
 check("scaling.advance", my_advance)
 
 # %% [markdown]
-# ## 5 · Live
+# ## 5 · Four knobs
+#
+# Your `advance` has four knobs. To try them, a scaler needs to know of each step only whether it overflows, and that follows
+# from its largest gradient: at scale $S$ there is an inf where $S \cdot \max|g| \geq 65520$. So 2,000 steps of a real training
+# were **recorded** once, and every scaler can be tried on them in a millisecond. (What a recording cannot show: a skipped
+# step would have left slightly other weights behind.)
+
+# %% id="predict-interval"
+predict("scaling.interval")
+
+# %% [markdown]
+# The window is the one of section 4, step by step: above it a step overflows and is skipped, below it more than 1% of its
+# gradients are lost. **Drag the knobs**, one at a time; then start at 2^0, and find the interval that climbs fast enough.
+
+# %% id="touch-timeline"
+ScalerTimeline(growth_interval=20)
+
+# %% [markdown]
+# The scale climbs until it overflows, steps back and tries again: once the top is reached, about one step in
+# `growth_interval` is the price of *knowing* that it is the top. A longer interval skips less, and follows more slowly when
+# the window moves. And it does move. As the network learns, most gradients shrink while the largest do not: the lower edge
+# rises from 2^5 to 2^18 within these 400 steps, so the static 2^10 that was right at the start is too low at the end.
+
+# %% [markdown]
+# ## 6 · Six frameworks, one training
+#
+# Every framework has this rule, and none has it quite alike: another start, another interval, a cap, a floor. And *hysteresis*
+# (DeepSpeed, Megatron): not the first overflow backs off but the second, for a single bad batch is no reason to halve the
+# scale for the next thousand steps.
+
+# %% id="predict-shipped"
+predict("scaling.shipped")
+
+# %% [markdown]
+# First with the same start and interval for all, so that only the rules differ: choose DeepSpeed and look through the lens at
+# the steps that it skips beside torch. Then *as shipped*.
+
+# %% id="touch-presets"
+ScalerPresets()
+
+# %% [markdown]
+# Hysteresis costs one more skipped step at the top of each climb, and buys patience with a batch that overflows alone. A cap
+# (apex, fastai) never finds the top, and never pays for it. As shipped, five of the six stand at 2^16 for their first thousand
+# steps: these defaults are for trainings of many thousand steps, and in a short one `growth_interval` is yours to choose.
+
+# %% [markdown]
+# ## 7 · Live
 #
 # The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**; the dark
 # curve is FP32 from the same seed.
@@ -252,7 +300,27 @@ bar
 # to the same accuracy with or without. Whether you need a scale is a question to your gradients.
 
 # %% [markdown]
-# ## 6 · Clip at the right place
+# ## 8 · Beat the scaler
+#
+# Now you are the scaler. Two networks with the same first weights see the same batches for a minute; one has your hand on its
+# scale, the other a dynamic scaler (from 2^16, growing after 25 clean steps). So that the window does not stand still, the loss
+# is multiplied by a weight that wanders over 28 powers of two, as when a term is faded in or a reward grows; the gradients are
+# clipped to one norm, so that the optimizer notices nothing of it. FP16 does.
+#
+# A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as every training does. What
+# underflowed you see at the end, with the window. **Press Start, then ↑ and ↓.** (With *show the window* it is easy.)
+
+# %% id="touch-game"
+BeatTheScaler(seed=0)
+
+# %% [markdown]
+# The scaler is quick downwards, one power of two per skipped step, and slow upwards, one per 25 clean steps: when the window
+# jumps up, it loses gradients for a hundred steps and nobody tells it. That is where you can win. Where the window only
+# trembles you cannot: it never tires of probing. Compare the two losses, too: a few dozen bad steps hardly show in them,
+# which is why nobody notices.
+
+# %% [markdown]
+# ## 9 · Clip at the right place
 #
 # Gradient clipping shortens the gradient when its norm is above `max_norm`, a number about the gradient of the *loss*. But
 # after the backward pass you hold the gradient of the *scaled* loss.
@@ -295,6 +363,156 @@ def my_clip_step(scaled_grads, scale, max_norm):
 check("scaling.clip", my_clip_step)
 
 # %% [markdown]
+# ### Exercise 4: order the loop  ●●○  8 min
+#
+# `loop` is a training loop between two steps. A step is made of seven calls, and every wrong order does what it would really
+# do. Call them in the right order: `loop.backward(batch)` once for each of `loop.batches` (it runs forward, multiplies the
+# loss by the scale and *adds* to the gradient), and once each `zero_grad()`, `unscale()`, `clip()`, `step()`, `copy_back()`,
+# `update()`. The last step's gradient is still there when you begin.
+
+# %% id="exercise-scaling-order" tags=["exercise-scaling.order"]
+def my_training_step(loop):
+    """Do one training step with the calls of `loop`, and return it."""
+    ### BEGIN SOLUTION
+    loop.zero_grad()
+    for batch in loop.batches:
+        loop.backward(batch)
+    loop.unscale()
+    loop.clip()
+    loop.step()
+    loop.copy_back()
+    loop.update()
+    ### END SOLUTION
+    return loop
+
+
+check("scaling.order", my_training_step)
+
+# %% [markdown]
+# ## 10 · Who looks, when, and how
+#
+# All this rests on one look at the gradients. Clipping was easy to misplace; so is everything else that works on gradients:
+# clamping, normalising, adding noise, a penalty. Before the look, or after it?
+
+# %% id="predict-hidden"
+predict("scaling.hidden")
+
+# %% id="touch-hidden" tags=["claim-C39"]
+def weight_after(gradient, work, when):
+    """Return a weight of 1 after a step whose gradient is worked on before or after the look for inf and NaN."""
+    gradient = work(gradient) if when == "before" else gradient
+    if not torch.isfinite(gradient).all():
+        return "skipped"
+    gradient = work(gradient) if when == "after" else gradient
+    return f"{(1 - 0.1 * gradient).tolist()}"
+
+
+clamp, normalise = lambda g: g.clamp(-1, 1), lambda g: g / g.norm()
+overflowed, all_zero = torch.tensor([float("inf"), 0.5]), torch.zeros(2)
+for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp, overflowed)):
+    for when in ("before", "after"):
+        print(f"{name:<10} {when:<7} the look: {weight_after(gradient, work, when)}")
+
+# %% [markdown]
+# *Whatever works on gradients belongs where inf and NaN are still looked for, else a bad step slips through*: half of it. What
+# can **make** a NaN (0/0 in normalising) belongs before the look, so that the look sees it. What can **hide** an inf (clamping,
+# `nan_to_num`) belongs after: before, the step is taken with a gradient that is wrong, and the scale never hears that it is
+# too high. A norm does neither: it is inf if any gradient is. In torch the look is inside `unscale_`, before your code, so what
+# makes NaN must be looked at once more.
+#
+# And how does one look? `isinf().any()` makes a whole tensor of booleans first. A sum is inf or NaN if any term is.
+
+# %% id="predict-sum"
+predict("scaling.sum")
+
+# %% id="touch-sum" tags=["claim-C40"]
+from timeit import repeat
+
+bad = {
+    "isinf().any()": lambda g: g.isinf().any(),
+    "not isfinite().all()": lambda g: ~g.isfinite().all(),
+    "sum()": lambda g: ~g.sum().isfinite(),
+    "sum(dtype=float32)": lambda g: ~g.sum(dtype=torch.float32).isfinite(),
+}
+usual, with_nan = torch.randn(300_000).half(), torch.tensor([1.0, float("nan")]).half()
+large = torch.full((300_000,), 2.0).half()  # every element is finite
+
+
+def microseconds(test):
+    with one_thread():
+        return 1e6 * min(repeat(lambda: test(usual), number=3, repeat=9)) / 3
+
+
+for name, test in bad.items():
+    alarms = f"alarm at NaN: {bool(test(with_nan))!s:<6} at many finite ones: {bool(test(large))}"
+    print(f"{name:<21} {microseconds(test):>6.0f} µs   {alarms}")
+
+# %% [markdown]
+# The sum is faster here, and one of its alarms is false: 300,000 gradients of 2 are all finite, and their sum in FP16 is not.
+# A false alarm skips a good step and halves the scale for nothing. Sum in FP32, or ask each element. (`isinf().any()`, the slow
+# one, does not even see NaN.) torch's own look is neither: one fused kernel that unscales and checks in the same pass.
+#
+# ### Exercise 5: unscale, and find inf  ●○○  8 min
+#
+# Between the backward pass and the optimizer's step two things happen: the scale is taken out, and somebody looks. Do both
+# for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN.
+
+# %% id="exercise-scaling-unscale" tags=["exercise-scaling.unscale"]
+def my_unscale(scaled_grads, scale):
+    """Return (the unscaled gradients in FP32, found_inf).
+
+    scaled_grads  list of FP16 tensors
+    found_inf     True if any element is inf or NaN
+    """
+    ### BEGIN SOLUTION
+    grads = [grad.float() / scale for grad in scaled_grads]
+    found_inf = not all(bool(torch.isfinite(grad).all()) for grad in grads)
+    return grads, found_inf
+    ### END SOLUTION
+
+
+check("scaling.unscale", my_unscale)
+
+# %% [markdown]
+# ### Exercise 6: repair a scaler  ●●●  12 min
+#
+# This scaler is short, looks right, and has **three faults**. Each of them has been shipped by somebody; two of them are in
+# torch to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1.
+
+# %% id="touch-faulty"
+def faulty_step(scale, tracker, grads, growth_interval):
+    """Return (scale, tracker, stepped) after a step with these scaled FP16 gradients."""
+    total = sum(grad.sum() for grad in grads)
+    if not torch.isfinite(total):
+        return scale * 0.5, 0, False
+    tracker = tracker + 1
+    if tracker == growth_interval:
+        return scale * 2.0, 0, True
+    return scale, tracker, True
+
+
+faulty_step(1024.0, 9, [torch.ones(3).half()], growth_interval=10)
+
+# %% id="exercise-scaling-repair" tags=["exercise-scaling.repair"]
+def my_repaired_step(scale, tracker, grads, growth_interval):
+    """Return (scale, tracker, stepped); inf or NaN halves the scale, growth_interval clean steps in a row double it.
+
+    grads  list of FP16 tensors
+    """
+    ### BEGIN SOLUTION
+    finite = all(bool(torch.isfinite(grad).all()) for grad in grads)
+    if not finite:
+        return max(scale * 0.5, 1.0), 0, False
+    tracker = tracker + 1
+    if tracker >= growth_interval:
+        return scale * 2.0, 0, True
+    return scale, tracker, True
+    ### END SOLUTION
+
+
+check("scaling.repair", my_repaired_step)
+
+# %% [markdown]
 # ## What was settled
 #
 # | claim | verdict | where you saw it |
@@ -305,8 +523,10 @@ check("scaling.clip", my_clip_step)
 # | C34 static scales from 128 to 1024 are enough for many networks | half true: there is a window, and it moves | section 4 |
 # | C35 dynamic: back off on inf, grow after enough clean steps | true | section 4 |
 # | C36 a static scale that is too high ruins the weights when nobody checks | true: one step is enough | section 4 |
-# | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 5 |
-# | C38 unscale before clipping | true | section 6 |
+# | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 7 |
+# | C38 unscale before clipping | true | section 9 |
+# | C39 what works on gradients belongs where inf and NaN are still looked for | half true: what makes NaN does, what hides inf does not | section 10 |
+# | C40 testing the sum is faster than `isinf().any()` | half true: faster, but a sum in FP16 raises false alarms | section 10 |
 #
 # **Where you meet this.** `torch.amp.GradScaler` (`init_scale`, `growth_factor`, `backoff_factor`, `growth_interval`,
 # `unscale_`), `apex.amp.scale_loss`, DeepSpeed's `DynamicLossScaler` (adds *hysteresis*), Megatron-LM's
