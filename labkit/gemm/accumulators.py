@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import fsum, log2
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.formats import FP16, FP32, FP64, Format, round_to, ulp
-from labkit.gemm.emulate import Floats, check_shapes, emulate, operand, sheets, tiles
+from labkit.formats import FP16, FP32, FP64, Format, round_to
+from labkit.gemm.emulate import Floats, check_shapes, emulate, operand, sheets, tiles, to_half
 from labkit.gemm.mma import MmaSpec
 from labkit.interop import dtype_of, format_of
 
@@ -128,20 +128,24 @@ def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Fl
     """The function (A[g,m,k], B[g,k,n], C[g,m,n], out) -> D[g,m,n] of an accumulator."""
     if accumulator.order is Order.EXACT:
         return exact
-    kind = np.float16 if accumulator.format == FP16 else np.float32
     work = _sequential if accumulator.order is Order.SEQUENTIAL else _pairwise
+    round_sum = to_half if accumulator.format == FP16 else _to_single
 
     def tile_by_tile(a: Floats, b: Floats, c: Floats, _out: Format) -> Floats:
         d = np.empty(c.shape)
         size = TILE // (max(1, b.shape[1]) if work is _pairwise else 8)
         for g, i, j in tiles(c.shape, size):
-            d[g, i, j] = work(a[g, i], b[g, :, j], c[g, i, j], kind, exact_products)
+            d[g, i, j] = work(a[g, i], b[g, :, j], c[g, i, j], round_sum, exact_products)
         return d
 
     return tile_by_tile
 
 
-def _sequential(a: Floats, b: Floats, c: Floats, kind: type[np.floating[Any]], exact_products: bool) -> Floats:
+def _to_single(values: Floats) -> Floats:
+    return values.astype(np.float32).astype(np.float64)
+
+
+def _sequential(a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool) -> Floats:
     """D = round(D + a * b) for each k in turn.
 
     FP64 holds each product exactly (twice 24 bits are 48), but may round its sum with D. That is harmless while
@@ -153,29 +157,35 @@ def _sequential(a: Floats, b: Floats, c: Floats, kind: type[np.floating[Any]], e
     d = c.copy()
     for k in range(a.shape[-1]):
         term = a[:, :, k, None] * b[:, None, k, :]
-        d = (term + d if exact_products else _add_odd(term, d)).astype(kind).astype(np.float64)
+        d = round_sum(np.add(term, d, out=term) if exact_products else _add_odd(term, d))
     return d
+
+
+def _two_sum(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+    """FP64's x + y and what it missed, exactly (Knuth); the latter is NaN where the sum is infinite."""
+    total = x + y
+    part = total - x
+    return total, (x - (total - part)) + (y - part)
 
 
 def _add_odd(x: Floats, y: Floats) -> Floats:
     """Add in FP64; if that is inexact, return the neighbour of the exact sum whose last bit is 1."""
-    total = x + y
-    part = total - x
-    error = (x - (total - part)) + (y - part)  # exact (Knuth's TwoSum); NaN where the sum is infinite
+    total, missed = _two_sum(x, y)
     bits = np.asarray(total).view(np.int64)
-    to_odd = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
-    away = np.signbit(error) == np.signbit(total)
+    to_odd = (missed != 0) & np.isfinite(total) & (bits & 1 == 0)
+    away = np.signbit(missed) == np.signbit(total)
     return (bits + np.where(to_odd, np.where(away, 1, -1), 0)).view(np.float64)
 
 
-def _pairwise(a: Floats, b: Floats, c: Floats, kind: type[np.floating[Any]], _exact_products: bool) -> Floats:
+def _pairwise(a: Floats, b: Floats, c: Floats, _round_sum: Callable[[Floats], Floats], _exact: bool) -> Floats:
     """Round each product, add neighbours until one is left, then C; numpy's own FP32 does the rounding."""
-    layer = a.transpose(2, 0, 1).astype(kind)[..., None] * b.transpose(1, 0, 2).astype(kind)[:, :, None]
+    a, b = a.transpose(2, 0, 1), b.transpose(1, 0, 2)
+    layer = a.astype(np.float32)[..., None] * b.astype(np.float32)[:, :, None]
     while len(layer) > 1:
         pairs = layer[0 : len(layer) // 2 * 2 : 2] + layer[1::2]
         layer = np.concatenate([pairs, layer[len(pairs) * 2 :]])
-    total = layer[0] if len(layer) else np.zeros(c.shape, kind)
-    return np.asarray(total + c.astype(kind), np.float64)
+    total = layer[0] if len(layer) else np.zeros(c.shape, np.float32)
+    return np.asarray(total + c.astype(np.float32), np.float64)
 
 
 def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
@@ -183,7 +193,7 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
 
     Split A's rows and B's columns into slices of so few bits that FP64 multiplies slices, and adds up all K products,
     without rounding: whole numbers below 2^53 times one power of two. What is left is a sum of a few FP64 numbers for
-    each element, which `math.fsum` rounds correctly, and one question: whether FP64 hid which way a tie should go.
+    each element.
     """
     plain = a @ b + c  # what infinities and NaN make of it
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
@@ -208,11 +218,24 @@ def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
 
 
 def _round_sum(terms: Floats, out: Format) -> Floats:
-    """Round the exact sum over the first dimension to `out`."""
-    rows = terms.reshape(len(terms), -1).T
-    total = np.array([fsum(row) for row in rows.tolist()])
-    ties = total / ulp(total, out) % 1 == 0.5  # rounded to FP64, the sum is a tie of `out`; is it one itself?
-    for at in np.flatnonzero(ties):
-        missed = fsum([*rows[at].tolist(), -total[at]])
-        total[at] = np.nextafter(total[at], np.copysign(np.inf, missed)) if missed else total[at]
-    return np.asarray(round_to(total, out), np.float64).reshape(terms.shape[1:])
+    """Round the exact sum over the first dimension to `out`.
+
+    The sum is `total`, what its T - 1 additions missed, and what adding that up missed again: less than T * 2^-53 of
+    its size. Where twice as much more or less rounds to the same number, that is it; the few others go to `fsum`.
+    """
+    total, missed, size = terms[0], np.zeros(terms.shape[1:]), np.zeros(terms.shape[1:])
+    for term in terms[1:]:
+        total, error = _two_sum(total, term)
+        missed += error
+        size += np.abs(error)
+    slack = len(terms) * 2.0**-52 * size
+    low, high = (np.asarray(round_to(_add_odd(total, missed + way), out), np.float64) for way in (-slack, slack))
+    for at in np.argwhere(low != high):
+        low[tuple(at)] = round_to(_fsum_odd(terms[(slice(None), *at)].tolist()), out)
+    return low
+
+
+def _fsum_odd(terms: list[float]) -> Floats:
+    """The sum as FP64 rounds it, but to odd."""
+    total = fsum(terms)
+    return _add_odd(np.array(total), np.array(fsum([*terms, -total])))

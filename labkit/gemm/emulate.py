@@ -12,7 +12,7 @@ Why FP64 loses nothing. Let E be the block's largest exponent, F the fraction bi
    whole numbers. Their sum, in any order, is a whole number below (4L + 2) * 2^F <= 2^33 (`MmaSpec.sum_limit`, held
    by a test): far below 2^53, so no addition rounds.
 4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64 number, and the cast to
-   FP32 then has nothing left to round, only to overflow; FP16 results are rounded by one cast from FP64.
+   FP32 then has nothing left to round, only to overflow; FP16 results are rounded by one FP64 addition (`to_half`).
 Infinities and NaN follow IEEE 754 through the same additions, since truncation and scaling keep both.
 
 What it does not do: say in which order cuBLAS adds blocks, or whether it splits K. Nobody promises one.
@@ -224,7 +224,7 @@ def _cut(terms: Floats) -> Floats:
 def _round(total: Floats, spec: MmaSpec, result: Format) -> Floats:
     """Round a block's exact sum to the result format; it stays in FP64."""
     if result == FP16:
-        return total.astype(np.float16).astype(np.float64)
+        return to_half(total)
     if _reaches_subnormals(spec):
         small = np.abs(total) < FP32.smallest_normal
         if small.any():
@@ -233,6 +233,22 @@ def _round(total: Floats, spec: MmaSpec, result: Format) -> Floats:
     bits = total.view(np.int64)
     bits &= -1 << (_POINT - spec.result_significand_bits)
     return total.astype(np.float32).astype(np.float64)
+
+
+def to_half(values: Floats) -> Floats:
+    """Round to FP16, nearest even, in FP64: what numpy's cast returns, several times faster.
+
+    Beside 1.5 * 2^(e + 42), FP64 counts in steps of 2^(e - 10), FP16's own for a number with exponent e; so adding that
+    rounds, and subtracting it is exact.
+    """
+    field = values.view(np.int64) & _EXPONENT
+    np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
+    field += (_POINT - FP16.significand_bits << _POINT) + (1 << (_POINT - 1))  # 2^e becomes 1.5 * 2^(e + 42)
+    anchor = field.view(np.float64)
+    rounded = values + anchor
+    rounded -= anchor
+    rounded[np.abs(rounded) > FP16.max] = np.inf
+    return np.copysign(rounded, values)
 
 
 def _reaches_subnormals(spec: MmaSpec) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, round_to
 from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, emulate
+from labkit.gemm.emulate import to_half
 from tests.oracles import mma_reference
 from tests.oracles.mma_cases import MAKERS, Cases, cases
 
@@ -270,6 +271,19 @@ def test_an_infinite_result_stays_infinite_in_later_blocks() -> None:
         "one block may go beyond FP32, and cuts the rest"
     )
     assert one(SPECS["V100"], 0.0, [60000.0] * 2, [1.0] * 2, FP16) == math.inf
+
+
+def test_rounding_to_fp16_by_addition_is_numpys_cast() -> None:
+    # Every FP16 value, every tie between two of them, and what lies one FP64 ulp beside; then numbers of any size.
+    values = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    ties = np.append((values[1:] + values[:-1]) / 2, 65520.0)
+    near = [values, ties, np.nextafter(ties, 0), np.nextafter(ties, np.inf), [np.inf, np.nan, 1e300, 5e-324]]
+    wide = np.random.default_rng(SEED).normal(size=10_000) * 2.0 ** np.arange(-50, 50).repeat(100)
+    numbers = np.concatenate([*near, wide])
+    for signed in (numbers, -numbers):
+        with np.errstate(over="ignore"):
+            expected = signed.astype(np.float16).astype(np.float64)
+        assert not len(different(to_half(signed), expected))
 
 
 # --- errors that teach -------------------------------------------------------------------------------------------
