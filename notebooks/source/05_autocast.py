@@ -249,8 +249,8 @@ print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().it
 #
 # Torch's softmax does this, and computes in FP32 besides. Here is a transformer block whose normalisation and softmax are
 # written by hand instead, with one large activation, as real transformers have them. Autocast keeps it alive, because `pow`,
-# `rsqrt`, `exp` and `sum` stand on the deny list. **Move them to *allow*, one at a time.** Which break it, and which only
-# blur it? Then try *All allowed* with FP16 and with BF16.
+# `rsqrt`, `exp` and `sum` stand on the deny list. **Move each of them to *allow*, and back.** Which ends in NaN, which is
+# harmless here, and which two do damage that nobody would notice? Then try *All allowed*, with FP16 and with BF16.
 
 # %% id="touch-block"
 class Block(nn.Module):
@@ -434,14 +434,15 @@ predict("autocast.stage")
 
 # %% [markdown]
 # Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale to
-# 2^36 and walk through again; take *Another step* a few times. Last, compare the recipes: **O1** is autocast, **O2** keeps the
+# $2^{36}$ and walk through again; take *Another step* a few times. Last, compare the recipes: **O1** is autocast, **O2** keeps the
 # whole model in FP16 with an FP32 master, **O3** has FP16 only.
 
 # %% id="touch-step"
 StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 
 # %% [markdown]
-# O3's Adam ends in NaN at once: it squares gradients, and in FP16 the squares are 0, and so is its epsilon of 1e-8: $0 / 0$.
+# O3's Adam ends in inf and NaN at once: it divides by the root of squared gradients, plus an epsilon of 1e-8. In FP16 the
+# squares are 0, and so is the epsilon.
 #
 # In torch, the same step is seven lines, and they can stay in the code when you want FP32: both parts can be switched off.
 

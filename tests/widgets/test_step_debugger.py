@@ -63,7 +63,8 @@ class TestStages:
         steps = StepDebugger(replace(TASKS["segmentation_small"], batch_size=2))
         assert said(steps)["cast weights"].endswith("; 3 normalisation layers keep FP32.")
         steps.recipe_name = "O3"
-        assert "updates are NaN" in said(steps)["step"]  # Adam's squares of gradients underflow, and 0 / 0 is NaN
+        # Adam divides by the root of squared gradients plus 1e-8, and in FP16 both are 0.
+        assert said(steps)["step"].endswith("25,152 of its 25,152 updates are inf or NaN.")
 
 
 class TestScale:
