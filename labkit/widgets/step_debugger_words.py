@@ -126,6 +126,8 @@ def _loss(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
         return "The loss is no number any more: something overflowed before it."
     scaled = stage.tensors[-1]
     times = "inf" if scaled.non_finite else brief(scaled.largest)
+    if step.scale == 1:
+        return f"The loss is {brief(step.loss)}, in FP32, and nothing scales it."
     return f"The loss is {brief(step.loss)}, in FP32. Times the scale {_power(step.scale)} it is {times}."
 
 

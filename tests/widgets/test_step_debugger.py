@@ -46,6 +46,7 @@ class TestStages:
         words = said(steps)
         assert steps.log2_scale == 0
         assert words["cast weights"] == "Nothing is cast: everything in this step is FP32."
+        assert words["loss"].endswith("in FP32, and nothing scales it.")
         assert words["scaled backward"].startswith("Nothing is scaled: they go from ")
         assert "6 return FP32" in words["forward"]
 
