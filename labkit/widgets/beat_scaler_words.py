@@ -77,12 +77,10 @@ def sentence(phase: Phase, total: int, yours: Tally, scaler: Tally, *, in_sight:
 
 
 def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
-    if yours.useful == scaler.useful:
-        first = f"A draw: {_share(yours)} of the steps were useful on both sides."
-    else:
-        won = yours.useful > scaler.useful
-        shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's"
-        first = f"{'You win' if won else 'The scaler wins'}{' with the window in sight' * in_sight}: {shares}."
+    won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
+    who = "You win" if won else "The scaler wins" if lost else "A draw"
+    shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's"
+    first = f"{who}{' with the window in sight' * in_sight}: {shares}."
     early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
     return (
         f"{first}{early} You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients; the scaler "

@@ -1,0 +1,359 @@
+"""Beat the scaler, without a browser: the rules, the score, the words, what is sent; and the trainings are real."""
+
+import json
+import math
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.amp import ScalerState, advance, initial
+from labkit.train import StepRecord, TrainingRun
+from labkit.widgets.beat_scaler import BeatTheScaler, DuelOutbox, command_of
+from labkit.widgets.beat_scaler_controller import MEASURE_EVERY, Duel, Move, Show
+from labkit.widgets.beat_scaler_figure import static_duel
+from labkit.widgets.beat_scaler_runs import (
+    CALM_STEPS,
+    HIGHEST_WEIGHT,
+    LOWEST_WEIGHT,
+    SCALERS,
+    TASK,
+    YOURS,
+    GameStep,
+    WeightedRun,
+    course,
+    make_run,
+)
+from labkit.widgets.beat_scaler_words import Tally, sentence, tally
+from labkit.widgets.live_state import Button, Phase
+
+KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
+
+
+class FakeRun:
+    """Steps without training: it overflows above the window, and its loss is a number."""
+
+    def __init__(self, task, recipe, seed, weights):
+        self.recipe, self.scaler, self.weights, self.done, self.looks = recipe, initial(recipe.scaler), weights, 0, 0
+
+    def window(self):
+        self.looks += 1
+        return KEEPS, OVERFLOWS
+
+    def step(self):
+        weight = self.weights[self.done]
+        scale, self.done = self.scaler.scale, self.done + 1
+        found = math.log2(scale) >= OVERFLOWS - weight
+        self.scaler = advance(self.scaler, found, self.recipe.scaler)
+        return StepRecord(self.done, 2.0**weight / self.done, scale, found, not found)
+
+
+def duel(steps=60, **options):
+    return Duel(TASK, 0, **{"steps": steps, "make_run": FakeRun, "wait": lambda seconds: None, **options})
+
+
+def played(game, moves=()):
+    """Play a game to its end; moves: step -> log2 of the scale from then on."""
+    moves = dict(moves)
+    game.handle(Button.START)
+    while game.due:
+        if game.steps_done + 1 in moves:
+            game.handle(Move(moves[game.steps_done + 1]))
+        game.tick()
+    return game
+
+
+# --- the course -------------------------------------------------------------------------------------------------------
+
+
+def test_the_course_is_the_seeds_and_no_single_scale_survives_it():
+    for seed in range(5):
+        weights = course(480, seed)
+        assert weights == course(480, seed)
+        assert set(weights[:CALM_STEPS]) == {0}
+        assert LOWEST_WEIGHT <= min(weights) <= max(weights) <= HIGHEST_WEIGHT
+        assert max(weights) - min(weights) > 20  # further than a window is wide
+        assert course(100, seed) == weights[:100]
+    assert course(480, 0) != course(480, 1)
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scale", "skipped", "expected"),
+    [(8, False, (False, True)), (7, False, (True, False)), (20, True, (False, False))],
+)
+def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients(scale, skipped, expected):
+    step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
+    assert (step.lossy, step.useful) == expected
+
+
+def test_a_hand_that_never_moves_fares_as_the_course_says():
+    game = played(duel(200))
+    weights = np.array(course(200))
+    skipped, lossy = weights + 16 >= OVERFLOWS, KEEPS - weights > 16
+    mine, _ = game.tallies()
+    assert (mine.skipped, mine.lossy) == (skipped.sum(), (lossy & ~skipped).sum())
+    assert mine.useful == pytest.approx((200 - skipped.sum() - lossy.sum()) / 200)
+    assert mine.useful < 1
+
+
+def test_a_move_takes_effect_at_the_next_step_and_moves_only_you():
+    still, moved = played(duel(60)), played(duel(60), {11: 12, 31: 3})
+    scales = [math.log2(step.scale) for step in moved.yours.steps]
+    assert scales == [16.0] * 10 + [12.0] * 20 + [3.0] * 30
+    assert [s.scale for s in moved.scalers.steps] == [s.scale for s in still.scalers.steps]
+
+
+def test_who_follows_the_window_beats_the_scaler():
+    """The middle of the window, always: nothing is skipped and nothing lost."""
+    weights = course(300)
+    game = played(duel(300), {i + 1: max(-4, 14 - w) for i, w in enumerate(weights)})
+    mine, theirs = game.tallies()
+    assert mine.useful == 1
+    assert theirs.useful < 0.95
+    assert game.sentence().startswith("You win: 100% of your 300 steps were useful")
+
+
+def test_the_scalers_side_is_the_labs_own_rule():
+    game = played(duel(120))
+    state = initial(SCALERS.scaler)
+    for step in game.scalers.steps:
+        assert step.scale == state.scale
+        state = advance(state, step.skipped, SCALERS.scaler)
+
+
+def test_the_weight_of_the_loss_is_taken_out_of_what_is_shown():
+    assert [s.loss for s in played(duel(60)).yours.steps] == pytest.approx([1 / (i + 1) for i in range(60)])
+
+
+def test_the_window_is_measured_now_and_then_and_moves_with_every_weight():
+    game = played(duel(60))
+    assert game.yours.run.looks == math.ceil(60 / MEASURE_EVERY)
+    for step, weight in zip(game.yours.steps, course(60), strict=True):
+        assert (step.keeps_from, step.overflows_at) == (KEEPS - weight, OVERFLOWS - weight)
+
+
+def test_buttons_do_what_they_do_in_the_live_training():
+    game = duel(20)
+    game.handle(Button.START)
+    assert game.building
+    game.tick()
+    game.handle(Button.PAUSE)
+    game.tick()
+    assert (game.phase, game.steps_done) == (Phase.PAUSED, 1)
+    game.handle(Button.STEP)  # a game has no single steps
+    game.tick()
+    assert game.steps_done == 1
+    game.handle(Button.START)
+    game.tick()
+    assert game.steps_done == 2
+    game.handle(Move(5))
+    game.handle(Button.RESET)
+    assert (game.phase, game.steps_done, game.log2_scale) == (Phase.IDLE, 0, 16)
+    played(game)
+    assert (game.phase, game.steps_done) == (Phase.FINISHED, 20)
+    game.handle(Button.START)  # play again
+    assert (game.phase, game.steps_done) == (Phase.RUNNING, 0)
+
+
+def test_the_pace_is_kept_by_waiting_not_more_than_needed():
+    now, waits = [100.0], []
+
+    def wait(seconds):
+        waits.append(seconds)
+        now[0] += seconds
+
+    game = duel(10, pace=8, clock=lambda: now[0], wait=wait)
+    game.handle(Button.START)
+    for _ in range(4):
+        game.tick()
+    assert waits == pytest.approx([0, 0.125, 0.125, 0.125])
+    now[0] += 60  # a slow step, or a pause: no rush afterwards
+    for _ in range(2):
+        game.tick()
+    assert waits[4:] == pytest.approx([0, 0.125])
+
+
+def test_when_the_scaler_is_a_step_ahead_both_are_counted_to_the_same_step():
+    game = duel(20)
+    game.handle(Button.START)
+    game.tick()
+    assert game.tick_other()
+    assert not game.tick_other()
+    mine, theirs = game.tallies()
+    assert (mine.steps, theirs.steps) == (1, 1)
+    game.handle(Button.PAUSE)
+    game.handle(Button.START)
+    game.tick()
+    assert len(game.yours.steps) == len(game.scalers.steps) == 2
+
+
+def test_an_error_ends_the_game_and_is_said():
+    class Breaks(FakeRun):
+        def step(self):
+            if self.done == 3:
+                raise RuntimeError("no such operator")
+            return super().step()
+
+    game = played(duel(20, make_run=Breaks))
+    assert game.phase is Phase.FAILED
+    assert "RuntimeError: no such operator. Press Reset" in game.sentence()
+    game.handle(Button.RESET)
+    assert (game.phase, game.error) == (Phase.IDLE, "")
+
+
+@pytest.mark.parametrize("bad", [-5, 31, 2.5, True + 30])
+def test_a_move_beyond_the_slider_is_refused(bad):
+    with pytest.raises(ValueError, match="from -4 to 30"):
+        Move(bad)
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"pace": 0}, {"pace": float("nan")}])
+def test_a_game_without_steps_or_pace_is_refused(options):
+    with pytest.raises(ValueError, match="1 step or more and a positive pace"):
+        duel(**options)
+
+
+# --- the words --------------------------------------------------------------------------------------------------------
+
+
+def test_what_underflowed_is_told_at_the_end_only():
+    mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
+    for phase in (Phase.RUNNING, Phase.PAUSED):
+        said = sentence(phase, 480, mine, theirs, in_sight=False)
+        assert "20" not in said
+        assert "76%" not in said
+    assert "76% of your steps were useful, 91% of the scaler's" in sentence(
+        Phase.RUNNING, 480, mine, theirs, in_sight=True
+    )
+    assert sentence(Phase.FINISHED, 100, mine, theirs, in_sight=False) == (
+        "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 and ran 20 at a scale "
+        "that loses gradients; the scaler 6 and 3. Loss at the end: 0.1 against 0.2."
+    )
+    assert sentence(Phase.FINISHED, 100, theirs, mine, in_sight=True).startswith(
+        "You win with the window in sight: 91%"
+    )
+    assert "You stopped at step 100 of 480." in sentence(Phase.FINISHED, 480, mine, theirs, in_sight=False)
+    assert sentence(Phase.FINISHED, 100, mine, mine, in_sight=False).startswith("A draw: 76%")
+
+
+def test_peeking_is_remembered_until_the_next_game():
+    game = duel(10)
+    game.handle(Button.START)
+    game.tick()
+    game.handle(Show(True))
+    game.handle(Show(False))
+    played(game)
+    assert "with the window in sight" in game.sentence()
+    game.handle(Button.RESET)
+    played(game)
+    assert "in sight" not in game.sentence()
+
+
+def test_a_tally_counts_every_step_once():
+    mine, theirs = played(duel(200)).tallies()
+    for side in (mine, theirs):
+        assert round(side.useful * side.steps) + side.skipped + side.lossy == side.steps == 200
+    assert tally([]).useful == 0
+
+
+# --- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_told_once_and_json_holds_no_nan():
+    game, frames = duel(30), []
+    box = DuelOutbox(game, lambda content, buffers: frames.append((content, buffers)))
+    game.handle(Button.START)
+    for _ in range(30):
+        game.tick()
+        box.post(urgent=True)
+    assert [content["whole"] for content, _ in frames] == [True] + [False] * 29
+    for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
+        rows = np.concatenate([np.frombuffer(buffers[side], "<f4") for _, buffers in frames]).reshape(-1, 5)
+        assert rows[:, 1].tolist() == [step.scale for step in steps]
+        assert rows[:, 3].tolist() == [step.keeps_from for step in steps]
+    json.dumps([content for content, _ in frames], allow_nan=False)
+    assert frames[10][0]["useful"] is None
+    assert frames[-1][0]["useful"] == [side.useful for side in game.tallies()]
+    box.forget()
+    box.post(urgent=True)
+    assert (frames[-1][0]["whole"], len(frames[-1][1][0])) == (True, 30 * 5 * 4)
+
+
+def test_messages_of_the_browser_become_commands():
+    assert command_of({"do": "press", "button": "start"}) is Button.START
+    assert command_of({"do": "move", "log2_scale": 7}) == Move(7)
+    assert command_of({"do": "show", "window": True}) == Show(True)
+    with pytest.raises(ValueError, match='"move"'):
+        command_of({"do": "jump"})
+
+
+def test_the_widget_plays_a_game_in_its_thread():
+    over = threading.Event()
+    game = BeatTheScaler(steps=30, pace=1e6, make_run=FakeRun)
+    game.outbox.send = lambda content, buffers: content["phase"] == "finished" and over.set()
+    try:
+        assert "Press Start" in game.sentence
+        game.move(9)
+        game.press("start")
+        assert over.wait(20)
+        assert {step.scale for step in game.duel.yours.steps} == {2.0**9}
+        data, _ = game._repr_mimebundle_()
+        assert data["image/png"].startswith(b"\x89PNG")
+        assert data["text/plain"].startswith(game.sentence)
+    finally:
+        game.close()
+    assert not game.driver.alive
+    with pytest.raises(ValueError, match="task is one of 'segmentation'"):
+        BeatTheScaler("chess")
+
+
+def test_a_picture_keeps_the_secret_until_the_end():
+    game = duel(20)
+    game.handle(Button.START)
+    for _ in range(5):
+        game.tick()
+    assert len(static_duel(game).axes[1].collections) == 0
+    played(game)
+    assert len(static_duel(game).axes[1].collections) == 2  # the two edges of the window
+
+
+# --- the trainings are real -------------------------------------------------------------------------------------------
+
+SMALL = replace(TASK, batch_size=2)
+
+
+def test_the_weighted_run_is_the_plain_one_at_weight_one():
+    """The oracle: the lab's own run of the same task. A weight of 2^0 changes nothing, bit for bit."""
+    weighted = WeightedRun(SMALL, SCALERS, 0, (0,) * 3)
+    plain = TrainingRun(SMALL, SCALERS, 0, measure_every=0)
+    assert [weighted.step() for _ in range(3)] == [plain.step() for _ in range(3)]
+
+
+def test_adam_notices_nothing_of_the_weight_as_long_as_fp16_holds_everything():
+    """Scale and weight in opposite directions: the FP16 gradients are the same, and so is the training."""
+    losses = []
+    for weights in ((0, 0, 0, 0), (0, 5, -3, 2)):
+        run, found = make_run(SMALL, YOURS, 0, weights), []
+        for weight in weights:
+            run.scaler = ScalerState(2.0 ** (16 - weight))
+            found.append(run.step().loss / 2.0**weight)
+        losses.append(found)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert losses[0][-1] != losses[0][0]
+
+
+def test_a_real_step_overflows_where_the_window_says():
+    weights = (4, 4)
+    run = make_run(SMALL, YOURS, 0, weights)
+    keeps, overflows = run.window()
+    assert keeps < 16 < overflows
+    run.scaler = ScalerState(2.0 ** math.ceil(overflows - weights[0] + 0.5))
+    assert not run.step().stepped
+    run.scaler = ScalerState(2.0 ** math.floor(overflows - weights[1] - 1.5))
+    assert run.step().stepped
+    assert all(bool(torch.isfinite(p).all()) for p in run.model.parameters())
