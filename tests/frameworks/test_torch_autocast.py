@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from labkit.amp.autocast import current
 from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
@@ -174,13 +175,13 @@ def test_the_question_whether_it_is_on_is_asked_per_device():
         assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
 
 
-def differentiable(module, cast_inputs):
+def differentiable(module, cast_inputs, device_type="cpu"):
     """Return a product whose forward and backward somebody wrote, under the decorators of torch or of ours."""
     forward_as, backward_as = module
 
     class Product(torch.autograd.Function):
         @staticmethod
-        @forward_as(device_type="cpu", cast_inputs=cast_inputs)
+        @forward_as(device_type=device_type, cast_inputs=cast_inputs)
         def forward(ctx, a, b):
             ctx.save_for_backward(a, b)
             ctx.out = (a @ b).dtype
@@ -188,7 +189,7 @@ def differentiable(module, cast_inputs):
             return a @ b
 
         @staticmethod
-        @backward_as(device_type="cpu")
+        @backward_as(device_type=device_type)
         def backward(ctx, gradient):
             a, b = ctx.saved_tensors
             seen.append((gradient.float() @ b.t().float()).dtype)  # cast again, if the region of forward is open
@@ -213,11 +214,27 @@ def test_custom_autograd_functions_compute_in_torchs_dtypes(cast_inputs, region)
     assert outcome[0] == outcome[1]
 
 
+def test_a_custom_autograd_function_for_another_device_keeps_its_inputs():
+    for make, decorators in DECORATORS.items():
+        product, _ = differentiable(decorators, torch.float32, device_type="cuda")
+        with make("cpu", torch.float16):
+            assert product(A, B).dtype == torch.float16, "the operations inside meet the region for the CPU"
+
+
 def test_operations_without_a_tensor_on_that_device_are_left_alone():
     with fp16():
         assert (A.to("meta") @ B.to("meta")).dtype == torch.float32
-        assert torch.cat([A.half(), A]).dtype == torch.float32
+        assert torch.linalg.multi_dot([A, B]).dtype == torch.float16, "a list of tensors holds tensors"
         assert torch.ones(2).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("cache_enabled", "hits"), [(None, 2), (True, 2), (False, 0)])
+def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off(cache_enabled, hits):
+    weight = nn.Parameter(B.clone())
+    with autocast("cpu", torch.float16, cache_enabled=cache_enabled):
+        for _ in range(3):
+            A @ weight
+        assert current().cache.hits == hits
 
 
 def test_disabled_it_is_not_there(monkeypatch):
