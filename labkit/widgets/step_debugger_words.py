@@ -177,7 +177,8 @@ def _step(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     what = f"{recipe.optimizer.name} {'weights' if recipe.model == recipe.optimizer else 'master weights'}"
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if bad:
-        return f"The optimizer computes in {recipe.optimizer.name}, and {bad:,} of its {step.weights:,} updates are inf or NaN."
+        share = f"{bad:,} of its {step.weights:,} updates"
+        return f"The optimizer computes in {recipe.optimizer.name}, and {share} are inf or NaN."
     largest = max(tensor.largest for tensor in stage.tensors)
     return f"The optimizer moves {step.moved:,} of {step.weights:,} {what}, by {brief(largest)} at most."
 
