@@ -45,6 +45,17 @@ def test_a_watched_run_is_where_it_would_be_if_nobody_had_looked(recipe):
     assert not any(module._forward_hooks for module in watched.model.modules())
 
 
+@pytest.mark.parametrize("task", ["gpt", "char_lstm"])
+def test_attention_and_recurrence_can_be_watched(task):
+    """A recurrent layer returns a tuple, and its output is not seen; its weights are."""
+    small = replace(TASKS[task], batch_size=2)
+    watched, alone = (TrainingRun(small, RECIPES["O1"], measure_every=0) for _ in range(2))
+    step, record = watch_step(watched), alone.step()
+    assert (step.loss, step.stepped) == (record.loss, record.stepped)
+    names = {name.rpartition(".")[0] for name, p in watched.model.named_parameters() if p.requires_grad}
+    assert set(at(step, "copy back")) == {f"{name} weights" for name in names}
+
+
 def test_gradients_and_updates_are_those_of_plain_torch():
     run = run_of("FP32")
     torch.manual_seed(0)

@@ -7,6 +7,7 @@ import torch
 import traitlets
 from torch import nn
 
+from labkit.train import TASKS
 from labkit.widgets import CastLedger
 from labkit.widgets.ledger_view import ran_in, relative, row_view
 
@@ -144,6 +145,16 @@ def test_a_host_without_widgets_gets_a_table(board):
     ]
     assert board.sentence in data["text/plain"]
     assert "do not run here" in data["text/plain"]
+
+
+@pytest.mark.parametrize("name", ["digits_cnn", "char_lstm", "gpt"])
+def test_networks_of_the_lab_have_a_ledger(name):
+    task, data = TASKS[name], TASKS[name].make_data()
+    board = CastLedger(task.make_model(), data.train_inputs[:2])
+    assert not any(row.problem for row in board.rows)
+    board.overrides = {row.key: "deny" for row in board.rows}
+    assert board.sentence.startswith("With ")
+    assert "in FP32; the last result equals FP32's" in board.sentence
 
 
 def test_the_mark_is_one_rounding_of_the_format(board):
