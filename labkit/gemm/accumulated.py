@@ -7,7 +7,7 @@ any model.
 Invariant: results and gradients have the dtype that a GPU would have stored; between two GEMMs nothing is rounded but
 what is stored.
 
-What it does not do: weights of transposed convolutions, 3-d convolutions and `bilinear`, which it refuses by name.
+What it does not do: transposed and 3-d convolutions and `bilinear`, which it refuses by name; second derivatives.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from labkit.gemm.accumulators import AnyAccumulator, accumulate
@@ -74,7 +75,9 @@ def run(
             f"{name} is not reduced to matrix products here, so it cannot take another accumulator. These are: "
             f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
         )
-    return REDUCTIONS[name](accumulator, *args, **kwargs)
+    spelled = OPERANDS.get(name, {})
+    named = {spelled.get(key, key): value for key, value in kwargs.items() if (key, value) != ("out", None)}
+    return REDUCTIONS[name](accumulator, *args, **named)
 
 
 class _Product(torch.autograd.Function):
@@ -89,6 +92,7 @@ class _Product(torch.autograd.Function):
         return accumulate(a.to(operands), b.to(operands), None, accumulator, format_of(result))
 
     @staticmethod
+    @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         a, b = ctx.saved_tensors
         d = gradients[0].to(ctx.operands)
@@ -145,6 +149,8 @@ def _convolution(dimensions: int) -> Callable[..., Tensor]:
             raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
         image, kernel = input, weight
         steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+        if padding == "same" and set(steps) != {1}:
+            raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
         unbatched = input.dim() == dimensions + 1
         image = image[None] if unbatched else image
         image = F.pad(image, _padding(padding, weight.shape[2:], holes))
@@ -204,6 +210,8 @@ def _attention(
         key, value = (part.repeat_interleave(share, -3) for part in (key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
     scores = matmul(query, key.mT, accumulator, torch.float32) * factor
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("is_causal is a mask of its own: give it or attn_mask, not both")
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -214,6 +222,15 @@ def _attention(
     return matmul(weights.to(value.dtype), value, accumulator)
 
 
+# What torch calls the operands of each function, and what they are called here.
+OPERANDS: dict[str, dict[str, str]] = {
+    "mm": {"mat2": "other"},
+    "bmm": {"mat2": "other"},
+    "mv": {"vec": "other"},
+    "addmm": {"mat1": "a", "mat2": "b"},
+    "addmv": {"mat": "a", "vec": "b"},
+    "baddbmm": {"batch1": "a", "batch2": "b"},
+}
 REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),

@@ -248,6 +248,40 @@ def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
         run(F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, EXACT)
 
 
+@pytest.mark.parametrize(
+    ("func", "named"),
+    [
+        (torch.matmul, {"input": (5, 7), "other": (7, 4)}),
+        (torch.mm, {"input": (5, 7), "mat2": (7, 4)}),
+        (torch.bmm, {"mat2": (2, 7, 3), "input": (2, 5, 7)}),
+        (torch.mv, {"input": (5, 7), "vec": (7,)}),
+        (torch.addmm, {"input": (3,), "mat1": (5, 7), "mat2": (7, 3)}),
+        (torch.addmv, {"input": (5,), "mat": (5, 7), "vec": (7,)}),
+        (torch.baddbmm, {"input": (2, 5, 3), "batch1": (2, 5, 7), "batch2": (2, 7, 3)}),
+    ],
+    ids=lambda case: getattr(case, "__name__", ""),
+)
+def test_operands_may_be_named_as_torch_names_them(func: Callable[..., Any], named: dict[str, Any]) -> None:
+    operands = {name: wholes(*shape) for name, shape in named.items()}
+    expected = func(**{name: value.float() for name, value in operands.items()})
+    assert torch.equal(run(func, (), {**operands, "out": None}, EXACT), expected.half())
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    x, w = wholes(1, 2, 5, 5), wholes(2, 2, 3, 3)
+    with pytest.raises(RuntimeError, match="padding='same' keeps the size, a stride of 2 does not"):
+        run(F.conv2d, (x, w), {"stride": 2, "padding": "same"}, EXACT)
+    with pytest.raises(RuntimeError, match="give it or attn_mask, not both"):
+        run(F.scaled_dot_product_attention, (x, x, x), {"is_causal": True, "attn_mask": torch.ones(5, 5)}, EXACT)
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    w = wholes(7, 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True)
+    with pytest.raises(RuntimeError, match="twice differentiate"):
+        gradient.sum().backward()
+
+
 def test_every_reduction_is_tested_above() -> None:
     tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
     assert tried == set(REDUCTIONS)
