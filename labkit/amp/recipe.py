@@ -127,18 +127,22 @@ class Recipe:
 _SHORT_RUN = ScalerConfig(growth_interval=25)
 _O1 = Recipe("O1", autocast=FP16, scaler=DYNAMIC)
 _O2 = Recipe("O2", model=FP16, scaler=DYNAMIC)
+_ALONE = replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weights=False)
 _ROWS = (
     Recipe("FP32"),
     replace(_O2, name="FP16", scaler=NO_SCALING),
     replace(_O2, name="FP16 static", scaler=static(2.0**10)),
     replace(_O2, name="FP16 static too high", scaler=static(2.0**26)),
     replace(_O2, name="FP16 dynamic", scaler=_SHORT_RUN),
-    replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weights=False),
+    _ALONE,
+    replace(_ALONE, name="FP16 stochastic", rounding=WeightRounding.STOCHASTIC),
+    replace(_ALONE, name="FP16 Kahan", rounding=WeightRounding.KAHAN),
     Recipe("O0"),
     _O1,
     _O2,
     Recipe("O3", model=FP16, keep_norms=False, master_weights=False, optimizer=FP16),
     Recipe("BF16", model=BF16),
+    Recipe("BF16 no master", model=BF16, master_weights=False),
     # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
     Recipe("FP8", autocast=E4M3, gradients=E5M2, scaler=DYNAMIC),
 )
