@@ -3,6 +3,8 @@
 from labkit.widgets.addition import AdditionPlayer
 from labkit.widgets.beat_scaler import BeatTheScaler
 from labkit.widgets.bits import BitExplorer
+from labkit.widgets.gemm_figures import roofline_figure, sweep_figure
+from labkit.widgets.gemm_words import recorded_gemm, sweep_sentence
 from labkit.widgets.ledger import CastLedger
 from labkit.widgets.live import LiveTraining
 from labkit.widgets.number_line import NumberLine
@@ -46,6 +48,10 @@ __all__ = [
     "race_figure",
     "race_sentence",
     "race_table",
+    "recorded_gemm",
     "recorded_trace",
+    "roofline_figure",
     "static_underflow",
+    "sweep_figure",
+    "sweep_sentence",
 ]

@@ -1,0 +1,202 @@
+"""The pictures of timed products: titles say whose numbers they are, sentences what they show, nothing is made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from labkit.formats import BF16, FP16, FP32
+from labkit.gemm import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure, sweeps
+from labkit.gemm.bench_sweeps import QUICK
+from labkit.gemm.device import device_report
+from labkit.widgets import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
+
+SWEEPS = list(sweeps(device_report("cpu")))
+
+
+def timed(case, seconds):
+    return GemmRun(case, seconds, seconds, seconds, 1, 0.25)
+
+
+def record(sweep, *runs, kind="cuda", device="A stand-in", date="2026-01-02T03:04:05+00:00"):
+    versions = {"torch": "2.0", **({"driver": "1.0"} if kind == "cuda" else {})}
+    return GemmRecord(sweep, "What?", runs, device, kind, "a told clock", versions, date)
+
+
+def square(n, format, seconds):
+    return timed(GemmCase(n, n, n, format, "NT"), seconds)
+
+
+SIZE = record("size", square(64, FP32, 1e-6), square(128, FP32, 4e-6), square(128, BF16, 2e-6), square(128, FP16, 1e-6))
+COPIES = [timed(ElementwiseCase("copy", 1000, format), seconds) for format, seconds in ((FP32, 8e-6), (FP16, 4e-6))]
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder of our own; what is put in is on record."""
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+
+    def put(*records):
+        for each in records:
+            file = tmp_path / "gemm" / each.device.replace(" ", "-") / f"{each.sweep}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(each.to_json())
+
+    return put
+
+
+def words(axes):
+    return " ".join(" ".join(text.get_text() for text in axes.texts).split())
+
+
+# What was not recorded is not shown
+
+
+def test_without_records_both_panels_say_so(data):
+    for figure in (sweep_figure("size"), roofline_figure()):
+        for axes in figure.axes:
+            assert not axes.lines
+            assert words(axes) == "not recorded yet: `make gpu` on a machine with a GPU records it"
+        assert "not recorded yet" in figure.get_supxlabel()
+
+
+def test_what_is_measured_here_stands_on_the_right_and_is_never_called_recorded(data):
+    here = replace(SIZE, kind="cpu", device="My CPU")
+    left, right = sweep_figure("size", here).axes
+    assert "not recorded yet" in words(left)
+    assert right.get_title(loc="left") == "Measured here: My CPU, torch 2.0"
+
+
+def test_what_was_recorded_names_device_driver_versions_and_date(data):
+    data(SIZE, replace(SIZE, kind="cpu", device="A CPU"))
+    left, right = sweep_figure("size").axes
+    assert left.get_title(loc="left") == "Recorded: A stand-in, torch 2.0, driver 1.0, 2026-01-02"
+    assert right.get_title(loc="left").startswith("Recorded: A CPU")
+    assert len(left.lines) == 3, "a line for each format"
+
+
+def test_the_newest_record_is_shown(data):
+    data(SIZE, replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"))
+    assert [each.device for each in recorded_gemm("size", "cuda")] == ["A newer one", "A stand-in"]
+    assert "A newer one" in sweep_figure("size").axes[0].get_title(loc="left")
+
+
+def test_a_record_in_which_nothing_ran_says_so(data):
+    data(record("size"))
+    assert "Nothing of this sweep could be timed on A stand-in." in words(sweep_figure("size").axes[0])
+
+
+def test_another_sweep_is_refused(data):
+    with pytest.raises(ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."):
+        sweep_figure("batch", SIZE)
+
+
+# Sentences, with numbers that a person can check
+
+
+def test_sizes_are_compared_at_the_largest():
+    """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
+    assert sweep_sentence(SIZE) == (
+        "On A stand-in, a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; "
+        "BF16 2 times as fast, FP16 4 times as fast."
+    )
+
+
+def test_alignment_tells_the_share_of_speed_that_is_left():
+    cases = [(GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)]
+    assert sweep_sentence(record("alignment", *(timed(*each) for each in cases))) == (
+        "On A stand-in, sizes that are no multiple of 8 run, in the middle, FP16 at 25% of the speed of those that are."
+    )
+
+
+def test_batches_tell_what_more_rows_cost():
+    runs = [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in ((1, 2e-6), (256, 5e-6))]
+    assert sweep_sentence(record("batch", *runs)) == (
+        "On A stand-in, 256 rows take so many times as long as 1 row takes: 2.5 in FP16."
+    )
+
+
+def test_bandwidth_tells_what_half_the_bytes_and_one_kernel_gain():
+    ops = [timed(ElementwiseCase(op, 1000, FP16), s) for op, s in (("hardswish", 1e-6), ("hardswish by hand", 3e-6))]
+    assert sweep_sentence(record("bandwidth", *COPIES, *ops)) == (
+        "On A stand-in, FP16 copies 2 times as fast as FP32; "
+        "in FP16 one kernel is 3 times as fast as the same by hand in four."
+    )
+
+
+def test_our_own_kernel_is_compared_with_torch_size_by_size():
+    case = GemmCase(64, 64, 64, FP16, "NT")
+    runs = [timed(case, 8e-6), timed(replace(case, kernel="slow"), 2e-5), timed(replace(case, kernel="good"), 1e-5)]
+    assert sweep_sentence(record("kernel", *runs)) == (
+        "On A stand-in, our own kernel reaches 80% of cuBLAS at 64 (tiles good)."
+    )
+
+
+def test_other_sweeps_tell_the_fastest_and_the_slowest():
+    told = sweep_sentence(record("layers", square(64, FP16, 1e-6), square(64, FP32, 2e-6)))
+    assert told == (
+        "On A stand-in, the fastest is FP16 NT 64x64x64 with 524 GFLOP/s, "
+        "the slowest FP32 NT 64x64x64 with 262 GFLOP/s."
+    )
+
+
+# Every picture
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return {name: measure(name, "cpu", extent=QUICK, rounds=1) for name in SWEEPS}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_every_sweep_can_be_drawn_as_measured_here(sweep, measured, data):
+    figure = sweep_figure(sweep, measured[sweep])
+    right = figure.axes[1]
+    assert right.get_title(loc="left").startswith("Measured here: ")
+    assert right.lines or right.patches
+    assert figure.get_supxlabel()
+    figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
+
+
+def test_gpu_sweeps_can_be_drawn_too(data):
+    case = GemmCase(64, 64, 64, FP16, "NT")
+    others = replace(case, reduced=True), replace(case, kernel="64x128x32")
+    runs = [timed(each, 1e-6) for each in (case, *others)]
+    for sweep in ("accumulation", "kernel"):
+        data(record(sweep, *runs))
+        left = sweep_figure(sweep).axes[0]
+        assert len(left.patches) == 3
+        assert left.get_xlabel() == "GFLOP/s"
+
+
+def test_the_roof_is_drawn_where_copies_and_products_say(data):
+    """1 GB/s of copies and 1.05 TFLOP/s of FP32 products meet at 1049 FLOP for each byte."""
+    data(record("ceilings", *COPIES, *SIZE.runs[1:]), SIZE)
+    figure = roofline_figure(["size"])
+    left, right = figure.axes
+    assert "not recorded yet" in words(right)
+    assert left.get_title(loc="left").startswith("Recorded: A stand-in")
+    assert figure.get_supxlabel().replace("\n", " ") == (
+        "A stand-in copies 1 GB/s; below so many FLOP a byte a case waits for memory: FP32 1000, BF16 2100, "
+        "FP16 4200. So do 7 of these 7 cases."
+    )
+    roofs = [line for line in left.lines if line.get_marker() in ("", "None")]
+    assert len(roofs) == 3
+    heights = roofs[0].get_ydata()
+    assert heights[0] == pytest.approx(0.25e9 / 1e12, rel=0.01), "the slope: bandwidth times intensity"
+
+
+def test_a_roof_of_this_machine_needs_its_ceilings(measured, data):
+    right = roofline_figure(here=[measured["ceilings"], measured["size"]]).axes[1]
+    assert right.get_title(loc="left").startswith("Measured here")
+    with pytest.raises(ValueError, match="needs a copy and a product"):
+        roofline_figure(here=[measured["size"]])
+
+
+def test_records_of_two_devices_never_share_a_roof(data):
+    other = replace(SIZE, device="Another")
+    data(record("ceilings", *COPIES, *SIZE.runs), SIZE, other)
+    left = roofline_figure(["size"]).axes[0]
+    points = sum(len(line.get_xdata()) for line in left.lines if line.get_ls() == "None")
+    assert points == 2 * len(SIZE.runs)
