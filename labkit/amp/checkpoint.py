@@ -73,7 +73,8 @@ def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str
     try:
         bundle = torch.load(path, map_location=map_location, weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        raise ValueError(f"{path} is no checkpoint: torch cannot read it ({str(error).splitlines()[0]})") from error
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path} is no checkpoint: torch cannot read it ({said})") from error
     if not isinstance(bundle, dict) or bundle.get("schema") != SCHEMA:
         if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
             what = "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"

@@ -1,0 +1,314 @@
+"""Checkpoints: a resumed run is the same run, to the bit; a file is whole, to the kill."""
+
+import itertools
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import (
+    RECIPES,
+    Ema,
+    Engine,
+    Recipe,
+    ScalerConfig,
+    WeightRounding,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+    write_whole,
+)
+from labkit.formats import FP16
+from labkit.gemm import SEQUENTIAL_FP16
+
+ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)  # FP16 holds 1e-4, so that O3 trains too
+WITHOUT = Recipe("no master", model=FP16, master_weights=False)
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 3))
+
+
+def engine_for(recipe: Recipe, seed: int = 0, **options: object) -> Engine:
+    torch.manual_seed(seed)
+    return Engine(mlp(), ADAM, recipe, **options)  # type: ignore[arg-type]
+
+
+def train(engine: Engine, steps: int, after: Callable[[], None] = lambda: None) -> list[float]:
+    """Batches, labels and dropout from torch's global generator; noise from numpy's and Python's."""
+    losses = []
+    for _ in range(steps):
+        engine.zero_grad()
+        noise = random.random() + np.random.rand()  # noqa: NPY002 - it is the global one that must come back
+        with engine.forward():
+            loss = F.cross_entropy(engine(torch.randn(8, 6) + noise), torch.randint(3, (8,)))
+        engine.backward(loss)
+        engine.clip(1.0)
+        if engine.step().stepped:
+            after()
+        losses.append(loss.item())
+    return losses
+
+
+def same(a: Engine, b: Engine) -> bool:
+    masters = zip(a.weights.master_weights, b.weights.master_weights, strict=True)
+    values = zip(a.model.state_dict().values(), b.model.state_dict().values(), strict=True)
+    return all(torch.equal(x, y) for x, y in itertools.chain(masters, values)) and a.scalers == b.scalers
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+ROWS = {
+    **{name: RECIPES[name] for name in ("FP32", "O1", "O2", "O3", "BF16", "FP8", "FP16 no master")},
+    "O2, overflowing": replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**20, growth_interval=2)),
+    "stochastic": replace(WITHOUT, rounding=WeightRounding.STOCHASTIC),
+    "Kahan": replace(WITHOUT, rounding=WeightRounding.KAHAN),
+    "FP16 accumulator": replace(RECIPES["O2"], accumulator=SEQUENTIAL_FP16),
+}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(name: str, flat: bool, tmp_path: Path) -> None:
+    through = engine_for(ROWS[name], flat=flat)
+    first = train(through, 6)
+    path = save_checkpoint(tmp_path / "run.pt", through, epoch=2)
+    rest = train(through, 6)
+    assert len(set(first + rest)) > 6, "the run does something"
+
+    resumed = engine_for(ROWS[name], seed=99, flat=flat)
+    random.seed(99)
+    np.random.seed(99)  # noqa: NPY002
+    train(resumed, 1)
+    assert load_checkpoint(path, resumed) == {"epoch": 2}
+    assert train(resumed, 6) == rest
+    assert same(through, resumed)
+    assert resumed.steps == 12
+
+
+def test_looking_changes_nothing_and_saving_twice_is_the_same(tmp_path: Path) -> None:
+    engine = engine_for(RECIPES["O2"])
+    train(engine, 3)
+    save_checkpoint(tmp_path / "a", engine)
+    load_checkpoint(tmp_path / "a", engine)
+    save_checkpoint(tmp_path / "b", engine)
+    a, b = (torch.load(tmp_path / name, weights_only=True) for name in "ab")
+    assert str(a) == str(b)
+
+
+def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
+    def parts() -> tuple[Engine, torch.optim.lr_scheduler.LRScheduler, Ema]:
+        engine = engine_for(RECIPES["O2"])
+        return engine, torch.optim.lr_scheduler.CosineAnnealingLR(engine.optimizer, 20), Ema(engine, 0.9)
+
+    def follow(engine: Engine, scheduler: torch.optim.lr_scheduler.LRScheduler, ema: Ema) -> list[float]:
+        return train(engine, 4, lambda: (scheduler.step(), ema.update()))  # type: ignore[arg-type, return-value]
+
+    through, again = parts(), parts()
+    follow(*through)
+    engine, scheduler, ema = through
+    path = save_checkpoint(tmp_path / "run.pt", engine, scheduler=scheduler.state_dict(), ema=ema.state_dict())
+    rest = follow(*through)
+    extra = load_checkpoint(path, again[0])
+    again[1].load_state_dict(extra["scheduler"])
+    again[2].load_state_dict(extra["ema"])
+    assert follow(*again) == rest
+    assert again[1].get_last_lr() == scheduler.get_last_lr()
+    assert all(torch.equal(again[2].averages[name], average) for name, average in ema.averages.items())
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_flat_goes_on_as_single_tensors_and_the_other_way_round(flat: bool, tmp_path: Path) -> None:
+    through = engine_for(RECIPES["O2"], flat=flat)
+    train(through, 4)
+    path = save_checkpoint(tmp_path / "run.pt", through)
+    rest = train(through, 4)
+    other = engine_for(RECIPES["O2"], seed=5, flat=not flat)
+    load_checkpoint(path, other)
+    # The gradients' common length, to which they are clipped, is added up in another order.
+    assert train(other, 4) == pytest.approx(rest, rel=1e-2)
+
+
+# --- plain torch ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_plain_torch_reads_the_model_in_fp32(name: str, tmp_path: Path) -> None:
+    engine = engine_for(ROWS[name])
+    train(engine, 3)
+    path = save_checkpoint(tmp_path / "run.pt", engine)
+    stored = torch.load(path, weights_only=True)
+    plain = mlp()
+    plain.load_state_dict(stored["model"])
+    for key, value in plain.state_dict().items():
+        assert torch.equal(value, stored["model"][key]), "FP32 loses nothing"
+        assert torch.equal(value.to(engine.model.state_dict()[key].dtype), engine.model.state_dict()[key])
+    if engine.recipe.master_weights:
+        assert all(torch.equal(plain.get_parameter(n), m) for n, m in engine.weights.named_masters().items())
+    theirs = ADAM(plain.parameters())
+    theirs.load_state_dict(stored["weights"]["optimizer"])
+    for ours, parameter in zip(engine.weights.optimizer_weights, plain.parameters(), strict=True):
+        state = engine.optimizer.state[ours]
+        assert set(theirs.state[parameter]) == set(state), "the optimizer's state is a plain one, too"
+        assert all(torch.equal(theirs.state[parameter][key], value.float()) for key, value in state.items())
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits(flat: bool, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    trained = mlp()
+    torch.save(trained.state_dict(), tmp_path / "plain.pt")
+    engine = engine_for(RECIPES["O2"], seed=2, flat=flat)
+    engine.load_model(torch.load(tmp_path / "plain.pt", weights_only=True))
+    for name, master in engine.weights.named_masters().items():
+        assert torch.equal(master, trained.get_parameter(name))
+        assert torch.equal(engine.model.get_parameter(name), master.to(engine.model.get_parameter(name).dtype))
+    train(engine, 2)
+
+
+def test_tied_and_frozen_weights_come_back(tmp_path: Path) -> None:
+    def tied() -> Engine:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        model[1].weight = model[0].weight
+        model[2].requires_grad_(False)
+        return Engine(model, ADAM, RECIPES["O2"])
+
+    engine, other = tied(), tied()
+    with engine.forward():
+        engine.backward(engine(torch.ones(1, 4)).sum() / 100)
+    assert engine.step().stepped
+    load_checkpoint(save_checkpoint(tmp_path / "run.pt", engine), other)
+    assert same(engine, other)
+    assert other.model[1].weight is other.model[0].weight
+    stored = read_checkpoint(tmp_path / "run.pt")["model"]
+    assert torch.equal(stored["0.weight"], stored["1.weight"])
+    assert set(stored) == set(engine.model.state_dict())
+
+
+# --- what does not fit ------------------------------------------------------------------------------------------------
+
+
+def test_another_recipe_network_or_optimizer_is_refused_with_the_difference(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]))
+    wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
+    cases = [
+        (
+            engine_for(RECIPES["O1"]),
+            r"another recipe: autocast None, here 'FP16', model 'FP16', here 'FP32'.*load_model",
+        ),
+        (engine_for(replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))), "growth_interval"),
+        (wide, "lacks 4.weight, 4.bias|other parameters were trainable"),
+        (Engine(mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]), "saved with Adam, and the engine steps SGD"),
+        (engine_for(RECIPES["O2"], losses=2), "1 losses and 1 parameter groups, and the engine has 2 and 1"),
+    ]
+    for engine, expected in cases:
+        before = [m.clone() for m in engine.weights.master_weights]
+        with pytest.raises(ValueError, match=expected):
+            load_checkpoint(path, engine)
+        assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+
+
+def test_weights_of_another_network_are_refused_by_name() -> None:
+    engine = engine_for(RECIPES["O2"])
+    stored = mlp().state_dict()
+    for change, expected in (
+        (lambda s: s.pop("4.bias"), "lacks 4.bias"),
+        (lambda s: s.update(extra=torch.zeros(1)), "has what the model lacks: extra"),
+        (lambda s: s.update({"4.bias": torch.zeros(5)}), r"other shapes: 4.bias: \(5,\) for \(3,\)"),
+    ):
+        other = dict(stored)
+        change(other)
+        with pytest.raises(ValueError, match=expected):
+            engine.load_model(other)
+    with pytest.raises(ValueError, match="no state of an engine: it lacks model, weights"):
+        engine.load_state_dict(stored)
+
+
+def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
+    engine = engine_for(RECIPES["O2"])
+    (tmp_path / "text").write_text("not a checkpoint")
+    (tmp_path / "empty").touch()
+    torch.save(mlp().state_dict(), tmp_path / "plain")
+    torch.save({"epoch": 3}, tmp_path / "other")
+    (tmp_path / "half").write_bytes(save_checkpoint(tmp_path / "whole", engine).read_bytes()[:2000])
+    for name, expected in {
+        "text": "torch cannot read it",
+        "empty": "torch cannot read it",
+        "half": "torch cannot read it",
+        "plain": r"plain state dict: begin with it by engine.load_model",
+        "other": "schema None",
+    }.items():
+        with pytest.raises(ValueError, match=expected):
+            load_checkpoint(tmp_path / name, engine)
+
+
+def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_path: Path) -> None:
+    engine = engine_for(RECIPES["O2"])
+    with engine.forward():
+        engine.backward(engine(torch.ones(2, 6)).sum())
+    for look in (lambda: None, engine.gradients):
+        look()
+        with pytest.raises(RuntimeError, match="wait for a step"):
+            save_checkpoint(tmp_path / "run.pt", engine)
+    engine.step()
+    with pytest.raises(TypeError, match="Path"):
+        save_checkpoint(tmp_path / "run.pt", engine, where=tmp_path)
+    assert not list(tmp_path.iterdir())
+    save_checkpoint(tmp_path / "run.pt", engine, epoch=1, history=[0.5, None], table={"a": torch.ones(2)})
+
+
+# --- whole or not at all ----------------------------------------------------------------------------------------------
+
+
+def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
+    assert write_whole(tmp_path / "deep" / "a", lambda file: file.write(b"new")).read_bytes() == b"new"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system kills otherwise")
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """Twenty times a process that writes one checkpoint after the other is killed; each time the newest is there."""
+    torch.manual_seed(0)
+    engine = Engine(nn.Linear(700, 700), torch.optim.SGD, RECIPES["O2"])
+    path = save_checkpoint(tmp_path / "run.pt", engine, written=0)
+    dice = random.Random(0)
+    begun, interrupted = 0, 0
+    for _ in range(20):
+        done, tell = os.pipe()
+        child = os.fork()
+        if child == 0:  # no backward and no test runner in here: it writes until it is killed
+            try:
+                torch.set_num_threads(1)  # the other threads were not forked along
+                for number in itertools.count(begun + 1):
+                    with torch.no_grad():
+                        engine.weights.master_weights[0].fill_(number)
+                    save_checkpoint(path, engine, written=number)
+                    os.write(tell, b".")
+            finally:
+                os._exit(1)
+        os.close(tell)
+        assert os.read(done, 1), "it wrote one at least"
+        time.sleep(dice.uniform(0, 0.03))  # the moment shall be any
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        told = 1 + sum(len(chunk) for chunk in iter(partial(os.read, done, 4096), b""))
+        os.close(done)
+        bundle = read_checkpoint(path)
+        newest = bundle["extra"]["written"]
+        assert begun + told <= newest <= begun + told + 1, "what was said to be written is there, or the next one"
+        assert (bundle["model"]["weight"] == newest).all()
+        left = [file for file in tmp_path.iterdir() if file != path]
+        interrupted += bool(left)
+        for file in left:
+            file.unlink()
+        begun = newest
+    assert interrupted, "some were killed while they wrote"
