@@ -20,7 +20,7 @@ function drawGame(plot) {
   const y = (e) => SCALE.top + (SCALE.height * (high - Math.min(high, Math.max(low, e)))) / (high - low);
   if (state.told) drawWindow(plot, y);
   const ticks = [0, 8, 16, 24].map((e) => [e, e]);
-  inkFrame(plot, SCALE, "Your loss scale", ticks, y);
+  inkFrame(plot, SCALE, "Loss scale", ticks, y);
   const stairs = (rows) => rows.flatMap(({ scale }, i) => [[x(i + 0.5), y(scale)], [x(i + 1.5), y(scale)]]);
   if (state.told) inkLine(plot, stairs(scalers), tint.ink2, 1.5);
   inkLine(plot, stairs(yours), tint.fp16, 2.5);
