@@ -195,15 +195,21 @@ def exact(a: Floats, b: Floats, c: Floats, out: Format) -> Floats:
     without rounding: whole numbers below 2^53 times one power of two. What is left is a sum of a few FP64 numbers for
     each element.
     """
-    plain = a @ b + c  # what infinities and NaN make of it
+    plain = _gemm(a, b) + c  # what infinities and NaN make of it
     a, b, c = (np.where(np.isfinite(array), array, 0.0) for array in (a, b, c))
     bits = int((53 - log2(max(1, a.shape[2]))) // 2)
     left, right = _slices(a, 2, bits), _slices(b, 1, bits)
     d = np.empty(c.shape)
     for g, i, j in tiles(c.shape, TILE):
-        terms = np.stack([x[g, i] @ y[g, :, j] for x in left for y in right] + [c[g, i, j]])
+        terms = np.stack([_gemm(x[g, i], y[g, :, j]) for x in left for y in right] + [c[g, i, j]])
         d[g, i, j] = _round_sum(terms, out)
     return np.where(np.isfinite(plain), d, plain)
+
+
+def _gemm(a: Floats, b: Floats) -> Floats:
+    """Multiply in FP64 by torch, which keeps to the number of threads it was given."""
+    product: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
+    return product
 
 
 def _slices(values: Floats, axis: int, bits: int) -> list[Floats]:
