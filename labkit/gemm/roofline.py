@@ -57,7 +57,9 @@ class Roofline:
         return min(self.peak(format), self.bandwidth * intensity)
 
     def bound(self, case: Case) -> str:
-        """Return which ceiling a case meets first, "bandwidth" or "compute"."""
+        """Return which ceiling a case meets first, "bandwidth" or "compute"; element-wise work always the first."""
+        if isinstance(case, ElementwiseCase):
+            return "bandwidth"
         return "bandwidth" if intensity(case) < self.ridge(case.format) else "compute"
 
     def of_peak(self, run: GemmRun) -> float:
@@ -65,11 +67,11 @@ class Roofline:
         return run.case.flops / run.seconds / self.peak(run.case.format)
 
     def of_ceiling(self, run: GemmRun) -> float:
-        """Return a run's share of the ceiling at its intensity, or of the bandwidth where it computes nothing.
+        """Return a run's share of the ceiling at its intensity; of the bandwidth where it is element-wise work.
 
         Above 1 where a cache serves what the count of bytes takes from memory.
         """
-        if run.case.flops == 0:
+        if isinstance(run.case, ElementwiseCase):
             return run.case.bytes / run.seconds / self.bandwidth
         return run.case.flops / run.seconds / self.ceiling(intensity(run.case), run.case.format)
 

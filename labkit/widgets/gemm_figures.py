@@ -86,12 +86,17 @@ def roofline_figure(sweeps: Sequence[str] = ("size", "layers"), here: Sequence[G
 def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> str:
     """Return where the ridges are, and how many cases wait for memory."""
     ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
-    counted = [run for run in runs if run.case.flops and run.case.format in roof.peaks]
+    counted = _under_roof(roof, runs)
     waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
     return (
         f"{device} copies {roof.bandwidth / 1e9:.3g} GB/s; below so many FLOP a byte a case waits for memory: "
         f"{ridges}. So do {waiting} of these {len(counted)} cases."
     )
+
+
+def _under_roof(roof: Roofline, runs: Sequence[GemmRun]) -> list[GemmRun]:
+    """Return the runs that multiply matrices in a format whose ceiling is known."""
+    return [r for r in runs if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks]
 
 
 def _two_records(sweep: str, here: GemmRecord | None) -> tuple[list[GemmRecord | None], list[bool]]:
@@ -210,7 +215,7 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
 
 
 def _draw_roof(axes: Axes, roof: Roofline, runs: Sequence[GemmRun]) -> None:
-    counted = [run for run in runs if run.case.flops and run.case.format in roof.peaks]
+    counted = _under_roof(roof, runs)
     factor, unit = _unit(counted)
     xs = np.geomspace(0.25, 2 * max(intensity(run.case) for run in counted), 200)
     for format in roof.peaks:

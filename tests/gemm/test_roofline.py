@@ -50,6 +50,9 @@ def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     assert roof.of_ceiling(one) == pytest.approx(0.5)
     assert roof.of_peak(one) == pytest.approx(2e6 / 0.008016 / 1e10)
     assert roof.of_ceiling(COPY) == 1.0
+    fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
+    assert roof.of_ceiling(fused) == 0.5, "its few operations need no Tensor Core: bytes are what counts"
+    assert roof.bound(fused.case) == "bandwidth"
 
 
 def test_what_was_not_measured_is_not_guessed():
