@@ -186,6 +186,58 @@ def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers(recipe: str) -
     assert torch.equal(frozen, looked.model[1].weight)  # type: ignore[index]
 
 
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Dropout(0.5), nn.ReLU(), nn.Linear(32, 10))
+
+
+DROPOUT = replace(DIGITS, name="dropout", make_model=with_dropout)
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "FP16 dynamic", "O1", "BF16"])
+def test_dropout_follows_from_seed_and_step(recipe: str) -> None:
+    first, again = (TrainingRun(DROPOUT, RECIPES[recipe], 1, measure_every=every) for every in (1, 0))
+    other = TrainingRun(DROPOUT, RECIPES[recipe], 2)
+    outside = torch.get_rng_state()
+    for _ in range(3):
+        torch.rand(7)
+        gradient_snapshot(first)
+        ours = first.step()
+        assert ours.loss == again.step().loss, "whatever was drawn or looked at in between"
+        assert ours.loss != other.step().loss
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    first.step()
+    assert torch.equal(torch.rand(3), expected), "a run takes no number from anybody else"
+    torch.set_rng_state(outside)
+
+
+def test_every_step_has_a_mask_of_its_own_and_evaluation_none() -> None:
+    run = TrainingRun(DROPOUT, RECIPES["FP32"])
+    masks = []
+    hook = run.model[2].register_forward_hook(lambda _, given, out: masks.append((out != 0) | (given[0] == 0)))  # type: ignore[index]
+    run.measure_every = 0
+    run.step()
+    run.step()
+    assert not torch.equal(masks[0], masks[1])
+    run.evaluate()
+    assert masks[2].all()
+    hook.remove()
+
+
+@pytest.mark.parametrize("recipe", ["FP16 static", "O1", "BF16"])
+def test_the_fp32_twin_draws_the_same_mask(recipe: str) -> None:
+    # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask would stop others.
+    run = TrainingRun(DROPOUT, RECIPES[recipe])
+    exact, here = run.fp32_twin().gradients(), run.gradients(scale=run.scaler.scale)
+    layer = "1"
+    assert 0.7 < (exact[layer] == 0).float().mean() < 0.8
+    assert ((exact[layer] == 0) != (here[layer] == 0)).float().mean() < 0.005, "rounding moves a few across ReLU's edge"
+    measured = run.step().underflow
+    assert measured is not None
+    assert measured < 0.01
+
+
 def test_two_trainings_at_once_put_the_thread_count_back() -> None:
     before = torch.get_num_threads()
     inside, leave, left = threading.Event(), threading.Event(), []

@@ -1,0 +1,91 @@
+"""Recipes: rows of values; one that contradicts itself does not exist."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Recipe, WeightRounding
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32
+from labkit.gemm import SEQUENTIAL_FP16
+from labkit.interop import round_tensor
+
+
+def test_the_rows_are_what_their_names_promise() -> None:
+    # apex's table: O0 FP32; O1 casts by operation; O2 FP16 but norms, FP32 master; O3 FP16 throughout.
+    table = {
+        name: (r.model, r.autocast, r.keep_norms, r.master_weights, r.optimizer, r.scaler == DYNAMIC)
+        for name, r in RECIPES.items()
+    }
+    assert table["O0"] == table["FP32"] == (FP32, None, True, True, FP32, False)
+    assert table["O1"] == (FP32, FP16, True, True, FP32, True)
+    assert table["O2"] == (FP16, None, True, True, FP32, True)
+    assert table["O3"] == (FP16, None, False, False, FP16, False)
+    assert table["BF16"] == (BF16, None, True, True, FP32, False)
+    assert table["FP8"] == (FP32, E4M3, True, True, FP32, True)
+    assert RECIPES["FP8"].gradients == E5M2
+
+
+IMPOSSIBLE = [
+    ({"autocast": FP16, "model": FP16}, "autocast keeps the model in FP32.*Take autocast=None"),
+    ({"model": E4M3}, "for which there are kernels; it was given E4M3. Take model=FP32, autocast=E4M3"),
+    ({"model": FP16, "optimizer": BF16, "master_weights": False}, r"the model's own \(FP16\); it was given BF16"),
+    ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
+    ({"model": FP16, "rounding": WeightRounding.KAHAN}, "no FP32 master remembers.*master_weights=False"),
+    ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
+    ({"gradients": E5M2}, "there is no autocast here"),
+    ({"model": FP16, "gradients": E5M2}, "there is no autocast here"),
+    ({"accumulator": SEQUENTIAL_FP16}, "everything here is FP32"),
+]
+
+
+@pytest.mark.parametrize(("parts", "expected"), IMPOSSIBLE)
+def test_a_contradiction_is_refused_with_its_reason(parts: dict[str, object], expected: str) -> None:
+    with pytest.raises(ValueError, match=rf"recipe 'mine': .*{expected}"):
+        Recipe("mine", **parts)  # type: ignore[arg-type]
+
+
+def test_forward_opens_what_the_values_say() -> None:
+    x, w = torch.full((1, 4096), 1.0), torch.full((4096, 1), 1.0)
+    for recipe, expected in (
+        (RECIPES["FP32"], torch.float32),
+        (RECIPES["O1"], torch.float16),
+        (Recipe("BF16 O1", autocast=BF16), torch.bfloat16),
+        (RECIPES["FP8"], torch.float32),
+    ):
+        with recipe.forward("cpu"):
+            assert (x @ w).dtype == expected
+
+
+@pytest.mark.parametrize("recipe", [RECIPES["O1"], replace(RECIPES["O2"], scaler=NO_SCALING)])
+def test_an_fp16_accumulator_stops_counting_at_2048(recipe: Recipe) -> None:
+    ones = torch.ones(1, 4096), torch.ones(4096, 1)
+    operands = ones if recipe.autocast else tuple(t.half() for t in ones)
+    with recipe.forward("cpu"):
+        assert (operands[0] @ operands[1]).item() == 4096
+    with replace(recipe, accumulator=SEQUENTIAL_FP16).forward("cpu"):
+        assert (operands[0] @ operands[1]).item() == 2048
+
+
+def test_fp8_rounds_forward_to_e4m3_and_gradients_to_e5m2() -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(4, 8), nn.Linear(8, 3, bias=False)
+    with RECIPES["FP8"].forward("cpu"):
+        y = layer(x)
+    y.backward(gradient := torch.randn(4, 3))
+    with torch.no_grad():
+        plain = F.linear(round_tensor(x, E4M3), round_tensor(layer.weight, E4M3))
+        assert torch.equal(y, round_tensor(plain, E4M3))
+        expected = round_tensor(round_tensor(gradient, E5M2).T @ round_tensor(x, E4M3), E5M2)
+        assert torch.equal(layer.weight.grad, expected)
+
+
+def test_a_recipe_in_plain_values_is_json_and_tells_recipes_apart() -> None:
+    written = {name: json.dumps(recipe.as_dict()) for name, recipe in RECIPES.items()}
+    assert len(set(written.values())) == len(RECIPES)
+    row = replace(RECIPES["O2"], accumulator=SEQUENTIAL_FP16).as_dict()
+    assert (row["model"], row["autocast"], row["scaler"]["init_scale"]) == ("FP16", None, 65536.0)
+    assert row["accumulator"] == SEQUENTIAL_FP16.name
