@@ -25,7 +25,8 @@
 //                                  and hatching, so colour is never the only sign; patternImage(fate, colours) for CSS
 //   inkLine(plot, points, colour, width, {dash, alpha}), inkText(plot, words, x, y, {fill, align, base, bold, halo}),
 //   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
-//   inkFrame(plot, {top, height}, title, ticks, y), inkSteps(plot, bottom)   figures of runs; base.plot.js says what plot is
+//   inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
+//                                  figures of runs; base.plot.js says what plot is
 //   logTicks(low, high) lossRange(...curves) stepTicks(total)   round numbers for axes
 //   floats(view)                   the float32 numbers of a buffer that the kernel sent
 //   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   reducedMotion() true or false

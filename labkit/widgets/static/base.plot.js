@@ -119,6 +119,26 @@ function inkRing({ pen, tint }, x, y, colour) {
   pen.stroke();
 }
 
+// What lies beyond an edge: overflow above it, underflow below it, as far as the panel goes.
+function inkZone(plot, { top, height }, edge, fate) {
+  const { pen, tint, left, end } = plot;
+  if (!edge.length) return;
+  const far = fate === "overflowed" ? top : top + height;
+  pen.save();
+  pen.beginPath();
+  pen.rect(left, top, end - left, height);
+  pen.clip();
+  pen.beginPath();
+  pen.moveTo(edge[0][0], far);
+  for (const [x, y] of edge) pen.lineTo(x, y);
+  pen.lineTo(edge.at(-1)[0], far);
+  pen.globalAlpha = 0.34;
+  pen.fillStyle = pattern(pen, fate, tint);
+  pen.fill();
+  inkLine(plot, edge, tint[fate], 1.5);
+  pen.restore();
+}
+
 // The axis of steps, under the lowest panel; it begins at plot.first, or at 0.
 function inkSteps(plot, bottom) {
   const first = plot.first ?? 0;

@@ -47,22 +47,10 @@ function drawHand(plot, y) {
 const superscript = (digits) => String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[c]));
 
 function drawWindow(plot, y) {
-  const { pen, tint, store, x } = plot;
-  const zone = (fate, key, edge) => {
-    const points = store.yours.flatMap((row, i) => [[x(i + 0.5), y(row[key])], [x(i + 1.5), y(row[key])]]);
-    if (!points.length) return;
-    pen.beginPath();
-    pen.moveTo(points[0][0], edge);
-    for (const [px, py] of points) pen.lineTo(px, py);
-    pen.lineTo(points.at(-1)[0], edge);
-    pen.globalAlpha = 0.34;
-    pen.fillStyle = pattern(pen, fate, tint);
-    pen.fill();
-    pen.globalAlpha = 1;
-    inkLine(plot, points, tint[fate], 1.25, { alpha: 0.9 });
-  };
-  zone("overflowed", "overflowsAt", SCALE.top);
-  zone("underflowed", "keepsFrom", SCALE.top + SCALE.height);
+  const { store, x } = plot;
+  const edge = (key) => store.yours.flatMap((row, i) => [[x(i + 0.5), y(row[key])], [x(i + 1.5), y(row[key])]]);
+  inkZone(plot, SCALE, edge("overflowsAt"), "overflowed");
+  inkZone(plot, SCALE, edge("keepsFrom"), "underflowed");
 }
 
 function nameWindow(plot, y) {

@@ -39,28 +39,9 @@ function stairs(plot, values, y) {
   return points;
 }
 
-function drawZone(plot, panel, values, y, fate, edge) {
-  const { pen, tint } = plot;
-  const points = stairs(plot, values, y);
-  if (!points.length) return;
-  pen.save();
-  pen.beginPath();
-  pen.rect(plot.left, panel.top, plot.end - plot.left, panel.height);
-  pen.clip();
-  pen.beginPath();
-  pen.moveTo(points[0][0], edge);
-  for (const [px, py] of points) pen.lineTo(px, py);
-  pen.lineTo(points.at(-1)[0], edge);
-  pen.globalAlpha = 0.34;
-  pen.fillStyle = pattern(pen, fate, tint);
-  pen.fill();
-  inkLine(plot, points, tint[fate], 1.25, { alpha: 0.9 });
-  pen.restore();
-}
-
 function drawWindow(plot, panel, window, y) {
-  drawZone(plot, panel, window.top, y, "overflowed", panel.top);
-  drawZone(plot, panel, window.low, y, "underflowed", panel.top + panel.height);
+  inkZone(plot, panel, stairs(plot, window.top, y), "overflowed");
+  inkZone(plot, panel, stairs(plot, window.low, y), "underflowed");
 }
 
 // A cross: skipped. A ring around it: skipped, and hysteresis kept the scale where it was.
