@@ -7,6 +7,7 @@ from labkit.widgets.gemm_figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm_words import recorded_gemm, sweep_sentence
 from labkit.widgets.ledger import CastLedger
 from labkit.widgets.live import LiveTraining
+from labkit.widgets.mma_block import MmaBlock
 from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
@@ -30,6 +31,7 @@ __all__ = [
     "BitExplorer",
     "CastLedger",
     "LiveTraining",
+    "MmaBlock",
     "NumberLine",
     "Predict",
     "Prediction",

@@ -1,0 +1,184 @@
+"""A Tensor Core's block, bit by bit: what is drawn is what the arithmetic says, and the sentence belongs to it."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+import traitlets
+
+from labkit.formats import FP16, FP32
+from labkit.gemm import SPECS, emulate
+from labkit.widgets import MmaBlock
+from labkit.widgets.mma_block_presets import PRESETS
+from labkit.widgets.mma_block_view import results, sheet, walk
+from labkit.widgets.mma_block_words import exact_sum, told
+
+EVERY = [(name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)]
+
+
+def rows(board: MmaBlock) -> dict[str, dict[str, str]]:
+    return {row["name"]: row for row in board._view["rows"]}
+
+
+def value_of(row: dict[str, str], top: int, kinds: str = "zk") -> Fraction:
+    """Read a row of bits as a number; only columns of these kinds."""
+    size = sum(
+        (Fraction(2) ** (top - i) for i, (bit, kind) in enumerate(zip(row["bits"], row["kinds"], strict=True))
+         if bit == "1" and kind in kinds),
+        Fraction(0),
+    )  # fmt: skip
+    return -size if row["sign"] else size
+
+
+class TestTheThreeSeeds:
+    """Four generations, different answers: the sums that tell how many bits each keeps."""
+
+    @pytest.mark.parametrize(
+        ("preset", "knob", "answers"),
+        [
+            ("1 and crumbs", -24, {"V100": 1.0, "A100": 1 + 2.0**-20, "H100": 1 + 2.0**-20}),
+            ("1 and crumbs", -25, {"V100": 1.0, "A100": 1.0, "H100": 1 + 2.0**-21}),
+            ("large, small, minus large", -7, {"V100": 2.0**-7, "A100": 2.0**-7, "H100": 2.0**-7}),
+            ("large, small, minus large", -8, {"V100": 0.0, "A100": 2.0**-8, "H100": 2.0**-8}),
+            ("large, small, minus large", -9, {"V100": 0.0, "A100": 0.0, "H100": 2.0**-9}),
+        ],
+    )
+    def test_answers(self, preset, knob, answers):
+        for gpu, answer in answers.items():
+            board = MmaBlock(preset, gpu, knob)
+            assert board.value == board.found[gpu] == answer
+
+    def test_what_is_said(self):
+        board = MmaBlock("1 and crumbs", "V100")
+        assert board.sentence == (
+            "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the point, down to 2^-23: "
+            "4 terms are cut off altogether. After all 4 blocks D = 1, where the exact sum is 1 + 2^-20. T4, A100, "
+            "Ada, H100, H200 and B200 get 1 + 2^-20."
+        )
+        board.gpu = "H100"
+        assert board.sentence == (
+            "The H100 aligns 16 products and C to 2^0 and keeps 25 bits behind the point, down to 2^-25: nothing is "
+            "cut off. D = 1 + 2^-20, exactly. V100 gets 1."
+        )
+
+    def test_where_the_bits_stand(self):
+        row = rows(MmaBlock("1 and crumbs", "V100"))["a0·b0"]
+        assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "c")
+        row = rows(MmaBlock("1 and crumbs", "A100"))["a0·b0"]
+        assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "k")
+
+
+def test_an_fp16_result_of_ones_stops_later_than_one_by_one():
+    """One after another stops at 2048; blocks of 4, 8 and 16 ones, each added exactly, at 4, 8 and 16 times that."""
+    for gpu, stops in (("V100", 13), ("A100", 14), ("H100", 15)):
+        below, at = MmaBlock("ones", gpu, stops - 1), MmaBlock("ones", gpu, stops)
+        assert below.value == 2.0 ** (stops - 1) + 16
+        assert at.value == 2.0**stops
+        assert "more bit than FP16 holds and is rounded down" in at.sentence
+
+
+@pytest.mark.parametrize("out", [FP32, FP16], ids=lambda format: format.name)
+@pytest.mark.parametrize("gpu", ["V100", "A100", "H100"])
+def test_every_row_is_its_term_and_every_sum_adds_up(gpu, out):
+    for name, knob in EVERY:
+        terms = PRESETS[name].make(knob)
+        blocks = walk(terms, SPECS[gpu], out)
+        assert blocks[-1].result == results(terms, out)[gpu]
+        for block in blocks:
+            view = sheet(block, 0)
+            lengths = {len(row[part]) for row in view["rows"] for part in ("bits", "kinds")}
+            assert lengths == {view["columns"]}
+            top = block.unit_exponent + view["edge"] - 1
+            *added, total, result = view["rows"]
+            values = [value_of(row, top) for row in added]
+            assert sum(values) == value_of(total, top)
+            exact = sorted(Fraction(term.value) for term in block.terms)
+            assert all(
+                abs(abs(kept) - abs(value)) < Fraction(2) ** block.unit_exponent
+                for kept, value in zip(sorted(values), exact, strict=True)
+            )
+            if out is FP32 or abs(block.result) >= 2.0**-14:
+                assert abs(value_of(result, top)) == abs(Fraction(block.result))
+
+
+def test_what_is_cut_and_dropped_is_what_is_missing():
+    board = MmaBlock("random", "H100", 3)
+    top = board.blocks[0].unit_exponent + board._view["edge"] - 1
+    *added, total, result = board._view["rows"]
+    everything = sum(value_of(row, top, "zkc") for row in added)
+    assert everything == exact_sum(board.terms)
+    assert value_of(result, top, "kd") == value_of(total, top)
+
+
+class TestState:
+    @pytest.fixture
+    def board(self):
+        return MmaBlock()
+
+    def test_a_preset_begins_where_it_tells_most(self, board):
+        for name, preset in PRESETS.items():
+            board.preset = name
+            assert (board.knob, board.result) == (preset.start, preset.result)
+
+    def test_fewer_blocks_never_leave_the_block_behind(self, board):
+        board.block = 3
+        assert "block 4 of 4" in board.sentence
+        assert rows(board)["a12·b12"]
+        board.gpu = "H100"
+        assert (board.block, len(board.blocks)) == (0, 1)
+
+    def test_the_next_block_begins_with_the_last_result(self, board):
+        board.preset, board.gpu = "random", "A100"
+        assert board.blocks[1].terms[-1].value == board.blocks[0].result
+
+    @pytest.mark.parametrize(
+        ("name", "value", "says"),
+        [
+            ("gpu", "P100", "no gpu 'P100' here; there are 'V100', 'T4'"),
+            ("preset", "zeros", "no preset 'zeros' here; there are '1 and crumbs'"),
+            ("result", "BF16", "no result 'BF16' here; there are 'FP32', 'FP16'"),
+            ("knob", 3, r"knob \(each product\) goes from -30 to -12 here; it was given 3"),
+            ("block", 4, "block goes from 0 to 3 here; it was given 4"),
+        ],
+    )
+    def test_what_is_not_there_is_refused(self, board, name, value, says):
+        with pytest.raises(traitlets.TraitError, match=says):
+            setattr(board, name, value)
+        assert board.value == 1.0
+
+    def test_what_is_sent_is_plain_json(self, board):
+        json.loads(json.dumps({name: value for name, value in board.get_state().items() if name != "layout"}))
+
+    def test_a_host_without_widgets_gets_a_table_as_text(self, board):
+        data, _ = board._repr_mimebundle_()
+        assert str(board.blocks[0]) in data["text/plain"]
+        assert "do not run here" in data["text/plain"]
+
+
+@pytest.mark.parametrize(("name", "knob"), EVERY)
+def test_operands_are_fp16_numbers(name, knob):
+    a, b, c = PRESETS[name].make(knob)
+    emulate(*_matrices(a, b, c), SPECS["H100"], FP16)  # refuses what FP16 does not hold
+
+
+def _matrices(a, b, c):
+    import numpy as np
+
+    return np.array([a]), np.array([b]).T, np.array([[c]])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (65536.0, "65536"),
+        (2.0**-30, "2^-30"),
+        (2.0**30, "2^30"),
+        (-1 - 2.0**-9, "-1 - 2^-9"),
+        (1.5, "1.5"),
+    ],
+)
+def test_told(value, text):
+    assert told(value) == text
