@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import _get_current_function_mode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from labkit.amp.cast_cache import CastCache
 from labkit.amp.casts import Cast
@@ -34,6 +34,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
 
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
+_UNSEEN = torch._C.DisableTorchFunction  # our own casts are no operations of the user's
 CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS))
 
 
@@ -164,8 +165,8 @@ class autocast(LabMode):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
-        if entry.rule is Rule.KEEP or kwargs.get("out") is not None:
-            return self._keep(func, args, kwargs)
+        if entry.rule is Rule.KEEP or (kwargs and kwargs.get("out") is not None):
+            return self._keep(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)
         if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
             from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
@@ -179,21 +180,19 @@ class autocast(LabMode):
         return self._finished(entry, function(*args, **kwargs))
 
     def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an operation that is on no list as it is; if it is made of others, stay on for them."""
-        if not is_composite(func):
-            return func(*args, **kwargs)
-        super().__enter__()
+        """Call an operation that is on no list, but made of others: stay on for them."""
+        TorchFunctionMode.__enter__(self)
         try:
             return body_of(func)(*args, **kwargs)
         finally:
-            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            TorchFunctionMode.__exit__(self, None, None, None)
 
     def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
         """Return the arguments as the rule wants them."""
         rule = entry.rule
         if rule is Rule.BANNED:
             raise RuntimeError(f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it.")
-        with nullcontext() if types else torch._C.DisableTorchFunction():  # our casts are no operations of the user's
+        with _UNSEEN() if not types else nullcontext():
             to, change = self._decide(rule, args, kwargs)
             if self.listen is None:
                 return (args, kwargs) if change is None else _changed(args, kwargs, change)
@@ -227,7 +226,7 @@ class autocast(LabMode):
         """Return what an operation returned; rounded, if its format is emulated."""
         if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
             return out
-        with torch._C.DisableTorchFunction():
+        with _UNSEEN():
             return mapped(out, self._rounded)
 
     def _rounded(self, tensor: Tensor) -> Tensor:
@@ -235,13 +234,14 @@ class autocast(LabMode):
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.float32) if tensor.dtype in CASTABLE else tensor
+    dtype = tensor.dtype
+    return tensor if dtype is torch.float32 or dtype not in CASTABLE else tensor.float()
 
 
 def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments with their tensors changed; most are tensors, numbers or None, and this runs for each call."""
     changed = tuple([change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args])
-    return changed, {key: mapped(value, change) for key, value in kwargs.items()}
+    return changed, {key: mapped(value, change) for key, value in kwargs.items()} if kwargs else kwargs
 
 
 def _floats(value: Any) -> list[Tensor]:
@@ -253,4 +253,4 @@ def _floats(value: Any) -> list[Tensor]:
 
 def _names_a_dtype(args: Any, kwargs: Any) -> bool:
     """Say whether a call asks for a dtype, by name or by position: x.softmax(-1, torch.float16)."""
-    return kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+    return kwargs.get("dtype") is not None or torch.dtype in map(type, args)

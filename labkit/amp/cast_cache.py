@@ -6,7 +6,8 @@ why a cast made under no_grad can serve a later use that wants gradients, and wh
 
 Invariant: a cache changes nothing but time; values and gradients are bit-equal with and without. A weight that was
 edited in place is cast again, for the key is the tensor and its version. (torch's autocast keeps the stale cast. What
-neither can see, nor autograd, is an edit through `.data`.)
+neither can see, nor autograd, is an edit through `.data`.) Where gradients are wanted, finding a cast takes as long as
+casting some 50,000 elements again; below that a cache costs a little time, above it saves much.
 
 Source: torch.amp (which tensors: FP32 leaves that ask for gradients; when it is cleared).
 """
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_Key = tuple[int, Any, bool]
+_Key = tuple[int, int, bool]
 
 
 class CastCache:
@@ -40,7 +41,7 @@ class CastCache:
 
     def __init__(self) -> None:
         self.hits = self.misses = 0
-        self._kept: dict[_Key, tuple[weakref.ref[Tensor], tuple[int, int], Tensor]] = {}
+        self._kept: dict[_Key, tuple[weakref.ref[Tensor], Any, int, int, Tensor]] = {}
 
     def find(self, weight: Tensor, to: Any) -> Tensor | None:
         """Return the values of a cast that was kept, without history, if the weight is what it was then.
@@ -48,9 +49,11 @@ class CastCache:
         `to` names the cast: a dtype, or whatever else tells two casts of one weight apart.
         """
         kept = self._kept.get(_key(weight, to))
-        if kept is not None and kept[0]() is weight and kept[1] == (weight._version, weight.data_ptr()):
-            self.hits += 1
-            return kept[2]
+        if kept is not None:
+            alive, made_for, version, place, cast = kept
+            if alive() is weight and made_for is to and version == weight._version and place == weight.data_ptr():
+                self.hits += 1
+                return cast
         self.misses += 1
         return None
 
@@ -58,7 +61,7 @@ class CastCache:
         """Keep the values of a cast as long as the weight lives and nobody edits it."""
         key, kept = _key(weight, to), self._kept
         alive = weakref.ref(weight, lambda _: kept.pop(key, None) and None)
-        kept[key] = (alive, (weight._version, weight.data_ptr()), cast.detach())
+        kept[key] = (alive, to, weight._version, weight.data_ptr(), cast.detach())
 
     def clear(self) -> None:
         """Forget the casts; the counts stay."""
@@ -69,7 +72,8 @@ class CastCache:
 
 
 def _key(weight: Tensor, to: Any) -> _Key:
-    return id(weight), to, torch.is_inference_mode_enabled()  # an inference tensor is of no use outside
+    # By identity: to hash a format takes longer than to find a cast. An inference tensor is of no use outside its mode.
+    return id(weight), id(to), torch.is_inference_mode_enabled()
 
 
 def keeps(tensor: Tensor) -> bool:
@@ -81,9 +85,9 @@ def keeps(tensor: Tensor) -> bool:
     """
     return (
         tensor.requires_grad
+        and tensor.is_leaf
         and tensor.dtype is torch.float32
         and type(tensor) in (nn.Parameter, Tensor)  # others may have no storage of their own
-        and tensor.is_leaf
         and not tensor._is_view()
         and not torch._C._are_functorch_transforms_active()
         and not tensor.is_inference()

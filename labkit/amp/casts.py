@@ -18,9 +18,11 @@ from torch import Tensor
 
 from labkit.amp.cast_cache import CastCache, keeps
 from labkit.formats import FP32, Format
-from labkit.interop import dtype_of, round_tensor
+from labkit.interop import format_of, round_tensor
 
-NATIVE = ("FP16", "BF16", "FP32")  # stored as what they are; an FP8 tensor has no kernels but the scaled GEMM's
+# Stored as what they are (an FP8 tensor has no kernels but the scaled GEMM's), and their casts: Tensor.half takes half
+# the time of Tensor.to, which has to find out first what it is asked.
+NATIVE = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16, torch.float32: Tensor.float}
 
 
 @dataclass(frozen=True)
@@ -55,23 +57,24 @@ class Cast:
     def dtype(self) -> torch.dtype | None:
         """The torch dtype of the format, or None where it is emulated in FP32."""
         same = self.gradients is None or self.gradients == self.format
-        return dtype_of(self.format) if same and self.format.name in NATIVE else None
+        return next((dtype for dtype in NATIVE if same and format_of(dtype) == self.format), None)
 
     def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
         """Return the cast of a tensor, differentiable; a weight's values come from the cache, if there is one."""
-        if tensor.dtype is self.dtype:
+        dtype = self.dtype
+        if tensor.dtype is dtype:
             return tensor
-        cache = cache if cache is not None and keeps(tensor) else None
-        values = None if cache is None else cache.find(tensor, self.format)
+        if cache is None or not keeps(tensor):
+            return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
+        values = cache.find(tensor, self.format)
         if values is not None:
             return self._linked(tensor, values)
-        cast = self._emulated(tensor) if self.dtype is None else tensor.to(self.dtype)
-        if cache is not None:
-            cache.keep(tensor, self.format, cast)
+        cast = self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
+        cache.keep(tensor, self.format, cast)
         return cast
 
     def _emulated(self, tensor: Tensor) -> Tensor:
-        wide = tensor.to(torch.float32)
+        wide = tensor.float()
         return self._linked(wide, round_tensor(wide.detach(), self.format))
 
     def _linked(self, tensor: Tensor, values: Tensor) -> Tensor:

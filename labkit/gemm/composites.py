@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 HOMES = ("torch.nn.functional", "torch.functional")  # Tensor's methods ask too, and then call themselves
@@ -27,9 +27,7 @@ def is_composite(func: Callable[..., Any]) -> bool:
     """
     # Where its code lives, not what it says of itself: max_pool2d is a switch of torch._jit_internal, and asks later.
     # And it must ask itself: meshgrid leaves that to a function it calls, which would ask about meshgrid for ever.
-    if not (isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES):
-        return False
-    return any(name in ASKS for name in func.__code__.co_names)
+    return isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES and _asks(func.__code__)
 
 
 @cache
@@ -40,6 +38,11 @@ def body_of(func: FunctionType) -> FunctionType:
     body = FunctionType(func.__code__, known, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body
+
+
+@cache
+def _asks(code: CodeType) -> bool:
+    return any(name in ASKS for name in code.co_names)
 
 
 def _nobody(*_tensors: object) -> bool:
