@@ -1,0 +1,370 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 · Master weights
+#
+# **You will be able to** say when FP16 weights stop learning, write the step that every framework takes with master weights,
+# and work out what they cost.
+#
+# About 50 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 34 points.
+
+# %% id="setup"
+import time
+from functools import partial
+
+import torch
+from torch import nn
+
+from labkit.amp import RECIPES, Ema, Engine, no_decay_on_norms_and_biases
+from labkit.grading import check
+from labkit.instrument import swallowed
+from labkit.train import TASKS, TrainingRun, one_thread, recorded
+from labkit.widgets import LiveTraining, predict, race_figure
+
+# %% [markdown]
+# ## 1 · What stalls
+#
+# A classifier has learned upright digits and is now fine-tuned, gently, on digits turned by 90 degrees: Adam, learning rate
+# 2e-5. Its weights are stored in FP16. Only stored: the optimizer computes each step in FP32, and then the new weight is
+# rounded.
+
+# %% id="predict-stall"
+predict("master.stall")
+
+# %% [markdown]
+# These runs are recorded, 2,000 steps each. *No master* is the training just described; the others keep an FP32 copy.
+
+# %% id="touch-record" tags=["claim-C41"]
+recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
+race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
+
+# %% [markdown]
+# Nothing broke, no NaN, no skipped step: half of the learning is simply missing. Count the updates of one step that left
+# their weight where it was:
+
+# %% id="touch-swallowed"
+for recipe in recipes:
+    run = TrainingRun(TASKS["fine_tuning"], RECIPES[recipe], measure_every=0)
+    weights = run.weights.master_weights
+    before = [weight.detach().clone() for weight in weights]
+    run.step()
+    print(f"{recipe:<16}{swallowed(before, weights, [weight.grad for weight in weights]):6.1%} of the updates swallowed")
+
+# %% [markdown]
+# An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range and three
+# significand bits fewer, so for *weights* it is the worse format.
+#
+# $$w - u = w \quad\text{if}\quad u < \tfrac12\,\mathrm{ulp}(w)$$
+#
+# A larger learning rate closes the gap: lesson 06's networks moved in large steps, and needed a scale rather than a master.
+# Underflow and swallowed updates are two different diseases.
+
+# %% [markdown]
+# ## 2 · The FP32 copy remembers
+#
+# One weight, ten updates of 0.0001. The spacing of FP16 above 1 is 0.00098.
+
+# %% id="predict-ten"
+predict("master.ten")
+
+# %% id="touch-ten" tags=["claim-C08", "claim-C42"]
+alone, master = torch.tensor(1.0).half(), torch.tensor(1.0)
+for step in range(1, 11):
+    alone = (alone.float() + 0.0001).half()
+    master = master + 0.0001
+    print(f"step {step:>2}   FP16 alone {alone:.5f}   master {master:.5f}   its FP16 copy {master.half():.5f}")
+
+# %% [markdown]
+# The copy stands still for four steps and then jumps by a whole ulp: the sum was kept where there was room for it. Copying
+# back loses up to half an ulp every time, and the loss does not add up, because the *next* step starts from the master, not
+# from the copy.
+#
+# One step of training with master weights, then:
+#
+# 1. forward and backward in FP16, with the loss scaled;
+# 2. gradients to FP32, divided by the scale, looked at for inf and NaN;
+# 3. the optimizer steps the FP32 master weights;
+# 4. the masters are rounded into the FP16 model.
+#
+# ### Exercise 1: the master step  ●●○  10 min
+#
+# Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass in FP16 and carries the
+# scale; one with inf or NaN is left out.
+
+# %% id="exercise-master-step" tags=["exercise-master.step"]
+def my_master_training(master, scaled_grads, scale, lr):
+    """Return (the model weight in FP16, the master weight in FP32) after the last step.
+
+    master        FP32 [n], the weight before the first step
+    scaled_grads  list of FP16 tensors [n], one for each step
+    """
+    ### BEGIN SOLUTION
+    for scaled in scaled_grads:
+        grad = scaled.float() / scale
+        if torch.isfinite(grad).all():
+            master = master - lr * grad
+    return master.half(), master
+    ### END SOLUTION
+
+
+check("master.step", my_master_training)
+
+# %% [markdown]
+# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*: what the weights
+# forgot is gone, but from now on they remember.
+
+# %% id="touch-live"
+LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
+
+# %% [markdown]
+# ## 3 · The bill
+#
+# FP16 halves the weights. And a second copy of them in FP32?
+
+# %% id="predict-bill"
+predict("master.bill")
+
+# %% id="touch-bill"
+def engine_of(recipe, **options):
+    """Return a small network in training under a recipe, one step old."""
+    engine = Engine(nn.Linear(1000, 1000, bias=False), partial(torch.optim.Adam, eps=1e-4), RECIPES[recipe], **options)
+    with engine.forward():
+        loss = engine(torch.ones(4, 1000)).square().mean()
+    engine.backward(loss)
+    engine.step()
+    return engine
+
+
+print("bytes per parameter       weights   master  moments")
+for recipe in ("FP32", "O1", "O2", "O3"):
+    weights, (model,) = engine_of(recipe).weights, [engine_of(recipe).model.weight]
+    (master,), optimizer = weights.master_weights, weights.optimizer
+    moments = sum(t.nbytes for t in optimizer.state[master].values() if t.numel() > 1)
+    own = 0 if master is weights.model_weights[0] else master.nbytes
+    print(f"{recipe:<24}{model.nbytes / 1e6:9.0f}{own / 1e6:9.0f}{moments / 1e6:9.0f}")
+
+# %% [markdown]
+# Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes per parameter in FP32 *and* in O2.
+# Mixed precision does not save on parameters; it saves on activations, which for most networks are the larger part. O3 alone
+# halves everything, and pays with what section 1 showed.
+#
+# ### Exercise 2: the memory bill  ●○○  6 min
+#
+# How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients have the model's format. The
+# optimizer keeps its moments in the format of the weights that it steps: the masters if there are any.
+
+# %% id="exercise-master-memory" tags=["exercise-master.memory"]
+def my_bill(parameters, model_bits, master, moments):
+    """Return the number of bytes.
+
+    parameters  how many the model has
+    model_bits  16 or 32
+    master      True: FP32 master weights are kept beside the model's
+    moments     tensors of state for each weight: 0 for SGD, 1 with momentum, 2 for Adam
+    """
+    ### BEGIN SOLUTION
+    model = model_bits // 8
+    stepped = 4 if master else model
+    return parameters * (2 * model + (4 if master else 0) + moments * stepped)
+    ### END SOLUTION
+
+
+check("master.memory", my_bill)
+
+# %% [markdown]
+# ## 4 · Groups, and one flat tensor
+#
+# Fine-tuning uses parameter groups: frozen layers, a smaller learning rate for early ones, no weight decay on biases and
+# norms. Masters must keep the groups apart, or one rate rules them all.
+
+# %% id="touch-groups" tags=["claim-C44"]
+def train_in_groups(groups):
+    """Train a network with a frozen first layer and strong weight decay, its gradients all zero; return the network."""
+    net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+    net[0].requires_grad_(False)
+    engine = Engine(net, partial(torch.optim.AdamW, lr=0.1, weight_decay=0.5), RECIPES["O2"], groups=groups)
+    for _ in range(10):
+        with engine.forward():
+            loss = engine(torch.ones(4, 8)).sum() * 0
+        engine.backward(loss)
+        engine.step()
+        engine.zero_grad()
+    return net
+
+
+two_groups = partial(no_decay_on_norms_and_biases, weight_decay=0.5)
+for name, groups in (("one group for all", None), ("no decay on norms and biases", two_groups)):
+    net = train_in_groups(groups)
+    print(f"{name:<30} mean weight of the norm {net[1].weight.mean():.3f}   of the last layer {net[2].weight.abs().mean():.3f}")
+
+# %% [markdown]
+# The gradients were zero, so whatever moved was moved by weight decay: it shrank the norm's weights, which nobody wanted. In
+# two groups they stay 1.
+#
+# ### Exercise 3: parameter groups  ●○○  6 min
+#
+# Make the two groups that most recipes use: weight decay for everything with two dimensions or more, none for the rest
+# (biases, the weights of normalisation layers, single numbers). Frozen parameters belong to neither.
+
+# %% id="exercise-master-groups" tags=["exercise-master.groups"]
+def my_groups(parameters):
+    """Return {"decay": [names], "no decay": [names]}, each in the order given.
+
+    parameters  list of (name, shape, trainable)
+    """
+    ### BEGIN SOLUTION
+    trained = [(name, shape) for name, shape, trainable in parameters if trainable]
+    return {
+        "decay": [name for name, shape in trained if len(shape) > 1],
+        "no decay": [name for name, shape in trained if len(shape) <= 1],
+    }
+    ### END SOLUTION
+
+
+check("master.groups", my_groups)
+
+# %% [markdown]
+# A large network has hundreds of parameters, and a step touches each of them several times. Lay the masters of a group one
+# after another in a single tensor, and it is one long vector operation. Is that faster?
+
+# %% id="predict-flat"
+predict("master.flat")
+
+# %% id="touch-flat" tags=["claim-C43"]
+def seconds_per_step(parameters, elements, foreach, flat):
+    """Return the time of one step of Adam on the masters of so many parameters, and their copy back."""
+    net = nn.ParameterList([nn.Parameter(torch.ones(elements)) for _ in range(parameters)])
+    engine = Engine(net, partial(torch.optim.Adam, foreach=foreach), RECIPES["O2"], flat=flat)
+    gradients = [torch.ones_like(weight) for weight in engine.weights.optimizer_weights]
+    times = []
+    with one_thread():
+        for _ in range(15):
+            began = time.process_time()  # seconds of this process, whatever else the machine is doing
+            engine.weights.step(gradients)
+            times.append(time.process_time() - began)
+    return sorted(times)[len(times) // 2]
+
+
+print("flat is faster than                one at a time    foreach")
+for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
+    ratios = [seconds_per_step(*size, f, False) / seconds_per_step(*size, f, True) for f in (False, True)]
+    print(f"{size[0]:>4} parameters of {size[1]:>7,} {ratios[0]:18.1f}x {ratios[1]:9.1f}x")
+
+# %% [markdown]
+# For many small parameters, yes; the larger they are, the less there is to gain. Optimizers with `foreach` or `fused` kernels
+# do much of the same inside, so the advantage that made apex and fastai offer a flat master has shrunk. The price is
+# bookkeeping, which you write now.
+#
+# ### Exercise 4: one flat master  ●●○  10 min
+#
+# `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD on it and cut the model's
+# FP16 weights out of the result. Each weight has its gradient's shape.
+
+# %% id="exercise-master-flat" tags=["exercise-master.flat"]
+def my_flat_step(flat, scaled_grads, scale, lr):
+    """Return (the flat FP32 master after the step, the list of FP16 model weights).
+
+    flat          FP32 [N]
+    scaled_grads  list of FP16 tensors with N elements together
+    """
+    ### BEGIN SOLUTION
+    grad = torch.cat([g.float().reshape(-1) for g in scaled_grads]) / scale
+    flat = flat - lr * grad
+    parts = flat.split([g.numel() for g in scaled_grads])
+    return flat, [part.reshape(g.shape).half() for part, g in zip(parts, scaled_grads, strict=True)]
+    ### END SOLUTION
+
+
+check("master.flat", my_flat_step)
+
+# %% [markdown]
+# ## 5 · Who else must know
+#
+# Many recipes evaluate with a moving average of the weights: each step takes it a thousandth of the way. Of which weights, and
+# kept in what?
+
+# %% id="touch-ema" tags=["claim-C45"]
+engine = Engine(nn.Linear(1, 1, bias=False), partial(torch.optim.SGD, lr=1.0), RECIPES["O2"])
+with torch.no_grad():
+    engine.model.weight.fill_(1.0)
+engine.weights.adopt()  # the model's weight was set by hand: the master follows
+
+ema = Ema(engine, decay=0.99)
+in_fp16 = torch.ones(1, 1).half()
+for _ in range(200):
+    engine.weights.step([torch.full((1, 1), -(2.0**-13))])  # the weight grows by 2^-13 a step
+    ema.update()
+    in_fp16 = (0.99 * in_fp16.float() + 0.01 * engine.model.weight.float()).half()
+print(f"weight {engine.weights.master_weights[0].item():.5f}   average of the master {ema.averages['weight'].item():.5f}"
+      f"   average in FP16 {in_fp16.item():.5f}")
+
+# %% [markdown]
+# The average in FP16 never left 1: a hundredth of the distance is below half an ulp. What is true of weights is true of
+# everything that changes slowly: averages, Adam's moments, the running statistics of batch norm. Keep them in FP32, and let
+# them follow the master.
+#
+# ### Exercise 5: an average that follows the master  ●●○  8 min
+#
+# Keep an exponential moving average of the weights: it starts as the first one, and every step moves it to
+# `decay * average + (1 - decay) * weight`. A skipped step is no step.
+
+# %% id="exercise-master-ema" tags=["exercise-master.ema"]
+def my_ema(history, decay):
+    """Return the FP32 average after the last step.
+
+    history  list of (master weight, FP32 [n]; whether the step was taken); the first is the weight before training
+    """
+    ### BEGIN SOLUTION
+    average = history[0][0]
+    for master, stepped in history[1:]:
+        if stepped:
+            average = decay * average + (1 - decay) * master
+    return average
+    ### END SOLUTION
+
+
+check("master.ema", my_ema)
+
+# %% [markdown]
+# ## 6 · Without a master after all
+#
+# Lesson 02 had two cures for swallowed updates, rounding by chance and Kahan's sum. Both work for weights as well: recorded,
+# on the task of section 1.
+
+# %% id="predict-cures"
+predict("master.cures")
+
+# %% id="touch-cures"
+recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
+race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
+
+# %% [markdown]
+# Rounding by chance swallows as many updates as before, but the ones that come through are a whole ulp, and on average the sum
+# is right. Kahan keeps the lost part in a second FP16 number: four bytes a weight, two fewer than a copy and its master.
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C08 many small updates survive in the FP32 master and reach the FP16 weight in the end | true | section 2 |
+# | C41 forward and backward in FP16, gradients to FP32, step on the master, copy back | true, with a scale and a check in between | sections 1, 2 |
+# | C42 the copy back loses precision but the master does not | true | section 2 |
+# | C43 one flat master makes the step faster | half true: for many small parameters; for large ones there is nothing to gain | section 4 |
+# | C44 parameter groups survive | true if somebody keeps them apart | section 4 |
+# | C45 an EMA of the weights must follow the master weights | true, and be kept in FP32 | section 5 |
+#
+# **Where you meet this.** `apex.fp16_utils.prep_param_lists(flat_master=...)` and `FP16_Optimizer`, fastai's
+# `to_fp16(flat_master=True)`, DeepSpeed's and Megatron's `fp32_groups_flat`, `multi_precision=True` in MXNet and Paddle.
+# Under `torch.amp.autocast` (O1) the parameters themselves are FP32: they *are* the master, and the FP16 copy is a cache.
+# BF16 training at scale either keeps an FP32 master or rounds stochastically.
