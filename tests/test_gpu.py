@@ -113,6 +113,20 @@ def test_captures_are_kept_and_compared(hopper, tmp_path):
     assert "m16n8k8.f32.f16" in unlike[0]
 
 
+def test_an_instruction_that_fails_does_not_keep_the_others_from_being_asked(hopper, monkeypatch, tmp_path):
+    answer = tiles.capture
+
+    def refuse(row, *words):
+        if row.grouped:
+            raise RuntimeError("the GPU's driver refused: invalid (error 1)")
+        return answer(row, *words)
+
+    monkeypatch.setattr(tiles, "capture", refuse)
+    lines = list(gpu._captures(order(tmp_path, HOPPER)))
+    assert len(list(tmp_path.rglob("mma.sync*.npz"))) == 6
+    assert sum("NOT CAPTURED, the GPU's driver refused" in line for line in lines) == 6
+
+
 def test_when_the_time_is_up_the_rest_is_named(hopper, tmp_path):
     lines = list(gpu._captures(order(tmp_path, HOPPER, seconds=-1)))
     assert all(line.endswith("not asked, the time was up") for line in lines)
@@ -204,6 +218,12 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert "ceilings   stopped after 33 s" in said
     assert "size       failed with status 7" in said
     assert "runs       well" in said
+
+
+def test_what_a_part_needed_to_begin_counts_as_its_time(tmp_path, capsys):
+    words = ["--only", "size", "--seconds", "60", "--since", str(time.time() - 100)]
+    assert cli.main(["gpu", "--device", "cpu", "--quick", "--here", "--folder", str(tmp_path), *words]) == 0
+    assert "0 cases, 8 left out" in capsys.readouterr().out
 
 
 def test_no_part_begins_when_the_time_is_up(monkeypatch, tmp_path, capsys):

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 GIB = 2**30
+DRIVER = Path("/proc/driver/nvidia/version")  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
 CPU_INSTRUCTIONS = {  # what a flag of /proc/cpuinfo, or a word of torch, stands for
     "avx512_bf16": "AVX512-BF16",
     "avx512_fp16": "AVX512-FP16",
@@ -197,14 +198,18 @@ def generation_of(name: str, capability: tuple[int, int] | None) -> Generation |
 
 
 def _driver() -> str | None:
-    """Ask nvidia-smi for the driver's version; torch does not tell it."""
+    """Return the driver's version, by nvidia-smi or the kernel's module; torch does not tell it."""
     try:
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
+        return done.stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        pass
+    try:
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
+    except OSError:
         return None
-    lines = done.stdout.split()
-    return lines[0] if lines else None
+    return found[0] if found else None
 
 
 def _cpu_flags() -> dict[str, str]:

@@ -134,6 +134,23 @@ def test_a_kernel_is_one_instruction(row):
     assert capability == row.first
 
 
+@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
+def test_a_kernel_loads_what_the_host_laid_out(row):
+    """Each thread's registers lie side by side: the stride and the width of a load are as many words as the host's."""
+    a, b, c = draw_tiles("normal", row, 2, 0)
+    laid_out = {"a": a_registers(a), "c": c_registers(c), "d": c_registers(c)}
+    if not row.grouped:  # for wgmma, B goes to shared memory word by word
+        laid_out["b"] = b_registers(b, row)
+    lines = kernel(row).splitlines()
+    for name, registers in laid_out.items():
+        at = lines.index(f"ld.param.u64 %base, [{name}];")
+        tiles, threads, count = registers.shape
+        assert lines[at + 1] == f"mad.wide.u32 %at, %i, {4 * count}, %base;"
+        assert (f".v{count}." in lines[at + 2]) == (count > 1)
+        assert threads == row.threads
+    assert f"mad.lo.u32 %i, %tile, {row.threads}, %lane;" in lines
+
+
 def test_names_are_those_of_ptx():
     assert INSTRUCTIONS[0].name == "wgmma.mma_async.m64n8k16.f32.f16.f16"
     assert "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 " in kernel(INSTRUCTIONS[0])

@@ -65,11 +65,20 @@ def test_generations_are_told_apart(gpu, name, capability, has, spec):
     assert report.spec == spec
 
 
-def test_a_gpu_without_tensor_cores_is_promised_nothing(gpu):
+def test_a_gpu_without_tensor_cores_is_promised_nothing(gpu, monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "DRIVER", tmp_path / "nothing")
     gpu("NVIDIA GeForce GTX 1080", (6, 1), driver=None)
     report = device_report()
     assert "gains little or nothing" in report.meaning
     assert report.driver is None
+
+
+def test_where_nvidia_smi_is_not_on_the_path_the_kernel_module_tells_the_driver(gpu, monkeypatch, tmp_path):
+    gpu("NVIDIA B200", (10, 0), driver=None)
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    monkeypatch.setattr(module, "DRIVER", version)
+    assert device_report().driver == "580.95.05"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Does our own Triton kernel multiply right on this GPU? Every tile, both half formats, shapes that fit no tile.
+"""Does our own Triton kernel multiply right on this GPU? Every tile, shapes that fit none, and BF16 in the first.
 
 python tests/gpu/check_triton.py          on a GPU, with Triton; needs torch, numpy and labkit, no pytest
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit besi
 
 from labkit.gemm.triton_gemm import TILES, Tile, matmul, why_not
 
-SHAPES = ((256, 256, 256), (4096, 4096, 4096), (300, 500, 700), (1, 64, 64), (129, 257, 65))
+SHAPES = ((4096, 4096, 4096), (300, 500, 700), (129, 257, 65))  # each compiles anew: a second or two
 
 
 def main(device: str = "cuda") -> dict[str, Any]:
@@ -26,7 +26,7 @@ def main(device: str = "cuda") -> dict[str, Any]:
     wrong: dict[str, int] = {}
     refused: dict[str, str] = {}
     for tile in TILES:
-        for dtype in (torch.float16, torch.bfloat16):
+        for dtype in (torch.float16, torch.bfloat16) if tile == TILES[0] else (torch.float16,):
             for shape in SHAPES:
                 name = f"{tile.name} {dtype} {'x'.join(map(str, shape))}"
                 try:

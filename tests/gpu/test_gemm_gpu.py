@@ -17,6 +17,7 @@ GPU = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not GPU, reason="THERE IS NO GPU: nothing of this was asked of a Tensor Core")
 
 
+@pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize("row", INSTRUCTIONS, ids=lambda row: row.name)
 def test_a_real_tensor_core_answers_as_the_emulator_does(row):
@@ -27,6 +28,7 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(row):
     assert not any(counted.values()), counted
 
 
+@pytest.mark.gpu
 @needs_gpu
 def test_our_own_kernel_is_right_on_this_gpu():
     answers = check_triton.main()
@@ -35,6 +37,7 @@ def test_our_own_kernel_is_right_on_this_gpu():
     assert not any(answers["wrong"].values())
 
 
+@pytest.mark.gpu
 @needs_gpu
 def test_cases_run_on_this_gpu():
     cases = [GemmCase(256, 256, 256, format, layout) for format in (FP32, FP16) for layout in ("NN", "NT", "TN")]
