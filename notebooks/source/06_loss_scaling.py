@@ -258,8 +258,9 @@ ScalerPresets()
 
 # %% [markdown]
 # Hysteresis costs one more skipped step at the top of each climb, and buys patience with a batch that overflows alone. A cap
-# (apex, fastai) never finds the top, and never pays for it. As shipped, five of the six stand at 2^16 for their first thousand
-# steps: these defaults are for trainings of many thousand steps, and in a short one `growth_interval` is yours to choose.
+# (apex, fastai) stays below most of the overflows, and cannot climb when the window does. As shipped, five of the six stand at
+# 2^16 for their first thousand steps: these defaults are for trainings of many thousand steps, and in a short one
+# `growth_interval` is yours to choose.
 
 # %% [markdown]
 # ## 7 · Live
