@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_fp32
-from labkit.instrument import GradSnapshot, probe, snapshot, underflow
+from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
+from labkit.train.memory import bytes_held
 from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
 from labkit.train.tasks import Task
 
@@ -29,7 +30,7 @@ _changing = threading.Lock()
 _found: list[int] = []  # for each block of `one_thread` that is open, torch's own thread count
 
 NOT_THE_BATCHES = 1_000_000_007  # added to a step's seed for dropout: its numbers shall not be those of its rows
-MEASURE_EVERY = 10  # steps between two measurements of underflow, each of which costs an FP32 step
+MEASURE_EVERY = 10  # steps between two measurements of what is lost, each of which costs an FP32 step
 
 
 class TrainingRun:
@@ -40,7 +41,7 @@ class TrainingRun:
         recipe: in which precision.
         seed: decides initial weights, batches and what is drawn at random in a step.
         device: where; the same code runs on a GPU.
-        measure_every: steps between two measurements of underflow; 0 measures never.
+        measure_every: steps between two measurements of underflow and of swallowed updates; 0 measures never.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class TrainingRun:
         self.data = task.make_data()
         with one_thread(), torch.random.fork_rng():
             torch.manual_seed(seed)
-            self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device)
+            self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
         self.steps_done = 0
 
     @property
@@ -109,9 +110,35 @@ class TrainingRun:
             self.engine.zero_grad()
             loss = self.loss(inputs, targets)
             self.engine.backward(loss)
+            before = self._masters() if measure else {}
+            gradients = self.engine.gradients() if measure else {}
             report = self.engine.step()
+            still = _swallowed(before, self._masters(), gradients) if measure and report.stepped else None
             self.steps_done = number
-            return StepRecord(number, loss.item(), report.scale, report.found_inf, report.stepped, lost)
+            return StepRecord(number, loss.item(), report.scale, report.found_inf, report.stepped, lost, still)
+
+    def _masters(self) -> dict[str, Tensor]:
+        return {name: master.clone() for name, master in self.weights.named_masters().items()}
+
+    def fork(self, recipe: Recipe | None = None) -> TrainingRun:
+        """Return a run that stands where this one stands and goes its own way: same weights, moments, batches and dice.
+
+        Under the same recipe the two stay equal bit for bit. Under another one, weights and moments are converted to
+        its formats, and a scaler of its own begins anew.
+        """
+        other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
+        chosen = self.recipe if recipe is None else recipe
+        model = to_fp32(copy.deepcopy(self.model))
+        other.engine = Engine(model, self.task.make_optimizer, chosen, device=self.device)
+        if chosen == self.recipe:
+            other.engine.load_state_dict(state)
+            return other
+        other.engine.load_model(state["model"])
+        other.weights.load_state_dict(state["weights"])
+        other.weights.copy_back()
+        if chosen.scaler == self.recipe.scaler:
+            other.scaler = self.scaler
+        return other
 
     def change(self, recipe: Recipe) -> None:
         """Go on under another recipe from the next step on: another scaler, with or without master weights.
@@ -211,12 +238,14 @@ def train(
         raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
+    memory: dict[str, int] = {}
     snapshots: list[GradSnapshot] = []
     began = time.perf_counter()
     while len(done) < planned and not (stop is not None and stop()):
         if len(done) % watch_every == 0:
             snapshots += [gradient_snapshot(run, kind) for kind in watch]
         done.append(run.step())
+        memory = memory or bytes_held(run.engine)
         if progress is not None:
             progress(done[-1])
     return RunRecord(
@@ -232,7 +261,14 @@ def train(
         date=now(),
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
+        memory=memory,
     )
+
+
+def _swallowed(before: dict[str, Tensor], after: dict[str, Tensor], gradients: dict[str, Tensor]) -> float:
+    """Return which share of the weights did not move, of those that outlast a step: the masters where there are any."""
+    dense = {name: g.to_dense() if g.is_sparse else g for name, g in gradients.items()}
+    return swallowed(before.values(), after.values(), [dense.get(name) for name in before])
 
 
 @contextmanager
