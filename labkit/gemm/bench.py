@@ -30,6 +30,8 @@ from labkit.gemm.bench_work import Pool, caller, error_in_ulps, settings
 ROUNDS = 9
 GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
 MOST_CALLS = 500  # in a group
+CASE_SECONDS = 1.0  # a case that has had as much, in FEWEST rounds or more, gives its further turns away
+FEWEST = 3
 PATIENCE = 2.0  # a call that is expected to take longer than this many seconds is left out
 
 
@@ -96,7 +98,7 @@ def run_cases(
     """Time cases that take turns; return those that could be timed, in their order.
 
     Args:
-        rounds: how often each has its turn, after a first one that only warms up.
+        rounds: how often each has its turn, after a first one that only warms up; three times, where calls are long.
         threads: of a CPU. With one, what counts is the time that this thread was given: a busy machine does not.
         stop: asked before each turn; True ends the timing, and whatever has had a turn is returned.
         left_out: told each case that was not timed, and why.
@@ -112,7 +114,7 @@ def run_cases(
         turns = list(_warm_up(cases, where, clock, stop, left_out))
         for _ in range(rounds):
             for turn in turns:
-                if not (turn.times and stop()):
+                if not turn.times or not (turn.has_had_enough() or stop()):
                     turn.take(clock)
     return [turn.result() for turn in turns]
 
@@ -134,6 +136,9 @@ class _Turn:
         with settings(self.case):
             self.times.append(clock(self.call, self.group))
         return self.times[-1]
+
+    def has_had_enough(self) -> bool:
+        return len(self.times) >= FEWEST and self.group * sum(self.times) > CASE_SECONDS
 
     def result(self) -> GemmRun:
         low, middle, high = quantiles(self.times, n=4, method="inclusive") if len(self.times) > 1 else self.times * 3
@@ -181,7 +186,8 @@ def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> _Turn:
     with settings(case):
         turn.error = error_in_ulps(case, sets[0], turn.call(0))
     turn.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[kind] / turn.take(clock))))
-    turn.take(clock)
+    if turn.group > 1:
+        turn.take(clock)
     return turn
 
 

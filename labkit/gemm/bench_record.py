@@ -132,7 +132,7 @@ def _record(
         tuple(runs),
         report.name,
         report.kind,
-        f"{clock}; median of {rounds} rounds in which all cases take turns; random operands, never in the cache",
+        f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache",
         bench_versions(report),
         datetime.now(UTC).isoformat(timespec="seconds"),
         tuple(missing),

@@ -34,15 +34,23 @@ def test_worked_example_of_a_run():
 
 def test_cases_take_turns_and_the_median_counts(told):
     turns, seconds = told
-    warm = [0.02, 0.02] * 3  # one call each to see how long it takes, one group to warm up
-    rounds = [[1.0, 2.0, 3.0], [9.0, 2.0, 3.0], [1.0, 8.0, 4.0]]  # a machine that is disturbed twice
+    warm = [0.02] * 3  # one call each, to see how long it takes
+    rounds = [[0.01, 0.02, 0.03], [0.09, 0.02, 0.03], [0.01, 0.08, 0.04]]  # a machine that is disturbed twice
     seconds += warm + [second for each in rounds for second in each]
     runs = run_cases(SMALL, rounds=3)
     shapes = [(case.m, case.n) for case in SMALL]
-    assert [shape for shape, _ in turns[6:]] == shapes * 3
+    assert [shape for shape, _ in turns[3:]] == shapes * 3
     assert [run.case for run in runs] == SMALL
-    assert [run.seconds for run in runs] == [1.0, 2.0, 3.0]
-    assert [(run.low, run.high) for run in runs] == [(1.0, 5.0), (2.0, 5.0), (3.0, 3.5)]
+    assert [run.seconds for run in runs] == [0.01, 0.02, 0.03]
+    assert [(run.low, run.high) for run in runs] == [(0.01, 0.05), (0.02, 0.05), (0.03, 0.035)]
+
+
+def test_long_calls_have_three_turns_and_short_ones_all(told):
+    turns, seconds = told
+    seconds += [0.6, 0.02] + [0.6, 0.02] * 3
+    slow, fast = run_cases(SMALL[:2], rounds=8)
+    assert (slow.calls, fast.calls) == (3, 8)
+    assert len(turns) == 2 + 3 + 8
 
 
 def test_short_calls_are_timed_in_groups(told):
@@ -56,7 +64,7 @@ def test_short_calls_are_timed_in_groups(told):
 def test_a_time_limit_keeps_what_had_a_turn(told):
     turns, _ = told
     missing = []
-    runs = run_cases(SMALL, rounds=50, stop=lambda: len(turns) >= 4, left_out=lambda *told: missing.append(told))
+    runs = run_cases(SMALL, rounds=50, stop=lambda: len(turns) >= 2, left_out=lambda *told: missing.append(told))
     assert [run.case for run in runs] == SMALL[:2]
     assert [run.calls for run in runs] == [1, 1]
     assert missing == [(SMALL[2], "the time was up")]

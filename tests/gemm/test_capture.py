@@ -144,7 +144,7 @@ def test_a_kernel_loads_what_the_host_laid_out(row):
     lines = kernel(row).splitlines()
     for name, registers in laid_out.items():
         at = lines.index(f"ld.param.u64 %base, [{name}];")
-        tiles, threads, count = registers.shape
+        _, threads, count = registers.shape
         assert lines[at + 1] == f"mad.wide.u32 %at, %i, {4 * count}, %base;"
         assert (f".v{count}." in lines[at + 2]) == (count > 1)
         assert threads == row.threads
