@@ -57,21 +57,21 @@ def load(path: str | Path, engine: Engine) -> dict[str, Any]:
     Raises:
         ValueError: the file is no such bundle, or the engine was built otherwise; the message says what would do.
     """
-    bundle = read(path, map_location=engine.device)
+    bundle = read(path)
     engine.load_state_dict(bundle)
     _set_generators(bundle["rng"])
     extra: dict[str, Any] = bundle["extra"]
     return extra
 
 
-def read(path: str | Path, map_location: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return a bundle as it stands in the file; its "model" is a plain FP32 state dict.
+def read(path: str | Path) -> dict[str, Any]:
+    """Return a bundle as it stands in the file, on the CPU; its "model" is a plain FP32 state dict.
 
     Raises:
         ValueError: the file is no such bundle; the message says what it is instead.
     """
     try:
-        bundle = torch.load(path, map_location=map_location, weights_only=True)
+        bundle = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path} is no checkpoint: torch cannot read it ({said})") from error

@@ -13,6 +13,7 @@ Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the fla
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -96,7 +97,8 @@ class Weights:
                 f"{tuple(wrong[0].shape)}. Take them from the model: [p for p in model.head.parameters()]."
             )
         weights = [p for p in given if p.requires_grad]
-        twice = [self.names[p] for p in weights if p in set(self.model_weights) or sum(p is q for q in weights) > 1]
+        counts = Counter([*self.model_weights, *weights])
+        twice = [self.names[p] for p in weights if counts[p] > 1]
         if twice:
             raise ValueError(f"parameter {twice[0]!r} is given to the optimizer twice; leave it in one group.")
         if self.flat and weights:
@@ -113,7 +115,8 @@ class Weights:
         return {**group, "params": stepped}
 
     def _require_all_trainable(self) -> None:
-        left = [name for p, name in self.names.items() if p.requires_grad and p not in set(self.model_weights)]
+        grouped = set(self.model_weights)
+        left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
         if left:
             raise ValueError(
                 f"{len(left)} trainable parameters stand in no group, the first is {left[0]!r}: they would get "
