@@ -3,6 +3,7 @@
 from labkit.amp import write_whole
 from labkit.train.compare import Comparison, Difference, compare
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
 from labkit.train.race import race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
@@ -11,6 +12,7 @@ from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
 from labkit.train.tasks import TASKS, Task, accuracy, dice
 
 __all__ = [
+    "CATEGORIES",
     "STAGES",
     "TASKS",
     "Comparison",
@@ -24,6 +26,7 @@ __all__ = [
     "Task",
     "TrainingRun",
     "accuracy",
+    "bytes_held",
     "cifar10",
     "compare",
     "data_folder",

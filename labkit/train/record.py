@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class StepRecord:
     stepped    the weights moved
     underflow  share of the activation gradients' elements that are non-zero in FP32 and zero here (same weights, same
                batch), 0 to 1; None where it was not measured
+    swallowed  share of the weights with a gradient that are the same number after the step as before, 0 to 1: of the
+               master weights where there are any; None where it was not measured or nothing was stepped
     """
 
     step: int
@@ -44,6 +46,7 @@ class StepRecord:
     found_inf: bool
     stepped: bool
     underflow: float | None = None
+    swallowed: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class RunRecord:
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
     fingerprint  of task and recipe, where a race made it (labkit.train.race.fingerprint); "" elsewhere
+    memory    bytes by category after the first step (`bytes_held`); empty where nobody counted
     """
 
     task: str
@@ -70,6 +74,7 @@ class RunRecord:
     stopped: bool = False
     snapshots: tuple[GradSnapshot, ...] = ()
     fingerprint: str = ""
+    memory: dict[str, int] = field(default_factory=dict)
 
     @property
     def final_loss(self) -> float:
@@ -112,7 +117,9 @@ def load(path: str | Path) -> RunRecord:
 
 def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
-    stored.setdefault("fingerprint", "")
+    stored.setdefault("fingerprint", "")  # records from before there were fingerprints, memory and swallowed updates
+    stored.setdefault("memory", {})
+    columns.setdefault("swallowed", [None] * len(columns["step"]))
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
