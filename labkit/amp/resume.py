@@ -89,16 +89,19 @@ def _require_same(engine: Engine, state: Mapping[str, Any]) -> None:
         differ = _differences(state[part], here[part])
         if differ:
             raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {anew}")
-    counts = [(len(s["scalers"]), len(s["weights"]["optimizer"]["param_groups"])) for s in (state, here)]
-    if counts[0] != counts[1]:
+    if len(here["scalers"]) != len(state["scalers"]):
         raise ValueError(
-            "it was saved with {} losses and {} parameter groups, and the engine has {} and {}. Make the engine "
-            "with the same losses and groups.".format(*counts[0], *counts[1])
+            f"it was saved with {len(state['scalers'])} losses, and the engine has {len(here['scalers'])}: make it "
+            f"with losses={len(state['scalers'])}. {anew}"
         )
-    unlike = [k for k in state["weights"]["master"] if k not in here["weights"]["master"]]
-    unlike += [k for k in here["weights"]["master"] if k not in state["weights"]["master"]]
-    if unlike:
-        raise ValueError(f"other parameters were trainable when it was saved: {_some(unlike)}. Freeze the same ones.")
+    groups = [[len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]] for s in (state, here)]
+    names = [list(s["weights"]["master"]) for s in (state, here)]
+    if groups[0] != groups[1] or names[0] != names[1]:  # the optimizer's state goes by the order of its parameters
+        unlike = sorted(set(names[0]) ^ set(names[1])) or ["the same ones in other groups or in another order"]
+        raise ValueError(
+            f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze the same ones, and "
+            f"make the same groups. {anew}"
+        )
 
 
 def _differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

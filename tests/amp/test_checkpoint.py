@@ -24,6 +24,7 @@ from labkit.amp import (
     ScalerConfig,
     WeightRounding,
     load_checkpoint,
+    no_decay_on_norms_and_biases,
     read_checkpoint,
     save_checkpoint,
     write_whole,
@@ -198,6 +199,10 @@ def test_tied_and_frozen_weights_come_back(tmp_path: Path) -> None:
 # --- what does not fit ------------------------------------------------------------------------------------------------
 
 
+def backwards(model: nn.Module) -> list[dict[str, object]]:
+    return [{"params": list(model.parameters())[::-1]}]
+
+
 def test_another_recipe_network_or_optimizer_is_refused_with_the_difference(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]))
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
@@ -207,9 +212,11 @@ def test_another_recipe_network_or_optimizer_is_refused_with_the_difference(tmp_
             r"another recipe: autocast None, here 'FP16', model 'FP16', here 'FP32'.*load_model",
         ),
         (engine_for(replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))), "growth_interval"),
-        (wide, "lacks 4.weight, 4.bias|other parameters were trainable"),
+        (wide, "stepped other parameters when it was saved: 4.bias, 4.weight"),
         (Engine(mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]), "saved with Adam, and the engine steps SGD"),
-        (engine_for(RECIPES["O2"], losses=2), "1 losses and 1 parameter groups, and the engine has 2 and 1"),
+        (engine_for(RECIPES["O2"], losses=2), "saved with 1 losses, and the engine has 2: make it with losses=1"),
+        (engine_for(RECIPES["O2"], groups=backwards), "the same ones in other groups or in another order"),
+        (engine_for(RECIPES["O2"], groups=partial(no_decay_on_norms_and_biases, weight_decay=0.1)), "in other groups"),
     ]
     for engine, expected in cases:
         before = [m.clone() for m in engine.weights.master_weights]

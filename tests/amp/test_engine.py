@@ -192,6 +192,14 @@ def test_gradients_of_two_losses_add_up_whatever_their_scales() -> None:
         torch.testing.assert_close(ours[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
 
 
+def test_inf_in_any_of_a_step_s_gradients_counts_whatever_came_later() -> None:
+    engine = Engine(net(), SGD, O2)
+    engine.backward(loss_of(engine, 0) * 1e8)
+    engine.scaler = replace(engine.scaler, scale=2.0)
+    engine.backward(loss_of(engine, 1))
+    assert not engine.step().stepped
+
+
 def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
     first, second = Engine(nn.Linear(4, 4), SGD, O2), Engine(nn.Linear(4, 1), SGD, Recipe("FP32", scaler=DYNAMIC))
     x = torch.ones(2, 4)
