@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.widgets.scaler_timeline_replay import Replay, sentence, source
 from labkit.widgets.scaler_timeline_trace import OVERFLOWS_FROM, Trace
-from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET
+from labkit.widgets.static_figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, raised
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = W
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
     first = next(iter(replays.values()))
     words = f"{sentence(first)} {source(trace)}" if len(replays) == 1 else source(trace)
-    figure.text(0.09, 0.55 * bottom, "\n".join(textwrap.wrap(words, 118)), fontsize=9, va="top", color=INK)
+    figure.text(0.09, 0.55 * bottom, raised("\n".join(textwrap.wrap(words, 118))), fontsize=9, va="top", color=INK)
     figure.text(0.09, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
     return figure
 
@@ -61,6 +61,6 @@ def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
     axes.set_ylim(min(0.0, float(scale.min())), high)
     axes.set_xlim(1, len(what))
     ticks = range(0, int(high) + 1, 8)
-    axes.set_yticks(list(ticks), [f"$2^{{{e}}}$" for e in ticks])
+    axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8.5, colors=QUIET)

@@ -77,7 +77,7 @@ def static_underflow(
     shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
     words = sentence(now, format, log2_scale, snapshot.kind, layer)
-    figure.text(0.07, 0.15, _raised(_wrapped(words, 115)), fontsize=9.5, color=INK, va="top")
+    figure.text(0.07, 0.15, raised(_wrapped(words, 115)), fontsize=9.5, color=INK, va="top")
     figure.text(0.07, 0.01, _wrapped(why, 130), fontsize=8.5, color=QUIET)
     return figure
 
@@ -123,7 +123,7 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
         )
     axes.set_xlim(*AXIS)
     ticks = range(AXIS[0], AXIS[1], 8)
-    axes.set_xticks(list(ticks), [_raised(f"2^{e}") for e in ticks], fontsize=9)
+    axes.set_xticks(list(ticks), [raised(f"2^{e}") for e in ticks], fontsize=9)
     axes.tick_params(axis="y", labelsize=8.5, colors=QUIET)
     axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
@@ -138,6 +138,6 @@ def _wrapped(text: str, width: int) -> str:
     return "\n".join(textwrap.wrap(text, width))
 
 
-def _raised(text: str) -> str:
+def raised(text: str) -> str:
     """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
     return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)
