@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 WHY_STATIC = (
     "This picture stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`), or go on in code: set growth_interval and the other knobs, and ask for figure()."
+    "(`make lab`), or go on in code: set its knobs (growth_interval, ...; alike) and display it again."
 )
 
 
@@ -31,10 +31,10 @@ def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = W
     """Draw one or more scalers on a trace, name -> replay, one under another."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 1.6 + (2.6 if len(replays) == 1 else 1.3 * len(replays))))
+    figure = Figure(figsize=(9, 1.9 + (2.6 if len(replays) == 1 else 1.3 * len(replays))))
     panels = figure.subplots(len(replays), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    bottom = 1.2 / float(figure.get_figheight())
-    figure.subplots_adjust(left=0.09, right=0.97, top=1 - 0.3 * bottom, bottom=bottom, hspace=0.45)
+    bottom = 1.45 / float(figure.get_figheight())
+    figure.subplots_adjust(left=0.09, right=0.97, top=1 - 0.24 * bottom, bottom=bottom, hspace=0.45)
     for axes, (name, what) in zip(panels, replays.items(), strict=True):
         _draw(axes, what, trace)
         skips = f"{what.skips} skipped"
@@ -42,7 +42,7 @@ def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = W
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
     first = next(iter(replays.values()))
     words = f"{sentence(first)} {source(trace)}" if len(replays) == 1 else source(trace)
-    figure.text(0.09, 0.55 * bottom, raised("\n".join(textwrap.wrap(words, 118))), fontsize=9, va="top", color=INK)
+    figure.text(0.09, 0.62 * bottom, raised("\n".join(textwrap.wrap(words, 118))), fontsize=9, va="top", color=INK)
     figure.text(0.09, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
     return figure
 
