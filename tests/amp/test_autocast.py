@@ -433,3 +433,19 @@ def test_a_block_that_fails_the_second_time_leaves_no_region_open() -> None:
     with pytest.raises(ZeroDivisionError):
         y.float().sum().backward()
     assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("region", ["FP16", "E4M3"])
+def test_a_compiled_model_computes_the_same(region: str) -> None:
+    net, x = block().eval(), torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    torch._dynamo.reset()
+    compiled = torch.compile(net, backend="aot_eager")
+    results = []
+    for model in (net, compiled):
+        with half_storage("cpu"), REGIONS[region]():
+            loss = (model(x).float() ** 2).sum()
+        results.append(torch.autograd.grad(loss, list(net.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    torch._dynamo.reset()

@@ -286,6 +286,7 @@ def ways_to_call(op: Any) -> list[Callable[..., Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # a minute of work, and all of it Python's: a busy machine multiplies it
 @pytest.mark.parametrize("given", [torch.float32, torch.float16])
 def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
     given: torch.dtype, caplog: pytest.LogCaptureFixture

@@ -212,6 +212,34 @@ def test_layers_directions_and_packed_sequences_are_torchs(kind: Any, options: d
             assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon
 
 
+@pytest.mark.parametrize("kind", list(CELLS))
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_of_all_that_goes_in_are_torchs(kind: Any, packed: bool) -> None:
+    """Input, both states and all weights, two layers in two directions; torch's FP32 layer is the oracle."""
+    torch.manual_seed(0)
+    half = kind(5, 6, num_layers=2, bidirectional=True).half()
+    wide = kind(5, 6, num_layers=2, bidirectional=True)
+    wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+
+    def gradients(layer: Any, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+        x, *state = (
+            grown(*shape, seed=i).half().to(dtype) for i, shape in enumerate([(7, 4, 5), (4, 4, 6), (4, 4, 6)])
+        )
+        state = state[: 2 if kind is nn.LSTM else 1]
+        leaves = [t.requires_grad_() for t in (x, *state, *layer.parameters())]
+        given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 5, 5, 2])) if packed else x
+        y, last = layer(given, tuple(state) if kind is nn.LSTM else state[0])
+        out = [y.data if packed else y, *(last if isinstance(last, tuple) else (last,))]
+        loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
+        return torch.autograd.grad(loss, leaves)
+
+    with half_storage("cpu"):
+        ours = gradients(half, torch.float16)
+    for a, b in zip(ours, gradients(wide, torch.float32), strict=True):
+        assert (a.dtype, a.shape) == (torch.float16, b.shape)
+        assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max()  # a rounding for each of seven steps
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_an_lstm_with_projections() -> None:
     torch.manual_seed(0)
