@@ -213,7 +213,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the parts; return 0 if all went well, 1 if one did not, 2 where there is no GPU."""
+    """Run the parts; return 0 if all were done, 1 if one did not, 2 where there is no GPU."""
     try:
         report = device_report(arguments.device)
     except ValueError:
@@ -234,7 +234,7 @@ def run(arguments: Namespace) -> int:
         outcomes[name] = _apart(name, min(PARTS[name].seconds, left - GRACE), folder, arguments)
     _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
     _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
-    return int(any(outcome != "well" for outcome in outcomes.values()))
+    return int(any(outcome != "done" for outcome in outcomes.values()))
 
 
 def _here(name: str, order: Order) -> int:
@@ -258,7 +258,7 @@ def _apart(name: str, seconds: float, folder: Path, arguments: Namespace) -> str
         done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=seconds + GRACE, check=False)
     except subprocess.TimeoutExpired:
         return f"stopped after {seconds + GRACE:.0f} s; what it had by then is kept"
-    return "well" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
+    return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
 
 
 def _say(line: str) -> None:

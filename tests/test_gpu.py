@@ -217,7 +217,7 @@ def test_parts_run_apart_and_one_that_fails_or_hangs_stops_no_other(monkeypatch,
     assert begun[0][1] == pytest.approx(gpu.PARTS["mma"].seconds + gpu.GRACE)
     assert "ceilings   stopped after 33 s" in said
     assert "size       failed with status 7" in said
-    assert "runs       well" in said
+    assert "runs       done" in said
 
 
 def test_what_a_part_needed_to_begin_counts_as_its_time(tmp_path, capsys):
@@ -237,7 +237,7 @@ def test_a_real_child_does_its_part(tmp_path, capfd):
     assert cli.main(words) == 0
     said = capfd.readouterr().out
     assert "has no instruction that the lab knows how to ask" in said
-    assert "mma        well" in said
+    assert "mma        done" in said
 
 
 def test_the_device_is_told_in_two_sentences(capsys):

@@ -122,6 +122,11 @@ class DeviceReport:
                 "Every timing of the lab can be measured here, and `make gpu` records them all; training in FP16 can "
                 "be faster than in FP32, in layers that are large enough"
             )
+        if self._unknown:
+            return (
+                "Every timing of the lab can be measured here, but what its matrix units do to the last bit is not "
+                "among what the lab emulates"
+            )
         if self.kind == "cuda":
             return (
                 "Every lesson works, and FP16 halves the bytes here, but a matrix product gains little or nothing from "
@@ -148,11 +153,19 @@ class DeviceReport:
     def _cores(self) -> str:
         if self.generation:
             return f"has {self.generation.name} Tensor Cores for {', '.join(self.tensor_cores)}"
-        if self.capability is None or self.capability < (7, 0):
+        if self.capability is None:
+            return "has matrix units, if any, that are not in the lab's table"
+        if self.capability < (7, 0):
             return "has no Tensor Cores (those came with 7.0)"
-        if WITHOUT_CORES.search(self.name):
-            return "has no Tensor Cores, unlike most of its generation"
-        return "is newer than the lab's table of Tensor Cores"
+        if self._unknown:
+            return "is newer than the lab's table of Tensor Cores"
+        return "has no Tensor Cores, unlike most of its generation"
+
+    @property
+    def _unknown(self) -> bool:
+        """A GPU of which the table says nothing: of another maker, or a newer one."""
+        newer = self.capability is None or (self.capability >= (7, 0) and not WITHOUT_CORES.search(self.name))
+        return self.kind == "cuda" and self.generation is None and newer
 
 
 def device_report(device: torch.device | str | None = None) -> DeviceReport:

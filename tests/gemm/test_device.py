@@ -81,6 +81,17 @@ def test_where_nvidia_smi_is_not_on_the_path_the_kernel_module_tells_the_driver(
     assert device_report().driver == "580.95.05"
 
 
+@pytest.mark.parametrize("make", [("AMD Instinct MI300X", (9, 4), "7.0"), ("NVIDIA Next", (15, 0), None)])
+def test_a_gpu_that_the_table_does_not_know_is_told_so_and_not_called_slow(gpu, monkeypatch, make):
+    name, capability, hip = make
+    gpu(name, capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    report = device_report()
+    assert "table" in report.facts
+    assert "Every timing of the lab can be measured here, but" in report.meaning
+    assert report.tensor_cores == ()
+
+
 @pytest.mark.parametrize(
     ("flags", "instructions", "means"),
     [
