@@ -93,7 +93,7 @@ class MmaBlock(LabWidget):
     @traitlets.validate("preset", "gpu", "result")
     def _valid_name(self, proposal: dict[str, Any]) -> str:
         name = proposal["trait"].name
-        known: dict[str, Any] = {"preset": PRESETS, "gpu": SPECS, "result": RESULTS}[name]
+        known = {"preset": list(PRESETS), "gpu": list(SPECS), "result": list(RESULTS)}[name]
         value: str = proposal["value"]
         if value not in known:
             raise traitlets.TraitError(f"there is no {name} {value!r} here; there are {', '.join(map(repr, known))}")

@@ -29,6 +29,11 @@ from labkit.grading.exercises import (
     scaling_static_step,
     scaling_unscale,
     start_smallest,
+    tensor_backward,
+    tensor_block,
+    tensor_intensity,
+    tensor_padding,
+    tensor_standstill,
 )
 
 EXERCISES: dict[str, Exercise] = {
@@ -45,6 +50,11 @@ EXERCISES: dict[str, Exercise] = {
         rounding_stochastic,
         rounding_kahan,
         rounding_epsilon,
+        tensor_standstill,
+        tensor_block,
+        tensor_padding,
+        tensor_intensity,
+        tensor_backward,
         autocast_lists,
         autocast_dtypes,
         autocast_linear,

@@ -1,0 +1,139 @@
+"""Can you find where an FP16 accumulator stops counting?
+
+The point: a running sum grows until one more product is no more than half its spacing; from there on every further
+product is lost, and more data change nothing. Oracles in the tests: numpy's float16 running sum, and gfloat's rounding.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+
+from labkit.gemm import accumulate
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+Answer = tuple[int, float]
+
+
+def reference(a: float, b: float) -> Answer:
+    """Return (how many products a*b are counted before one changes nothing, the sum at which it stands still).
+
+    >>> reference(1.0, 1.0)
+    (2048, 2048.0)
+    """
+    return _count(a * b)
+
+
+def _count(product: float) -> Answer:
+    k, total = 0, np.float16(0)
+    while (longer := np.float16(float(total) + product)) != total:
+        k, total = k + 1, longer
+    return k, float(total)
+
+
+def _powers(random: Random) -> list[Case]:
+    exponents = random.sample(range(-6, 3), 3)
+    return [(1.0, 1.0), *((2.0**e, 1.0) for e in exponents), (2.0**-3, 2.0**3)]
+
+
+def _number(random: Random) -> float:
+    return random.randrange(1025, 2048) / 1024
+
+
+def _others(random: Random) -> list[Case]:
+    """Products of 11 bits, and one of them negative."""
+    return [(_number(random), 1.0), (-_number(random), 2.0), (3.0, 1.0)]
+
+
+def _long_products(random: Random) -> list[Case]:
+    """Products of up to 22 bits, for which it makes a difference that they are not rounded before they are added."""
+    found: list[Case] = []
+    while len(found) < 3:
+        a, b = _number(random), _number(random)
+        if _count(a * b) != _count(float(np.float16(a * b))):
+            found.append((a, b))
+    return found
+
+
+def _tiny(random: Random) -> list[Case]:
+    """Products that round to 0, or that FP16 holds as subnormals."""
+    return [(2.0**-13, 2.0**-12), (2.0**-14, 2.0**-14), (2.0**-12, 2.0**-11 * 1.5), (2.0**-10, 2.0**-10)]
+
+
+def _rule(a: float, b: float) -> Answer:
+    return 2048, float(np.float16(2048 * a * b))
+
+
+def _one_more(a: float, b: float) -> Answer:
+    k, total = reference(a, b)
+    return k + 1, total
+
+
+def _exact_total(a: float, b: float) -> Answer:
+    k, _ = reference(a, b)
+    return k, k * a * b
+
+
+def _to_the_end(a: float, b: float) -> Answer:
+    """Count to where FP16 ends."""
+    return int(65504 / abs(a * b)), float(np.copysign(65504, a * b))
+
+
+def _whole_spacing(a: float, b: float) -> Answer:
+    """Stop where the product is less than a whole spacing."""
+    k, total = 0, np.float16(0)
+    while abs(a * b) >= float(np.spacing(abs(total))):
+        k, total = k + 1, np.float16(float(total) + a * b)
+    return k, float(total)
+
+
+EXERCISE = Exercise(
+    id="tensor.standstill",
+    lesson="03_tensor_cores",
+    title="Where an FP16 accumulator stops",
+    entry="my_standstill",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("powers of two", 1, _powers),
+        Check("other products", 1, _others),
+        Check("products longer than FP16: added first, rounded once", 2, _long_products),
+        Check("tiny products", 1, _tiny, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "2048 always",
+            _rule,
+            "this is 2048 of them whatever they are. That is the answer for powers of two; others go on past it.",
+        ),
+        Mistake(
+            "counts the lost one",
+            _one_more,
+            "this is one too many: the product that changed nothing was not counted.",
+        ),
+        Mistake(
+            "the exact total",
+            _exact_total,
+            "this is k * a * b. The accumulator rounded after each addition, and stands elsewhere.",
+        ),
+        Mistake(
+            "rounds the products first",
+            lambda a, b: _count(float(np.float16(a * b))),
+            "this is what rounding a * b to FP16 before adding gives. The product is exact; only the sum is rounded.",
+        ),
+        Mistake(
+            "waits for 65504",
+            _to_the_end,
+            "this is where FP16 ends. The accumulator stands still long before, where its spacing is too wide.",
+        ),
+        Mistake(
+            "a whole spacing",
+            _whole_spacing,
+            "this is what stopping below a whole spacing gives. Down to half a spacing the sum is still rounded up.",
+        ),
+    ),
+    provides={"np": np},
+    withheld=(accumulate,),
+)
