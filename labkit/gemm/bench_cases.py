@@ -78,7 +78,7 @@ class GemmCase:
     reduced  allow the accumulation in less than FP32 that torch offers (FP16: FP16 accumulators; BF16: BF16 between
              parts of a split k; FP8: fast accumulation); changes nothing for other formats, nor on a CPU
     about    what it stands for, where it stands for something
-    kernel   who multiplies: "" is torch (cuBLAS on a GPU), else a tile of our own kernel, such as "128x256x64"
+    kernel   who multiplies: "" is torch (cuBLAS on a GPU), else the name of a tile of our own kernel: see TILES
 
     Raises:
         ValueError: a size is below 1, there is no such layout, or FP8 is asked in shapes that torch does not multiply.

@@ -33,7 +33,7 @@ class Tile:
     """How D is cut: tiles of m x n, panels k deep; warps that share a tile, and panels that are loaded ahead.
 
     >>> TILES[0].name
-    '128x256x64'
+    '128x256x64, 3 ahead'
     """
 
     m: int
@@ -44,12 +44,13 @@ class Tile:
 
     @property
     def name(self) -> str:
-        """Its sizes, m x n x k."""
-        return f"{self.m}x{self.n}x{self.k}"
+        """Its sizes, m x n x k, and how far it loads ahead."""
+        return f"{self.m}x{self.n}x{self.k}, {self.ahead} ahead"
 
 
 TILES = (  # large tiles reuse more, small ones leave fewer multiprocessors idle; which is best is measured
     Tile(128, 256, 64, 8, 3),
+    Tile(128, 256, 64, 8, 4),
     Tile(128, 128, 64, 4, 4),
     Tile(128, 128, 32, 4, 4),
     Tile(64, 128, 32, 4, 4),
