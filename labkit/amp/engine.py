@@ -31,6 +31,8 @@ from labkit.amp.skips import diagnosis, step_report
 from labkit.amp.weights import Group, MakeOptimizer, Weights
 from labkit.interop import dtype_of
 
+CPU = torch.device("cpu")
+
 
 class Engine:
     """A model, its optimizer and a recipe, ready to be trained by a loop that does not know the recipe.
@@ -40,10 +42,10 @@ class Engine:
     `if engine.step().stepped: scheduler.step()`, so that a skipped step neither warns nor counts.
 
     Args:
-        model: converted in place to the recipe's format, and moved to `device`. A compiled one stays compiled.
+        model: converted in place to the recipe's format. A compiled one stays compiled.
         make_optimizer: parameters -> torch optimizer, called once with the weights that the recipe steps.
         recipe: in which precision.
-        device: where.
+        device: where the model is moved to; None leaves it where it is.
         groups: parameter groups, or a function model -> groups; see `Weights`.
         flat: one master tensor for each group; see `Weights`.
         losses: how many losses with a scale of their own.
@@ -65,14 +67,17 @@ class Engine:
         make_optimizer: MakeOptimizer,
         recipe: Recipe,
         *,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
         groups: Sequence[Group] | Callable[[nn.Module], Sequence[Group]] | None = None,
         flat: bool = False,
         losses: int = 1,
         seed: int = 0,
     ) -> None:
-        self.device, self.recipe = torch.device(device), recipe
-        self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms).to(self.device)
+        self.recipe = recipe
+        self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
+        self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
+        if device is not None:
+            self.model.to(self.device)
         self.weights = Weights(
             uncompiled(self.model),
             make_optimizer,
@@ -162,14 +167,15 @@ class Engine:
         """
         return self.weights.by_name(self._gradients.unscaled())
 
-    def step(self, closure: None = None) -> StepReport:
+    def step(self, closure: object = None) -> StepReport:
         """Step the weights if every gradient is finite, move the scales, and say what happened.
 
         Where no gradient arrived at all, nothing happens, and the report says so. Of several losses, the report is
         about the one whose gradients held inf or NaN, or else the first.
 
         Raises:
-            RuntimeError: the step was taken already; a closure was given; or gradients were changed while scaled.
+            RuntimeError: the step was taken already; a closure was given; gradients were changed while scaled, or left
+                by another backward than the engine's.
         """
         if closure is not None:
             raise RuntimeError(

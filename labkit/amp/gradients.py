@@ -46,7 +46,7 @@ class Gradients:
         """Prepare for another backward.
 
         Raises:
-            RuntimeError: what is here is unscaled, and may be clipped or used; more would mix with it.
+            RuntimeError: what is here is unscaled, and may be clipped or used; or it is none of the engine's.
         """
         if self.taken or self._total is not None:
             what = "a step that was taken" if self.taken else "a step of which some are unscaled and maybe clipped"
@@ -60,12 +60,19 @@ class Gradients:
 
     def _collect(self) -> None:
         if self._arrived is None:
+            strange = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
+            if strange:
+                raise RuntimeError(
+                    f"{strange[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
+                    "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
+                    "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
+                )
             return
         if self._arrived[1] != 1 and any(gradient._version != version for gradient, version in self._left):
             raise RuntimeError(
                 f"gradients were changed between backward() and step(), while they are {self._arrived[1]:g} times too "
-                "large: clipped like that, they would be clipped to nothing. Use engine.clip(max_norm), or change "
-                "what engine.gradients() returns: it is unscaled."
+                "large. Clipping would leave nothing of them, and another engine's backward() mixes two scales. Use "
+                "engine.clip(max_norm), or change what engine.gradients() returns: it is unscaled."
             )
         here, before = self.weights.gradients(), self._sums.get(self._arrived)
         self._sums[self._arrived] = here if before is None else _added(before, here)

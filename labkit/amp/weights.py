@@ -76,8 +76,8 @@ class Weights:
             self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
         self._require_all_trainable()
         _require_fitting(self.optimizer, flat)
-        first = next(iter(self.names), None)
-        self._dice_cup = torch.Generator(first.device if first is not None else "cpu").manual_seed(seed)
+        rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
+        self._dice_cup = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
         self._note_versions()
 
     def add_group(self, group: Group) -> None:

@@ -264,7 +264,7 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
     engine = Engine(net(), SGD, SCALED)
     engine.backward(loss_of(engine, 0))
     nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
-    with pytest.raises(RuntimeError, match=r"1024 times too large: .*engine.clip\(max_norm\)"):
+    with pytest.raises(RuntimeError, match=r"1024 times too large. .*engine.clip\(max_norm\)"):
         engine.step()
     engine.zero_grad()
     engine.backward(loss_of(engine, 0))
@@ -311,6 +311,24 @@ def test_a_closure_is_refused_wherever_it_stands() -> None:
     for call in (lambda: engine.step(lambda: 0.0), lambda: engine.step(closure=lambda: 0.0)):  # type: ignore[arg-type]
         with pytest.raises(RuntimeError, match="was given a closure"):
             call()
+
+
+def test_gradients_that_another_backward_left_are_refused() -> None:
+    engine = Engine(net(), SGD, O2)
+    loss_of(engine, 0).backward()
+    for call in (engine.step, lambda: engine.backward(loss_of(engine, 1))):
+        with pytest.raises(RuntimeError, match=r"Call engine.backward\(loss\), not loss.backward\(\)"):
+            call()
+    engine.zero_grad()
+    engine.backward(loss_of(engine, 1))
+    loss_of(engine, 2).backward()
+    with pytest.raises(RuntimeError, match=r"another engine's backward\(\) mixes two scales"):
+        engine.step()
+
+
+def test_an_engine_stays_where_its_model_is() -> None:
+    assert Engine(nn.Linear(2, 2, device="meta"), SGD, RECIPES["FP32"]).device == torch.device("meta")
+    assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device == torch.device("meta")
 
 
 def test_no_gradient_at_all_is_said_and_nothing_moves() -> None:
