@@ -76,7 +76,7 @@ def _exact(random: Random) -> list[Case]:
 
 def _crumbs(random: Random) -> list[Case]:
     """A large C, and products that lie on both sides of the last place kept."""
-    cases: list[Case] = [([1.0] * 16, [2.0**-24] * 16, 1.0, bits) for bits in (23, 24)]
+    cases: list[Case] = [([2.0**-12] * 16, [2.0**-12] * 16, 1.0, bits) for bits in (23, 24)]
     for bits in (23, 25):
         a = [abs(x) for x in _whole(random, 8)]
         b = [abs(x) * 2.0**-13 for x in _whole(random, 8)]

@@ -1,0 +1,128 @@
+"""The exercises of lesson 03: references against decimal numbers, gfloat, numpy, torch's autograd and its counters."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_DOWN, Decimal, localcontext
+from typing import Any
+
+import gfloat
+import numpy as np
+import pytest
+import torch
+from gfloat.formats import format_info_binary16, format_info_binary32
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from labkit.grading import EXERCISES
+from labkit.grading.judge import cases_of
+
+SEEDS = (0, 1, 2)
+by_seed = pytest.mark.parametrize("seed", SEEDS)
+
+
+def reference(id: str) -> Any:
+    return EXERCISES[id].reference
+
+
+def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
+    exercise = EXERCISES[id]
+    return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
+
+
+@by_seed
+def test_flops_and_bytes_are_torchs(seed: int) -> None:
+    for batch, inputs, outputs, bytes_each, ridge in cases("tensor.intensity", seed):
+        dtype = {2: torch.float16, 4: torch.float32}[bytes_each]
+        with torch.device("meta"), FlopCounterMode(display=False) as counter:  # shapes only: nothing is computed
+            x, layer = torch.empty(batch, inputs, dtype=dtype), nn.Linear(inputs, outputs, bias=False, dtype=dtype)
+            y = layer(x)
+        flops, moved, bound = reference("tensor.intensity")(batch, inputs, outputs, bytes_each, ridge)
+        assert flops == counter.get_total_flops()
+        assert moved == x.nbytes + layer.weight.nbytes + y.nbytes
+        assert bound == ("bandwidth" if flops < ridge * moved else "compute")
+
+
+def test_the_intensity_cases_have_both_answers() -> None:
+    for seed in SEEDS:
+        answers = [reference("tensor.intensity")(*case)[2] for case in cases("tensor.intensity", seed)]
+        assert {"bandwidth", "compute"} == set(answers)
+
+
+def in_decimals(a: list[float], b: list[float], c: float, fraction_bits: int) -> float:
+    """Add a block in decimal numbers, which hold every binary fraction here exactly; gfloat cuts the sum to FP32."""
+
+    def exponent(x: float) -> int:
+        return int(np.frexp(x)[1]) - 1
+
+    with localcontext(prec=200):
+        terms = [Decimal(x) * Decimal(y) for x, y in zip(a, b, strict=True)] + [Decimal(c)]
+        powers = [exponent(x) + exponent(y) for x, y in zip(a, b, strict=True)] + [exponent(c)]
+        largest = max(power for term, power in zip(terms, powers, strict=True) if term)
+        unit = Decimal(2) ** (largest - fraction_bits)
+        total = sum(((term / unit).to_integral_value(ROUND_DOWN) for term in terms), Decimal(0)) * unit
+        exact = float(total)
+        assert Decimal(exact) == total
+    return float(gfloat.round_float(format_info_binary32, exact, gfloat.RoundMode.TowardZero))
+
+
+@by_seed
+def test_a_block_is_what_decimal_numbers_add_up_to(seed: int) -> None:
+    for a, b, c, fraction_bits in cases("tensor.block", seed):
+        assert reference("tensor.block")(a, b, c, fraction_bits) == in_decimals(a, b, c, fraction_bits)
+
+
+def test_the_block_cases_are_of_their_formats() -> None:
+    for seed in SEEDS:
+        for a, b, c, fraction_bits in cases("tensor.block", seed):
+            assert len(a) == len(b) <= 16
+            assert all(float(np.float16(x)) == x and abs(x) >= 2.0**-14 for x in (*a, *b))
+            assert float(np.float32(c)) == c
+            assert fraction_bits in (23, 24, 25)
+
+
+@by_seed
+def test_padding_is_torchs_and_changes_no_result(seed: int) -> None:
+    for x, weight in cases("tensor.padding", seed):
+        wide, tall, y = reference("tensor.padding")(x, weight)
+        for old, new in ((x, wide), (weight, tall)):
+            rows, columns = (-size % 8 for size in old.shape)
+            assert torch.equal(new, F.pad(old, (0, columns, 0, rows)))
+        assert torch.equal(y, F.linear(x.double(), weight.double()).half())
+
+
+@by_seed
+def test_the_standstill_is_where_gfloats_rounding_stops(seed: int) -> None:
+    for a, b in cases("tensor.standstill", seed):
+        k, total = 0, 0.0
+        while True:
+            longer = gfloat.round_float(format_info_binary16, math.fsum([total, a * b]))
+            if longer == total:
+                break
+            k, total = k + 1, longer
+        assert reference("tensor.standstill")(a, b) == (k, total)
+
+
+@by_seed
+def test_the_standstill_of_fp16_numbers_is_numpys_running_sum(seed: int) -> None:
+    numbers = [a for a, b in cases("tensor.standstill", seed) if b == 1.0]
+    assert len(numbers) >= 4
+    for a in numbers:
+        running = np.add.accumulate(np.full(8192, a, np.float16))
+        k = 1 + int(np.argmax(running[1:] == running[:-1]))
+        assert reference("tensor.standstill")(a, 1.0) == (k, float(running[-1]))
+
+
+@by_seed
+def test_backward_is_torchs_autograd_and_counts_its_flops(seed: int) -> None:
+    for x, weight, grad_y in cases("tensor.backward", seed):
+        x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
+        y = F.linear(x, weight)
+        with FlopCounterMode(display=False) as counter:
+            y.backward(grad_y)
+        grad_x, grad_weight, shapes = reference("tensor.backward")(x.detach(), weight.detach(), grad_y)
+        assert torch.equal(grad_x, x.grad)
+        assert torch.equal(grad_weight, weight.grad)
+        assert [shape[:2] for shape in shapes] == [grad_x.shape, grad_weight.shape]
+        assert sum(2 * math.prod(shape) for shape in shapes) == counter.get_total_flops()
