@@ -86,7 +86,7 @@ def sentence(what: Replay) -> str:
 
     >>> trace = Trace("task", "recipe", 0, (2.0**-10,) * 4, (3,) * 4, "cpu", {}, "")
     >>> sentence(replay(ScalerConfig(init_scale=2.0**27, growth_interval=1), trace))
-    '2 of 4 steps are skipped; in the second half the scale lives between 2^25 and 2^26, and no step runs at a scale
+    '3 of 4 steps are skipped; in the second half the scale lives between 2^25 and 2^26, and no step runs at a scale
      that loses gradients.'
     """
     skips = f"{what.skips or 'None'} of {len(what)} steps {'is' if what.skips == 1 else 'are'} skipped"
