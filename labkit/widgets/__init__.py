@@ -8,6 +8,7 @@ from labkit.widgets.gemm_words import recorded_gemm, sweep_sentence
 from labkit.widgets.ledger import CastLedger
 from labkit.widgets.live import LiveTraining
 from labkit.widgets.mma_block import MmaBlock
+from labkit.widgets.mma_block_errors import SumErrors, sum_errors, sum_errors_figure
 from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
@@ -39,6 +40,7 @@ __all__ = [
     "ScalerPresets",
     "ScalerTimeline",
     "StepDebugger",
+    "SumErrors",
     "SwallowedUpdates",
     "Trace",
     "TrainingBar",
@@ -54,6 +56,8 @@ __all__ = [
     "recorded_trace",
     "roofline_figure",
     "static_underflow",
+    "sum_errors",
+    "sum_errors_figure",
     "sweep_figure",
     "sweep_sentence",
 ]

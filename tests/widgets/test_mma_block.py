@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
 import traitlets
 
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, emulate
 from labkit.widgets import MmaBlock
+from labkit.widgets.mma_block_errors import sum_errors, sum_errors_figure, sum_errors_sentence
 from labkit.widgets.mma_block_presets import PRESETS
 from labkit.widgets.mma_block_view import results, sheet, walk
 from labkit.widgets.mma_block_words import exact_sum, told
@@ -164,8 +168,6 @@ def test_operands_are_fp16_numbers(name, knob):
 
 
 def _matrices(a, b, c):
-    import numpy as np
-
     return np.array([a]), np.array([b]).T, np.array([[c]])
 
 
@@ -182,3 +184,48 @@ def _matrices(a, b, c):
 )
 def test_told(value, text):
     assert told(value) == text
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sum_errors([16, 256, 2048])
+
+
+class TestErrorsAgainstLength:
+    def test_they_are_those_of_other_peoples_sums(self, found):
+        dice = torch.Generator().manual_seed(0)
+        a, b = (torch.rand(17, 2048, generator=dice).half().numpy() for _ in range(2))
+        for i, k in enumerate(found.lengths):
+            left, right = a[:, :k].astype(np.float64), b[:, :k].astype(np.float64)
+            exact = np.array([math.fsum(row) for row in left * right])
+            in_fp32 = np.add.accumulate((left * right).astype(np.float32), axis=1)[:, -1]  # products are exact in FP32
+            in_fp16 = np.zeros(17, np.float16)
+            for term in (left * right).T:
+                in_fp16 = (in_fp16 + term).astype(np.float16)  # one rounding: in_fp16 is widened to FP64 first
+            for name, sums in (("FP32, one by one", in_fp32), ("FP16, one by one", in_fp16)):
+                assert found.errors[name][i] == pytest.approx(np.median(abs(sums - exact) / exact), rel=1e-6)
+
+    def test_newer_tensor_cores_are_nearer_and_fp32_is_nearest(self, found):
+        last = {name: each[-1] for name, each in found.errors.items()}
+        order = [
+            "FP32, in pairs",
+            "FP32, one by one",
+            "H100",
+            "A100",
+            "V100",
+            "V100, C and D in FP16",
+            "FP16, one by one",
+        ]
+        assert sorted(last, key=last.__getitem__) == order
+
+    def test_the_sentence_and_the_figure(self, found):
+        words = sum_errors_sentence(found)
+        assert words.startswith("At K = 2,048 the same sums are off by ")
+        figure = sum_errors_figure(found)
+        assert " ".join(figure.get_supxlabel().split()) == words
+        assert [line.get_label() for line in figure.axes[0].lines] == list(found.errors)
+
+    @pytest.mark.parametrize("lengths", [[], [0, 4]])
+    def test_no_length_no_sum(self, lengths):
+        with pytest.raises(ValueError, match="lengths of 1 and more"):
+            sum_errors(lengths)
