@@ -41,7 +41,7 @@ class CastCache:
 
     def __init__(self) -> None:
         self.hits = self.misses = 0
-        self._kept: dict[_Key, tuple[weakref.ref[Tensor], Any, int, int, Tensor]] = {}
+        self._kept: dict[_Key, tuple[int, int, Tensor, weakref.ref[Tensor], Any]] = {}
 
     def find(self, weight: Tensor, to: Any) -> Tensor | None:
         """Return the values of a cast that was kept, without history, if the weight is what it was then.
@@ -50,8 +50,8 @@ class CastCache:
         """
         kept = self._kept.get(_key(weight, to))
         if kept is not None:
-            alive, made_for, version, place, cast = kept
-            if alive() is weight and made_for is to and version == weight._version and place == weight.data_ptr():
+            version, place, cast, *_ = kept
+            if version == weight._version and place == weight.data_ptr():
                 self.hits += 1
                 return cast
         self.misses += 1
@@ -61,7 +61,8 @@ class CastCache:
         """Keep the values of a cast as long as the weight lives and nobody edits it."""
         key, kept = _key(weight, to), self._kept
         alive = weakref.ref(weight, lambda _: kept.pop(key, None) and None)
-        kept[key] = (alive, to, weight._version, weight.data_ptr(), cast.detach())
+        # A dead weight takes its casts with it, and `to` lives as long as they do: no other can have these ids.
+        kept[key] = (weight._version, weight.data_ptr(), cast.detach(), alive, to)
 
     def clear(self) -> None:
         """Forget the casts; the counts stay."""

@@ -4,7 +4,8 @@ Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other f
 FP32, its values are rounded to the format, and on the way back its gradient is rounded to a format as well. That is
 what storage in the format would have done to both.
 
-Invariant: equal to `round_tensor` written out. A gradient passes through a cast unchanged but for rounding.
+Invariant: equal to `round_tensor` written out, but that an infinity that is given stays one: masks are made of them.
+A gradient passes through a cast unchanged but for rounding.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ class Cast:
 
     def _emulated(self, tensor: Tensor) -> Tensor:
         wide = tensor.float()
-        return self._linked(wide, round_tensor(wide.detach(), self.format))
+        values = round_tensor(wide.detach(), self.format)
+        if self.format.infinity_code is None:  # -inf in a mask is no number that is stored; NaN would be every result
+            values = torch.where(wide.detach().isinf(), wide.detach(), values)
+        return self._linked(wide, values)
 
     def _linked(self, tensor: Tensor, values: Tensor) -> Tensor:
         """Return values that were computed without history as the cast of a tensor."""

@@ -363,6 +363,19 @@ def test_an_fp16_tensor_in_an_emulated_region() -> None:
     assert (y.dtype, y.item()) == (torch.float32, 1.0)
 
 
+def test_a_mask_of_infinities_masks_in_a_format_that_has_none() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    x, mask = torch.randn(1, 4, 8), nn.Transformer.generate_square_subsequent_mask(4)
+    with autocast(E4M3):
+        y = layer(x, src_mask=mask)
+        late = layer(torch.cat([x[:, :3], x[:, 3:] + 1], 1), src_mask=mask)
+        overflowed = torch.full((1, 1), 449.0 * 2) @ torch.ones(1, 1)
+    assert y.isfinite().all()
+    assert torch.equal(y[:, :3], late[:, :3]), "nobody sees what comes later"
+    assert overflowed.isnan().all(), "a number that is too large is still told"
+
+
 def test_a_second_derivative_goes_through_an_emulated_format() -> None:
     x = torch.tensor([[1.5]], requires_grad=True)
     with autocast(E5M2):
