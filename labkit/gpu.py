@@ -35,8 +35,8 @@ from labkit.amp import RECIPES, write_whole
 from labkit.gemm import DeviceReport, device_report, measure, sweeps
 from labkit.gemm.bench_record import bench_versions
 from labkit.gemm.bench_sweeps import QUICK
-from labkit.gemm.capture import COLUMNS, INSTRUCTIONS
 from labkit.gemm.capture_tiles import MmaCapture, ask
+from labkit.gemm.instructions import COLUMNS, INSTRUCTIONS
 from labkit.gemm.mma import SPECS
 from labkit.train import TASKS, data_folder, record_path, train
 from labkit.train.race import fingerprint

@@ -1,111 +1,27 @@
 """What does one real Tensor Core instruction answer? Ask it: a kernel that is nothing but that instruction.
 
 Idea: cuBLAS says nothing of its order of summation, so its results prove little about the hardware. Here a warp (or, on
-Hopper, a group of four) loads its registers, executes one instruction and stores its registers. The kernel is written
-in PTX, which the driver translates; no compiler has to be installed. Which matrix element sits in which register of
-which thread is worked out in numpy, where it can be checked without a GPU.
+Hopper, a group of four) loads its registers, executes one instruction and stores its registers (`capture_kernel`).
+Which matrix element sits in which register of which thread is worked out in numpy, where it can be checked without a
+GPU.
 
 Invariant: a capture is kept only if the instruction multiplied matrices of small whole numbers right; then no element
 can have been in a wrong place.
 
-What it does not do: Volta's m8n8k4, whose registers are laid out otherwise; Blackwell's tcgen05, which needs memory of
-its own (there mma.sync is captured). FP8 by mma.sync is captured on Ada alone: for Hopper and later the assembler turns
-it into conversions and two FP16 instructions.
-
 Source: NVIDIA PTX ISA, "Matrix fragments for mma.m16n8k8" (k16, k32), "Register fragments for wgmma.mma_async",
-"Shared memory matrix layout", "Matrix descriptor format"; CUDA driver API, cuModuleLoadData and cuLaunchKernel.
+"Shared memory matrix layout".
 """
 
 from __future__ import annotations
-
-import ctypes
-import sys
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
-from labkit.gemm.bench_cases import stored_bytes
+from labkit.gemm.capture_kernel import kernel, launch
+from labkit.gemm.instructions import COLUMNS, Instruction
 
 Words = NDArray[np.uint32]
-COLUMNS = 8  # n of every instruction here
-PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3", E5M2: "e5m2"}
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction D[m,8] = A[m,k] @ B[k,8] + C[m,8] as PTX names it.
-
-    kind      "mma.sync" (a warp, m = 16) or "wgmma.mma_async" (four warps, m = 64; B from shared memory)
-    operands  format of A and B
-    result    format of C and D, FP32 or FP16
-    k         products in each sum
-    first     lowest compute capability that has it
-    last      highest at which it is one instruction of the hardware; None: all later ones
-
-    >>> Instruction("mma.sync", FP16, FP32, 16, (8, 0)).name
-    'mma.sync.m16n8k16.f32.f16.f16.f32'
-    """
-
-    kind: str
-    operands: Format
-    result: Format
-    k: int
-    first: tuple[int, int]
-    last: tuple[int, int] | None = None
-
-    @property
-    def m(self) -> int:
-        """Rows of A."""
-        return 64 if self.grouped else 16
-
-    @property
-    def grouped(self) -> bool:
-        """Whether four warps execute it together."""
-        return self.kind != "mma.sync"
-
-    @property
-    def threads(self) -> int:
-        """A warp of 32 for each 16 rows."""
-        return 2 * self.m
-
-    @property
-    def words(self) -> int:
-        """32-bit words in a row of A (and in a column of B)."""
-        return self.k * stored_bytes(self.operands) // 4
-
-    @property
-    def result_words(self) -> int:
-        """32-bit words in a row of C and D."""
-        return COLUMNS * stored_bytes(self.result) // 4
-
-    @property
-    def name(self) -> str:
-        """Shape and types, as in PTX."""
-        operand, result = PTX_NAMES[self.operands], PTX_NAMES[self.result]
-        types = [result, operand, operand] + [result] * (not self.grouped)
-        return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
-
-    def runs_on(self, capability: tuple[int, int] | None) -> bool:
-        """Say whether a GPU has it as one instruction."""
-        return capability is not None and self.first <= capability and (self.last is None or capability <= self.last)
-
-
-INSTRUCTIONS = (
-    *(Instruction("wgmma.mma_async", FP16, result, 16, (9, 0), (9, 0)) for result in (FP32, FP16)),
-    Instruction("wgmma.mma_async", BF16, FP32, 16, (9, 0), (9, 0)),
-    Instruction("wgmma.mma_async", TF32, FP32, 8, (9, 0), (9, 0)),
-    Instruction("wgmma.mma_async", E4M3, FP32, 32, (9, 0), (9, 0)),
-    Instruction("wgmma.mma_async", E5M2, FP32, 32, (9, 0), (9, 0)),
-    *(Instruction("mma.sync", FP16, result, 16, (8, 0)) for result in (FP32, FP16)),
-    *(Instruction("mma.sync", FP16, result, 8, (7, 5)) for result in (FP32, FP16)),
-    Instruction("mma.sync", BF16, FP32, 16, (8, 0)),
-    Instruction("mma.sync", TF32, FP32, 8, (8, 0)),
-    Instruction("mma.sync", E4M3, FP32, 32, (8, 9), (8, 9)),
-    Instruction("mma.sync", E5M2, FP32, 32, (8, 9), (8, 9)),
-)
 
 
 def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
@@ -134,7 +50,7 @@ def capture(instruction: Instruction, a: Words, b: Words, c: Words) -> Words:
     registers = (a_registers(a), b_registers(b, instruction), c_registers(c))
     asked = [torch.from_numpy(part.view(np.int32)).cuda() for part in registers]
     answer = torch.zeros_like(asked[2])
-    _launch(kernel(instruction), tiles, instruction.threads, [*asked, answer])
+    launch(kernel(instruction), tiles, instruction.threads, [*asked, answer])
     return from_registers(answer.cpu().numpy().view(np.uint32))
 
 
@@ -176,116 +92,3 @@ def from_registers(d: Words) -> Words:
     tiles, threads, registers = d.shape
     parts = d.reshape(tiles, threads // 32, 8, 4, 2, registers // 2)
     return np.ascontiguousarray(parts.transpose(0, 1, 4, 2, 3, 5)).reshape(tiles, threads // 2, 2 * registers)
-
-
-def kernel(instruction: Instruction) -> str:
-    """Return the PTX of a kernel `one_mma(a, b, c, d)`: load registers, one instruction, store registers."""
-    a, d = instruction.words // 2, instruction.result_words // 2
-    b = 0 if instruction.grouped else instruction.words // 4
-    kind = "f32" if instruction.result is FP32 else "b32"
-    multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
-    return "\n".join(
-        [
-            *_header(instruction.first),
-            ".visible .entry one_mma(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {",
-            ".reg .b32 %i, %tile, %lane, %word, %shared, %a<4>, %b<2>;",
-            f".reg .{kind} %c<4>, %d<4>;",
-            ".reg .b64 %base, %at, %panel;",
-            ".reg .pred %add, %mine;",
-            "mov.u32 %tile, %ctaid.x;",
-            "mov.u32 %lane, %tid.x;",
-            f"mad.lo.u32 %i, %tile, {instruction.threads}, %lane;",
-            _move("ld", "a", a, "b32"),
-            *([] if instruction.grouped else [_move("ld", "b", b, "b32")]),
-            _move("ld", "c", d, kind),
-            *multiply,
-            _move("st", "d", d, kind),
-            "ret;",
-            "}",
-        ]
-    )
-
-
-def _header(first: tuple[int, int]) -> list[str]:
-    """Return the oldest PTX version that knows the instruction, and the oldest target that has it."""
-    version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[first]
-    suffix = "a" if first == (9, 0) else ""  # wgmma is a feature of 9.0 alone
-    return [f".version {version}", f".target sm_{first[0]}{first[1]}{suffix}", ".address_size 64"]
-
-
-def _list(name: str, count: int) -> str:
-    return "{" + ", ".join(f"%{name}{i}" for i in range(count)) + "}"
-
-
-def _move(what: str, name: str, count: int, kind: str) -> str:
-    """Return PTX that loads (or stores) a thread's registers of one operand, which lie side by side in memory."""
-    vector = f".v{count}" if count > 1 else ""
-    registers = _list(name, count) if count > 1 else f"%{name}0"
-    order = f"{registers}, [%at]" if what == "ld" else f"[%at], {registers}"
-    address = f"ld.param.u64 %base, [{name}];\nmad.wide.u32 %at, %i, {4 * count}, %base;\n"
-    return f"{address}{what}{vector}.{kind} {order};"
-
-
-def _mma_sync(instruction: Instruction, a: int, b: int, d: int) -> list[str]:
-    kind, shape, *types = instruction.name.replace("mma.sync", "mma").split(".")
-    name = ".".join([kind, "sync", "aligned", shape, "row", "col", *types])
-    return [f"{name} {_list('d', d)}, {_list('a', a)}, {_list('b', b)}, {_list('c', d)};"]
-
-
-def _wgmma(instruction: Instruction) -> list[str]:
-    """Return the instruction and its surroundings: B into shared memory, its descriptor, and waiting for D.
-
-    The descriptor holds, in units of 16 bytes, where B begins and how far apart its two pieces are: 128 bytes. (In
-    which of the two directions that distance is meant does not matter: both fields hold it.)
-    """
-    count = instruction.result_words // 2
-    kind, asynchronous, shape, *types = instruction.name.split(".")
-    name = ".".join([kind, asynchronous, "sync", "aligned", shape, *types])
-    move = "mov.f32" if instruction.result is FP32 else "mov.b32"
-    transpose = ", 0" if instruction.operands in (FP16, BF16) else ""
-    words = COLUMNS * instruction.words
-    return [
-        f".shared .align 128 .b32 panel[{words}];",
-        f"setp.lt.u32 %mine, %lane, {words};",
-        f"mad.lo.u32 %i, %tile, {words}, %lane;",
-        "ld.param.u64 %base, [b];",
-        "mad.wide.u32 %at, %i, 4, %base;",
-        "mov.u32 %shared, panel;",
-        "mad.lo.u32 %i, %lane, 4, %shared;",
-        "@%mine ld.b32 %word, [%at];",
-        "@%mine st.shared.b32 [%i], %word;",
-        "fence.proxy.async;",
-        "bar.sync 0;",
-        "shr.u32 %shared, %shared, 4;",
-        "cvt.u64.u32 %panel, %shared;",
-        f"or.b64 %panel, %panel, {8 << 16 | 8 << 32};",
-        f"mad.lo.u32 %i, %tile, {instruction.threads}, %lane;",
-        *(f"{move} %d{i}, %c{i};" for i in range(count)),
-        "setp.eq.u32 %add, %tile, %tile;",  # true: D = A @ B + D
-        "wgmma.fence.sync.aligned;",
-        f"{name} {_list('d', count)}, {_list('a', 4)}, %panel, %add, 1, 1{transpose};",
-        "wgmma.commit_group.sync.aligned;",
-        "wgmma.wait_group.sync.aligned 0;",
-    ]
-
-
-def _launch(ptx: str, blocks: int, threads: int, tensors: list[torch.Tensor]) -> None:
-    """Hand a kernel to the driver and run it on tensors of the current GPU."""
-    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    addresses = [ctypes.c_uint64(tensor.data_ptr()) for tensor in tensors]
-    pointers = (ctypes.c_void_p * len(addresses))(*(ctypes.addressof(address) for address in addresses))
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    _check(driver, driver.cuModuleLoadData(ctypes.byref(module), ptx.encode() + b"\0"))
-    _check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, b"one_mma"))
-    _check(driver, driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None))
-    torch.cuda.synchronize()
-    _check(driver, driver.cuModuleUnload(module))
-
-
-def _check(driver: ctypes.CDLL, status: int) -> None:
-    if status:
-        text = ctypes.c_char_p()
-        driver.cuGetErrorString(status, ctypes.byref(text))
-        said = (text.value or b"unknown").decode()
-        raise RuntimeError(f"the GPU's driver refused: {said} (error {status})")

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
 from labkit.gemm.bench_record import bench_versions
-from labkit.gemm.capture import COLUMNS, Instruction, Words, capture
+from labkit.gemm.capture import Words, capture
 from labkit.gemm.device import device_report
 from labkit.gemm.emulate import emulate
+from labkit.gemm.instructions import COLUMNS, Instruction
 from labkit.gemm.mma import MmaSpec
 
 SCHEMA = "labkit.mma/1"

@@ -12,18 +12,11 @@ import torch
 from labkit.formats import BF16, E4M3, FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
 from labkit.gemm import capture_tiles as module
-from labkit.gemm.capture import (
-    INSTRUCTIONS,
-    Instruction,
-    a_registers,
-    b_registers,
-    c_registers,
-    capture,
-    from_registers,
-    kernel,
-)
+from labkit.gemm.capture import a_registers, b_registers, c_registers, capture, from_registers
+from labkit.gemm.capture_kernel import kernel
 from labkit.gemm.capture_tiles import ask, draw_tiles, families, from_words, load_capture, to_words
 from labkit.gemm.device import GENERATIONS
+from labkit.gemm.instructions import INSTRUCTIONS, Instruction
 
 CAPTURED = sorted((Path(__file__).parents[2] / "data" / "mma").glob("*/*.npz"))
 ids = lambda row: getattr(row, "name", None)  # noqa: E731

@@ -9,8 +9,8 @@ import torch
 
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, GemmCase, device_report, run_cases
-from labkit.gemm.capture import INSTRUCTIONS
 from labkit.gemm.capture_tiles import ask
+from labkit.gemm.instructions import INSTRUCTIONS
 from tests.gpu import check_speed, check_triton
 
 GPU = torch.cuda.is_available()
