@@ -325,7 +325,7 @@ def test_of_two_optimizers_only_the_one_with_inf_skips(make_scaler, enabled):
         if skipped:
             overflow(two_twin)
         scaler.unscale_(scaled[0])
-        for optimizer in scaled:
+        for optimizer in reversed(scaled):  # who overflowed comes first, and the other steps all the same
             scaler.step(optimizer)
         scaler.update()
     assert scaler.get_scale() == (128.0 * 2**3 / 2 if enabled else 1.0)
