@@ -22,6 +22,7 @@ from labkit.widgets.swallowed import SwallowedUpdates
 from labkit.widgets.training_bar import TrainingBar
 from labkit.widgets.underflow import UnderflowHistogram
 from labkit.widgets.underflow_words import ALL_LAYERS
+from labkit.widgets.workbench import Workbench
 
 __all__ = [
     "ALL_LAYERS",
@@ -45,6 +46,7 @@ __all__ = [
     "Trace",
     "TrainingBar",
     "UnderflowHistogram",
+    "Workbench",
     "measure_trace",
     "predict",
     "predictions",

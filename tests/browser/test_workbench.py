@@ -1,0 +1,123 @@
+"""The workbench in a real JupyterLab: a learner forks a live run, turns a knob, and sees two curves."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+CELL = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
+COUNT_COLOUR = """([canvas, name, from, to]) => {
+  // pixels near a colour of the theme, in the upper part of the canvas, between two shares of its width
+  const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
+  const [r, g, b] = colour.match(/\\w\\w/g).map((x) => parseInt(x, 16));
+  const x0 = Math.round(from * canvas.width);
+  const wide = Math.round(to * canvas.width) - x0;
+  const { data } = canvas.getContext("2d").getImageData(x0, 0, wide, canvas.height * 0.45);
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4)
+    count += data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24;
+  return count;
+}"""
+
+
+class Bench:
+    """The widget on the page, as a learner and a test see it."""
+
+    def __init__(self, notebook):
+        self.notebook, self.page = notebook, notebook.page
+        self.root = self.page.locator(".labkit-workbench").first
+
+    def press(self, name):
+        self.root.get_by_role("button", name=name, exact=True).click()
+
+    def choose(self, knob, position):
+        self.root.locator(f"[data-knob={knob}] .lk-segment", has_text=position).click()
+
+    def data(self):
+        return self.root.evaluate("root => ({...root.dataset})")
+
+    def until(self, condition, timeout_s=60):
+        expression = (
+            f"() => {{ const d = document.querySelector('.labkit-workbench')?.dataset ?? {{}}; return {condition}; }}"
+        )
+        self.page.wait_for_function(expression, timeout=1000 * timeout_s)
+
+    def blue(self, left, right):
+        canvas = self.root.locator("canvas").element_handle()
+        return self.page.evaluate(COUNT_COLOUR, [canvas, "--lk-fp16", left, right])
+
+    def sentence(self):
+        return self.root.locator(".lk-sentence").get_attribute("data-text")
+
+
+@pytest.fixture(scope="module")
+def bench(lab):
+    notebook = lab.notebook([CELL], name="workbench", height=1300)
+    notebook.run_all()
+    yield Bench(notebook)
+    assert notebook.errors == []
+    lab.close(notebook)
+
+
+def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
+    bench.until("d.phase === 'idle'")
+    bench.press("Start")
+    bench.until("d.step >= 30")
+    bench.press("Pause")
+    bench.until("d.phase === 'paused'")
+    one_curve = bench.blue(0.2, 0.9)
+
+    slider = bench.root.get_by_label("Fork after step")
+    slider.focus()
+    bench.page.keyboard.press("Home")
+    for _ in range(10):
+        bench.page.keyboard.press("ArrowRight")
+    bench.press("Fork")
+    bench.until("d.active === '1' && d.origin === '10'")
+    bench.choose("scaling", "off")
+    bench.until("d.heard === 'true'")
+    bench.press("Continue")
+    bench.until("d.phase === 'finished'")
+
+    end = bench.data()
+    assert (int(end["step"]), int(end["fork"]), int(end["origin"])) == (60, 50, 10)
+    assert float(end["forkLoss"]) > 1.1 * float(end["loss"])  # without a scale it loses its gradients
+    assert bench.blue(0.2, 0.9) > 1.4 * one_curve
+    assert "The fork (scaling off) left it after step 10" in bench.sentence()
+    run, fork = bench.notebook.python("[[s.loss for s in bench.history], [s.loss for s in bench.forked]]")
+    assert run[-1] == pytest.approx(float(end["loss"]), rel=1e-6)
+    assert fork[-1] == pytest.approx(float(end["forkLoss"]), rel=1e-6)
+    bench.notebook.screenshot("workbench-light", ".labkit-workbench")
+    bench.notebook.theme("JupyterLab Dark")
+    bench.page.wait_for_timeout(500)
+    bench.notebook.screenshot("workbench-dark", ".labkit-workbench")
+    bench.notebook.theme("JupyterLab Light")
+
+
+def test_what_the_page_offers_follows_the_knobs(bench):
+    choose = bench.root.get_by_label("Recipe")
+    choose.select_option("O1")
+    bench.until("d.recipe === 'O1' && d.heard === 'true'")
+    assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "true"
+    assert "autocast" in bench.root.locator(".wb-lines").text_content()
+    choose.select_option("O3")
+    bench.until("d.recipe === 'O3' && d.heard === 'true'")
+    assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "false"
+    bench.choose("masters", "kept")
+    bench.until("d.recipe === '' && d.heard === 'true'")
+
+
+def test_the_record_and_the_picture_are_written_beside_the_notebook(bench):
+    bench.root.locator(".wb-fork .lk-segment", has_text="run").click()
+    bench.until("d.active === '0'")
+    bench.press("Save record")
+    bench.root.locator(".wb-notice", has_text="The record is in").wait_for()
+    bench.press("Save picture")
+    bench.root.locator(".wb-notice", has_text="The picture is in").wait_for()
+    assert bench.notebook.python(
+        "sorted(p.suffix for p in __import__('pathlib').Path().glob('segmentation_small-*'))"
+    ) == [
+        ".json",
+        ".png",
+    ]

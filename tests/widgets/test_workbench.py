@@ -1,0 +1,312 @@
+"""The workbench without a browser: knobs and recipes, what begins anew and what goes on, forks, words, exports."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from labkit.amp import RECIPES
+from labkit.train import TASKS, Task, TrainingRun, load, train
+from labkit.widgets.live_state import Button, Phase, Scaling
+from labkit.widgets.workbench import Workbench
+from labkit.widgets.workbench_controller import Bench, Choose, Do, Fork, Turn, names
+from labkit.widgets.workbench_knobs import (
+    ACCUMULATORS,
+    GROWTH_INTERVAL,
+    MASTERS,
+    PRESETS,
+    Knobs,
+    changed,
+    knobs_of,
+    lives_on,
+    preset_of,
+    recipe_of,
+    why_fixed,
+)
+from labkit.widgets.workbench_lines import torch_lines
+from labkit.widgets.workbench_view import BenchOutbox, state
+from labkit.widgets.workbench_words import sentence
+
+DIGITS = TASKS["digits"]
+
+
+def bench_of(recipe: str = "O2", task: str = "digits", steps: int = 24) -> Bench:
+    return Bench(TASKS[task], RECIPES[recipe], steps=steps)
+
+
+def run_through(bench: Bench, steps: int | None = None) -> Bench:
+    """Press Start, and let it run to the end or for some steps."""
+    bench.handle(Button.START)
+    while bench.due and (steps is None or bench.run.done < steps):
+        bench.tick()
+    if bench.due:
+        bench.handle(Button.PAUSE)
+    return bench
+
+
+def losses(steps) -> list[float]:
+    return [step.loss for step in steps]
+
+
+# --- knobs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_knobs_of_a_preset_give_the_preset_back(name: str) -> None:
+    recipe = recipe_of(knobs_of(RECIPES[name]))
+    scaler = replace(RECIPES[name].scaler, growth_interval=recipe.scaler.growth_interval)
+    assert recipe == replace(RECIPES[name], scaler=scaler)
+
+
+def test_o0_to_o3_are_four_positions_of_the_same_knobs() -> None:
+    seen = {name: knobs_of(RECIPES[name]) for name in ("O0", "O1", "O2", "O3")}
+    assert {n: (k.format, k.autocast, k.norms_fp32, k.masters) for n, k in seen.items()} == {
+        "O0": ("FP32", False, True, "kept"),
+        "O1": ("FP16", True, True, "kept"),
+        "O2": ("FP16", False, True, "kept"),
+        "O3": ("FP16", False, False, "none"),
+    }
+
+
+@pytest.mark.parametrize("format", ["FP32", "FP16", "BF16"])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("masters", MASTERS)
+@pytest.mark.parametrize("accumulator", ACCUMULATORS)
+def test_every_position_is_a_recipe(format: str, autocast: bool, masters: str, accumulator: str) -> None:
+    for scaling in Scaling:
+        recipe_of(Knobs(format, autocast, False, accumulator, masters, scaling))  # raises where it contradicts itself
+
+
+@pytest.mark.parametrize("name", ["FP8", "FP16 Kahan", "FP16 stochastic"])
+def test_a_recipe_without_knobs_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no knob for all of"):
+        knobs_of(RECIPES[name])
+
+
+@pytest.mark.parametrize(
+    ("knob", "to", "on"),
+    [
+        ("scaling", Scaling.OFF, True),
+        ("log2_scale", 3, True),
+        ("masters", "forgotten", True),
+        ("log2_lr", 2, True),
+        ("epsilon", 1e-4, True),
+        ("format", "BF16", False),
+        ("autocast", True, False),
+        ("norms_fp32", False, False),
+        ("accumulator", "FP16", False),
+        ("masters", "none", False),
+    ],
+)
+def test_what_changes_a_format_does_not_live_on(knob: str, to: object, on: bool) -> None:
+    before = knobs_of(RECIPES["O2"])
+    assert lives_on(before, replace(before, **{knob: to})) is on
+
+
+def test_knobs_that_mean_nothing_say_why() -> None:
+    assert set(why_fixed(Knobs("FP32"), DIGITS)) == {"autocast", "norms_fp32", "accumulator", "masters", "epsilon"}
+    assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
+    assert why_fixed(Knobs(), TASKS["gpt"]) == {}
+
+
+def test_a_position_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="masters is one of kept, forgotten, none"):
+        Knobs(masters="gone")
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_bench_trains_as_train_does() -> None:
+    bench = run_through(bench_of("FP16 static"))
+    assert bench.phase is Phase.FINISHED
+    assert losses(bench.run.steps) == losses(train(DIGITS, RECIPES["FP16 static"], steps=24).steps)
+    assert losses(bench.fp32.steps) == losses(train(DIGITS, RECIPES["FP32"], steps=24).steps)
+
+
+def test_a_fork_with_the_same_settings_repeats_the_run_bit_for_bit() -> None:
+    bench = run_through(bench_of("O2", "small_targets"))
+    bench.handle(Fork(13))
+    assert bench.phase is Phase.PAUSED
+    run_through(bench)
+    assert [s.step for s in bench.fork.steps] == list(range(14, 25))
+    assert losses(bench.fork.steps) == losses(bench.run.steps[13:])
+    assert "Bit for bit they are the same." in sentence(bench)
+
+
+def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> None:
+    bench = run_through(bench_of("FP16 static"), steps=8)
+    bench.handle(Turn("log2_lr", 2))
+    run_through(bench)
+    assert [m.label for m in bench.run.marks] == ["learning rate × 4"]
+    for step, exponent in ((7, 0), (15, 2)):
+        bench.handle(Fork(step))
+        assert bench.turned.wanted.log2_lr == exponent
+    run_through(bench)
+    assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
+
+
+def test_a_fork_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> None:
+    bench = run_through(bench_of("FP32"))
+    bench.handle(Fork(5))
+    bench.handle(Turn("log2_lr", -1))
+    run_through(bench)
+    run = TrainingRun(DIGITS, RECIPES["FP32"], measure_every=0)
+    for step in range(24):
+        if step == 5:
+            run.engine.optimizer.param_groups[0]["lr"] /= 2
+        loss = run.step().loss
+    assert bench.fork.steps[-1].loss == loss
+
+
+def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
+    bench = run_through(bench_of("O2"), steps=9)
+    bench.handle(Fork(4))
+    bench.handle(Turn("format", "BF16"))
+    assert bench.fork.origin == 4
+    run_through(bench)
+    assert bench.fork.run.recipe.model.name == "BF16"
+    bench.handle(Choose(branch=0))
+    bench.handle(Turn("autocast", True))
+    assert bench.fork is None
+    assert bench.run.done == 0
+    assert len(bench.previous) == 24
+    assert bench.notice.startswith("Another format is another run")
+
+
+def test_a_run_that_has_not_begun_takes_any_knob() -> None:
+    bench = bench_of("O0")
+    bench.handle(Turn("format", "BF16"))
+    assert bench.notice == ""
+    assert run_through(bench, 1).run.run.recipe.model.name == "BF16"
+
+
+def test_a_knob_that_means_nothing_is_refused_in_words() -> None:
+    bench = bench_of("O1")
+    bench.handle(Turn("masters", "forgotten"))
+    assert bench.notice == "Not done: under autocast the weights are FP32 themselves"
+    bench.handle(Fork(3))
+    assert bench.notice.startswith("Not done: a fork needs a run to leave")
+
+
+def test_another_task_is_another_bench_with_the_same_knobs() -> None:
+    bench = run_through(bench_of("O3"), 3)
+    bench.handle(Choose(task=TASKS["small_targets"]))
+    assert (bench.phase, bench.run.done, bench.task.name) == (Phase.IDLE, 0, "small_targets")
+    assert preset_of(recipe_of(bench.run.wanted)) == "O3"
+
+
+def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again() -> None:
+    def breaks(*_: object) -> torch.Tensor:
+        raise RuntimeError("no such loss")
+
+    bench = Bench(replace(DIGITS, loss=breaks), RECIPES["O2"], steps=3)
+    run_through(bench)
+    assert bench.phase is Phase.FAILED
+    assert "RuntimeError: no such loss" in sentence(bench)
+    bench.handle(Button.RESET)
+    assert bench.phase is Phase.IDLE
+
+
+def test_pure_fp16_with_adam_breaks_until_epsilon_is_one_that_fp16_holds() -> None:
+    bench = run_through(bench_of("O3", "autoencoder", steps=6))
+    assert math.isnan(bench.run.steps[-1].loss)
+    assert "Its loss has been NaN since step 2" in sentence(bench)
+    bench.handle(Fork(0))
+    bench.handle(Turn("epsilon", 1e-4))
+    run_through(bench)
+    assert all(math.isfinite(s.loss) for s in bench.fork.steps)
+
+
+# --- what the page is told -------------------------------------------------------------------------------------------
+
+
+def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
+    bench, sent = bench_of("O2"), []
+    outbox = BenchOutbox(bench, lambda content, buffers: sent.append((content, buffers)))
+    run_through(bench, 5)
+    outbox.post(urgent=True)
+    run_through(bench, 9)
+    outbox.post(urgent=True)
+    assert [len(buffers[2]) // 20 for _, buffers in sent] == [5, 4]
+    bench.handle(Fork(3))
+    outbox.post(urgent=True)
+    assert sent[-1][0]["whole"]
+    assert [len(b) // 20 for b in sent[-1][1][2:]] == [9, 0]
+
+
+def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:
+    told = state(run_through(bench_of("O2"), 2))
+    assert [row["name"] for row in told["memory"]] == ["FP32", "O2"]
+    fp32, o2 = (row["bytes"] for row in told["memory"])
+    assert (o2[0] * 2, o2[1]) == (fp32[0], fp32[0])
+    assert told["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
+
+
+def test_names_tell_run_and_fork_apart() -> None:
+    bench = run_through(bench_of("FP16 no master"), 4)
+    bench.handle(Fork(2))
+    assert names(bench) == ["FP16", "fork"]
+
+
+def test_labels_say_what_was_turned() -> None:
+    assert changed(Knobs(), Knobs(log2_scale=4)) == ""  # scaling is off
+    assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
+
+
+# --- exports ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
+    widget = Workbench("digits", "O2", steps=12, folder=tmp_path)
+    run_through(widget.bench)
+    widget.bench.handle(Fork(6))
+    widget.bench.handle(Turn("log2_lr", 1))
+    run_through(widget.bench)
+    widget.bench.handle(Do(lambda: widget.save("record")))
+    record = load(tmp_path / "digits-fork-seed0.json")
+    assert [s.step for s in record.steps] == list(range(1, 13))
+    assert record.recipe == "FP16 with dynamic scaling, with 2 times the learning rate; forked after step 6 from O2"
+    assert record.memory["master weights"] > 0
+    widget.save("picture")
+    assert (tmp_path / "digits-fork-seed0.png").read_bytes().startswith(b"\x89PNG")
+    widget.close()
+
+
+def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
+    """Run the program that the bench wrote, on the bench's batches."""
+    run = TrainingRun(task, RECIPES["FP32"], 0)  # for its first weights and its batches
+    scope = {
+        "model": run.model,
+        "make_optimizer": task.make_optimizer,
+        "loss_of": task.loss,
+        "batches": [run.batch(step) for step in range(1, steps + 1)],
+    }
+    exec(torch_lines(knobs, task), scope)
+    return scope["losses"]
+
+
+@pytest.mark.parametrize("task", ["digits", "autoencoder"])
+def test_the_lines_of_fp32_give_the_losses_bit_for_bit(task: str) -> None:
+    bench = run_through(bench_of("FP32", task, 12))
+    assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps)
+
+
+@pytest.mark.parametrize("recipe", ["O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"])
+def test_the_lines_of_the_others_give_them_as_closely_as_kernels_round(recipe: str) -> None:
+    bench = run_through(bench_of(recipe, "digits", 12))
+    bound = 2.0**-5 if "BF16" in recipe else 2.0**-8  # some ulps of the format, over twelve steps
+    assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(losses(bench.run.steps), rel=bound)
+
+
+def test_the_lines_differ_where_it_matters() -> None:
+    forgets = torch_lines(Knobs(masters="forgotten"), DIGITS)
+    assert "forgets what 16 bits do not hold" in forgets
+    assert "forgets" not in torch_lines(Knobs(), DIGITS)
+    assert "eps=1e-4" in torch_lines(Knobs(epsilon=1e-4), TASKS["gpt"])
+    assert "eps" not in torch_lines(Knobs(epsilon=1e-4), DIGITS)
+    assert f"growth_interval={GROWTH_INTERVAL}" in torch_lines(Knobs(scaling=Scaling.DYNAMIC), DIGITS)
+    assert "V100" in torch_lines(Knobs(accumulator="V100"), DIGITS).splitlines()[2]
