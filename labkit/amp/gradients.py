@@ -106,7 +106,8 @@ def finite(tensor: Tensor) -> bool:
 def _added(these: Sum, those: Sum) -> Sum:
     """Add up in FP32; what only one side has comes through as it is."""
     pairs = zip(these, those, strict=True)
-    return [b if a is None else a if b is None else _fp32(a) + _fp32(b) for a, b in pairs]
+    sums = (b if a is None else a if b is None else _fp32(a) + _fp32(b) for a, b in pairs)
+    return [total.coalesce() if total is not None and total.is_sparse else total for total in sums]
 
 
 def _fp32(gradient: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ class Weights:
 
     Raises:
         ValueError: the groups leave out a trainable parameter, name one twice, or one that is not the model's; the
-            optimizer's step needs a closure; flat=True and the optimizer does not work element by element.
+            optimizer's step needs a closure; flat=True and the optimizer does not work element by element; a lazy
+            layer has not seen its first batch.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Weights:
     ) -> None:
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
+        _require_shapes(self.names)
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
@@ -235,6 +237,15 @@ class Weights:
         self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
         self._dice_cup.set_state(state["dice_cup"].cpu())
         self._note_versions()
+
+
+def _require_shapes(names: Mapping[nn.Parameter, str]) -> None:
+    lazy = [name for parameter, name in names.items() if nn.parameter.is_lazy(parameter)]
+    if lazy:
+        raise ValueError(
+            f"parameter {lazy[0]!r} of a lazy layer has no shape yet, so it can have no master. Call the model once, "
+            "on one batch, before this."
+        )
 
 
 def _require_fitting(optimizer: torch.optim.Optimizer, flat: bool) -> None:

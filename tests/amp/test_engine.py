@@ -260,6 +260,25 @@ def test_clipping_is_torch_s_on_unscaled_gradients(flat: bool, max_norm: float) 
     assert engine.step().stepped
 
 
+def test_sparse_gradients_of_two_losses_are_clipped_as_dense_ones() -> None:
+    rows = torch.tensor([1, 1, 3])
+    lengths, updates = [], []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        table = nn.Embedding(5, 2, sparse=sparse)
+        engine = Engine(table, SGD, SCALED, losses=2)
+        before = engine.weights.master_weights[0].clone()
+        for loss_id, factor in enumerate((1.0, 2.0)):
+            with engine.forward():
+                engine.backward((engine(rows) * factor).sum(), loss_id)
+        lengths.append(engine.clip(0.5).item())
+        engine.step()
+        updates.append(before - engine.weights.master_weights[0])
+    assert lengths[0] == lengths[1] == pytest.approx((2 * (6**2 + 3**2)) ** 0.5)
+    assert torch.equal(updates[0], updates[1])
+    assert updates[0].norm().item() == pytest.approx(0.05, rel=1e-4), "lr 0.1 times a length of 0.5"
+
+
 def test_clipping_by_hand_before_unscaling_is_refused() -> None:
     engine = Engine(net(), SGD, SCALED)
     engine.backward(loss_of(engine, 0))

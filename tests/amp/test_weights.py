@@ -131,6 +131,11 @@ def test_an_optimizer_that_wants_a_closure_is_refused() -> None:
         Weights(small_net(), torch.optim.LBFGS)
 
 
+def test_a_lazy_layer_must_have_seen_a_batch() -> None:
+    with pytest.raises(ValueError, match=r"'0.weight' of a lazy layer has no shape yet"):
+        Weights(nn.Sequential(nn.LazyLinear(3)), partial(torch.optim.SGD, lr=0.1))
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, partial(torch.optim.SGD, lr=0.1)])
 def test_sparse_gradients_reach_only_the_rows_that_were_used(optimizer: object) -> None:
     torch.manual_seed(0)
