@@ -91,6 +91,7 @@ check("start.smallest", my_smallest)
 # | **00** | Start here | you are here |
 # | **01** | [Numbers](01_numbers.ipynb) | the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart |
 # | **02** | [Rounding](02_rounding.ipynb) | one addition in slow motion, updates that a weight never notices, and two cures |
+# | **03** | [Tensor Cores](03_tensor_cores.ipynb) | a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16 |
 # | **05** | [Autocast](05_autocast.ipynb) | which operation runs in which dtype and what it costs; one training step, tensor by tensor |
 # | **06** | [Loss scaling](06_loss_scaling.ipynb) | gradients that FP16 loses, and how a scale brings them back |
 #

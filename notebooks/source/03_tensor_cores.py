@@ -1,0 +1,389 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 · Tensor Cores
+#
+# **You will be able to** add up a block as a Tensor Core does, bit by bit, say which accumulator a long sum needs, and tell
+# before you time anything whether a layer will gain from FP16.
+#
+# About 70 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed: the
+# arithmetic of seven generations is emulated to the bit, and speed is measured on what you have.
+
+# %% id="setup"
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from labkit.formats import BF16, FP16, FP32
+from labkit.gemm import (
+    SEQUENTIAL_FP16,
+    SEQUENTIAL_FP32,
+    SPECS,
+    ConvCase,
+    ElementwiseCase,
+    GemmCase,
+    accumulate,
+    device_report,
+    emulate,
+    intensity,
+    linear_gemms,
+    measure,
+    roofline,
+)
+from labkit.grading import check
+from labkit.widgets import MmaBlock, predict, roofline_figure, sum_errors_figure, sweep_figure
+
+# %% [markdown]
+# ## 1 · One instruction
+#
+# Almost all the work of a network is one operation: a product of two matrices, added to a third.
+#
+# $$D = A \cdot B + C \qquad D_{ij} = C_{ij} + \sum_k A_{ik} \, B_{kj}$$
+#
+# A Tensor Core does it for a small tile in one go: 4 x 4 x 4 on Volta, where they began.
+
+# %% id="predict-product"
+predict("tensor.product")
+
+# %% [markdown]
+# **One tile, by hand.** Row 1 of A meets column 2 of B, and C is where the sum begins. Change a number, or `i` and `j`, and
+# run it again.
+
+# %% id="touch-tile"
+A = torch.tensor([[1, 2, 0, 1], [0, 1, 3, 0.5], [2, 0, 1, 1], [1, 1, 1, 1]]).half()
+B = torch.tensor([[1, 0, 2, 1], [0, 1, 1, 0], [2, 1, 0.5, 0], [4, 0, 2, 1]]).half()
+C = torch.full((4, 4), 10.0)  # FP32
+D = emulate(A, B, C, SPECS["V100"])
+
+i, j = 1, 2
+products = " + ".join(f"{a:g}*{b:g}" for a, b in zip(A[i], B[:, j], strict=True))
+print(f"D[{i},{j}] = {C[i, j]:g} + {products} = {D[i, j]:g}\n")
+print(D)
+print(f"\n{A.shape[0]} x {B.shape[1]} x {A.shape[1]} = {D.numel() * A.shape[1]} products, each added up: one instruction")
+
+# %% [markdown]
+# "Multiply in FP16, add in FP32", one reads. Look closely at both halves of that:
+
+# %% id="touch-halves" tags=["claim-C19"]
+def tensor_core(a, b, c, gpu):
+    """One element of D: c + a[0]*b[0] + a[1]*b[1] + ..., C and D in FP32."""
+    return emulate(torch.tensor([a]).half(), torch.tensor([b]).half().T, torch.tensor([[c]]), SPECS[gpu]).item()
+
+
+print(f"{'one product':<24}{'FP16':>12}{'Tensor Core':>14}{'exactly':>14}")
+with np.errstate(over="ignore"):
+    for x in (300.0, 1 + 2.0**-10):
+        print(f"{f'{x:.6g} * {x:.6g}':<24}{np.float16(x) * np.float16(x):>12.8g}", end="")
+        print(f"{tensor_core([x], [x], 0.0, 'V100'):>14.8g}{x * x:>14.8g}")
+
+in_fp32 = np.float32(1)
+for _ in range(15):
+    in_fp32 += np.float32(1.5 * 2**-24)
+found = [tensor_core([2.0**-12] * 15, [1.5 * 2.0**-12] * 15, 1.0, gpu) for gpu in ("V100", "A100", "H100")]
+print(f"\n15 products of 1.5 * 2^-24, added to 1: what comes on top, in units of 2^-24\n{'':<16}", end="")
+print("".join(f"{name:>9}" for name in ("FP32", "V100", "A100", "H100", "exactly")))
+print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, *found, 1 + 22.5 * 2**-24)))
+
+# %% [markdown]
+# **The products are better than FP16, the additions worse than FP32.** 11 bits times 11 bits are 22, and all of them enter
+# the sum, with an exponent that FP16 does not have. But adding is not what a processor's FP32 unit does. What it is instead
+# differs from generation to generation, and you can watch it in section 3. First, what the accumulator is for.
+
+# %% [markdown]
+# ## 2 · What adds up
+
+# %% id="predict-ones"
+predict("tensor.ones")
+
+# %% id="touch-ones"
+adders = {
+    "FP16, one by one": SEQUENTIAL_FP16,
+    "V100, C and D in FP16": replace(SPECS["V100"], result=FP16),
+    "A100, C and D in FP16": replace(SPECS["A100"], result=FP16),
+    "H100, C and D in FP16": replace(SPECS["H100"], result=FP16),
+    "FP32, one by one": SEQUENTIAL_FP32,
+    "V100, C and D in FP32": SPECS["V100"],
+}
+ones = torch.ones(1, 40_000).half()
+print(f"{'ones':<24}{4096:>8,}{40_000:>10,}")
+for name, adder in adders.items():
+    short, long = (accumulate(ones[:, :k], ones[:, :k].T, accumulator=adder).item() for k in (4096, 40_000))
+    print(f"{name:<24}{short:>8,.0f}{long:>10,.0f}")
+
+# %% [markdown]
+# **An accumulator does not overflow first; it stops counting.** One by one, FP16 stands still at 2048, where 1 is half its
+# spacing. A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16
+# accumulator it gets 4, 8 or 16 times as far, and then stands still all the same. An FP32 accumulator counts to 16.8 million.
+#
+# ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
+#
+# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it); the sum is rounded to
+# `np.float16` once, after each addition. Count the additions that changed something.
+
+# %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
+def my_standstill(a, b):
+    """Return (how many products a*b are counted before one changes nothing, the sum that stands still, as a float)."""
+    ### BEGIN SOLUTION
+    k, total = 0, np.float16(0)
+    while True:
+        longer = np.float16(float(total) + a * b)
+        if longer == total:
+            return k, float(total)
+        k, total = k + 1, longer
+    ### END SOLUTION
+
+
+check("tensor.standstill", my_standstill)
+
+# %% [markdown]
+# ## 3 · Inside a block
+
+# %% id="predict-same"
+predict("tensor.same")
+
+# %% [markdown]
+# One element of D, one block of its sum, every bit. **Move the slider** until the last bit falls over the edge, then choose
+# another GPU. `large, small, minus large` shows the edge itself; with `ones` you can find where each generation stands still;
+# `random` is everyday life.
+
+# %% id="touch-block"
+MmaBlock("1 and crumbs", "V100")
+
+# %% id="touch-generations" tags=["claim-C18"]
+sums = {
+    "1 + 16 * 2^-24": ([2.0**-12] * 16, [2.0**-12] * 16, 1.0),
+    "1 + 16 * 2^-25": ([2.0**-12] * 16, [2.0**-13] * 16, 1.0),
+    "2^16 + 2^-9 - 2^16": ([2.0**8, 2.0**-4, -(2.0**8)], [2.0**8, 2.0**-5, 2.0**8], 0.0),
+}
+print(f"{'D - C, times 2^24':<22}{'exactly':>10}" + "".join(f"{gpu:>10}" for gpu in SPECS))
+for name, (a, b, c) in sums.items():
+    exact = sum(x * y for x, y in zip(a, b, strict=True))
+    found = [tensor_core(a, b, c, gpu) - c for gpu in SPECS]
+    print(f"{name:<22}" + "".join(f"{2**24 * value:>10,.0f}" for value in (exact, *found)))
+
+# %% [markdown]
+# **Align, cut, add, cut.** All products of a block, and C, are shifted to the largest exponent among them. What then lies
+# behind the last of 23 (V100), 24 (A100) or 25 (H100) bits is cut off, never rounded. What is left is added exactly, and the
+# sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the next block.
+#
+# $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
+#
+# So a block forgets small terms *however many there are*, and a sum of positive numbers is always too small. Over a long sum
+# that adds up: same inputs, and every generation has an answer of its own.
+
+# %% id="touch-errors"
+sum_errors_figure()
+
+# %% [markdown]
+# Cutting always errs the same way, so errors pile up with the number of blocks, K / 4, K / 8 or K / 16; rounding to nearest
+# errs both ways. Even so, a V100's sum of 8,192 products is a thousand times better than an FP16 accumulator's, and off by
+# less than the 2^-11 by which a single FP16 operand may be. (In which order cuBLAS adds blocks above this nobody promises.)
+#
+# ### Exercise 2: one block  ●●●  15 min
+#
+# Terms are the products and C. The exponent of a number is `math.frexp(x)[1] - 1`, that of a product is the *sum* of its
+# operands' exponents, and a term of 0 aligns nothing. One unit is 2^(largest exponent - fraction_bits); `math.trunc` cuts to
+# whole units. Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
+
+# %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
+def my_block(a, b, c, fraction_bits):
+    """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block, FP32; a and b are lists of floats."""
+    ### BEGIN SOLUTION
+    def exponent(x):
+        return math.frexp(x)[1] - 1
+
+    terms = [(x * y, exponent(x) + exponent(y)) for x, y in zip(a, b, strict=True)] + [(c, exponent(c))]
+    largest = max(e for value, e in terms if value)
+    unit = 2.0 ** (largest - fraction_bits)
+    total = sum(math.trunc(value / unit) for value, _ in terms)
+    spare = max(0, total.bit_length() - 24)
+    return math.trunc(total / 2**spare) * 2**spare * unit
+    ### END SOLUTION
+
+
+check("tensor.block", my_block)
+
+# %% [markdown]
+# ## 4 · Three products for a layer
+
+# %% id="predict-backward"
+predict("tensor.backward")
+
+# %% id="touch-backward" tags=["claim-C20"]
+x = torch.randint(-4, 5, (64, 300)).float().requires_grad_()
+weight = torch.randint(-4, 5, (10, 300)).float().requires_grad_()  # as torch stores it: [outputs, inputs]
+grad_y = torch.randint(-4, 5, (64, 10)).float()
+F.linear(x, weight).backward(grad_y)
+print("dX = dY W:  ", torch.equal(x.grad, grad_y @ weight))
+print("dW = dY^T X:", torch.equal(weight.grad, grad_y.T @ x))
+
+print(f"\n{'':<24}{'m':>6}{'n':>6}{'k':>6}{'FLOP':>12}")
+for case in linear_gemms(batch=64, inputs=300, outputs=10):
+    print(f"{case.about:<24}{case.m:>6}{case.n:>6}{case.k:>6}{case.flops:>12,}")
+
+# %% [markdown]
+# **Each size is summed over once.** Forward sums over the inputs, dX over the outputs, dW over the batch. So the length of the
+# sums, and with it the error, is another one in each; and a size that no Tensor Core likes shows up in all three.
+#
+# $$Y = X W^\top \qquad dX = dY \, W \qquad dW = dY^\top X$$
+#
+# ### Exercise 3: the backward products  ●●○  8 min
+
+# %% id="exercise-tensor-backward" tags=["exercise-tensor.backward"]
+def my_backward(x, weight, grad_y):
+    """Return (grad_x, grad_weight, [(m, n, k) of the first product, (m, n, k) of the second]).
+
+    x is [batch, inputs], weight [outputs, inputs], grad_y [batch, outputs]; a product is m by n and sums over k.
+    """
+    ### BEGIN SOLUTION
+    (batch, inputs), outputs = x.shape, len(weight)
+    return grad_y @ weight, grad_y.T @ x, [(batch, inputs, outputs), (outputs, inputs, batch)]
+    ### END SOLUTION
+
+
+check("tensor.backward", my_backward)
+
+# %% [markdown]
+# ## 5 · What is the limit?
+
+# %% id="predict-bound"
+predict("tensor.bound")
+
+# %% [markdown]
+# Two ceilings, both measured on your machine now: how fast it copies, and how fast it multiplies. **Put your own layers** into
+# the list.
+
+# %% id="touch-roofline"
+print(device_report(), "\n")
+ceilings = measure("ceilings", rounds=3, seconds=15)
+roof = roofline(ceilings.runs)
+narrow = FP16 if ceilings.kind == "cuda" else BF16  # what this machine can be fast at
+layers = {f"linear 1024 to 4096, batch {n}": lambda f, n=n: GemmCase(n, 4096, 1024, f, "NT") for n in (1, 4, 16, 512)}
+layers["conv 3x3, 64 channels"] = lambda f: ConvCase(8, 64, 56, 56, 64, 3, f)
+layers["activation (hardswish)"] = lambda f: ElementwiseCase("hardswish", 2**22, f)
+
+print(f"{'FLOP a byte, and limit':<32}{'FP32':>18}{narrow.name:>20}")
+for name, layer in layers.items():
+    told = (f"{intensity(layer(f)):.3g}, {roof.bound(layer(f))}" for f in (FP32, narrow))
+    print(f"{name:<32}" + "".join(f"{text:>19}" for text in told))
+print(f"{'ridge, where the limits meet':<32}{roof.ridge(FP32):>10.3g}{roof.ridge(narrow):>20.3g}")
+
+# %% id="touch-roofline-figure"
+roofline_figure(here=[ceilings, measure("layers", rounds=2, seconds=8)])
+
+# %% [markdown]
+# **Under the slope only bytes count, under the flat roof only multipliers.** Half the bytes are twice the speed on the slope,
+# with or without Tensor Cores. On the flat part Tensor Cores lift the roof, and with it the ridge: what was compute-bound in
+# FP32 may wait for memory in FP16. A small batch, an activation, a norm, an optimizer's step lie on the slope for ever.
+#
+# $$\text{intensity} = \frac{2 \, m \, n \, k}{\text{bytes} \cdot (mk + kn + mn)} \qquad \text{speed} \le \min(\text{peak}, \ \text{intensity} \cdot \text{bandwidth})$$
+
+# %% id="touch-bandwidth" tags=["claim-C15"]
+sweep_figure("bandwidth", measure("bandwidth", rounds=3, seconds=8))
+
+# %% [markdown]
+# ### Exercise 4: what limits a layer  ●○○  6 min
+#
+# `ridge` is in FLOP for each byte. At the ridge itself, say "compute".
+
+# %% id="exercise-tensor-intensity" tags=["exercise-tensor.intensity"]
+def my_layer(batch, inputs, outputs, bytes_each, ridge):
+    """Return (FLOPs, bytes read and written, "bandwidth" or "compute") of y = x @ weight.T, without a bias."""
+    ### BEGIN SOLUTION
+    flops = 2 * batch * inputs * outputs
+    moved = bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
+    return flops, moved, "bandwidth" if flops / moved < ridge else "compute"
+    ### END SOLUTION
+
+
+check("tensor.intensity", my_layer)
+
+# %% [markdown]
+# ## 6 · How much faster?
+#
+# "2x", "4x", "8x", "10x": each number is right somewhere. The makers' data sheets promise, at the most, in TFLOP/s:
+#
+# | | FP64 | FP32 | FP16 | FP16 over FP32 |
+# |---|---|---|---|---|
+# | P100 (Pascal, no Tensor Cores) | 5.3 | 10.6 | 21.2 | 2x |
+# | V100 (Volta) | 7.8 | 15.7 | 125 | 8x: the "8x in theory" |
+# | A100 (Ampere) | 9.7 | 19.5 (TF32: 156) | 312 | 16x, but 2x over TF32 |
+# | H100 SXM (Hopper) | 34 | 67 (TF32: 495) | 989 | 15x, but 2x over TF32 |
+#
+# These are roofs. What a product of *some size* reaches has to be measured. On a CPU with AVX512-BF16 you can see a speed-up
+# in low precision without any GPU:
+
+# %% id="touch-size" tags=["claim-C17"]
+size = measure("size", rounds=2, seconds=8)
+sweep_figure("size", size)
+
+# %% [markdown]
+# **Hardware that multiplies the format decides.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32; where it has
+# BF16 instructions, BF16 is 2 to 3 times as fast, in products that are large enough, and slower in small ones. A whole training step gains
+# less than its products: everything on the slope gains 2x at most, and what stays in FP32 nothing. So "2x to train" needs a
+# GPU, a network of large products, and a measurement: `make gpu` makes it.
+#
+# And the sizes? Tensor Cores are fed 16 bytes at a time, which is 8 numbers of FP16 or BF16. A row that does not begin at a
+# multiple of that has to be fetched in smaller pieces.
+
+# %% id="touch-alignment"
+sweep_figure("alignment")
+
+# %% [markdown]
+# A CPU, on the right, hardly minds; what a GPU does is for a GPU to say. The cure costs little: 1,001 classes become 1,008,
+# 0.7% more work.
+#
+# ### Exercise 5: multiples of 8  ●●○  8 min
+#
+# Pad with zeros, behind, in the tensors' own dtype. Multiply as a Tensor Core does: FP16 in, FP32 inside, FP16 out:
+# `(x.float() @ weight.float().T).half()`.
+
+# %% id="exercise-tensor-padding" tags=["exercise-tensor.padding"]
+def my_padded_linear(x, weight):
+    """Return (x padded, weight padded, y), FP16: all sizes of the padded ones are multiples of 8, y has its own size.
+
+    x is [n, inputs], weight [outputs, inputs], y [n, outputs].
+    """
+    ### BEGIN SOLUTION
+    (n, inputs), outputs = x.shape, len(weight)
+    wide = F.pad(x, (0, -inputs % 8, 0, -n % 8))
+    tall = F.pad(weight, (0, -inputs % 8, 0, -outputs % 8))
+    y = (wide.float() @ tall.float().T).half()
+    return wide, tall, y[:n, :outputs]
+    ### END SOLUTION
+
+
+check("tensor.padding", my_padded_linear)
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C15 FP16 moves half the bytes, so bandwidth-bound work gains as well | true: FP16 copies and activations are about twice as fast, on a CPU too | section 5 |
+# | C17 only GPUs with Tensor Cores gain | half true: a CPU with BF16 instructions gains in products, and any device in bytes | section 6 |
+# | C18 a Tensor Core computes D = A·B + C | half true: of terms that were cut, so 1 + 16 · 2^-25 is 1 on a V100 and an A100 | section 3 |
+# | C19 multiply in FP16, add in FP32 | half true: products are exact, additions are coarser than FP32's | section 1 |
+# | C20 the backward pass of a linear layer is two more products | true, to the bit; with torch's W[outputs, inputs], dX = dY W | section 4 |
+#
+# Four claims wait for a GPU, and for `make gpu` on it: C12 (training is 1.5 to 3 times as fast), C13 (10x over FP64, 4x over
+# FP32), C14 (inference gained 50%) and C16 (multiples of 8 run best). Their figures above say "not recorded yet" until then.
+#
+# **Where you meet this.** `mma.sync`, `wgmma` and `tcgen05.mma` in NVIDIA's PTX, `nvcuda::wmma` in CUDA C++; `CUBLAS_COMPUTE_32F`
+# and `CUBLAS_COMPUTE_16F`, which choose the accumulator; `torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction`,
+# `allow_fp16_accumulation` and `torch.set_float32_matmul_precision`; `torch.utils.flop_counter.FlopCounterMode`; "tensor pipe
+# utilisation" in Nsight Compute. DeepSeek-V3 adds FP8 blocks up outside the Tensor Core every 128 products, because inside
+# only 14 bits are kept.
