@@ -45,15 +45,15 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
     """
     if here is not None and here.sweep != sweep:
         raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
-    figure, panels = _two_panels()
+    figure, panels = _two_panels(height=4.4 if sweep in DRAWINGS else 5.6)
     for axes, record, is_here in zip(panels, *_two_records(sweep, here), strict=True):
         if record is None or not record.runs:
             _say_nothing(axes, record)
             continue
         DRAWINGS.get(sweep, _bars)(axes, record)
-        axes.set_title(fill(made_where(record, here=is_here), 60), fontsize=9, loc="left")
+        axes.set_title(fill(made_where(record, here=is_here), 44), fontsize=9, loc="left")
     words = [sweep_sentence(record) for record in _two_records(sweep, here)[0] if record is not None]
-    return _finished(figure, " ".join(words) or f"The sweep {sweep!r} was {NOT_RECORDED}.")
+    return _finished(figure, words or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
 
 
 def roofline_figure(sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = ()) -> Figure:
@@ -78,9 +78,9 @@ def roofline_figure(sweeps: Sequence[str] = ("size", "layers"), here: Sequence[G
         runs = [run for record in records for run in record.runs]
         roof = roofline(runs)
         _draw_roof(axes, roof, runs)
-        axes.set_title(fill(made_where(records[0], here=is_here), 60), fontsize=9, loc="left")
+        axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
         sentences.append(roofline_sentence(roof, runs, records[0].device))
-    return _finished(figure, " ".join(sentences) or f"A roofline was {NOT_RECORDED}.")
+    return _finished(figure, sentences or [f"A roofline was {NOT_RECORDED}."])
 
 
 def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> str:
@@ -89,7 +89,7 @@ def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> s
     counted = _under_roof(roof, runs)
     waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
     return (
-        f"{device} copies {roof.bandwidth / 1e9:.3g} GB/s; below so many FLOP a byte a case waits for memory: "
+        f"{device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case waits for memory: "
         f"{ridges}. So do {waiting} of these {len(counted)} cases."
     )
 
@@ -111,15 +111,15 @@ def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
     return [r for s in sweeps for r in recorded_gemm(s, kind) if newest and r.device == newest[0].device]
 
 
-def _two_panels() -> tuple[Figure, Sequence[Axes]]:
-    figure, panels = plt.subplots(1, 2, figsize=(11, 4.4), layout="constrained", facecolor="white")
+def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
+    figure, panels = plt.subplots(1, 2, figsize=(11, height), layout="constrained", facecolor="white")
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
 
 
-def _finished(figure: Figure, words: str) -> Figure:
-    figure.supxlabel(fill(words, 150), fontsize=9.5)
+def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
+    figure.supxlabel("\n".join(fill(sentence, 135) for sentence in sentences), fontsize=9.5)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return figure
 
