@@ -40,6 +40,14 @@ class Recipe:
 
     Raises:
         ValueError: the parts contradict each other; the message says which and what would do.
+
+    >>> from labkit.amp import RECIPES
+    >>> replace(RECIPES["O2"], name="mine", scaler=static(2.0**10), keep_norms=False).model.name
+    'FP16'
+    >>> Recipe("mine", model=FP16, autocast=FP16)
+    Traceback (most recent call last):
+    ...
+    ValueError: recipe 'mine': autocast keeps the model in FP32 and casts by operation, but model is FP16. Take ...
     """
 
     name: str

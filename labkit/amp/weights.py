@@ -50,6 +50,13 @@ class Weights:
         ValueError: the groups leave out a trainable parameter, name one twice, or one that is not the model's; the
             optimizer's step needs a closure; flat=True and the optimizer does not work element by element; a lazy
             layer has not seen its first batch.
+
+    >>> layer = nn.Linear(1, 1, bias=False).half()
+    >>> _ = nn.init.ones_(layer.weight)
+    >>> weights = Weights(layer, lambda masters: torch.optim.SGD(masters, lr=1.0))
+    >>> weights.step([torch.tensor([[2.0**-12]])])  # below 1, FP16's numbers lie 2^-11 apart
+    >>> layer.weight.item(), weights.master_weights[0].item()
+    (1.0, 0.999755859375)
     """
 
     def __init__(
