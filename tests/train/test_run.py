@@ -2,13 +2,14 @@
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.amp import NO_SCALING, RECIPES, ScalerConfig, static
+from labkit.amp import NO_SCALING, RECIPES, ScalerConfig, load_checkpoint, save_checkpoint, static
 from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, load, one_thread, train
@@ -210,6 +211,16 @@ def test_dropout_follows_from_seed_and_step(recipe: str) -> None:
     first.step()
     assert torch.equal(torch.rand(3), expected), "a run takes no number from anybody else"
     torch.set_rng_state(outside)
+
+
+def test_a_run_goes_on_from_a_checkpoint_of_its_engine(tmp_path: Path) -> None:
+    through, resumed = (TrainingRun(DROPOUT, RECIPES["FP16 dynamic"], 1) for _ in range(2))
+    for _ in range(3):
+        through.step()
+    path = save_checkpoint(tmp_path / "run.pt", through.engine, steps_done=through.steps_done)
+    resumed.steps_done = load_checkpoint(path, resumed.engine)["steps_done"]
+    assert [resumed.step() for _ in range(3)] == [through.step() for _ in range(3)]
+    assert resumed.evaluate() == through.evaluate()
 
 
 def test_every_step_has_a_mask_of_its_own_and_evaluation_none() -> None:
