@@ -30,7 +30,6 @@ STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
     "BF16": {"color": FORMAT_COLOURS["BF16"], "marker": "^", "ls": (0, (5, 2))},
     "E4M3": {"color": FORMAT_COLOURS["E4M3"], "marker": "P", "ls": "-."},
 }
-MOST_BARS = 30
 
 
 def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
@@ -45,14 +44,16 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
     """
     if here is not None and here.sweep != sweep:
         raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
-    figure, panels = _two_panels(height=4.4 if sweep in DRAWINGS else 5.6)
-    for axes, record, is_here in zip(panels, *_two_records(sweep, here), strict=True):
+    shown, is_here = _two_records(sweep, here)
+    bars = 0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
+    figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
+    for axes, record, measured in zip(panels, shown, is_here, strict=True):
         if record is None or not record.runs:
             _say_nothing(axes, record)
             continue
         DRAWINGS.get(sweep, _bars)(axes, record)
-        axes.set_title(fill(made_where(record, here=is_here), 44), fontsize=9, loc="left")
-    words = [sweep_sentence(record) for record in _two_records(sweep, here)[0] if record is not None]
+        axes.set_title(fill(made_where(record, here=measured), 44), fontsize=9, loc="left")
+    words = [sweep_sentence(record) for record in shown if record is not None]
     return _finished(figure, words or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
 
 
@@ -199,7 +200,7 @@ def _batch(axes: Axes, record: GemmRecord) -> None:
 
 def _bars(axes: Axes, record: GemmRecord) -> None:
     """Draw a bar for each case: FLOP/s, or bytes a second where bytes are the point."""
-    runs = record.runs[:MOST_BARS]
+    runs = record.runs
     factor, unit = _unit(runs)
     if all(isinstance(run.case, ElementwiseCase) for run in runs):
         values, unit = [run.gbps for run in runs], "GB/s (of the bytes that must at least be moved)"
