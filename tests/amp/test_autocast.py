@@ -46,6 +46,22 @@ def test_values_equal_explicit_casts_forward_and_backward() -> None:
     assert torch.equal(w.grad, by_hand.grad)
 
 
+def test_a_network_is_bit_equal_to_torchs_autocast_where_the_lists_agree() -> None:
+    """On a CPU, in BF16: convolutions, linear layers, a loss. (In torch's, softmax and norms stay low there.)"""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 8), nn.Tanh(), nn.Linear(8, 3)
+    )
+    x, target = torch.randn(5, 1, 8, 8), torch.randn(5, 3)
+    results = []
+    for region in (autocast(BF16), torch.autocast("cpu", torch.bfloat16)):
+        with region:
+            y = net(x)
+            loss = F.mse_loss(y, target)
+        results.append([y, loss, *torch.autograd.grad(loss, list(net.parameters()))])
+    assert all(same(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_the_innermost_region_decides() -> None:
     a = torch.ones(2, 2)
     with autocast(FP16):
@@ -92,6 +108,7 @@ def test_as_a_decorator_it_may_call_itself() -> None:
         return a if n == 1 else a @ power(a, n - 1)
 
     assert power(torch.ones(2, 2), 4).dtype == torch.float16
+    assert power(torch.eye(2), 250).tolist() == [[1, 0], [0, 1]]  # each level inside 250 regions, and cast once
     assert (power.__name__, power.__doc__) == ("power", "a to the n.")
     with pytest.raises(IndexError):
         autocast()(lambda: [][0])()
