@@ -2,9 +2,10 @@
 
 Idea: a seed decides initial weights and batches, so runs of two recipes under one seed are a pair, and it is their
 differences that count. A difference is called one only if it passes two tests: its mean is larger than the range over
-which FP32's own seeds scatter, and the 95% interval of the paired differences (Student's t) leaves out zero.
+which the seeds of the reference (as a rule FP32) scatter, and the 95% interval of the paired differences (Student's t)
+leaves out zero.
 
-Invariant: a verdict follows from the records alone; without FP32 runs of the same seeds there is none.
+Invariant: a verdict follows from the records alone; without the reference's runs of the same seeds there is none.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Difference:
     interval     half width of the 95% interval of that mean; infinite for a single pair
     spread       largest minus smallest metric of the reference
     broken       runs that ended with a loss of inf or NaN
+    reference    the recipe it is compared with
     """
 
     recipe: str
@@ -43,6 +45,7 @@ class Difference:
     interval: float
     spread: float
     broken: int
+    reference: str = "FP32"
 
     @property
     def verdict(self) -> str:
@@ -56,10 +59,10 @@ class Difference:
     def __str__(self) -> str:
         ends = {
             "one seed": "one seed says nothing about a difference",
-            "as good": f"no more than seeds scatter (FP32's by {self.spread:.3f})",
+            "as good": f"no more than seeds scatter ({self.reference}'s by {self.spread:.3f})",
         }
         broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
-        tail = ends.get(self.verdict, f"beyond FP32's spread of {self.spread:.3f}")
+        tail = ends.get(self.verdict, f"beyond {self.reference}'s spread of {self.spread:.3f}")
         width = f" ± {self.interval:.3f}" if math.isfinite(self.interval) else ""
         return f"{self.recipe}: {self.verdict}, {self.mean:+.3f}{width}, {tail}{broken}"
 
@@ -97,7 +100,13 @@ class Comparison:
         shared = [_number(reference[record.seed]) for record in runs]
         broken = sum(not math.isfinite(record.final_loss) for record in runs)
         return Difference(
-            recipe, len(pairs), statistics.fmean(pairs), _half_width(pairs), max(shared) - min(shared), broken
+            recipe=recipe,
+            seeds=len(pairs),
+            mean=statistics.fmean(pairs),
+            interval=_half_width(pairs),
+            spread=max(shared) - min(shared),
+            broken=broken,
+            reference=self.reference,
         )
 
     def __str__(self) -> str:

@@ -70,21 +70,28 @@ def race(
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RunRecord]:
-    """Return one record for every recipe and seed, in that order, training those that are not in `folder` yet.
+    """Return one record for every seed and recipe, in that order, training those that are not in `folder` yet.
 
     Args:
+        recipes, seeds: one that is named twice runs once, and counts once.
         workers: processes at once; None takes one for each core, 1 trains here. A task that cannot be sent to another
             process (its functions were typed into a notebook, or are lambdas) is trained here in any case.
         progress: called with every record, as soon as it is there.
         stop: asked before each run; True ends the race, and what is there is returned.
 
     Raises:
-        ValueError: a record in `folder` is of another task or recipe of the same name; workers is less than 1.
+        ValueError: a record in `folder` is of another task or recipe of the same name; two recipes that differ have
+            one name; workers is less than 1.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
-    chosen = list(recipes)
-    wanted = [(recipe, seed) for seed in seeds for recipe in chosen]
+    given = list(recipes)
+    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
+    names = [recipe.name for recipe in chosen]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
+    wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
     found: dict[tuple[str, int], RunRecord] = {}
 
     def keep(record: RunRecord) -> None:

@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tasks", nargs="+", choices=[*sorted(TASKS), "all"], metavar="TASK",
                         help='what to learn, one or more of: ' + ", ".join(TASKS) + ', or "all"')  # fmt: skip
     parser.add_argument("--recipes", nargs="+", default=["FP32", "FP16", "FP16 dynamic"], metavar="NAME",
-                        choices=sorted(RECIPES), help="one or more of: " + ", ".join(RECIPES))  # fmt: skip
+                        choices=sorted(RECIPES), help="the first is what the others are compared with; one or more "
+                        "of: " + ", ".join(RECIPES))  # fmt: skip
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     parser.add_argument("--workers", type=int, default=None, metavar="N", help="processes at once (default: the cores)")
     parser.add_argument("--folder", type=Path, default=None, help="where records are kept (default: data/runs)")
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the race and print a line for each record, then how each recipe differs from the first."""
     recipes = [RECIPES[name] for name in args.recipes]
     folder = args.folder or data_folder() / "runs"
-    for task in list(TASKS) if "all" in args.tasks else args.tasks:
+    for task in TASKS if "all" in args.tasks else dict.fromkeys(args.tasks):
         try:
             found = compare(TASKS[task], recipes, args.seeds, folder, workers=args.workers, progress=_tell)
         except ValueError as error:  # a record of something else lies there, or no workers were asked for

@@ -56,6 +56,13 @@ def test_a_broken_run_is_counted_and_its_nan_is_the_worst_metric() -> None:
     assert "3 of 3 runs ended in inf or NaN" in str(found)
 
 
+def test_what_is_compared_with_is_named() -> None:
+    runs = (run("O1", 0, 0.7), run("O1", 1, 0.7), run("O2", 0, 0.2), run("O2", 1, 0.21))
+    text = str(Comparison("t", runs, reference="O1"))
+    assert "beyond O1's spread" in text
+    assert "FP32" not in text
+
+
 def test_seeds_that_only_one_of_them_has_are_left_out() -> None:
     both = Comparison("t", (run("FP32", 0, 0.7), run("FP32", 1, 0.7), run("O1", 1, 0.7), run("O1", 2, 0.0)))
     assert both.difference("O1").seeds == 1

@@ -77,6 +77,18 @@ def test_a_race_can_be_stopped(tmp_path: Path) -> None:
     assert len(told) == 2
 
 
+def test_a_seed_named_twice_is_one_pair_and_not_two_that_agree(tmp_path: Path) -> None:
+    told: list[RunRecord] = []
+    race(SHORT, [RECIPES["FP32"], RECIPES["FP32"]], [0, 0], tmp_path, workers=1, progress=told.append)
+    assert len(told) == 1
+
+
+def test_two_recipes_of_one_name_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="names that differ; FP32 is more than one"):
+        race(SHORT, [RECIPES["FP32"], replace(RECIPES["O1"], name="FP32")], [0], tmp_path, workers=1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
     race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=1)
     for changed, recipe in (
