@@ -6,9 +6,9 @@ the forward pass, and names are those the learner typed.
 
 Invariant: values change only by rounding; integers, booleans and FP64 are never touched, nor is a call with `out=`.
 
-Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++; or let
-torch.compile see through it. A compiled model computes the same under it, but each decision breaks the graph: to gain
-from compiling, convert the model (`to_model_format`) or use torch.autocast.
+Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++, or inside a
+model of torch.jit; or let torch.compile see through it. A compiled model computes the same under it, but each decision
+breaks the graph: to gain from compiling, convert the model (`to_model_format`) or use torch.autocast.
 """
 
 from __future__ import annotations

@@ -114,12 +114,19 @@ def half_storage(device: torch.device | str, accumulator: Any = None) -> Abstrac
     """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, that is nothing to do.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
-    weights; element-wise operations, which are neither, stay theirs. `accumulator` is what GEMMs add up in: None for
-    FP32, or one of `labkit.gemm.accumulated`.
+    weights; element-wise operations, which are neither, stay theirs.
+
+    Args:
+        device: where the tensors are.
+        accumulator: what GEMMs add up in, such as `SPECS["V100"]` or `SEQUENTIAL_FP16`, on any device; None for FP32.
+
+    Raises:
+        NotImplementedError: with an accumulator, an operation is called that is not reduced to matrix products.
 
     >>> with half_storage("cpu"):
     ...     torch.ones(2, 3).half() @ torch.ones(3, 1).half()
     tensor([[3.],
             [3.]], dtype=torch.float16)
     """
-    return _HalfStorage(accumulator) if torch.device(device).type == "cpu" else nullcontext()
+    helps = torch.device(device).type == "cpu" or accumulator is not None
+    return _HalfStorage(accumulator) if helps else nullcontext()

@@ -291,5 +291,7 @@ def test_the_accumulator_is_a_choice() -> None:
         normed = F.layer_norm(torch.arange(4.0).half(), (4,))
     assert swamped.item() == 2048  # 2048 + 1 is no FP16 number
     assert torch.equal(normed, rounds_once(F.layer_norm, (torch.arange(4.0).half(), (4,)), {}, torch.float16))
+    with half_storage("cuda", SEQUENTIAL_FP16):  # a GPU has its own accumulator, so that one is chosen must not be lost
+        assert (torch.ones(1, 4096).half() @ torch.ones(4096, 1).half()).item() == 2048
     with half_storage("cpu", SEQUENTIAL_FP16), pytest.raises(NotImplementedError, match="lstm"):
         nn.LSTM(2, 2).half()(torch.ones(1, 1, 2).half())
