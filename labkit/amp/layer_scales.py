@@ -35,8 +35,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
         log2_scales: layer name, as in `model.named_modules()` -> k. A layer inside another has both scales.
 
     Raises:
-        ValueError: there is no such layer, k is not a whole number, or a weight of the layer is used outside of it as
-            well, so that its gradient would be a sum of scaled and unscaled parts.
+        ValueError: there is no such layer, k is not a whole number from -126 to 126, or a weight of the layer is used
+            outside of it as well, so that its gradient would be a sum of scaled and unscaled parts.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> with layer_scales(model, {"0": 10}) as left:
@@ -68,8 +68,11 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     layers: dict[str, nn.Module] = dict(model.named_modules())
     if name not in layers:
         raise ValueError(f"the model has no layer {name!r}; it has {', '.join(map(repr, layers))}")
-    if not isinstance(log2, int):
-        raise ValueError(f"a layer's log2 scale is a whole number, since only powers of two are exact; given: {log2!r}")
+    if not isinstance(log2, int) or abs(log2) > 126:
+        raise ValueError(
+            "a layer's log2 scale is a whole number, since only powers of two are exact, and from -126 to 126, where "
+            f"FP32 holds the power and its reciprocal; it was given {log2!r}"
+        )
     inside = set(layers[name].modules())
     outside = {id(p) for module in layers.values() if module not in inside for p in module.parameters(recurse=False)}
     tied = [p_name for p_name, p in layers[name].named_parameters() if id(p) in outside]

@@ -9,6 +9,7 @@ Invariant: writing changes nothing. The model keeps its weights, running statist
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from labkit.amp.autocast import CastEvent, autocast
 from labkit.amp.lists import Entry, Rule
@@ -110,13 +111,15 @@ def record(
     model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording
 ) -> tuple[list[Call], RuntimeError | None]:
     """Run a copy of the model in a region; under autocast, torch's refusal of an operation is a result."""
-    model, inputs = copy.deepcopy((model, inputs))
+    inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
+    model = copy.deepcopy(model)
     device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
     failure = None
     with (
         torch.random.fork_rng(devices=range(torch.cuda.device_count())),
         torch.no_grad(),
         _paths(model, region.notes),
+        _statistics_kept(model),
         half_storage(device),
         region,
     ):
@@ -142,6 +145,19 @@ def _paths(model: Callable[..., Any], notes: Notes) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _statistics_kept(model: Callable[..., Any]) -> Iterator[None]:
+    """Put back the buffers of networks that a function calls: a copy of the function has no copy of them."""
+    named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
+    values = (*named.nonlocals.values(), *named.globals.values()) if named else ()
+    before = [(b, b.clone()) for network in values if isinstance(network, nn.Module) for b in network.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
 
 
 def _leave(notes: Notes) -> None:

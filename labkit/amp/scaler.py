@@ -25,13 +25,18 @@ def _require(name: str, given: object, in_range: bool, range_in_words: str) -> N
         raise ValueError(f"{name} must be {range_in_words}; it was given {given!r}")
 
 
+def _require_between(name: str, given: object, above: float, below: float, range_in_words: str) -> None:
+    _require(name, given, isinstance(given, int | float) and above < given < below, f"a number, {range_in_words}")
+
+
 def _require_scale(name: str, given: object) -> None:
     in_range = isinstance(given, int | float) and FP32_SMALLEST_NORMAL <= given <= FP32_MAX
     _require(name, given, in_range, "a number from 2^-126 to 3.4e38, FP32's normal range")
 
 
 def _require_count(name: str, given: object, least: int) -> None:
-    _require(name, given, isinstance(given, int) and given >= least, f"a whole number, {least} or more")
+    in_range = isinstance(given, int) and not isinstance(given, bool) and given >= least
+    _require(name, given, in_range, f"a whole number, {least} or more")
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class ScalerConfig:
 
     def __post_init__(self) -> None:
         _require_scale("init_scale", self.init_scale)
-        _require("growth_factor", self.growth_factor, 1 < self.growth_factor < math.inf, "more than 1")
-        _require("backoff_factor", self.backoff_factor, 0 < self.backoff_factor < 1, "between 0 and 1")
+        _require_between("growth_factor", self.growth_factor, 1, math.inf, "more than 1")
+        _require_between("backoff_factor", self.backoff_factor, 0, 1, "between 0 and 1")
         _require_count("growth_interval", self.growth_interval, 1)
         _require_count("hysteresis", self.hysteresis, 1)
         _require_scale("floor", self.floor)

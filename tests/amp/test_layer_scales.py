@@ -125,6 +125,7 @@ def tied() -> nn.Module:
     [
         (Net, {"blok": 3}, "no layer 'blok'; it has .*'block'"),
         (Net, {"block": 0.5}, "whole number"),
+        (Net, {"block": 127}, "from -126 to 126"),
         (tied, {"0": 3}, "weight of layer '0' is used outside"),
     ],
 )

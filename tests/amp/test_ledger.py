@@ -145,6 +145,21 @@ def test_the_model_is_left_as_it_was():
     assert torch.equal(x, (torch.randn(5, 4), torch.randn(5, 4))[1])  # and so is the random generator
 
 
+def test_a_network_that_a_function_calls_is_left_as_it_was():
+    """A loss as people write it: the function is copied, the network that it closes over is not."""
+    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    before = copy.deepcopy(net.state_dict())
+    rows = ledger(lambda x, y: F.mse_loss(net(x), y), torch.randn(5, 4), torch.zeros(5, 3))
+    assert ops(rows) == ["linear", "batch_norm", "mse_loss"]
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+
+
+def test_inputs_may_come_out_of_other_layers():
+    hidden = nn.Linear(4, 4)(torch.randn(2, 4))
+    assert hidden.requires_grad
+    assert ops(ledger(nn.Linear(4, 2), hidden)) == ["linear"]
+
+
 def test_both_runs_drop_the_same_elements():
     *_, dropout = ledger(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)), torch.randn(8, 64))
     assert dropout.op == "dropout"

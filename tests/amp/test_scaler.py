@@ -210,6 +210,9 @@ def test_a_thousand_random_scalers_keep_to_their_range() -> None:
         ("cap", 2.0**15, "at least init_scale, 65536"),
         ("cap", math.nan, "at least init_scale"),
         ("init_scale", "high", "2^-126"),
+        ("growth_factor", "2", "more than 1"),
+        ("backoff_factor", None, "between 0 and 1"),
+        ("growth_interval", True, "a whole number, 1 or more"),
     ],
 )
 def test_values_out_of_range_are_refused_with_the_range(knob: str, value: float, range_in_words: str) -> None:
