@@ -9,13 +9,14 @@ VENV_PYTHON := $(VENV)/bin/python
 PYTHON ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
+MUTANTS_ARGS ?=
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
 # A lesson does not begin with a question about Jupyter news, nor with a call to the network.
 LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
 NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor gpu test test-all lint bench notebooks pictures clean
+.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks pictures clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +46,9 @@ lint: $(VENV)/.test-ready  ## ruff and mypy only
 
 bench: $(VENV)/.test-ready  ## how fast things are here, as ratios, measured in one run
 	@for script in tests/benchmarks/bench_*.py; do $(VENV_PYTHON) $$script || exit 1; done
+
+mutants: $(VENV)/.test-ready  ## plant deliberate faults into a copy of the engine; its tests must notice each
+	@$(VENV_PYTHON) tests/mutants/run.py $(MUTANTS_ARGS)
 
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py

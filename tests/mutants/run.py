@@ -1,0 +1,146 @@
+"""Do our tests notice when something is wrong? Plants one fault at a time into a copy of labkit and runs the tests.
+
+Run by hand: make mutants, or .venv/bin/python tests/mutants/run.py [WORDS ...] [--processes 2]
+
+The faults stand in faults.toml as data; WORDS choose those whose name or file has one of them. First the tests must
+pass on a copy without a fault. A fault that no test notices, one whose text no longer occurs exactly once, one that
+ends in anything but a failed test (a module that cannot be imported proves nothing), or one that takes too long: each
+makes the exit status 1. The working tree is only read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[2]
+FAULTS = Path(__file__).with_name("faults.toml")
+COPIED = ("labkit", "tests", "pyproject.toml")
+TOO_LONG = 300  # seconds for the tests of one fault
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A deliberate fault; see faults.toml."""
+
+    name: str
+    file: str
+    was: str
+    becomes: str
+    tests: tuple[str, ...]
+
+    def planted(self, source: str) -> str:
+        """Return a source text with the fault in it.
+
+        Raises:
+            ValueError: the text to be replaced does not occur exactly once.
+        """
+        if source.count(self.was) != 1:
+            raise ValueError(f"its text occurs {source.count(self.was)} times in {self.file}: {self.was!r}")
+        return source.replace(self.was, self.becomes)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a fault: who noticed it, or why it does not count."""
+
+    fault: Fault
+    noticed_by: str
+    wrong: str
+    seconds: float
+
+
+def faults() -> list[Fault]:
+    """Return the faults as they stand in the file."""
+    rows = tomllib.loads(FAULTS.read_text(encoding="utf-8"))["fault"]
+    return [Fault(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+
+
+def copied(folder: Path) -> Path:
+    """Copy what the tests need into a folder; the data are only read, so a link will do."""
+    for name in COPIED:
+        source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "screenshots")
+        shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
+    (folder / "data").symlink_to(ROOT / "data")
+    return folder
+
+
+def run_tests(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    """Run some tests on the copy in a folder; return pytest's exit status and what it said."""
+    # No bytecode: a file that was replaced within a second and has the same length would be taken for the old one.
+    here = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    call = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(call, cwd=folder, env=here, capture_output=True, text=True, timeout=TOO_LONG)
+    return done.returncode, done.stdout + done.stderr
+
+
+def tried(fault: Fault, folders: SimpleQueue[Path]) -> Answer:
+    """Plant a fault into one of the copies, run its tests, and take it out again."""
+    folder, began, noticed_by, wrong = folders.get(), time.perf_counter(), "", ""
+    source = (folder / fault.file).read_text(encoding="utf-8")
+    try:
+        (folder / fault.file).write_text(fault.planted(source), encoding="utf-8")
+        status, said = run_tests(folder, fault.tests)
+        failed = [line.split(" - ")[0].split("::", 1)[-1] for line in said.splitlines() if line.startswith("FAILED ")]
+        if status == 0:
+            wrong = "SURVIVED: no test noticed it"
+        elif not failed:
+            wrong = "no test failed, but pytest did not pass either:\n" + said[-1500:]
+        else:
+            noticed_by = failed[0]
+    except ValueError as error:
+        wrong = str(error)
+    except subprocess.TimeoutExpired:
+        wrong = f"its tests take more than {TOO_LONG} s: choose fewer"
+    finally:
+        (folder / fault.file).write_text(source, encoding="utf-8")
+        folders.put(folder)
+    return Answer(fault, noticed_by, wrong, time.perf_counter() - began)
+
+
+def shown(answer: Answer) -> str:
+    """Return one line of the table."""
+    verdict = answer.noticed_by or f"!!! {answer.wrong}"
+    return f"{answer.fault.name:75.75} {Path(answer.fault.file).stem:14} {answer.seconds:5.1f} s  {verdict}"
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("words", nargs="*", help="only faults whose name or file has one of these words")
+    arguments.add_argument("--processes", type=int, default=2)
+    chosen = arguments.parse_args()
+    some = [f for f in faults() if not chosen.words or any(word in f.name + f.file for word in chosen.words)]
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        folders: SimpleQueue[Path] = SimpleQueue()
+        for number in range(chosen.processes):
+            folders.put(copied(Path(scratch) / str(number)))
+        whole = copied(Path(scratch) / "whole")
+        status, said = run_tests(whole, tuple(sorted({test for fault in some for test in fault.tests})))
+        if status:
+            print(f"The tests must pass before a fault is planted, and they do not:\n{said[-3000:]}")
+            return 1
+        print(f"without a fault: {said.splitlines()[-1]}", flush=True)
+        answers = []
+        with ThreadPoolExecutor(chosen.processes) as pool:
+            for answer in pool.map(partial(tried, folders=folders), some):
+                answers.append(answer)
+                print(shown(answer), flush=True)
+    wrong = [answer for answer in answers if answer.wrong]
+    print(f"{len(some) - len(wrong)} of {len(some)} faults noticed, {time.perf_counter() - began:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
