@@ -13,6 +13,7 @@ from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
 from labkit.widgets.race_figure import race_figure, race_sentence, race_table
+from labkit.widgets.recipe_table import RecipeTable, recipe_table
 from labkit.widgets.scaler_timeline import ScalerTimeline
 from labkit.widgets.scaler_timeline_presets import ScalerPresets
 from labkit.widgets.scaler_timeline_trace import Trace, measure_trace, recorded_trace
@@ -38,6 +39,7 @@ __all__ = [
     "Predict",
     "Prediction",
     "Pulse",
+    "RecipeTable",
     "ScalerPresets",
     "ScalerTimeline",
     "StepDebugger",
@@ -54,6 +56,7 @@ __all__ = [
     "race_figure",
     "race_sentence",
     "race_table",
+    "recipe_table",
     "recorded_gemm",
     "recorded_trace",
     "roofline_figure",

@@ -1,0 +1,162 @@
+"""Which recipe does a task bear? A table of verdicts, from records alone, that a class can fill together.
+
+Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
+FP32's. Where nobody has run it, the cell is empty, and the table says which command fills it.
+
+Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its metric says.
+"""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.train import Comparison, Difference, RunRecord, data_folder, load, record_path
+from labkit.widgets.underflow_words import percent
+
+# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
+TINTS = {
+    "as good": "rgba(86, 180, 233, 0.28)",
+    "better": "rgba(0, 158, 115, 0.32)",
+    "worse": "rgba(213, 94, 0, 0.38)",
+    "broken": "rgba(204, 121, 167, 0.45)",
+    "one seed": "transparent",
+    "": "transparent",
+}
+CELL = "padding:5px 9px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+UNSCALED = "FP16"  # the recipe without scaling: what it loses at its first step says what there is to lose
+
+
+@dataclass(frozen=True)
+class RecipeTable:
+    """Verdicts of recipes by tasks. A notebook shows it in colour; `str` gives it as text.
+
+    records  task -> its runs, FP32's first
+    """
+
+    recipes: tuple[str, ...]
+    records: dict[str, tuple[RunRecord, ...]]
+    seeds: tuple[int, ...]
+    folder: Path
+
+    def difference(self, task: str, recipe: str) -> Difference | None:
+        """Return how a recipe did on a task against FP32, or None where there are no records of one of them."""
+        found = Comparison(task, self.records[task])
+        if recipe not in found.recipes or "FP32" not in found.recipes:
+            return None
+        return found.difference(recipe)
+
+    def verdict(self, task: str, recipe: str) -> str:
+        """Return "as good", "better", "worse", "broken" or "one seed"; "" where nobody has run it."""
+        difference = self.difference(task, recipe)
+        if difference is None:
+            return ""
+        return "broken" if difference.broken else difference.verdict
+
+    def missing(self) -> str:
+        """Return the command that fills the empty cells, "" where there are none."""
+        tasks = [t for t in self.records if any(not self.verdict(t, r) for r in self.recipes)]
+        if not tasks:
+            return ""
+        recipes = [r for r in self.recipes if any(not self.verdict(t, r) for t in tasks)]
+        quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
+        seeds = " ".join(map(str, self.seeds))
+        return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {self.folder}"
+
+    def lost(self, task: str) -> float | None:
+        """Return which share of the activation gradients FP16 loses without scaling, at the first step measured."""
+        unscaled = [r for r in self.records[task] if r.recipe == UNSCALED]
+        shares = [next((s.underflow for s in r.steps if s.underflow is not None), None) for r in unscaled]
+        known = [share for share in shares if share is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def sentence(self) -> str:
+        """What the table shows, in words."""
+        verdicts = [self.verdict(t, r) for t in self.records for r in self.recipes]
+        known = [v for v in verdicts if v]
+        if not known:
+            return "Nobody has run any of these yet."
+        counts = {v: known.count(v) for v in ("as good", "better", "worse", "broken", "one seed") if v in known}
+        words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        empty = len(verdicts) - len(known)
+        return f"Of {len(known)} pairs of recipe and task: {words}." + (f" {empty} are not run yet." if empty else "")
+
+    def __str__(self) -> str:
+        wide = max(len(r) for r in ("recipe", *self.recipes))
+        head = f"{'recipe':<{wide}}  " + "  ".join(self.records)
+        rows = [
+            f"{r:<{wide}}  " + "  ".join(f"{self.verdict(t, r) or '?':<{len(t)}}" for t in self.records)
+            for r in self.recipes
+        ]
+        return "\n".join((head, *rows, self.sentence))
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th style='{CELL}'>{html.escape(t.replace('_', ' '))}</th>" for t in self.records)
+        rows = [_row("FP32", [self._reference(t) for t in self.records])]
+        rows += [_row(recipe, [self._cell(t, recipe) for t in self.records]) for recipe in self.recipes]
+        lost = [(percent(s) if (s := self.lost(t)) is not None else "?", "", "transparent") for t in self.records]
+        rows.append(_row("lost without a scale", lost))
+        command = self.missing()
+        fill = f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>" if command else ""
+        return (
+            f"<table style='border-collapse:collapse'><tr><th style='{CELL};text-align:left'></th>{head}</tr>"
+            f"{''.join(rows)}</table><p>{html.escape(self.sentence)} {html.escape(self._where())}</p>{fill}"
+        )
+
+    def _reference(self, task: str) -> tuple[str, str, str]:
+        metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
+        if not metrics:
+            return "?", "", "transparent"
+        name = next(r.metric_name for r in self.records[task])
+        return f"{name} {min(metrics):.2f} to {max(metrics):.2f}", f"{len(metrics)} seeds", "transparent"
+
+    def _cell(self, task: str, recipe: str) -> tuple[str, str, str]:
+        verdict, difference = self.verdict(task, recipe), self.difference(task, recipe)
+        if difference is None:
+            return "?", "not run yet", TINTS[""]
+        text = f"{verdict} {difference.broken}/{difference.seeds}" if verdict == "broken" else verdict
+        return (f"{text} {difference.mean:+.2f}" if verdict != "broken" else text), str(difference), TINTS[verdict]
+
+    def _where(self) -> str:
+        places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
+        return "; ".join(f"Recorded on {device} with torch {version}" for device, version in places) + "." * bool(
+            places
+        )
+
+
+def recipe_table(
+    tasks: Iterable[str], recipes: Iterable[str], seeds: Iterable[int] = (0, 1, 2), folder: Path | str | None = None
+) -> RecipeTable:
+    """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
+
+    Args:
+        folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab.
+
+    >>> table = recipe_table(["segmentation"], ["FP16", "FP16 static"])
+    >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
+    ('worse', 'as good')
+    """
+    chosen, numbers = tuple(dict.fromkeys(recipes)), tuple(seeds)
+    place = data_folder() / "runs" if folder is None else Path(folder)
+    records = {
+        task: tuple(
+            load(path)
+            for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
+            for seed in numbers
+            if (path := record_path(place, task, recipe, seed)).exists()
+        )
+        for task in tasks
+    }
+    return RecipeTable(chosen, records, numbers, place)
+
+
+def _row(name: str, cells: list[tuple[str, str, str]]) -> str:
+    made = "".join(
+        f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}</td>"
+        for text, why, tint in cells
+    )
+    return f"<tr><th style='{CELL};text-align:left'>{html.escape(name)}</th>{made}</tr>"

@@ -1,0 +1,63 @@
+"""The table of recipes by tasks: from records alone, empty where there are none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkit.train import RunRecord, StepRecord, record_path
+from labkit.widgets import recipe_table
+
+RECORD = RunRecord(
+    "toy", "FP32", 0, (StepRecord(1, 0.5, 1.0, False, True),), 0.9, "accuracy", 1.0, "CPU", {"torch": "2"}, ""
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """FP32 at 0.90, 0.91, 0.92; O1 as good; O3 worse; BF16 broken once; FP16 loses 60% at its first step."""
+    metrics = {"FP32": 0.90, "O1": 0.895, "O3": 0.40, "BF16": 0.90, "FP16": 0.91}
+    for recipe, metric in metrics.items():
+        for seed in range(3):
+            broken = recipe == "BF16" and seed == 2
+            lost = 0.6 if recipe == "FP16" else None
+            step = StepRecord(1, math.nan if broken else 0.5, 1.0, False, True, lost)
+            made = replace(RECORD, recipe=recipe, seed=seed, metric=metric + 0.01 * seed, steps=(step,))
+            made.save(record_path(tmp_path, "toy", recipe, seed))
+    return tmp_path
+
+
+def test_each_cell_is_the_verdict_of_its_records(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
+    assert [table.verdict("toy", r) for r in table.recipes] == ["as good", "worse", "broken", ""]
+    assert table.sentence == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
+
+
+def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
+    assert table.missing() == f'labkit race toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
+    assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
+
+
+def test_without_fp32_there_is_no_verdict(folder: Path) -> None:
+    for seed in range(3):
+        record_path(folder, "toy", "FP32", seed).unlink()
+    table = recipe_table(["toy"], ["O1"], folder=folder)
+    assert table.verdict("toy", "O1") == ""
+    assert table.sentence == "Nobody has run any of these yet."
+
+
+def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
+    table = recipe_table(["toy"], ["O1"], folder=folder)
+    assert table.lost("toy") == pytest.approx(0.6)
+    html = table._repr_html_()
+    assert "60%" in html
+    assert "accuracy 0.90 to 0.92" in html
+    assert "Recorded on CPU with torch 2." in html
+
+
+def test_one_seed_is_said_to_be_one(folder: Path) -> None:
+    assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
