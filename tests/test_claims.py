@@ -42,6 +42,19 @@ def test_a_claim_is_settled_where_a_learner_runs_something() -> None:
     assert tagged() == settled
 
 
+def told() -> dict[str, str]:
+    """Claim id -> the verdict as a lesson's last table has it."""
+    sources = sorted((ROOT / "notebooks" / "source").glob("*.py"))
+    rows = [re.findall(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", s.read_text(encoding="utf-8"), re.MULTILINE) for s in sources]
+    return {id: said for some in rows for id, said in some}
+
+
+def test_a_lesson_gives_the_verdict_that_the_table_has() -> None:
+    settled = {id: row["verdict"] for id, row in table().items() if row["verdict"] != "open"}
+    assert told().keys() == settled.keys()
+    assert not {id: (said, settled[id]) for id, said in told().items() if not re.match(rf"{settled[id]}\b", said)}
+
+
 def test_what_is_open_is_said() -> None:
     waiting = [id for id, row in table().items() if row["verdict"] == "open"]
     if waiting:

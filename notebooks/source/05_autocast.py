@@ -16,7 +16,7 @@
 # **You will be able to** say in which dtype each operation of a network runs and why, see what it would cost if it ran in
 # another, and follow one training step, tensor by tensor, from its weights back to its weights.
 #
-# About 60 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
+# About 75 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
 # exercises, 33 points.
 
 # %% id="setup"

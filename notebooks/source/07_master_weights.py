@@ -16,7 +16,7 @@
 # **You will be able to** say when FP16 weights stop learning, write the step that every framework takes with master weights,
 # and work out what they cost.
 #
-# About 50 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 34 points.
+# About 60 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 34 points.
 
 # %% id="setup"
 import time

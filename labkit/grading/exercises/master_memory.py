@@ -1,6 +1,6 @@
 """Can you write the memory bill of a model's parameters?
 
-The point: mixed precision with master weights keeps *more* bytes per parameter than FP32 training does; what it saves
+The point: mixed precision with master weights keeps *as many* bytes per parameter as FP32 training does; what it saves
 are activations. Oracle in the tests: the tensors of torch.optim.Adam and SGD, counted.
 
 Source: arXiv:1910.02054 (ZeRO), section 3.1, counts the same 16 bytes for mixed precision with Adam.
