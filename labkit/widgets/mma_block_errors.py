@@ -104,11 +104,10 @@ def _parts(error: float) -> str:
 
 def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     """Draw errors against K on logarithmic axes, and say what they show."""
-    from matplotlib.figure import Figure
+    import matplotlib.pyplot as plt
 
     found = found or sum_errors()
-    figure = Figure(figsize=(9, 4.6), layout="constrained", facecolor="white")
-    axes = figure.subplots()
+    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained", facecolor="white")
     for name, each in found.errors.items():
         axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])
     axes.set_xscale("log", base=2)
@@ -120,4 +119,5 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_title("Same inputs, emulated to the bit: error against K", loc="left", fontsize=11, color=INK)
     figure.supxlabel(fill(sum_errors_sentence(found), 110), fontsize=9.5)
+    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return figure

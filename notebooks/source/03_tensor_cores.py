@@ -38,10 +38,12 @@ from labkit.gemm import (
     accumulate,
     device_report,
     emulate,
+    formats_on,
     intensity,
     linear_gemms,
     measure,
     roofline,
+    run_cases,
 )
 from labkit.grading import check
 from labkit.widgets import MmaBlock, predict, roofline_figure, sum_errors_figure, sweep_figure
@@ -72,10 +74,13 @@ i, j = 1, 2
 products = " + ".join(f"{a:g}*{b:g}" for a, b in zip(A[i], B[:, j], strict=True))
 print(f"D[{i},{j}] = {C[i, j]:g} + {products} = {D[i, j]:g}\n")
 print(D)
-print(f"\n{A.shape[0]} x {B.shape[1]} x {A.shape[1]} = {D.numel() * A.shape[1]} products, each added up: one instruction")
+print(
+    f"\n{A.shape[0]} x {B.shape[1]} x {A.shape[1]} = {D.numel() * A.shape[1]} products, each added up: one instruction"
+)
 
 # %% [markdown]
 # "Multiply in FP16, add in FP32", one reads. Look closely at both halves of that:
+
 
 # %% id="touch-halves" tags=["claim-C19"]
 def tensor_core(a, b, c, gpu):
@@ -132,6 +137,7 @@ for name, adder in adders.items():
 #
 # Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it); the sum is rounded to
 # `np.float16` once, after each addition. Count the additions that changed something.
+
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
 def my_standstill(a, b):
@@ -198,9 +204,11 @@ sum_errors_figure()
 # operands' exponents, and a term of 0 aligns nothing. One unit is 2^(largest exponent - fraction_bits); `math.trunc` cuts to
 # whole units. Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
 
+
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
 def my_block(a, b, c, fraction_bits):
     """Return c + a[0]*b[0] + a[1]*b[1] + ... as a Tensor Core adds one block, FP32; a and b are lists of floats."""
+
     ### BEGIN SOLUTION
     def exponent(x):
         return math.frexp(x)[1] - 1
@@ -241,6 +249,7 @@ for case in linear_gemms(batch=64, inputs=300, outputs=10):
 # $$Y = X W^\top \qquad dX = dY \, W \qquad dW = dY^\top X$$
 #
 # ### Exercise 3: the backward products  ●●○  8 min
+
 
 # %% id="exercise-tensor-backward" tags=["exercise-tensor.backward"]
 def my_backward(x, weight, grad_y):
@@ -299,6 +308,7 @@ sweep_figure("bandwidth", measure("bandwidth", rounds=3, seconds=8))
 #
 # `ridge` is in FLOP for each byte. At the ridge itself, say "compute".
 
+
 # %% id="exercise-tensor-intensity" tags=["exercise-tensor.intensity"]
 def my_layer(batch, inputs, outputs, bytes_each, ridge):
     """Return (FLOPs, bytes read and written, "bandwidth" or "compute") of y = x @ weight.T, without a bias."""
@@ -326,9 +336,18 @@ check("tensor.intensity", my_layer)
 # These are roofs. What a product of *some size* reaches has to be measured. On a CPU with AVX512-BF16 you can see a speed-up
 # in low precision without any GPU:
 
-# %% id="touch-size" tags=["claim-C17"]
-size = measure("size", rounds=2, seconds=8)
-sweep_figure("size", size)
+# %% id="touch-speed" tags=["claim-C17"]
+here = device_report()
+sizes, formats = (64, 256, 1024) if here.kind == "cpu" else (256, 2048, 8192), formats_on(here)
+cases = [GemmCase(n, n, n, f, "NT") for n in sizes for f in formats]
+runs = {(run.case.m, run.case.format): run for run in run_cases(cases, here.kind, rounds=3)}
+print(f"{here.name}: times as fast as FP32\n{'m = n = k':<12}" + "".join(f"{f.name:>8}" for f in formats))
+for n in sizes:
+    gains = (runs[n, FP32].seconds / runs[n, f].seconds if (n, f) in runs else math.nan for f in formats)
+    print(f"{n:<12,}" + "".join(f"{gain:>8.2f}" for gain in gains))
+
+# %% id="touch-size"
+sweep_figure("size")
 
 # %% [markdown]
 # **Hardware that multiplies the format decides.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32; where it has
@@ -343,13 +362,14 @@ sweep_figure("size", size)
 sweep_figure("alignment")
 
 # %% [markdown]
-# A CPU, on the right, hardly minds; what a GPU does is for a GPU to say. The cure costs little: 1,001 classes become 1,008,
-# 0.7% more work.
+# The CPU on the right loses a fifth at most; what a GPU does is for a GPU to say. The cure costs little: 1,001 classes become
+# 1,008, 0.7% more work.
 #
 # ### Exercise 5: multiples of 8  ●●○  8 min
 #
 # Pad with zeros, behind, in the tensors' own dtype. Multiply as a Tensor Core does: FP16 in, FP32 inside, FP16 out:
 # `(x.float() @ weight.float().T).half()`.
+
 
 # %% id="exercise-tensor-padding" tags=["exercise-tensor.padding"]
 def my_padded_linear(x, weight):
