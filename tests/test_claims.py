@@ -45,7 +45,8 @@ def test_a_claim_is_settled_where_a_learner_runs_something() -> None:
 def told() -> dict[str, str]:
     """Claim id -> the verdict as a lesson's last table has it."""
     sources = sorted((ROOT / "notebooks" / "source").glob("*.py"))
-    rows = [re.findall(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", s.read_text(encoding="utf-8"), re.MULTILINE) for s in sources]
+    row = re.compile(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", re.MULTILINE)
+    rows = [row.findall(source.read_text(encoding="utf-8")) for source in sources]
     return {id: said for some in rows for id, said in some}
 
 

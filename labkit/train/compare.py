@@ -57,10 +57,10 @@ class Difference:
         return "worse" if self.mean < 0 else "better"
 
     def __str__(self) -> str:
-        ends = {
-            "one seed": "one seed says nothing about a difference",
-            "as good": f"no more than seeds scatter ({self.reference}'s by {self.spread:.3f})",
-        }
+        within = f"no more than seeds scatter ({self.reference}'s by {self.spread:.3f})"
+        if abs(self.mean) > self.spread:  # only the second test failed
+            within = f"not the same from seed to seed ({self.reference}'s scatter by {self.spread:.3f}): more would tell"
+        ends = {"one seed": "one seed says nothing about a difference", "as good": within}
         broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
         tail = ends.get(self.verdict, f"beyond {self.reference}'s spread of {self.spread:.3f}")
         width = f" ± {self.interval:.3f}" if math.isfinite(self.interval) else ""
