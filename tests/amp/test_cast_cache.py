@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -157,13 +158,17 @@ def test_it_keeps_no_weight_alive() -> None:
 
 
 def test_a_new_weight_where_an_old_one_was_is_another() -> None:
-    cache = CastCache()
-    for value in range(50):  # Python gives the address of a dead object to the next
-        w = nn.Parameter(torch.full((1,), float(value)))
+    cache, place, places = CastCache(), np.zeros(1, np.float32), set()
+    numbers = torch.from_numpy(place)
+    for value in range(50):
+        w = nn.Parameter(numbers)  # Python gives it the address of the last, dead one; its numbers have theirs
+        place[0] = value
+        places.add((id(w), w.data_ptr(), w._version))
         assert cache.find(w, torch.float16) is None
         cache.keep(w, torch.float16, w.detach().half())
         assert cache.find(w, torch.float16).item() == value
         del w
+    assert len(places) < 50, "nothing but its life tells one from another"
 
 
 def test_without_it_nothing_is_looked_up() -> None:
