@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+
+from labkit.amp import PRESETS, RECIPES
+from labkit.train.race_cli import add_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
 
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
+    torch.manual_seed(0)
+    train, look = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(train, "README.md", "exec"), {})
+    assert "StepReport(stepped=True, found_inf=False" in capsys.readouterr().out
+    exec(compile(look, "README.md", "exec"), {})
     assert capsys.readouterr().out.count("Fate(underflowed=") == 2
+
+
+def test_what_else_the_readme_names_is_there() -> None:
+    (line,) = re.findall(r"`(from labkit\.frameworks.*?)`", README)
+    exec(line, {})
+    (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", README)
+    assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
+    assert all(name in README for name in PRESETS)
+    (command,) = re.findall(r"^    labkit race (.*)$", README, flags=re.MULTILINE)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert len(parser.parse_args(shlex.split(command)).seeds) == 3
+
+
+def test_the_table_of_lessons_has_every_lesson_and_its_minutes() -> None:
+    rows = re.findall(r"^\| (\d\d) [^|]*\| (\d+) \|", README, flags=re.MULTILINE)
+    said = {}
+    for source in sorted((ROOT / "notebooks" / "source").glob("*.py")):
+        if minutes := re.search(r"^# About (\d+) minutes", source.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            said[source.stem[:2]] = minutes[1]
+    assert dict(rows) == said
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

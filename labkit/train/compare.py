@@ -59,7 +59,7 @@ class Difference:
     def __str__(self) -> str:
         within = f"no more than seeds scatter ({self.reference}'s by {self.spread:.3f})"
         if abs(self.mean) > self.spread:  # only the second test failed
-            within = f"not the same from seed to seed ({self.reference}'s scatter by {self.spread:.3f}): more would tell"
+            within = f"not the same from seed to seed ({self.reference}'s by {self.spread:.3f}): more would tell"
         ends = {"one seed": "one seed says nothing about a difference", "as good": within}
         broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
         tail = ends.get(self.verdict, f"beyond {self.reference}'s spread of {self.spread:.3f}")
