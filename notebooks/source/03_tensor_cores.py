@@ -131,7 +131,8 @@ for name, adder in adders.items():
 # %% [markdown]
 # **An accumulator does not overflow first; it stops counting.** One by one, FP16 stands still at 2048, where 1 is half its
 # spacing. A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16
-# accumulator it gets 4, 8 or 16 times as far, and then stands still all the same. An FP32 accumulator counts to 16.8 million.
+# accumulator it gets 4, 8 or 16 times as far, and then stands still all the same. With C and D in FP32 a V100 counts to 16.8
+# million, an A100 to 33.6 and an H100 to 67.1.
 #
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #

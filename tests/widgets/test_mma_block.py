@@ -13,7 +13,7 @@ import traitlets
 
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, emulate
-from labkit.widgets import MmaBlock
+from labkit.widgets import MmaBlock, predictions
 from labkit.widgets.mma_block_errors import sum_errors, sum_errors_figure, sum_errors_sentence
 from labkit.widgets.mma_block_presets import PRESETS
 from labkit.widgets.mma_block_view import results, sheet, walk
@@ -229,3 +229,66 @@ class TestErrorsAgainstLength:
     def test_no_length_no_sum(self, lengths):
         with pytest.raises(ValueError, match="lengths of 1 and more"):
             sum_errors(lengths)
+
+
+class TestWhatTheLessonSays:
+    """Numbers in the replies and texts of lesson 03: by numpy, or by the emulator where that is the subject."""
+
+    @staticmethod
+    def says(id: str, choice: str, *texts: str) -> None:
+        reply = predictions()[id].choices[choice]
+        assert [text for text in texts if text not in reply] == []
+
+    def test_a_product_has_22_bits_and_is_no_fp16_number(self):
+        assert float(emulate(*_matrices([300.0], [300.0], 0.0), SPECS["V100"])[0, 0]) == 90_000
+        with np.errstate(over="ignore"):
+            assert np.isinf(np.float16(300) * np.float16(300))
+            assert np.isinf(emulate(*_matrices([300.0], [300.0], 0.0), SPECS["V100"], FP16))
+        assert (2047 * 2047).bit_length() == 22
+        assert predictions()["tensor.product"].answer == "90,000"
+        self.says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
+
+    def test_4096_ones_one_by_one_are_2048(self):
+        assert np.add.accumulate(np.ones(4096, np.float16))[-1] == 2048
+        assert predictions()["tensor.ones"].answer == "2048"
+
+    @pytest.mark.parametrize(("gpu", "millions"), [("V100", 16.8), ("A100", 33.6), ("H100", 67.1)])
+    def test_how_far_an_fp32_accumulator_counts(self, gpu, millions):
+        spec, stop = SPECS[gpu], 2.0 ** (SPECS[gpu].fraction_bits + 1)
+        ones = [1.0] * spec.block_length
+        at, below = (float(emulate(*_matrices(ones, ones, c), spec)[0, 0]) for c in (stop, stop / 2))
+        assert (at, below) == (stop, stop / 2 + spec.block_length)
+        assert f"{stop / 1e6:.1f}" == str(millions)
+
+    def test_only_the_h100_finds_sixteen_times_2_to_the_minus_25(self):
+        board = MmaBlock("1 and crumbs", "V100", -25)
+        assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {"H100", "H200", "B200"}
+        assert float(np.float32(1 + 2.0**-21)) == 1 + 2.0**-21  # which FP32 can hold beside 1
+        total = np.float32(1)
+        for _ in range(16):
+            total += np.float32(2.0**-25)
+        assert total == 1  # one after another in FP32 would lose them all
+        assert predictions()["tensor.same"].answer == "the H100 only"
+
+    def test_a_batch_of_16_waits_for_memory_and_one_of_128_does_not(self):
+        def layer(batch):
+            return torch.empty(batch, 1024).half(), torch.empty(4096, 1024).half(), torch.empty(batch, 4096).half()
+
+        def flop_per_byte(batch):
+            return 2 * batch * 1024 * 4096 / sum(tensor.nbytes for tensor in layer(batch))
+
+        assert round(flop_per_byte(16)) == 16
+        assert flop_per_byte(128) > 100 > flop_per_byte(112)
+        assert (2 * 16 * 1024 * 4096) // 10**6 == 134
+        assert f"{layer(16)[1].nbytes / 1e6:.1f}" == "8.4"
+        self.says("tensor.bound", "the multipliers", "134 million FLOP", "8.4 million bytes", "16 FLOP for each byte")
+
+    def test_a_v100_is_a_thousand_times_better_than_an_fp16_accumulator(self):
+        last = {name: each[-1] for name, each in sum_errors([8192]).errors.items()}
+        assert last["FP16, one by one"] > 1000 * last["V100"]
+        assert last["V100"] < 2.0**-11
+
+    def test_errors_pile_up_with_the_number_of_blocks(self):
+        last = {name: each[-1] for name, each in sum_errors([8192]).errors.items()}
+        assert last["V100"] / last["A100"] == pytest.approx(2, rel=0.2)  # twice the blocks
+        assert last["A100"] / last["H100"] == pytest.approx(2, rel=0.2)
