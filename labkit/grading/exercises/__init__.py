@@ -17,6 +17,12 @@ from labkit.grading.exercises import (
     numbers_first_gap,
     numbers_next_up,
     numbers_ulp,
+    recipes_cheapest,
+    recipes_epsilon,
+    recipes_levels,
+    recipes_lines,
+    recipes_verdict,
+    recipes_which,
     rounding_epsilon,
     rounding_kahan,
     rounding_nearest_even,
@@ -71,6 +77,12 @@ EXERCISES: dict[str, Exercise] = {
         master_groups,
         master_flat,
         master_ema,
+        recipes_levels,
+        recipes_which,
+        recipes_lines,
+        recipes_epsilon,
+        recipes_verdict,
+        recipes_cheapest,
     )
 }
 

@@ -1,0 +1,125 @@
+"""Can you tell a level from the dtypes that a training shows?
+
+Idea: four probes decide it: a weight of a linear layer, a weight of a norm, what the optimizer steps, and what comes
+out of a linear layer. Recognising O0 to O3 from outside is what one does with somebody else's script.
+
+Oracle in the tests: networks converted by hand in plain torch, and torch.autocast.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
+FP32, FP16 = torch.float32, torch.float16
+ROWS: dict[tuple[torch.dtype, ...], str] = {
+    (FP32, FP32, FP32, FP32): "O0",
+    (FP32, FP32, FP32, FP16): "O1",
+    (FP16, FP32, FP32, FP16): "O2",
+    (FP16, FP16, FP16, FP16): "O3",
+}
+
+
+def reference(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """Return the level, or "none of them".
+
+    >>> reference(torch.float16, torch.float16, torch.float32, torch.float16)
+    'none of them'
+    """
+    return ROWS.get((weight, norm, stepped, output), "none of them")
+
+
+def _levels(random: Random) -> list[Case]:
+    rows: list[Case] = list(ROWS)
+    random.shuffle(rows)
+    return rows
+
+
+def _others(random: Random) -> list[Case]:
+    """FP16 norms beside masters; no masters beside FP32 norms: mixtures that have no name."""
+    rows: list[Case] = [(FP16, FP16, FP32, FP16), (FP16, FP32, FP16, FP16)]
+    random.shuffle(rows)
+    return rows
+
+
+def _bf16(_: Random) -> list[Case]:
+    half = torch.bfloat16
+    return [(half, FP32, FP32, half), (FP32, FP32, FP32, half)]
+
+
+def _by_output(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    return "O0" if output == FP32 else "O3" if weight == FP16 else "O1"
+
+
+def _by_weight(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    return "O0" if weight == FP32 else "O2" if stepped == FP32 else "O3"
+
+
+def _without_norm(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    return "O2" if weight == FP16 and stepped == FP32 else reference(weight, norm, stepped, output)
+
+
+def _without_stepped(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    return "O2" if weight == FP16 and norm == FP32 else reference(weight, norm, stepped, output)
+
+
+def _swapped(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    found = reference(weight, norm, stepped, output)
+    return {"O1": "O2", "O2": "O1"}.get(found, found)
+
+
+def _any_16_bits(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    given = (weight, norm, stepped, output)
+    return reference(*(FP16 if d == torch.bfloat16 else d for d in given))
+
+
+EXERCISE = Exercise(
+    id="recipes.which",
+    lesson="08_recipes",
+    title="Which of the four is it?",
+    entry="my_level",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("O0, O1, O2 and O3", 2, _levels),
+        Check("mixtures of FP16 that have no name", 1, _others),
+        Check("the same shapes in BF16", 1, _bf16, hidden=True),
+    ),
+    mistakes=(
+        Mistake(
+            "asks the output alone",
+            _by_output,
+            "this is what weight and output alone tell. What the optimizer steps, and the norms, tell O2 from O3.",
+        ),
+        Mistake(
+            "never asks the output",
+            _by_weight,
+            "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes out of a layer.",
+        ),
+        Mistake(
+            "never asks the norm",
+            _without_norm,
+            "this calls an FP16 norm beside masters O2; in O2 the norms stay in FP32.",
+        ),
+        Mistake(
+            "never asks the optimizer",
+            _without_stepped,
+            "this calls a run without masters O2. Masters are what the optimizer steps there.",
+        ),
+        Mistake(
+            "swaps O1 and O2",
+            _swapped,
+            "this is O1 and O2 the other way round: O1 casts by operation and keeps FP32 weights, O2 converts them.",
+        ),
+        Mistake(
+            "takes BF16 for FP16",
+            _any_16_bits,
+            "this takes any 16 bits for FP16. BF16 needs no scaling, so it is no O-level.",
+        ),
+    ),
+    provides={"torch": torch},
+)

@@ -1,0 +1,162 @@
+"""The exercises of lesson 08, their references held to what apex, torch and numpy say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from labkit.grading import EXERCISES
+from labkit.grading.judge import cases_of
+
+SEEDS = (0, 1, 2)
+
+# apex/amp/frontend.py, classes O0 to O3: cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights,
+# loss_scale. Where apex says None there is nothing to decide: the model is FP32 and keeps what it has.
+APEX = {
+    "O0": ("float32", False, None, False, 1.0),
+    "O1": (None, True, None, None, "dynamic"),
+    "O2": ("float16", False, True, True, "dynamic"),
+    "O3": ("float16", False, False, False, 1.0),
+}
+# Student's t at 97.5%, from the 1908-style table that every statistics book prints.
+STUDENT = {3: 4.303, 4: 3.182, 5: 2.776}
+
+
+def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
+    exercise = EXERCISES[id]
+    return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
+
+
+def answer(id: str, *case: Any) -> Any:
+    return EXERCISES[id].reference(*case)
+
+
+@pytest.mark.parametrize("level", APEX)
+def test_the_levels_are_those_of_apex(level: str) -> None:
+    model, patched, norms, masters, scale = APEX[level]
+    assert answer("recipes.levels", level) == {
+        "model_bits": 16 if model == "float16" else 32,
+        "casts_by_operation": patched,
+        "norms_in_fp32": norms is not False,
+        "master_weights": bool(masters),
+        "dynamic_scaling": scale == "dynamic",
+    }
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+
+
+def by_hand(level: str) -> tuple[torch.dtype, ...]:
+    """Build a level in plain torch, and look."""
+    net, inputs = network(), torch.ones(2, 4)
+    if level in ("O2", "O3"):
+        net, inputs = net.half(), inputs.half()
+    if level == "O2":
+        net[1].float()
+    weights = [p.detach().float() for p in net.parameters()] if level == "O2" else list(net.parameters())
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    with torch.autocast("cpu", torch.float16, enabled=level == "O1"):
+        output = net[0](inputs)
+    stepped = optimizer.param_groups[0]["params"][0]
+    return net[0].weight.dtype, net[1].weight.dtype, stepped.dtype, output.dtype
+
+
+@pytest.mark.parametrize("level", APEX)
+def test_a_level_built_by_hand_is_recognised(level: str) -> None:
+    assert answer("recipes.which", *by_hand(level)) == level
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight(seed: int) -> None:
+    for gradient, epsilon in cases("recipes.epsilon", seed):
+        weight = nn.Parameter(torch.zeros(1).half())
+        weight.grad = torch.tensor([gradient]).half()
+        torch.optim.Adam([weight], lr=1e-3, eps=epsilon, foreach=False).step()
+        found = "finite" if weight.isfinite().item() else "nan" if weight.isnan().item() else "inf"
+        assert answer("recipes.epsilon", gradient, epsilon) == found, (gradient, epsilon)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_verdict_is_numpys(seed: int) -> None:
+    for fp32, other, t in cases("recipes.verdict", seed):
+        assert t == STUDENT[len(fp32)]
+        differences = np.nan_to_num(np.array(other), nan=0.0) - np.array(fp32)
+        mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(fp32))
+        significant = not mean - t * error <= 0 <= mean + t * error
+        beyond = abs(mean) > np.ptp(fp32)
+        expected = ("worse" if mean < 0 else "better") if significant and beyond else "as good"
+        assert answer("recipes.verdict", fp32, other, t) == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_choice_is_the_best_of_all_that_could_be_named(seed: int) -> None:
+    for fp32, candidates in cases("recipes.cheapest", seed):
+        floor = np.mean(fp32) - np.ptp(fp32)
+        chosen = answer("recipes.cheapest", fp32, candidates)
+        passing = {name: size for name, size, metrics in candidates if np.mean(metrics) >= floor}  # NaN is not
+        assert chosen == (min(passing, key=passing.__getitem__) if passing else "FP32")
+
+
+class Step:
+    """Carries out the lines in plain torch on one FP16 (or FP32) weight whose loss is weight * gradient."""
+
+    def __init__(self, masters: bool, scaling: bool, gradient: float) -> None:
+        self.weight = nn.Parameter(torch.ones(1).half() if masters else torch.ones(1))
+        self.master = nn.Parameter(self.weight.detach().float()) if masters else self.weight
+        self.optimizer = torch.optim.SGD([self.master], lr=1.0)
+        self.gradient, self.scale, self.found_inf = gradient, 1024.0, False
+
+    def do(self, line: str) -> None:
+        if line == "forward":
+            self.loss = self.weight.float() * self.gradient
+        elif line == "scale loss":
+            self.loss = self.loss * self.scale
+        elif line == "backward":
+            self.loss.backward()
+        elif line == "gradients to masters":
+            self.master.grad = self.weight.grad.float()
+        elif line == "unscale":
+            self.master.grad /= self.scale
+        elif line == "look for inf":
+            self.found_inf = not bool(self.master.grad.isfinite().all())
+        elif line == "step" and not self.found_inf:
+            self.optimizer.step()
+        elif line == "masters to model":
+            self.weight.data.copy_(self.master)
+        elif line == "update scale":
+            self.scale = self.scale / 2 if self.found_inf else self.scale
+
+
+@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("gradient", [2.0**-13, 2.0**-20, 1e3])
+def test_the_lines_do_to_a_weight_what_torchs_scaler_does(masters: bool, gradient: float) -> None:
+    step = Step(masters, True, gradient)
+    for line in answer("recipes.lines", masters, True):
+        step.do(line)
+
+    theirs = Step(masters, True, gradient)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(theirs.weight.float() * gradient).backward()
+    theirs.master.grad = theirs.weight.grad.float()
+    scaler.step(theirs.optimizer)
+    scaler.update()
+    assert torch.equal(step.master, theirs.master)
+    assert torch.equal(step.weight, theirs.master.to(step.weight.dtype))
+    assert step.scale == scaler.get_scale()
+
+
+def test_without_scaling_the_lines_are_the_loop_that_everybody_knows() -> None:
+    step = Step(False, False, 0.25)
+    for line in answer("recipes.lines", False, False):
+        step.do(line)
+    assert step.weight.item() == 0.75
+
+
+def test_nan_is_never_a_passing_metric() -> None:
+    assert answer("recipes.cheapest", [0.5, 0.5], [("O3", 1, [0.6, math.nan])]) == "FP32"
