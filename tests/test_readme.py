@@ -46,7 +46,8 @@ def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() 
     rows = dict(re.findall(r"^\| (\d\d) [^|]*\| (\d+) \|", README, flags=re.MULTILINE))
     sources = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "source").glob("*.py")}
     on_the_map = re.findall(r"\]\((\d\d_\w+)\.ipynb\)", sources["00_start"])
-    minutes = {stem[:2]: re.findall(r"^# About (\d+) minutes", sources[stem], flags=re.MULTILINE) for stem in on_the_map}
+    about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
+    minutes = {lesson[:2]: about.findall(sources[lesson]) for lesson in on_the_map}
     assert {lesson: [said] for lesson, said in rows.items()} == minutes
 
 
