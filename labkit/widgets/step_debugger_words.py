@@ -104,7 +104,7 @@ def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
         return "Nothing is cast: everything in this step is FP32."
     low = _count(stage.tensors, recipe.model.name)
     kept = len(stage.tensors) - low
-    norms = f"; {kept} normalisation layers keep FP32" if kept else ""
+    norms = f"; {kept} normalisation layer{'s keep' if kept > 1 else ' keeps'} FP32" if kept else ""
     if not recipe.master_weights:
         return f"The weights are {recipe.model.name}{norms}, and there is no FP32 master behind them."
     return f"The model computes with {recipe.model.name} copies of FP32 master weights{norms}."
@@ -135,9 +135,11 @@ def _backward(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     bad, zeros, total = (sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements"))
     if bad:
         return f"At scale {_power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
+    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {_power(step.scale)} times that of the loss"
+    if zeros == total:
+        return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
     low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
     high = max(tensor.largest for tensor in stage.tensors)
-    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {_power(step.scale)} times that of the loss"
     return f"{times}: they go from {brief(low)} to {brief(high)}, and {percent(zeros / total)} of them are zero."
 
 

@@ -147,3 +147,11 @@ def test_a_host_without_widgets_gets_all_stages_as_text(steps):
     data, _ = steps._repr_mimebundle_()
     assert all(f"{number} {name}: " in data["text/plain"] for number, name in enumerate(STAGES, 1))
     assert "do not run here" in data["text/plain"]
+
+
+def test_a_step_whose_gradients_are_all_zero_says_so():
+    """A network that died: every output is multiplied by 0."""
+    dead = replace(DIGITS, loss=lambda outputs, _targets: (outputs * 0).sum())
+    steps = StepDebugger(dead)
+    assert said(steps)["scaled backward"].endswith("of them are zero: no weight will learn from this step.")
+    assert "no finite gradient other than zero is left" in said(steps)["unscale"]
