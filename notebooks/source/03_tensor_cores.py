@@ -334,8 +334,9 @@ check("tensor.intensity", my_layer)
 # | A100 (Ampere) | 9.7 | 19.5 (TF32: 156) | 312 | 16x, but 2x over TF32 |
 # | H100 SXM (Hopper) | 34 | 67 (TF32: 495) | 989 | 15x, but 2x over TF32 |
 #
-# These are roofs. What a product of *some size* reaches has to be measured. On a CPU with AVX512-BF16 you can see a speed-up
-# in low precision without any GPU:
+# (Without sparsity; other Pascal cards, such as the P40, multiply in FP16 at 1/64 of their FP32 speed.) These are roofs. What a
+# product of *some size* reaches has to be measured. On a CPU with AVX512-BF16 you can see a speed-up in low precision without
+# any GPU:
 
 # %% id="touch-speed" tags=["claim-C17"]
 here = device_report()
