@@ -349,7 +349,7 @@ recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# Rounding by chance swallows as many updates as before, but the ones that come through are a whole ulp, and on average the sum
+# Rounding by chance swallows nearly as many updates as before, but the ones that come through are a whole ulp, and on average the sum
 # is right. Kahan keeps the lost part in a second FP16 number: four bytes a weight, two fewer than a copy and its master.
 
 # %% [markdown]
@@ -360,7 +360,7 @@ race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for see
 # | C08 many small updates survive in the FP32 master and reach the FP16 weight in the end | true | section 2 |
 # | C41 forward and backward in FP16, gradients to FP32, step on the master, copy back | true, with a scale and a check in between | sections 1, 2 |
 # | C42 the copy back loses precision but the master does not | true | section 2 |
-# | C43 one flat master makes the step faster | half true: for many small parameters; for large ones there is nothing to gain | section 4 |
+# | C43 one flat master makes the step faster | half true: for many small parameters; for large ones there is little to gain | section 4 |
 # | C44 parameter groups survive | true if somebody keeps them apart | section 4 |
 # | C45 an EMA of the weights must follow the master weights | true, and be kept in FP32 | section 5 |
 #

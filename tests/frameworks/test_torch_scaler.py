@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import OptState
 
-from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.frameworks import GradScaler
 
 TORCHS = torch.amp.GradScaler
@@ -234,22 +233,6 @@ def test_a_state_goes_from_one_to_the_other_and_back():
         back = ready(TORCHS)
         back.load_state_dict(target.state_dict())
         assert back.state_dict() == source.state_dict()
-
-
-def test_the_scale_moves_by_advance():
-    """The policy is labkit.amp's: the class adds nothing to it."""
-    config = ScalerConfig(init_scale=512.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=2)
-    scaler, (weight, optimizer) = (
-        ready(init_scale=512.0, growth_factor=3.0, backoff_factor=0.3, growth_interval=2),
-        (weight_and_optimizer()),
-    )
-    state = ScalerState(512.0)
-    for found_inf in (False, False, True, False, True, True, False, False, False, False):
-        weight.grad.fill_(math.nan if found_inf else 0.0)
-        scaler.step(optimizer)
-        scaler.update()
-        state = advance(state, found_inf, config)
-        assert (scaler.get_scale(), scaler._get_growth_tracker()) == (state.scale, state.growth_tracker)
 
 
 @pytest.mark.parametrize("fused", [False, True])
