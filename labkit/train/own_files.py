@@ -11,6 +11,7 @@ Source: yann.lecun.com/exdb/mnist (IDX format), cs.toronto.edu/~kriz/cifar.html 
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,12 @@ def mnist(folder: str | Path) -> Data:
 
     Raises:
         FileNotFoundError: one of the files is not in the folder; the message says which.
-        ValueError: a file is not what its name says.
+        ValueError: a file is not what its name says, or there are not as many labels as images.
     """
     images, labels, test_images, test_labels = (_idx(Path(folder), name) for name in MNIST)
+    for some, theirs, name in ((images, labels, MNIST[1]), (test_images, test_labels, MNIST[3])):
+        if len(some) != len(theirs):
+            raise ValueError(f"{Path(folder) / name} has {len(theirs):,} labels for {len(some):,} images")
     return Data(_pixels(images.unsqueeze(1)), labels.long(), _pixels(test_images.unsqueeze(1)), test_labels.long())
 
 
@@ -59,7 +63,10 @@ def _read(folder: Path, name: str) -> bytes:
     if (plain := folder / name).is_file():
         return plain.read_bytes()
     if (packed := folder / f"{name}.gz").is_file():
-        return gzip.decompress(packed.read_bytes())
+        try:
+            return gzip.decompress(packed.read_bytes())
+        except (EOFError, OSError, zlib.error) as error:  # cut off, not gzip, or damaged inside
+            raise ValueError(f"{packed} cannot be unpacked: {error}. Copy or download it again.") from error
     there = ", ".join(sorted(p.name for p in folder.iterdir())[:6]) if folder.is_dir() else "no such folder"
     raise FileNotFoundError(f"{folder} was asked for {name} (or {name}.gz); there is: {there or 'nothing'}")
 
@@ -68,7 +75,7 @@ def _idx(folder: Path, name: str) -> Tensor:
     """Return the array of an IDX file: two zeros, 8 for bytes, the number of dimensions, their lengths, the bytes."""
     content = _read(folder, name)
     dimensions = 3 if "idx3" in name else 1
-    if content[:4] != bytes((0, 0, 8, dimensions)):
+    if content[:4] != bytes((0, 0, 8, dimensions)) or len(content) < 4 + 4 * dimensions:
         raise ValueError(f"{folder / name} is no IDX file of {dimensions} dimensions; it begins {content[:4].hex()}")
     shape = np.frombuffer(content, ">u4", dimensions, offset=4).astype(int)
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions)

@@ -72,6 +72,27 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         mnist(tmp_path)
 
 
+def test_a_file_that_ends_in_its_header_and_one_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
+    write_mnist(tmp_path)
+    packed, images = tmp_path / "t10k-images-idx3-ubyte.gz", tmp_path / "train-images-idx3-ubyte"
+    whole = packed.read_bytes()
+    for damaged in (whole[:-9], b"not gzip", whole[:40] + bytes(20) + whole[60:]):
+        packed.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte.gz cannot be unpacked"):
+            mnist(tmp_path)
+    packed.write_bytes(whole)
+    images.write_bytes(images.read_bytes()[:10])
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte is no IDX file"):
+        mnist(tmp_path)
+
+
+def test_labels_of_another_set_are_refused(tmp_path: Path) -> None:
+    _, labels = write_mnist(tmp_path)
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels[:4]))
+    with pytest.raises(ValueError, match="train-labels-idx1-ubyte has 4 labels for 5 images"):
+        mnist(tmp_path)
+
+
 def test_a_damaged_cifar_file_is_refused(tmp_path: Path) -> None:
     rows = write_cifar(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(rows.tobytes()[:-7])
