@@ -85,12 +85,7 @@ def race(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
-    given = list(recipes)
-    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
-    names = [recipe.name for recipe in chosen]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
+    chosen = _each_once(recipes)
     wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
     found: dict[tuple[str, int], RunRecord] = {}
 
@@ -109,6 +104,16 @@ def race(
     for record in _train_all(task, missing, folder, workers, stop):
         keep(record)
     return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
+
+
+def _each_once(recipes: Iterable[Recipe]) -> list[Recipe]:
+    given = list(recipes)
+    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
+    names = [recipe.name for recipe in chosen]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
+    return chosen
 
 
 def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord | None:
