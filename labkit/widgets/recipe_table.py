@@ -26,7 +26,7 @@ TINTS = {
     "one seed": "transparent",
     "": "transparent",
 }
-CELL = "padding:5px 9px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+CELL = "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
 UNSCALED = "FP16"  # the recipe without scaling: what it loses at its first step says what there is to lose
 
 
@@ -95,31 +95,41 @@ class RecipeTable:
         return "\n".join((head, *rows, self.sentence))
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th style='{CELL}'>{html.escape(t.replace('_', ' '))}</th>" for t in self.records)
-        rows = [_row("FP32", [self._reference(t) for t in self.records])]
-        rows += [_row(recipe, [self._cell(t, recipe) for t in self.records]) for recipe in self.recipes]
-        lost = [(percent(s) if (s := self.lost(t)) is not None else "?", "", "transparent") for t in self.records]
-        rows.append(_row("lost without a scale", lost))
+        names = ("", "FP32", *self.recipes, "lost without a scale")
+        head = "".join(f"<th style='{CELL};white-space:normal'>{html.escape(name)}</th>" for name in names)
+        rows = "".join(self._row(task) for task in self.records)
         command = self.missing()
         fill = f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>" if command else ""
         return (
-            f"<table style='border-collapse:collapse'><tr><th style='{CELL};text-align:left'></th>{head}</tr>"
-            f"{''.join(rows)}</table><p>{html.escape(self.sentence)} {html.escape(self._where())}</p>{fill}"
+            f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table>"
+            f"<p>{html.escape(self.sentence)} {html.escape(self._where())}</p>{fill}"
         )
 
-    def _reference(self, task: str) -> tuple[str, str, str]:
+    def _row(self, task: str) -> str:
+        lost = self.lost(task)
+        cells = [self._reference(task), *(self._cell(task, recipe) for recipe in self.recipes)]
+        cells.append(("?" if lost is None else percent(lost), "", "", "transparent"))
+        made = "".join(
+            f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
+            f"<br><span style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
+            for text, below, why, tint in cells
+        )
+        return f"<tr><th style='{CELL};text-align:left'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
+
+    def _reference(self, task: str) -> tuple[str, str, str, str]:
         metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
         if not metrics:
-            return "?", "", "transparent"
-        name = next(r.metric_name for r in self.records[task])
-        return f"{name} {min(metrics):.2f} to {max(metrics):.2f}", f"{len(metrics)} seeds", "transparent"
+            return "?", "", "not run yet", "transparent"
+        name = self.records[task][0].metric_name
+        return f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent"
 
-    def _cell(self, task: str, recipe: str) -> tuple[str, str, str]:
+    def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
+        """Return the word, what stands below it, what the pointer is told, and the tint."""
         verdict, difference = self.verdict(task, recipe), self.difference(task, recipe)
         if difference is None:
-            return "?", "not run yet", TINTS[""]
-        text = f"{verdict} {difference.broken}/{difference.seeds}" if verdict == "broken" else verdict
-        return (f"{text} {difference.mean:+.2f}" if verdict != "broken" else text), str(difference), TINTS[verdict]
+            return "?", "", "not run yet", TINTS[""]
+        runs = f"{difference.broken} of {difference.seeds}"
+        return verdict, runs if verdict == "broken" else f"{difference.mean:+.2f}", str(difference), TINTS[verdict]
 
     def _where(self) -> str:
         places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
@@ -152,11 +162,3 @@ def recipe_table(
         for task in tasks
     }
     return RecipeTable(chosen, records, numbers, place)
-
-
-def _row(name: str, cells: list[tuple[str, str, str]]) -> str:
-    made = "".join(
-        f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}</td>"
-        for text, why, tint in cells
-    )
-    return f"<tr><th style='{CELL};text-align:left'>{html.escape(name)}</th>{made}</tr>"

@@ -272,7 +272,7 @@ recipes = ["O1", "O2", "FP16 static", "FP16", "FP16 no master", "O3", "BF16", "B
 recipe_table(TASKS, recipes)
 
 # %% [markdown]
-# Read it by rows. *O1* and *O2* keep what they promise. *FP16* without a scale fails where the last row is large **and** the
+# Read it by columns. *O1* and *O2* keep what they promise. *FP16* without a scale fails where the last column is large **and** the
 # task needs what is lost; on others most gradients vanish and nothing happens, for the few that survive point the right way.
 # Without masters it is fine-tuning that suffers. And `.half()` on everything, *O3*, is not a little worse: it works
 # or it breaks, and what decides is the optimizer.
@@ -305,14 +305,25 @@ for batch_size in (30, 300, 1000):
 
 # %% [markdown]
 # A mean over $N$ divides each gradient by $N$: ten times the batch moves the whole histogram 3.3 binades to the left. Try other
-# sizes and learning rates; the learning rate comes *after* the gradient, so it moves no edge. Depth does: each layer of these
-# convolutions multiplies gradients by small weights.
+# sizes. Depth does the same: each layer of these convolutions multiplies gradients by small weights.
 
 # %% id="touch-depth"
 for depth in (2, 3, 4, 5, 6, 7):
     deeper = replace(TASKS["gauss_conv"], make_model=partial(TASKS["gauss_conv"].make_model, depth=depth))
     first = TrainingRun(deeper, RECIPES["FP16"]).step()
     print(f"{depth} convolutions: {first.underflow:6.1%} of the activation gradients underflow at the first step")
+
+# %% [markdown]
+# The learning rate comes *after* the gradient, so it moves no gradient over this edge. It moves updates over the other one,
+# half an ulp of their weight:
+
+# %% id="touch-rate"
+run = TrainingRun(TASKS["fine_tuning"], RECIPES["FP16 no master"])
+for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
+    fork = run.fork()
+    for group in fork.engine.optimizer.param_groups:
+        group["lr"] = learning_rate
+    print(f"learning rate {learning_rate:g}: {fork.step().swallowed:6.1%} of the updates swallowed without a master")
 
 # %% [markdown]
 # ## 7 · What is it worth?

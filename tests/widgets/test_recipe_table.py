@@ -55,7 +55,7 @@ def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
     assert table.lost("toy") == pytest.approx(0.6)
     html = table._repr_html_()
     assert "60%" in html
-    assert "accuracy 0.90 to 0.92" in html
+    assert "0.90 to 0.92" in html
     assert "Recorded on CPU with torch 2." in html
 
 
