@@ -49,7 +49,8 @@ class ScalerConfig:
     growth_interval         clean steps in a row before the scale grows; 1 or more
     dynamic                 False: the scale never moves
     skip_on_inf             False: nobody looks for inf or NaN, and a bad step reaches the weights
-    hysteresis              the how-manyth overflow backs off, those before it only skip their step; 1 or more
+    hysteresis              from the how-manyth overflow on the scale backs off; those before it only skip their step;
+                            1 or more
     consecutive_hysteresis  True: only overflows in a row add up to it. False: clean steps between them do not part
                             them, until the scale grows
     floor                   backing off stops here

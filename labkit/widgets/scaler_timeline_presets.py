@@ -157,10 +157,10 @@ def preset_sentence(name: str, config: ScalerConfig, what: Replay) -> str:
     said = f"{name}: {skips} of {len(what):,} {'are' if what.skips > 1 else 'is'} skipped, and the scale {moves}."
     held = int(what.held.sum())
     if held:
-        count = "in a row" if config.consecutive_hysteresis else "since the scale last grew"
+        count = "in a row" if config.consecutive_hysteresis else "since it last grew"
         said += (
             f" {held} of the skips leave{'s' if held == 1 else ''} the scale where it is: with hysteresis "
-            f"{config.hysteresis}, only overflow number {config.hysteresis} {count} backs off."
+            f"{config.hysteresis}, it backs off from overflow number {config.hysteresis} on, counted {count}."
         )
     if high == config.cap and not what.skips:
         said += " Its cap keeps it below every overflow."

@@ -245,8 +245,8 @@ ScalerTimeline(growth_interval=20)
 # ## 6 · Six frameworks, one training
 #
 # Every framework has this rule, and none has it quite alike: another start, another interval, a cap, a floor. And *hysteresis*
-# (DeepSpeed, Megatron): not the first overflow backs off but the second, for a single bad batch is no reason to halve the
-# scale for the next thousand steps.
+# (DeepSpeed, Megatron): after the scale has grown, the first overflow only skips its step, and the scale backs off from the
+# second on, for a single bad batch is no reason to halve the scale for the next thousand steps.
 
 # %% id="predict-shipped"
 predict("scaling.shipped")

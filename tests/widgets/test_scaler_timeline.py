@@ -273,7 +273,7 @@ def test_hysteresis_is_named_where_it_acts(presets):
     presets.selected = "DeepSpeed"
     held = int(presets.replays["DeepSpeed"].held.sum())
     assert held > 0
-    assert f"{held} of the skips leave the scale where it is: with hysteresis 2, only overflow number 2" in (
+    assert f"{held} of the skips leave the scale where it is: with hysteresis 2, it backs off from overflow number 2 on" in (
         presets.sentence
     )
     presets.selected = "torch"

@@ -59,7 +59,7 @@ function nameWindow(plot, y) {
   inkText(plot, "overflow: the step is skipped", plot.end - 8, SCALE.top + 17, style);
   inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, SCALE.top + SCALE.height - 10, style);
   if (!store.yours.length) return;
-  const at = x(store.yours.length + 0.5) + 6;
+  const at = Math.min(x(store.yours.length + 0.5), plot.end) + 6; // a step is wide in a short game
   const ends = [[store.yours, "you", tint.fp16], [store.scalers, "scaler", tint.ink2]].map(([rows, name, fill]) => ({ name, fill, py: y(rows.at(-1).scale) }));
   partLabels(ends);
   for (const { name, fill, py } of ends) inkText(plot, name, at, py, { fill, bold: true, base: "middle", halo: true });
