@@ -259,7 +259,7 @@ predict("scaling.shipped")
 ScalerPresets()
 
 # %% [markdown]
-# Hysteresis costs one more skipped step at the top of each climb, and buys patience with a batch that overflows alone. A cap
+# Hysteresis costs one more skipped step at the top of each climb, and a batch that overflows alone costs no scale. A cap
 # (apex, fastai) stays below most of the overflows, and cannot climb when the window does. As shipped, five of the six stand at
 # 2^16 for their first thousand steps: these defaults are for trainings of many thousand steps, and in a short one
 # `growth_interval` is yours to choose.

@@ -284,7 +284,7 @@ def test_hysteresis_is_named_where_it_acts(presets):
 
 def test_hysteresis_in_a_row_and_since_growth_are_told_apart():
     trace = made_up(*[2.0**-10] * 3)
-    for consecutive, words in ((True, "in a row"), (False, "since the scale last grew")):
+    for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
         assert words in preset_sentence("mine", config, replay(config, trace))
 
