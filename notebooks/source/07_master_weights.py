@@ -49,8 +49,8 @@ recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# Nothing broke, no NaN, no skipped step: half of the learning is simply missing. Count the updates of one step that left
-# their weight where it was:
+# Nothing broke, no NaN, no skipped step: half of the learning is simply missing, and in BF16 without a master nearly all of
+# it. Count the updates of one step that left their weight where it was:
 
 # %% id="touch-swallowed"
 for recipe in recipes:
@@ -61,8 +61,8 @@ for recipe in recipes:
     print(f"{recipe:<16}{swallowed(before, weights, [weight.grad for weight in weights]):6.1%} of the updates swallowed")
 
 # %% [markdown]
-# An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range and three
-# significand bits fewer, so for *weights* it is the worse format.
+# An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range
+# and three significand bits fewer, so for *weights* it is the worse format.
 #
 # $$w - u = w \quad\text{if}\quad u < \tfrac12\,\mathrm{ulp}(w)$$
 #
@@ -349,8 +349,9 @@ recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# Rounding by chance swallows nearly as many updates as before, but the ones that come through are a whole ulp, and on average the sum
-# is right. Kahan keeps the lost part in a second FP16 number: four bytes a weight, two fewer than a copy and its master.
+# Rounding by chance swallows nearly as many updates as before, but the ones that come through are a whole ulp, and on average
+# the sum is right. Kahan keeps the lost part in a second FP16 number: four bytes a weight, two fewer than a copy and its
+# master.
 
 # %% [markdown]
 # ## What was settled
