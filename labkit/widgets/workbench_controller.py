@@ -20,6 +20,8 @@ from labkit.widgets.live_state import Button, Phase, press
 from labkit.widgets.workbench_knobs import Knobs, changed, describe, knobs_of, lives_on, recipe_of, why_fixed
 from labkit.widgets.workbench_runs import Branch
 
+SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -143,6 +145,8 @@ class Bench:
         if turn.knob in why_fixed(self.turned.wanted, self.task) and turn.knob != "accumulator":
             raise ValueError(why_fixed(self.turned.wanted, self.task)[turn.knob])
         self._want(replace(self.turned.wanted, **{turn.knob: turn.to}))
+        if turn.knob == "accumulator" and turn.to != "FP32":
+            self.notice += f" {SLOWLY}"
 
     def _want(self, wanted: Knobs) -> None:
         branch = self.turned
@@ -164,7 +168,7 @@ class Bench:
         source, knobs = self.run.at(min(fork.step, self.run.done))
         if source.steps_done >= self.total:
             raise ValueError(f"after step {self.total} nothing follows. Fork at an earlier step.")
-        self.branches = [self.run, Branch(source.fork, knobs, origin=source.steps_done)]
+        self.branches = [self.run, Branch(source.fork, knobs, origin=source.steps_done, left=knobs)]
         self.active = 1
         if self.phase is not Phase.FAILED:
             self.phase, self._single_steps = Phase.PAUSED, 0
@@ -241,8 +245,11 @@ class Bench:
         return [*self.run.steps[: branch.origin], *branch.steps]
 
     def parted(self) -> str:
-        """Return in which knobs the fork differs from the run, in words; "" where it does not."""
-        return changed(self.run.wanted, self.fork.wanted) if self.fork is not None else ""
+        """Return what was turned where the fork left the run, in words; "" where nothing was."""
+        if self.fork is None or self.fork.left is None:
+            return ""
+        marks = self.fork.marks
+        return changed(self.fork.left, marks[0].before if marks else self.fork.wanted)
 
     def memory(self) -> list[tuple[str, dict[str, int]]]:
         """Return name and bytes by category of each run that has done a step."""

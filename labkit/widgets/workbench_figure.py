@@ -66,7 +66,7 @@ def _curves(bench: Bench) -> Curves:
 def _draw(axes: Axes, curves: Curves, value: Callable[[StepRecord], float | None], title: str) -> None:
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     for _, colour, dash, steps in curves:
-        points = [(s.step, v) for s in steps if (v := value(s)) is not None]
+        points = [(s.step, v) for s in steps if math.isfinite(s.loss) and (v := value(s)) is not None]
         axes.plot([p[0] for p in points], [p[1] for p in points], dash, color=colour, linewidth=1.7)
 
 

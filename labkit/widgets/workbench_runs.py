@@ -39,12 +39,14 @@ class Branch:
     """One run on the bench.
 
     begin    recipe -> a run that stands at `origin`
+    left     of a fork: the knobs of the run that it left, at that step
     wanted   where its knobs stand; `knobs` is what the last step was done under
     """
 
     begin: Callable[[Recipe], TrainingRun]
     wanted: Knobs
     origin: int = 0
+    left: Knobs | None = None
     run: TrainingRun | None = None
     knobs: Knobs | None = None
     steps: list[StepRecord] = field(default_factory=list)

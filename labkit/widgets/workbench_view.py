@@ -48,7 +48,8 @@ class BenchOutbox(Sender):
 
 
 def _columns(step: StepRecord) -> tuple[float, ...]:
-    shares = (math.nan if v is None else v for v in (step.underflow, step.swallowed))
+    sound = math.isfinite(step.loss)  # what NaN underflows to means nothing
+    shares = (v if v is not None and sound else math.nan for v in (step.underflow, step.swallowed))
     return (step.loss, step.scale, float(step.stepped), *shares)
 
 

@@ -54,7 +54,7 @@ def _where(bench: Bench) -> str:
     where = f"Finished at step {step}" if ended and step >= bench.total else f"Step {step} of {bench.total}"
     metric = _metric(bench, bench.run) if ended else ""
     if metric:
-        return f"{where}: {who(bench.run)} has {metric}; losses {number(last.loss)}{_fp32_loss(bench, step)}."
+        return f"{where}: {who(bench.run)} has {metric}; its loss is {number(last.loss)}{_fp32_loss(bench, step)}."
     return f"{where}: {who(bench.run)} is at {number(last.loss)}{_fp32_loss(bench, step)}."
 
 
@@ -73,7 +73,7 @@ def _metric(bench: Bench, branch: Branch) -> str:
 
 def _lost(steps: Sequence[StepRecord]) -> str:
     under, still = latest(steps, "underflow"), latest(steps, "swallowed")
-    if under is None:
+    if under is None or not math.isfinite(steps[-1].loss):
         return ""
     words = f"{percent(under)} of its gradient elements underflow"
     if still is not None:

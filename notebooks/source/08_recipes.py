@@ -274,8 +274,8 @@ recipe_table(TASKS, recipes)
 # %% [markdown]
 # Read it by columns. *O1* and *O2* keep what they promise. *FP16* without a scale fails where the last column is large **and** the
 # task needs what is lost; on others most gradients vanish and nothing happens, for the few that survive point the right way.
-# Without masters it is fine-tuning that suffers. And `.half()` on everything, *O3*, is not a little worse: it works
-# or it breaks, and what decides is the optimizer.
+# Without masters it is fine-tuning that suffers. And `.half()` on everything, *O3*, is not a little worse: on digits
+# it works, on small targets it learns nothing, and where Adam steps it breaks at once.
 #
 # **Fill it together.** Each of you takes one task or one recipe, or brings a task of your own:
 # `labkit race fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs` in a terminal, everybody's files into one

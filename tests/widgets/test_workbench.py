@@ -149,6 +149,20 @@ def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> No
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
 
 
+def test_what_parted_a_fork_is_not_what_was_turned_later() -> None:
+    bench = run_through(bench_of("FP16 static"))
+    bench.handle(Fork(5))
+    bench.handle(Turn("masters", "forgotten"))
+    bench.handle(Button.START)
+    while bench.fork.done < 9:
+        bench.tick()
+    bench.handle(Turn("log2_lr", 1))
+    while bench.due:
+        bench.tick()
+    assert bench.parted() == "masters forgotten"
+    assert [(m.step, m.label) for m in bench.fork.marks] == [(10, "learning rate × 2")]
+
+
 def test_a_fork_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> None:
     bench = run_through(bench_of("FP32"))
     bench.handle(Fork(5))
