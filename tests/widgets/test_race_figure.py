@@ -26,6 +26,15 @@ def test_it_says_what_it_shows_and_where_that_was_made() -> None:
     assert [label.get_text() for label in metrics.get_yticklabels()] == ["FP32", "FP16", "FP16 static too high"]
 
 
+def test_a_recipe_has_the_colour_of_its_format_and_one_that_lies_below_another_is_wider() -> None:
+    named = [replace(RECORDS[0], recipe=name) for name in ("FP32", "BF16 no master", "FP8", "O2")]
+    lines = race_figure(named).axes[0].lines
+    assert len({line.get_color() for line in lines}) == 4
+    widths = [line.get_linewidth() for line in lines]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 4
+
+
 def test_the_table_has_a_line_for_each_recipe() -> None:
     lines = race_table(RECORDS).splitlines()
     assert len(lines) == 3
