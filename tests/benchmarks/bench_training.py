@@ -172,7 +172,7 @@ def row(case: Case, took: dict[str, float | str]) -> str:
     cells = [f"{case.name:12} {case.size:6} {fp32 * 1e3:8.1f} ms"]
     cells += [f"{took[name] / fp32:7.2f}" for name in ("O1", "O2", "BF16")]
     if isinstance(half, str):
-        return "".join(cells) + f"   fails: {half[:60]}"
+        return "".join(cells) + f"   fails: {half[:90]}"
     return "".join([*cells, f"{half / fp32:12.1f}", *(f"{half / took[name]:8.1f} x" for name in ("O1", "O2"))])
 
 
