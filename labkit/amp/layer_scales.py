@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 _HOLDS_ANY_SCALE = (torch.float32, torch.float64)
+_Given = list[tuple[Tensor, int]]  # a layer's inputs in its present call, each with the version it had then
 
 
 @contextmanager
@@ -37,6 +38,8 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     Raises:
         ValueError: there is no such layer, k is not a whole number from -126 to 126, or a weight of the layer is used
             outside of it as well, so that its gradient would be a sum of scaled and unscaled parts.
+        RuntimeError: in the forward pass, where a layer changes its input in place: autograd then drops what was to
+            happen where gradients leave the layer.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     >>> with layer_scales(model, {"0": 10}) as left:
@@ -51,8 +54,9 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
             enter, leave = (partial(_multiplied, factor=2.0**k) for k in (log2, -log2))
-            hooks.append(layer.register_forward_pre_hook(partial(_at_inputs, leave), with_kwargs=True))
-            hooks.append(layer.register_forward_hook(partial(_at_output, enter)))
+            given: _Given = []
+            hooks.append(layer.register_forward_pre_hook(partial(_at_inputs, leave, given), with_kwargs=True))
+            hooks.append(layer.register_forward_hook(partial(_at_output, enter, given, layer_name)))
             for parameter in layer.parameters():
                 if parameter.requires_grad and parameter.dtype in _HOLDS_ANY_SCALE:
                     hooks.append(parameter.register_hook(leave))
@@ -85,18 +89,27 @@ def _multiplied(gradient: Tensor, factor: float) -> Tensor:
     return gradient * factor
 
 
-def _at_inputs(hook: Callable[[Tensor], Tensor], _layer: nn.Module, args: Any, kwargs: Any) -> Any:
+def _at_inputs(hook: Callable[[Tensor], Tensor], given: _Given, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
     """Give the layer views of its inputs: the hook hears what flows out of the layer, not what other readers send."""
+    given.clear()
 
     def heard(tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         view = tensor.view_as(tensor)
         view.register_hook(hook)
+        given.append((view, view._version))
         return view
 
     return tree_map_only(Tensor, heard, (args, kwargs))
 
 
-def _at_output(hook: Callable[[Tensor], Tensor], _layer: nn.Module, _inputs: Any, output: Any) -> None:
+def _at_output(
+    hook: Callable[[Tensor], Tensor], given: _Given, name: str, _layer: nn.Module, _inputs: Any, output: Any
+) -> None:
+    if any(view._version != version for view, version in given):
+        raise RuntimeError(
+            f"layer {name!r} changes its input in place, so its gradients cannot be scaled apart. Make it with "
+            "inplace=False, or scale a layer around it that does not."
+        )
     tree_map_only(Tensor, lambda tensor: tensor.requires_grad and tensor.register_hook(hook), output)

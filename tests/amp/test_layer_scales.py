@@ -134,6 +134,19 @@ def test_what_cannot_be_exact_is_refused(make: Callable[[], nn.Module], scales: 
         pass
 
 
+def test_a_layer_that_changes_its_input_in_place_is_refused_and_one_before_it_is_not() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 1)), torch.randn(2, 4)
+    model(x).sum().backward()
+    plain = [str(parameter.grad) for parameter in model.parameters()]
+    model.zero_grad()
+    with layer_scales(model, {"0": 5, "2": -3}):
+        model(x).sum().backward()
+    assert [str(parameter.grad) for parameter in model.parameters()] == plain
+    with layer_scales(model, {"1": 5}), pytest.raises(RuntimeError, match=r"changes its input in place"):
+        model(x)
+
+
 def test_a_frozen_layer_and_one_without_gradients_are_left_alone() -> None:
     model = Net().requires_grad_(False)
     with layer_scales(model, {"block": 3}), torch.no_grad():
