@@ -238,7 +238,7 @@ ScalerTimeline(growth_interval=20)
 # %% [markdown]
 # The scale climbs until it overflows, steps back and tries again: once the top is reached, about one step in
 # `growth_interval` is the price of *knowing* that it is the top. A longer interval skips less, and follows more slowly when
-# the window moves. And it does move. As the network learns, most gradients shrink while the largest do not: the lower edge
+# the window moves. And it does move. As the network learns, most gradients shrink while the largest even grow: the lower edge
 # rises from 2^5 to 2^18 within these 400 steps, so the static 2^10 that was right at the start is too low at the end.
 
 # %% [markdown]
