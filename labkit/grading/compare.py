@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from labkit.grading.outcome import Outcome
 from labkit.grading.wire import Failure, Record, Stranger
 
 SHOWN = 6
@@ -41,6 +42,8 @@ def difference(expected: object, got: object, ulps: int = 0) -> str | None:
         return "it returned None: did you forget `return`?"
     if isinstance(got, Failure):
         return f"{got.message}\n{got.where}".strip()
+    if isinstance(got, Outcome):  # it says itself
+        return None if got.passed else got.says
     return _part(expected, got, ulps, "")
 
 
@@ -68,6 +71,8 @@ def show(value: object) -> str:
             return f"{name}({', '.join(f'{key}={show(item)}' for key, item in fields.items())})"
         case Stranger(what):
             return what
+        case Outcome(says=says):
+            return says
         case Failure():
             return "nothing: the call failed"
     raise TypeError(f"show takes what `load` returns; it was given a {type(value).__name__}")

@@ -128,10 +128,13 @@ def _rows(grade: Grade, verdict: Verdict) -> list[tuple[str, str]]:
     """
     examples = [other.counter_example for other in grade.verdicts if other.counter_example]
     example = verdict.counter_example
-    if example is None or (example is not examples[0] and example.difference == examples[0].difference):
+    if example is None:
+        return [("", outcome.says) for outcome in verdict.outcomes]
+    if example is not examples[0] and example.difference == examples[0].difference:
         return []
     first, *rest = example.difference.split("\n")
     parting = [("differs", first), *(("", line) for line in rest)]
     if example is not examples[0]:
         return parting
-    return [*example.given, ("expected", example.expected), ("got", example.got), *parting]
+    told = [*example.given, ("expected", example.expected), ("got", example.got)]
+    return told if example.difference == example.got else [*told, *parting]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from labkit.grading.display import as_html, as_line, as_text
+from labkit.grading.outcome import Outcome, as_it_is
 
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
@@ -36,12 +37,14 @@ class Check:
     points   earned when all its cases pass
     cases    random generator -> the calls to make; the same generator state gives the same calls
     hidden   True: runs at grading only
+    outcome  (answer off the wire, its case) -> what is judged: the answer itself, or what came of it (an `Outcome`)
     """
 
     name: str
     points: int
     cases: Callable[[random.Random], list[Case]]
     hidden: bool = False
+    outcome: Callable[[object, Case], object] = as_it_is
 
 
 @dataclass(frozen=True)
@@ -120,11 +123,12 @@ class CounterExample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check, answered. `counter_example` is None when it passed."""
+    """One check, answered. `counter_example` is None when it passed; `outcomes` are those that the check judges by."""
 
     check: Check
     counter_example: CounterExample | None = None
     unsolved: bool = False
+    outcomes: tuple[Outcome, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -19,6 +19,7 @@ from labkit.grading.answer import ask
 from labkit.grading.compare import difference, show
 from labkit.grading.exercise import Case, Check, CounterExample, Exercise, Grade, Mistake, Verdict
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.outcome import Outcome
 from labkit.grading.wire import Failure, Json, dump, load
 
 VISIBLE_SEED = 0
@@ -84,10 +85,10 @@ def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: lis
     Raises:
         ValueError: there are not as many answers as cases, or one of them cannot be read.
     """
-    given = [[load(answer) for answer in group] for group in answers]
     expected = _loaded(exercise, checks, seed, exercise.reference)
-    if [len(group) for group in given] != [len(group) for group in expected]:
+    if [len(group) for group in answers] != [len(group) for group in expected]:
         raise ValueError("the number of answers is not the number of cases")
+    given = _outcomes(exercise, checks, seed, answers)
     groups = zip(checks, expected, given, strict=True)
     verdicts = tuple(_verdict(exercise, check, seed, right, group) for check, right, group in groups)
     known = None if all(v.passed for v in verdicts) else _mistake(exercise, checks, seed, given)
@@ -99,10 +100,22 @@ def _loaded(
     exercise: Exercise, checks: tuple[Check, ...], seed: int, function: Callable[..., object]
 ) -> list[list[object]]:
     """Return the answers of a reference or a known mistake; a class meets the same ones, so they are kept."""
-    return [[load(answer) for answer in group] for group in answers_of(exercise, checks, seed, function)]
+    return _outcomes(exercise, checks, seed, answers_of(exercise, checks, seed, function))
+
+
+def _outcomes(
+    exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: list[list[Json]]
+) -> list[list[object]]:
+    """Return what is judged, for every case of every check: the answer, or what came of it."""
+    groups = zip(checks, answers, strict=True)
+    return [
+        [check.outcome(load(answer), case) for case, answer in zip(cases_of(exercise, check, seed), group, strict=True)]
+        for check, group in groups
+    ]
 
 
 def _verdict(exercise: Exercise, check: Check, seed: int, expected: list[object], given: list[object]) -> Verdict:
+    outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
     for case, right, answer in zip(cases_of(exercise, check, seed), expected, given, strict=True):
         parting = difference(right, answer, exercise.ulps)
         if parting is not None:
@@ -111,8 +124,14 @@ def _verdict(exercise: Exercise, check: Check, seed: int, expected: list[object]
             )
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
             shown = arguments + exercise.aside(*case)
-            return Verdict(check, CounterExample(shown, show(right), show(answer), parting), unsolved)
-    return Verdict(check)
+            example = CounterExample(shown, _asked(check, right), show(answer), parting)
+            return Verdict(check, example, unsolved, outcomes)
+    return Verdict(check, outcomes=outcomes)
+
+
+def _asked(check: Check, right: object) -> str:
+    """Return what was expected; where many answers have the outcome, none of them is given away."""
+    return check.name if isinstance(right, Outcome) else show(right)
 
 
 def _mistake(exercise: Exercise, checks: tuple[Check, ...], seed: int, given: list[list[object]]) -> Mistake | None:
@@ -127,4 +146,6 @@ def _mistake(exercise: Exercise, checks: tuple[Check, ...], seed: int, given: li
 def _same(mistaken: object, answer: object, ulps: int) -> bool:
     if isinstance(mistaken, Failure) or isinstance(answer, Failure):
         return isinstance(mistaken, Failure) and isinstance(answer, Failure) and mistaken.message == answer.message
+    if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
+        return isinstance(mistaken, Outcome) and isinstance(answer, Outcome) and mistaken.facts == answer.facts
     return difference(mistaken, answer, ulps) is None

@@ -15,6 +15,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -123,6 +124,8 @@ def _dump(value: object, room: Iterator[int]) -> Json:
         return _dump_array(cast("np.ndarray[Any, Any]", value))
     if kind is Failure:
         return ["failure", *dataclasses.astuple(cast(Failure, value))]
+    if issubclass(kind, Enum) and kind.__module__.startswith("labkit."):
+        return ["record", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
     if _is_ours(kind):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
         return ["record", kind.__name__, {name: _dump(item, room) for name, item in fields}]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from labkit.amp import Engine
+from labkit.amp import Engine, WeightRounding
 
 CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
 
@@ -20,6 +20,7 @@ CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
 def bytes_held(engine: Engine) -> dict[str, int]:
     """Return bytes by category, as an engine holds them after a step.
 
+    What Kahan's compensation remembers counts among the masters, whose work it does: one more number for each weight.
     A gradient is counted in the model's format, in which the backward pass leaves it: one for each trainable weight.
 
     >>> import torch
@@ -32,6 +33,8 @@ def bytes_held(engine: Engine) -> dict[str, int]:
     model, seen = list(engine.model.parameters()), set[int]()
     own = _count(model, seen)
     masters = _count(weights.master_weights, seen) if weights.master else 0
+    if weights.rounding is WeightRounding.KAHAN and not weights.master:
+        masters = sum(p.numel() * p.element_size() for p in weights.model_weights if p.element_size() == 2)
     gradients = sum(p.numel() * p.element_size() for p in weights.model_weights)
     moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
     return dict(zip(CATEGORIES, (own, masters, gradients, _count(moments, seen)), strict=True))

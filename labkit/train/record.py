@@ -58,7 +58,7 @@ class RunRecord:
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
     fingerprint  of task and recipe, where a race made it (labkit.train.race.fingerprint); "" elsewhere
-    memory    bytes by category after the first step (`bytes_held`); empty where nobody counted
+    memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted
     """
 
     task: str

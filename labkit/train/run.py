@@ -245,7 +245,8 @@ def train(
         if len(done) % watch_every == 0:
             snapshots += [gradient_snapshot(run, kind) for kind in watch]
         done.append(run.step())
-        memory = memory or bytes_held(run.engine)
+        if done[-1].stepped:  # before, an optimizer has no state
+            memory = memory or bytes_held(run.engine)
         if progress is not None:
             progress(done[-1])
     return RunRecord(
@@ -261,7 +262,7 @@ def train(
         date=now(),
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
-        memory=memory,
+        memory=memory or (bytes_held(run.engine) if done else {}),
     )
 
 
