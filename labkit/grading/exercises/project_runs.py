@@ -1,0 +1,152 @@
+"""What does a recipe do to a task? A real training says it.
+
+Idea: the answer to a project is a `Recipe`, which travels as plain data. It is built anew here, and the task is trained
+under it, and under FP32, for real. A run is kept by recipe, task and seed, so that asking again costs nothing.
+
+Invariant: the same recipe, task and seed give the same outcome, whoever asks, and no two runs are made at once: they
+share torch's generator.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache, partial
+from random import Random
+from typing import cast
+
+from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
+from labkit.grading.compare import show
+from labkit.grading.exercise import Case, Check
+from labkit.grading.exercises.project_tasks import PROJECT_TASKS
+from labkit.grading.outcome import Outcome
+from labkit.grading.wire import Failure, Record, dump, load
+from labkit.train import CATEGORIES, RunRecord, train
+
+VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
+_FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
+PROVIDES = {
+    "BF16": BF16, "FP16": FP16, "FP32": FP32, "RECIPES": RECIPES, "Recipe": Recipe, "ScalerConfig": ScalerConfig,
+    "WeightRounding": WeightRounding, "replace": replace, "static": static,
+}  # fmt: skip
+_one_at_a_time = threading.Lock()
+
+
+def recipe_of(answer: object) -> Recipe:
+    """Return the recipe that came off the wire.
+
+    Raises:
+        ValueError: it is none, or one that the lab would refuse; the message says why.
+    """
+    if not isinstance(answer, Record) or answer.name != "Recipe":
+        raise ValueError(f"a Recipe is asked for, and this is {show(answer)}")
+    given = dict(answer.fields)
+    if given.get("accumulator") is not None:
+        raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
+    given |= {part: _format(part, given.get(part)) for part in ("model", "autocast", "optimizer", "gradients")}
+    try:
+        scaler, rounding = cast(Record, given["scaler"]), cast(Record, given["rounding"])
+        parts = {"scaler": ScalerConfig(**scaler.fields), "rounding": WeightRounding[str(rounding.fields["name"])]}  # type: ignore[arg-type]
+        return Recipe(**{**given, **parts, "name": "yours"})  # type: ignore[arg-type]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"this recipe cannot be read: {error}") from error
+
+
+def _format(part: str, given: object) -> Format | None:
+    if given is None and part in ("autocast", "gradients"):
+        return None
+    found = _FORMATS.get(repr(given))
+    if found is None:
+        raise ValueError(f"{part} is a format of the lab ({', '.join(f.name for f in _FORMATS.values())})")
+    return found
+
+
+def run_of(task: str, recipe: Recipe, seed: int) -> RunRecord:
+    """Return the run of a project's task under a recipe: trained now, or remembered."""
+    with _one_at_a_time:
+        return _trained(task, replace(recipe, name="yours"), seed)
+
+
+@lru_cache(maxsize=1024)
+def _trained(task: str, recipe: Recipe, seed: int) -> RunRecord:
+    return train(PROJECT_TASKS[task], recipe, seed, measure_every=0)
+
+
+def spread(task: str) -> float:
+    """Return the largest minus the smallest metric that FP32 reaches on the project's seeds."""
+    reached = [run_of(task, RECIPES["FP32"], seed).metric for seed in (*VISIBLE, *HIDDEN)]
+    return max(reached) - min(reached)
+
+
+def finite(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
+    """Say whether every loss was a finite number."""
+    runs = [run_of(task, recipe, seed) for seed in seeds]
+    first = [next((s.step for s in run.steps if not math.isfinite(s.loss)), None) for run in runs]
+    broken = next((step for step in first if step is not None), None)
+    skipped, steps = sum(run.skipped for run in runs), sum(len(run.steps) for run in runs)
+    says = f"{skipped} of {steps} steps were skipped"
+    if broken is not None:
+        says = f"the loss is no finite number from step {broken} on; {says}"
+    return Outcome(broken is None, says, (broken is None, "all" if skipped == steps else "not all"))
+
+
+def reaches(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
+    """Say whether the metric falls short of FP32's by no more than FP32's seeds scatter."""
+    runs = [run_of(task, recipe, seed) for seed in seeds]
+    own = statistics.fmean(run.metric if math.isfinite(run.metric) else 0.0 for run in runs)
+    fp32 = statistics.fmean(run_of(task, RECIPES["FP32"], seed).metric for seed in seeds)
+    allowed = spread(task)
+    how = "as good" if fp32 - own <= allowed else "worse" if own > fp32 / 2 else "far behind"
+    name = runs[0].metric_name
+    says = f"{how}: {name} {own:.3f}, FP32 {fp32:.3f} on the same seeds, and FP32's seeds scatter by {allowed:.3f}"
+    return Outcome(how == "as good", says, (how,))
+
+
+def keeps(task: str, recipe: Recipe, seeds: tuple[int, ...], limit: int) -> Outcome:
+    """Say whether no more than `limit` bytes a weight are kept between two steps."""
+    memory = run_of(task, recipe, seeds[0]).memory
+    weights = sum(p.numel() for p in PROJECT_TASKS[task].make_model().parameters())
+    per_weight = {part: memory[part] / weights for part in CATEGORIES}
+    total = sum(per_weight.values())
+    bill = " + ".join(f"{size:.0f} {part}" for part, size in per_weight.items() if size >= 0.5)
+    facts = tuple(round(size) for size in per_weight.values())
+    return Outcome(total < limit + 0.5, f"{total:.0f} bytes a weight: {bill}", facts, sum(memory.values()))
+
+
+def project_checks(task: str, limit: int) -> tuple[Check, ...]:
+    """Return what is asked of the recipe for a task: 8 points."""
+    other = Check("it reaches what FP32 reaches, on other seeds", 2, _drawn, True, partial(_after, reaches, task))
+    within = partial(keeps, limit=limit)
+    return (
+        Check("every loss is a finite number", 1, _fixed, outcome=partial(_after, finite, task)),
+        Check("it reaches what FP32 reaches, within FP32's spread", 3, _fixed, outcome=partial(_after, reaches, task)),
+        Check(f"it keeps at most {limit} bytes a weight", 2, _fixed, outcome=partial(_after, within, task)),
+        other,
+    )
+
+
+def always(recipe: Recipe) -> Callable[[tuple[int, ...]], Recipe]:
+    """Return the answer that gives this recipe, whatever the seeds."""
+    return lambda seeds: recipe
+
+
+def _fixed(_: Random) -> list[Case]:
+    return [(VISIBLE,)]
+
+
+def _drawn(random: Random) -> list[Case]:
+    return [(tuple(sorted(random.sample(HIDDEN, 2))),)]
+
+
+def _after(judged: Callable[[str, Recipe, tuple[int, ...]], Outcome], task: str, answer: object, case: Case) -> object:
+    """Return what comes of an answer; none at all, or a failure, stays what it is."""
+    if answer is None or isinstance(answer, Failure):
+        return answer
+    try:
+        return judged(task, recipe_of(answer), cast("tuple[int, ...]", case[0]))
+    except (ValueError, RuntimeError) as error:  # a recipe that is none, or one that torch has no kernel for
+        return Outcome(False, f"no run: {str(error)[:300]}", ("no run",))

@@ -1,0 +1,77 @@
+"""Which three tasks does the project begin with, and how does each of them fail?
+
+Idea: one whose gradients are too small for FP16, one whose updates are too small for its weights, one whose epsilon is
+too small for its optimizer. All are short, so that a grade is a matter of seconds. The drifting sensor is the lab's
+own: weights near 1.5 are to follow a world that moved by a tenth at most, in steps of 3e-4, below half an ulp.
+
+Invariant: FP32 learns each of them, on every seed, and the failing recipe none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.amp import RECIPES, Recipe
+from labkit.train import TASKS, Data, Task
+
+INPUTS, OUTPUTS, DRIFT = 32, 8, 0.1
+
+
+@cache
+def _before() -> Tensor:
+    """Return the weights [outputs, inputs] of the world before it drifted: between 1 and 2."""
+    return 1 + torch.rand(OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(0))
+
+
+@cache
+def _after() -> Data:
+    dice_cup = torch.Generator().manual_seed(1)
+    now = _before() + DRIFT * (2 * torch.rand(OUTPUTS, INPUTS, generator=dice_cup) - 1)
+    inputs = torch.randn(1200, INPUTS, generator=dice_cup)
+    return Data(inputs[:1000], inputs[:1000] @ now.T, inputs[1000:], inputs[1000:] @ now.T)
+
+
+def _calibrated() -> nn.Module:
+    """Return a layer that fits the world before the drift, up to what a calibration leaves."""
+    layer = nn.Linear(INPUTS, OUTPUTS)
+    with torch.no_grad():
+        layer.weight.copy_(_before() + DRIFT / 6 * torch.randn(OUTPUTS, INPUTS))
+        layer.bias.zero_()
+    return nn.Sequential(layer)
+
+
+def made_up(outputs: Tensor, targets: Tensor) -> float:
+    """Return the share of the drift's mean square error that is gone, 0 to 1; 0 where it grew, or is NaN."""
+    at_first = F.mse_loss(_after().test_inputs @ _before().T, targets)
+    share = 1 - float(F.mse_loss(outputs, targets) / at_first)
+    return share if share > 0 else 0.0
+
+
+PROJECT_TASKS: dict[str, Task] = {
+    "targets": replace(TASKS["small_targets"], steps=120),
+    "drift": Task(
+        name="drift",
+        about="follow a sensor whose weights moved by less than a tenth",
+        make_model=_calibrated,
+        make_data=_after,
+        loss=F.mse_loss,
+        metric=made_up,
+        metric_name="share of the drift made up",
+        make_optimizer=partial(torch.optim.Adam, lr=3e-4),
+        batch_size=32,
+        steps=300,
+    ),
+    "digits": replace(
+        TASKS["digits"],
+        name="digits_adam",
+        about="classify digits with a small MLP and Adam",
+        make_optimizer=partial(torch.optim.Adam, lr=1e-3),
+        steps=100,
+    ),
+}
+FAILING: dict[str, Recipe] = {"targets": RECIPES["FP16"], "drift": RECIPES["FP16 no master"], "digits": RECIPES["O3"]}
