@@ -27,7 +27,7 @@ TINTS = {
     "": "transparent",
 }
 CELL = "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
-UNSCALED = "FP16"  # the recipe without scaling: what it loses at its first step says what there is to lose
+UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,9 @@ class RecipeTable:
         return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {self.folder}"
 
     def lost(self, task: str) -> float | None:
-        """Return which share of the activation gradients FP16 loses without scaling, at the first step measured."""
-        unscaled = [r for r in self.records[task] if r.recipe == UNSCALED]
-        shares = [next((s.underflow for s in r.steps if s.underflow is not None), None) for r in unscaled]
-        known = [share for share in shares if share is not None]
+        """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
+        steps = [step for r in self.records[task] if r.recipe == UNSCALED for step in r.steps]
+        known = [step.underflow for step in steps if step.underflow is not None]
         return statistics.fmean(known) if known else None
 
     @property
