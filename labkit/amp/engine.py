@@ -51,6 +51,9 @@ class Engine:
         losses: how many losses with a scale of their own.
         seed: of stochastic rounding.
 
+    Raises:
+        ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses.
+
     >>> from labkit.amp import RECIPES
     >>> engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP16 static"])
     >>> engine.zero_grad()
@@ -73,6 +76,12 @@ class Engine:
         losses: int = 1,
         seed: int = 0,
     ) -> None:
+        if not isinstance(recipe, Recipe) or not callable(make_optimizer) or losses < 1:
+            raise ValueError(
+                f"an engine takes a function that makes an optimizer, a Recipe, and 1 loss or more; it was given "
+                f"{make_optimizer!r}, {recipe!r} and losses={losses}. For example: "
+                'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
+            )
         self.recipe = recipe
         self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
@@ -151,8 +160,16 @@ class Engine:
         """Shorten the unscaled gradients to a common length of at most `max_norm`; return the length they had.
 
         Where a gradient holds inf or NaN, so does the length, and the step will be skipped.
+
+        Raises:
+            ValueError: max_norm is no positive number.
         """
+        if not max_norm > 0:
+            raise ValueError(
+                f"max_norm is a positive number, the longest that the gradients may be; it was given {max_norm!r}"
+            )
         gradients = [g for g in self._gradients.unscaled() if g is not None]
+        self._gradients.lent = True
         values = [g._values() if g.is_sparse else g for g in gradients]
         norm = torch.nn.utils.get_total_norm(values, norm_type)
         shorter = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
@@ -163,9 +180,12 @@ class Engine:
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
 
-        They are those that the step will take; what is done to them in place counts.
+        They are those that the step will take; what is done to them in place counts, and is looked at again for inf
+        and NaN.
         """
-        return self.weights.by_name(self._gradients.unscaled())
+        gradients = self._gradients.unscaled()
+        self._gradients.lent = True
+        return self.weights.by_name(gradients)
 
     def step(self, closure: object = None) -> StepReport:
         """Step the weights if every gradient is finite, move the scales, and say what happened.
@@ -189,6 +209,7 @@ class Engine:
             self._gradients = Gradients(self.weights)
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+        self._gradients.look_again()
         report = self._report(gradients)
         if report.stepped:
             self.weights.step(gradients)

@@ -23,14 +23,15 @@ Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer s
 class Gradients:
     """The gradients of one step, on their way from the model to the optimizer.
 
-    found  loss -> found_inf, once they are unscaled
-    taken  a step, or the decision to skip it, has used them
+    found   loss -> found_inf, once they are unscaled
+    lent    somebody may have changed them since: `look_again` before a step
+    taken   a step, or the decision to skip it, has used them
     """
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.found: dict[int, bool] = {}
-        self.taken = False
+        self.lent = self.taken = False
         self._arrived: tuple[int, float] | None = None  # loss and scale of what the last backward left in the model
         self._left: list[tuple[Tensor, int]] = []  # that, with the version it had then
         self._sums: dict[tuple[int, float], Sum] = {}  # of each loss and scale, scaled
@@ -94,8 +95,16 @@ class Gradients:
                 each = iter(plain)
                 self._total = _added(self._total, [None if g is None else next(each) for g in scaled])
                 self.found[loss_id] = self.found.get(loss_id, False) or found_inf
+            self.lent = len(self._sums) > 1  # finite ones may have a sum that is not
             self._sums = {}
         return self._total
+
+    def look_again(self) -> None:
+        """Look for inf and NaN in what a step would take, if it is not what was looked at before."""
+        if not self.lent or any(self.found.values()):
+            return
+        if not all(finite(gradient) for gradient in self._total or () if gradient is not None):
+            self.found = dict.fromkeys(self.found, True)
 
 
 def finite(tensor: Tensor) -> bool:

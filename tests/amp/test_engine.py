@@ -502,3 +502,51 @@ def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one(name: str, backend
     engine = Engine(torch.compile(net(), backend=backend), ADAM, RECIPES[name])
     assert train(engine, 3) == plain != fp32, "the recipe's casts are in what was compiled"
     assert next(iter(engine.state_dict()["model"])) == "0.weight", "plain names, without torch.compile's prefix"
+
+
+# --- what is done to unscaled gradients is looked at too ---
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_somebody_writes_into_the_gradients_is_looked_at_again(bad: float) -> None:
+    engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+    with engine.forward():
+        loss = engine(torch.ones(4, 2)).square().mean()
+    engine.backward(loss)
+    next(iter(engine.gradients().values())).fill_(bad)
+    before, scale = engine.fp32_model(), engine.scaler.scale
+    report = engine.step()
+    assert (report.stepped, report.found_inf) == (False, True)
+    assert "weight" in report.culprits[0]
+    assert engine.scaler.scale == scale / 2
+    assert all(torch.equal(before[name], after) for name, after in engine.fp32_model().items())
+
+
+def test_finite_gradients_whose_sum_is_not_are_skipped() -> None:
+    """Two losses, a gradient of 2e38 each: both are finite in FP32, and their sum is not."""
+    weight = nn.Linear(1, 1, bias=False)
+    engine = Engine(weight, partial(torch.optim.SGD, lr=1.0), RECIPES["FP32"], losses=2)
+    for loss_id in (0, 1):
+        engine.backward(engine(torch.full((1, 1), 2e38)).sum(), loss_id)
+    before = weight.weight.detach().clone()
+    assert not engine.step().stepped
+    assert torch.equal(weight.weight, before)
+
+
+@pytest.mark.parametrize("max_norm", [-1.0, 0.0, math.nan])
+def test_a_length_that_is_none_is_refused(max_norm: float) -> None:
+    engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+    with pytest.raises(ValueError, match="max_norm is a positive number"):
+        engine.clip(max_norm)
+
+
+def test_an_engine_of_something_else_says_what_it_takes() -> None:
+    net = nn.Linear(2, 1)
+    sgd = partial(torch.optim.SGD, lr=0.1)
+    for make_optimizer, recipe, losses in (
+        (sgd(net.parameters()), RECIPES["O2"], 1),
+        (sgd, "O2", 1),
+        (sgd, RECIPES["O2"], 0),
+    ):
+        with pytest.raises(ValueError, match="For example: Engine"):
+            Engine(net, make_optimizer, recipe, losses=losses)  # type: ignore[arg-type]
