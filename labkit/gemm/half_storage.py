@@ -75,7 +75,9 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 def _write_back(given: Any, wide: Any) -> None:
     """Round into its FP16 tensor what an operation changed in the upcast one: the running statistics of batch norm."""
     for narrow, copy in zip(tree_leaves(given), tree_leaves(wide), strict=True):
-        if isinstance(narrow, Tensor) and not narrow.requires_grad and not torch.equal(copy, narrow.to(copy.dtype)):
+        if not isinstance(narrow, Tensor) or copy is narrow or narrow.requires_grad:
+            continue  # what was not upcast was changed itself
+        if not torch.equal(copy, narrow.to(copy.dtype)):
             narrow.copy_(copy)
 
 

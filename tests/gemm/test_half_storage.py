@@ -295,3 +295,12 @@ def test_the_accumulator_is_a_choice() -> None:
         assert (torch.ones(1, 4096).half() @ torch.ones(4096, 1).half()).item() == 2048
     with half_storage("cpu", SEQUENTIAL_FP16), pytest.raises(NotImplementedError, match="lstm"):
         nn.LSTM(2, 2).half()(torch.ones(1, 1, 2).half())
+
+
+def test_a_batch_norm_that_has_met_nan_still_runs_backward() -> None:
+    inputs = torch.full((4, 3, 5, 5), float("nan")).half().requires_grad_()
+    with half_storage("cpu"):
+        outputs = torch.nn.BatchNorm2d(3)(inputs)
+    outputs.float().sum().backward()
+    assert inputs.grad is not None
+    assert inputs.grad.isnan().all()  # as torch alone: NaN goes on, and no error hides it
