@@ -2,16 +2,26 @@
 
 from labkit.grading.exercise import Check, CounterExample, Exercise, Grade, Mistake, Verdict
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.exercises.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.judge import check, judge
+from labkit.grading.leader_board import Board, Entrant, enter, show
+from labkit.grading.outcome import Outcome
 
 __all__ = [
     "EXERCISES",
+    "FAILING",
+    "PROJECT_TASKS",
+    "Board",
     "Check",
     "CounterExample",
+    "Entrant",
     "Exercise",
     "Grade",
     "Mistake",
+    "Outcome",
     "Verdict",
     "check",
+    "enter",
     "judge",
+    "show",
 ]

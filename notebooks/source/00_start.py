@@ -96,6 +96,7 @@ check("start.smallest", my_smallest)
 # | **06** | [Loss scaling](06_loss_scaling.ipynb) | gradients that FP16 loses, and how a scale brings them back |
 # | **07** | [Master weights](07_master_weights.ipynb) | updates that FP16 weights never notice, and what remembering them costs |
 # | **08** | [Recipes](08_recipes.ipynb) | O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears |
+# | **12** | [Project](12_project.ipynb) | three runs that fail for three reasons, yours to repair at the least memory |
 #
 # More lessons are being built; each appears in this table when it is ready.
 #

@@ -17,6 +17,9 @@ from labkit.grading.exercises import (
     numbers_first_gap,
     numbers_next_up,
     numbers_ulp,
+    project_digits,
+    project_drift,
+    project_targets,
     recipes_cheapest,
     recipes_epsilon,
     recipes_levels,
@@ -83,6 +86,9 @@ EXERCISES: dict[str, Exercise] = {
         recipes_epsilon,
         recipes_verdict,
         recipes_cheapest,
+        project_targets,
+        project_drift,
+        project_digits,
     )
 }
 

@@ -22,7 +22,7 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.compare import show
 from labkit.grading.exercise import Case, Check
-from labkit.grading.exercises.project_tasks import PROJECT_TASKS
+from labkit.grading.exercises.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.outcome import Outcome
 from labkit.grading.wire import Failure, Record, dump, load
 from labkit.train import CATEGORIES, RunRecord, train
@@ -30,8 +30,8 @@ from labkit.train import CATEGORIES, RunRecord, train
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
 _FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
 PROVIDES = {
-    "BF16": BF16, "FP16": FP16, "FP32": FP32, "RECIPES": RECIPES, "Recipe": Recipe, "ScalerConfig": ScalerConfig,
-    "WeightRounding": WeightRounding, "replace": replace, "static": static,
+    "BF16": BF16, "FAILING": FAILING, "FP16": FP16, "FP32": FP32, "RECIPES": RECIPES, "Recipe": Recipe,
+    "ScalerConfig": ScalerConfig, "WeightRounding": WeightRounding, "replace": replace, "static": static,
 }  # fmt: skip
 _one_at_a_time = threading.Lock()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.gemm import intensity
+from labkit.bench import intensity
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 
 Answer = tuple[int, int, str]

@@ -1,0 +1,216 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · Project: three runs that fail
+#
+# **You will be able to** find out why a training in 16 bits fails, and repair it at the least memory.
+#
+# About 60 minutes. Builds on: lessons 06 (scaling), 07 (master weights), 08 (recipes). Three projects, 24 points.
+
+# %% id="setup"
+import torch
+
+from labkit.amp import RECIPES, Recipe, WeightRounding, static
+from labkit.clinic import diagnose
+from labkit.formats import BF16, FP16
+from labkit.grading import FAILING, PROJECT_TASKS, check, enter, show
+from labkit.instrument import swallowed
+from labkit.train import TrainingRun, gradient_snapshot, train
+from labkit.widgets import LiveTraining, UnderflowHistogram, predict
+
+
+def compare_with_fp32(name):
+    """Train a project's task in FP32 and as it fails, print where both end, and return the failing run's record."""
+    task = PROJECT_TASKS[name]
+    for recipe in (RECIPES["FP32"], FAILING[name]):
+        record = train(task, recipe, seed=0)
+        weights = sum(parameter.numel() for parameter in task.make_model().parameters())
+        kept = sum(record.memory.values()) / weights
+        print(f"{recipe.name:<16}{record.metric_name} {record.metric:.3f}   {kept:.0f} bytes a weight")
+    return record
+
+
+# %% [markdown]
+# ## The rules
+#
+# Below, three tasks fail under three recipes, for three different reasons. For each you hand in a `Recipe`. Yours and FP32 are then
+# trained, for real and on the same seeds, and three things are asked:
+#
+# 1. every loss is a finite number;
+# 2. the metric falls short of FP32's by no more than FP32's own seeds scatter;
+# 3. between two steps, it keeps no more bytes a weight than the project allows: weights, gradients, masters, moments.
+#
+# At grading, other seeds are trained. Each project opens with the failing run and one instrument to examine it with; the others
+# of this course are yours as well. These are the parts of a recipe, with what each is if you leave it out:
+
+# %% id="touch-recipe"
+for name, value in Recipe("yours").as_dict().items():
+    print(f"{name:<16}{value}")
+
+# %% [markdown]
+# Leave `accumulator` alone here. A static scale is `static(2.0**10)`; with `static(2.0**10, skip_on_inf=False)` nobody looks for
+# inf. The ways of rounding are `WeightRounding.NEAREST`, `.STOCHASTIC` and `.KAHAN`.
+
+# %% [markdown]
+# ## 1 · Targets of five millionths
+#
+# A small network learns a smooth function of eight numbers by plain SGD. Its targets are five millionths large.
+
+# %% id="touch-targets"
+record = compare_with_fp32("targets")
+diagnose(record)
+
+# %% id="touch-targets-gradients"
+failing = TrainingRun(PROJECT_TASKS["targets"], FAILING["targets"])
+UnderflowHistogram(gradient_snapshot(failing))
+
+# %% id="predict-targets"
+predict("project.targets")
+
+# %% [markdown]
+# ### Project 1: targets of five millionths  ●●○  12 min
+#
+# At most **4 bytes a weight**; FP32 with SGD keeps 8.
+
+
+# %% id="exercise-project-targets" tags=["exercise-project.targets"]
+def my_targets_recipe(seeds):
+    """Return the Recipe for this task.
+
+    seeds   the runs that will be trained under it; one recipe should do for all
+    """
+    ### BEGIN SOLUTION
+    return Recipe("mine", model=FP16, master_weights=False, optimizer=FP16, scaler=static(2.0**10))
+    ### END SOLUTION
+
+
+check("project.targets", my_targets_recipe)
+
+# %% [markdown]
+# ## 2 · A sensor that drifts
+#
+# A layer was calibrated, its weights are between 1 and 2, and then the world moved by a tenth at most. Adam follows, with
+# a learning rate of 3e-4. The metric is the share of the drift that has been made up.
+
+# %% id="touch-drift"
+record = compare_with_fp32("drift")
+diagnose(record)
+
+# %% [markdown]
+# Nothing is wrong with loss, gradients or scale. Look at the weights, before and after one step:
+
+# %% id="touch-drift-updates"
+run = TrainingRun(PROJECT_TASKS["drift"], FAILING["drift"])
+weights = run.weights.master_weights
+before = [weight.detach().clone() for weight in weights]
+run.step()
+print(f"{swallowed(before, weights, [weight.grad for weight in weights]):.1%} of the weights did not move")
+
+# %% id="predict-drift"
+predict("project.drift")
+
+# %% [markdown]
+# ### Project 2: a sensor that drifts  ●●●  15 min
+#
+# At most **12 bytes a weight**; FP32 with Adam keeps 16.
+
+
+# %% id="exercise-project-drift" tags=["exercise-project.drift"]
+def my_drift_recipe(seeds):
+    """Return the Recipe for this task.
+
+    seeds   the runs that will be trained under it; one recipe should do for all
+    """
+    ### BEGIN SOLUTION
+    return Recipe("mine", model=FP16, master_weights=False, rounding=WeightRounding.STOCHASTIC, scaler=static(2.0**10))
+    ### END SOLUTION
+
+
+check("project.drift", my_drift_recipe)
+
+# %% [markdown]
+# ## 3 · Adam in sixteen bits
+#
+# Digits again, a small MLP, and O3: everything in FP16, the optimizer too. Few recipes keep less, and this one learns nothing.
+
+# %% id="touch-digits"
+record = compare_with_fp32("digits")
+diagnose(record)
+
+# %% [markdown]
+# The first loss is a number, the second is not. Adam divides the mean gradient by the root of the mean squared gradient plus
+# epsilon. Here is a weight's first step, with a gradient of a ten-thousandth:
+
+# %% id="touch-digits-epsilon"
+for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    gradient, epsilon = torch.tensor(1e-4, dtype=dtype), torch.tensor(1e-8, dtype=dtype)
+    square = (0.001 * gradient) * gradient  # beta2 is 0.999
+    print(f"{dtype!s:<16} squared {square.item():.3g}   epsilon {epsilon.item():.3g}")
+
+# %% id="predict-digits"
+predict("project.digits")
+
+# %% [markdown]
+# Watch it live if you like: choose a recipe's knobs, press *Start*.
+
+# %% id="touch-digits-live"
+LiveTraining(PROJECT_TASKS["digits"], FAILING["digits"], seed=0)
+
+# %% [markdown]
+# ### Project 3: Adam in sixteen bits  ●●○  12 min
+#
+# At most **8 bytes a weight**; FP32 with Adam keeps 16.
+
+
+# %% id="exercise-project-digits" tags=["exercise-project.digits"]
+def my_digits_recipe(seeds):
+    """Return the Recipe for this task.
+
+    seeds   the runs that will be trained under it; one recipe should do for all
+    """
+    ### BEGIN SOLUTION
+    return Recipe("mine", model=BF16, master_weights=False, optimizer=BF16)
+    ### END SOLUTION
+
+
+check("project.digits", my_digits_recipe)
+
+# %% [markdown]
+# ## The leader board
+#
+# More points come first, and among equals fewer bytes. Write your name between the quotes and run the cell: it puts one file into
+# the folder `leader_board` beside this notebook, and nothing leaves your machine. A class that wants one board copies everybody's
+# files into one folder.
+
+# %% id="leader-board"
+my_name = ""
+
+grades = [
+    check("project.targets", my_targets_recipe),
+    check("project.drift", my_drift_recipe),
+    check("project.digits", my_digits_recipe),
+]
+if my_name:
+    enter("leader_board", my_name, grades)
+show("leader_board")
+
+# %% [markdown]
+# ## What was settled
+#
+# - Three failures that look alike, a metric far below FP32's, and three causes: gradients below FP16's range, updates below half
+#   an ulp, an epsilon that is zero.
+# - Each has a cure that costs no memory, and a cure that everybody knows and that does. Masters repair one of the three.
+# - The evidence came first: a histogram, a count of weights that stood still, one division by hand.
+#
+# In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and on Trainium (2), `eps` of
+# `torch.optim.Adam` in any script that calls `.half()` (3).

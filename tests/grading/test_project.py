@@ -1,0 +1,243 @@
+"""The projects: a recipe that came off the wire is trained for real, and a board says who kept the least."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
+from labkit.formats import BF16, FP16, FP32
+from labkit.gemm import SPECS
+from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
+from labkit.grading.exercises.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
+from labkit.grading.wire import Failure, Record, dump, load
+
+SEEDS = (*VISIBLE, *HIDDEN)
+EVERY = tuple(PROJECT_TASKS)
+projects = pytest.mark.parametrize("task", EVERY)
+
+
+def off_the_wire(value: object) -> object:
+    return load(json.loads(json.dumps(dump(value))))
+
+
+# --- recipes travel as data ---
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        RECIPES["FP32"], RECIPES["O1"], RECIPES["FP8"], RECIPES["FP16 Kahan"],
+        Recipe("mine", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC),
+        Recipe("mine", autocast=FP16, scaler=ScalerConfig(init_scale=2.0**5, growth_interval=7, hysteresis=2)),
+    ],
+)  # fmt: skip
+def test_a_recipe_comes_back_as_it_was(recipe: Recipe) -> None:
+    assert recipe_of(off_the_wire(recipe)) == replace(recipe, name="yours")
+
+
+class Liar(Recipe):
+    """A recipe that is equal to everything."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def bent(**changes: object) -> Record:
+    record = off_the_wire(RECIPES["O2"])
+    assert isinstance(record, Record)
+    return Record(record.name, {**record.fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("FP16", "a Recipe is asked for, and this is 'FP16'"),
+        (off_the_wire(FP16), "a Recipe is asked for"),
+        (off_the_wire(Liar("liar")), "an object of the class Liar"),
+        (bent(model="FP16"), "model is a format of the lab"),
+        (bent(model=None), "model is a format of the lab"),
+        (bent(autocast=off_the_wire(FP16)), "autocast keeps the model in FP32"),
+        (bent(scaler=None), "cannot be read"),
+        (bent(scaler=Record("ScalerConfig", {"init_scale": "much"})), "init_scale must be a number"),
+        (bent(rounding=Record("WeightRounding", {"name": "UP"})), "cannot be read"),
+        (bent(more=1), "cannot be read"),
+        (off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])), "leave accumulator=None"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_in_words(answer: object, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        recipe_of(answer)
+
+
+@pytest.mark.parametrize("answer", [None, 5, "FP16", FP16])
+def test_a_wrong_answer_is_a_failed_check_and_no_crash(answer: Any) -> None:
+    grade = check("project.digits", lambda seeds: answer)
+    assert grade.points == 0
+    assert "did you forget `return`" in str(grade) if answer is None else "a Recipe is asked for" in str(grade)
+
+
+def test_an_answer_that_raises_stays_a_failure() -> None:
+    def answer(seeds: tuple[int, ...]) -> Recipe:
+        return Recipe("mine", model=FP32, master_weights=True, optimizer=FP16)
+
+    example = check("project.digits", answer).verdicts[0].counter_example
+    assert example is not None
+    assert "the optimizer steps FP32 weights" in example.difference
+
+
+def test_the_failure_of_a_call_is_not_trained() -> None:
+    (first, *_) = EXERCISES["project.digits"].checks
+    failure = Failure("error", "it stopped")
+    assert first.outcome(failure, (VISIBLE,)) is failure
+
+
+# --- the tasks ---
+
+
+@projects
+def test_the_failing_run_fails_and_fp32_does_not(task: str) -> None:
+    for seed in VISIBLE:
+        fp32, failing = (run_of(task, recipe, seed).metric for recipe in (RECIPES["FP32"], FAILING[task]))
+        assert fp32 > 0.5
+        assert failing < fp32 / 4
+
+
+@projects
+def test_the_reference_is_within_half_of_fp32s_spread_on_every_seed(task: str) -> None:
+    """On average over two seeds, as it is graded; so no other machine's rounding turns a verdict."""
+    recipe, fp32 = EXERCISES[f"project.{task}"].reference(VISIBLE), RECIPES["FP32"]
+    assert isinstance(recipe, Recipe)
+    for pair in (VISIBLE, HIDDEN[:2], HIDDEN[1:]):
+        behind = [run_of(task, fp32, seed).metric - run_of(task, recipe, seed).metric for seed in pair]
+        assert sum(behind) / 2 < spread(task) / 2
+
+
+@projects
+def test_the_spread_is_that_of_fp32_on_all_seeds(task: str) -> None:
+    metrics = torch.tensor([run_of(task, RECIPES["FP32"], seed).metric for seed in SEEDS])
+    assert spread(task) == pytest.approx(float(metrics.max() - metrics.min()), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "recipe", "bytes_a_weight"),
+    [
+        ("targets", "FP32", 4 + 4),
+        ("targets", "FP16 static", 2 + 4 + 2),
+        ("drift", "FP32", 4 + 4 + 8),
+        ("drift", "FP16 Kahan", 2 + 2 + 2 + 8),
+        ("drift", "FP16 stochastic", 2 + 2 + 8),
+        ("digits", "O3", 2 + 2 + 4),
+    ],
+)
+def test_the_memory_bill_is_that_of_lesson_07(task: str, recipe: str, bytes_a_weight: int) -> None:
+    assert keeps(task, RECIPES[recipe], VISIBLE, bytes_a_weight).passed
+    assert not keeps(task, RECIPES[recipe], VISIBLE, bytes_a_weight - 1).passed
+    assert f"{bytes_a_weight} bytes a weight" in keeps(task, RECIPES[recipe], VISIBLE, 0).says
+
+
+def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
+    skips_first = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**40))
+    assert not run_of("digits", skips_first, 0).steps[0].stepped
+    assert run_of("digits", skips_first, 0).memory == run_of("digits", RECIPES["FP16 static"], 0).memory
+
+
+def test_there_is_more_than_one_way() -> None:
+    """BF16 has the range that small gradients need, without a scale."""
+    pure = Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
+    grade = check("project.targets", lambda seeds: pure)
+    assert all(verdict.passed for verdict in grade.verdicts)
+    assert "4 bytes a weight: 2 weights + 2 gradients" in str(grade)
+
+
+def test_nan_reaches_nothing() -> None:
+    unchecked = replace(FAILING["targets"], scaler=static(2.0**60, skip_on_inf=False))
+    assert not reaches("targets", unchecked, VISIBLE).passed
+
+
+def test_feedback_says_what_the_run_did() -> None:
+    grade = check("project.digits", lambda seeds: RECIPES["FP32"])
+    assert "16 bytes a weight: 4 weights + 4 gradients + 8 optimizer state" in str(grade)
+    assert "as good: accuracy" in str(grade)
+    assert "it keeps at most 8 bytes a weight" in grade.reason
+    assert grade.mistake is not None
+    assert grade.mistake.name == "FP32 between steps"
+
+
+# --- the leader board ---
+
+
+def graded(recipe: Recipe) -> Grade:
+    return check("project.digits", lambda seeds: recipe)
+
+
+def test_points_come_first_and_then_bytes(tmp_path: Path) -> None:
+    pure = EXERCISES["project.digits"].reference(VISIBLE)
+    assert isinstance(pure, Recipe)
+    entries = (("Grace", RECIPES["FP16 no master"]), ("Ada", pure), ("Alan", RECIPES["FP32"]), ("Mary", pure))
+    for name, recipe in entries:
+        enter(tmp_path, name, [graded(recipe)])
+    board = show(tmp_path)
+    assert [entrant.name for entrant in board.entrants] == ["Ada", "Mary", "Grace", "Alan"]
+    assert board.places == (1, 1, 3, 4)
+    assert [entrant.points for entrant in board.entrants] == [6, 6, 4, 4]
+    weights = sum(p.numel() for p in PROJECT_TASKS["digits"].make_model().parameters())
+    assert [round(entrant.bytes / weights) for entrant in board.entrants] == [8, 8, 12, 16]
+    assert "6 of 8" in str(board)
+    assert "<td>Grace</td>" in board._repr_html_()
+
+
+def test_entering_again_replaces_and_folders_merge_by_copying(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    enter(here, "Ada", [graded(RECIPES["FP32"])])
+    enter(here, "Ada", [graded(RECIPES["FP16 no master"])])
+    path = enter(there, "Zoë", [graded(RECIPES["FP32"])])
+    (here / path.name).write_bytes(path.read_bytes())
+    assert [entrant.name for entrant in show(here).entrants] == ["Ada", "Zoë"]
+
+
+@pytest.mark.parametrize("name", ["", " ", "../ada", "a/b", "a\\b", "C:", ".ada", "ada.", "a\nb", "a\0b", "x" * 41])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 40 letters"):
+        enter(tmp_path, name, [graded(RECIPES["FP32"])])
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_an_entry_without_grades_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="takes the grades"):
+        enter(tmp_path, "Ada", [])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "does not say that it is"),
+        (b'{"schema": "labkit.leader_board/1"}', "not what they should be"),
+        (b'{"schema": "labkit.leader_board/1", "name": "Eve", "points": 9, "out_of": 8, "bytes": 0}', "not what they"),
+        (
+            b'{"schema": "labkit.leader_board/1", "name": "Eve", "points": "8", "out_of": 8, "bytes": 0}',
+            "not what they",
+        ),
+        (b"[" * 60_000, "left out"),
+        (b" " * 70_000, "no file of at most"),
+    ],
+)
+def test_a_damaged_file_is_named_and_costs_nobody_else_a_place(tmp_path: Path, content: bytes, says: str) -> None:
+    enter(tmp_path, "Ada", [graded(RECIPES["FP32"])])
+    (tmp_path / "Eve.json").write_bytes(content)
+    board = show(tmp_path)
+    assert [entrant.name for entrant in board.entrants] == ["Ada"]
+    assert "Eve.json is left out" in str(board)
+    assert says in str(board)
+
+
+def test_a_board_without_entrants_says_so(tmp_path: Path) -> None:
+    assert str(show(tmp_path / "nowhere")) == "Nobody is on this board yet."
+    assert "Nobody" in show(tmp_path)._repr_html_()
