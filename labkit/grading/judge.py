@@ -91,7 +91,7 @@ def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: lis
     given = _outcomes(exercise, checks, seed, answers)
     groups = zip(checks, expected, given, strict=True)
     verdicts = tuple(_verdict(exercise, check, seed, right, group) for check, right, group in groups)
-    known = None if all(v.passed for v in verdicts) else _mistake(exercise, checks, seed, given)
+    known = None if all(v.passed or v.unsolved for v in verdicts) else _mistake(exercise, checks, seed, given)
     return Grade(exercise, verdicts, known, len(checks) == len(exercise.checks), note)
 
 

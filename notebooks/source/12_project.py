@@ -18,6 +18,8 @@
 # About 60 minutes. Builds on: lessons 06 (scaling), 07 (master weights), 08 (recipes). Three projects, 24 points.
 
 # %% id="setup"
+from dataclasses import replace
+
 import torch
 
 from labkit.amp import RECIPES, Recipe, WeightRounding, static
@@ -51,15 +53,23 @@ def compare_with_fp32(name):
 # 3. between two steps, it keeps no more bytes a weight than the project allows: weights, gradients, masters, moments.
 #
 # At grading, other seeds are trained. Each project opens with the failing run and one instrument to examine it with; the others
-# of this course are yours as well. These are the parts of a recipe, with what each is if you leave it out:
-
-# %% id="touch-recipe"
-for name, value in Recipe("yours").as_dict().items():
-    print(f"{name:<16}{value}")
-
-# %% [markdown]
-# Leave `accumulator` alone here. A static scale is `static(2.0**10)`; with `static(2.0**10, skip_on_inf=False)` nobody looks for
-# inf. The ways of rounding are `WeightRounding.NEAREST`, `.STOCHASTIC` and `.KAHAN`.
+# of this course are yours as well.
+#
+# These are the parts of `Recipe("mine", ...)`; what you leave out is FP32 and does nothing:
+#
+# | part | what it may be |
+# |---|---|
+# | `model` | the format of weights and activations: `FP32`, `FP16`, `BF16` |
+# | `autocast` | `FP16`, `BF16`, ... for an FP32 model; or `None` |
+# | `keep_norms` | `True` or `False`: normalisation layers stay in FP32 |
+# | `master_weights` | `True` or `False`: FP32 weights survive between two steps |
+# | `optimizer` | `FP32`, or the model's format: weights, gradients and moments inside a step |
+# | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` nobody looks for inf; `RECIPES["O2"].scaler` is dynamic |
+# | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` |
+# | `gradients` | the format of autocast's gradients |
+#
+# A part that contradicts another is refused, with the reason. Recipes with a name are in `RECIPES`;
+# `replace(RECIPES["O2"], ...)` changes one.
 
 # %% [markdown]
 # ## 1 · Targets of five millionths
@@ -132,7 +142,7 @@ def my_drift_recipe(seeds):
     seeds   the runs that will be trained under it; one recipe should do for all
     """
     ### BEGIN SOLUTION
-    return Recipe("mine", model=FP16, master_weights=False, rounding=WeightRounding.STOCHASTIC, scaler=static(2.0**10))
+    return replace(RECIPES["FP16 no master"], name="mine", rounding=WeightRounding.STOCHASTIC)
     ### END SOLUTION
 
 
@@ -148,8 +158,9 @@ record = compare_with_fp32("digits")
 diagnose(record)
 
 # %% [markdown]
-# The first loss is a number, the second is not. Adam divides the mean gradient by the root of the mean squared gradient plus
-# epsilon. Here is a weight's first step, with a gradient of a ten-thousandth:
+# The first loss is a number, the second is not. `diagnose` sees losses and gradients and guesses at the forward pass; what it
+# does not see is the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here are the two
+# parts of the divisor in a first step with a gradient of a ten-thousandth:
 
 # %% id="touch-digits-epsilon"
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
