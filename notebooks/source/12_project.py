@@ -220,7 +220,7 @@ show("leader_board")
 #
 # - Three failures that look alike, a metric far below FP32's, and three causes: gradients below FP16's range, updates below half
 #   an ulp, an epsilon that is zero.
-# - Each has a cure that costs no memory, and a cure that everybody knows and that does. Masters repair one of the three.
+# - Each has a cure that costs no memory. Masters, the one that everybody knows, repair two of the three, neither time at the least.
 # - The evidence came first: a histogram, a count of weights that stood still, one division by hand.
 #
 # In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and on Trainium (2), `eps` of
