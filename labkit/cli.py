@@ -99,7 +99,7 @@ def _doctor(_: Namespace) -> int:
 
 
 def _device(_: Namespace) -> int:
-    from labkit.gemm import device_report
+    from labkit.bench import device_report
 
     print(device_report())
     return 0

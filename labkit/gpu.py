@@ -32,11 +32,11 @@ from typing import Any
 import torch
 
 from labkit.amp import RECIPES, write_whole
-from labkit.gemm import DeviceReport, device_report, measure, sweeps
-from labkit.gemm.bench_record import bench_versions
-from labkit.gemm.bench_sweeps import QUICK
-from labkit.gemm.capture_tiles import MmaCapture, ask
-from labkit.gemm.instructions import COLUMNS, INSTRUCTIONS
+from labkit.bench import DeviceReport, device_report, measure, sweeps
+from labkit.bench.record import bench_versions
+from labkit.bench.sweeps import QUICK
+from labkit.capture.instructions import COLUMNS, INSTRUCTIONS
+from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
 from labkit.train import TASKS, data_folder, record_path, train
 from labkit.train.race import fingerprint

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from labkit import cli, gpu
-from labkit.gemm import SPECS, DeviceReport, device_report, from_json
-from labkit.gemm import capture_tiles as tiles
-from labkit.gemm.capture_tiles import load_capture
-from labkit.gemm.device import GENERATIONS
+from labkit.bench import DeviceReport, device_report, from_json
+from labkit.bench.device import GENERATIONS
+from labkit.capture import tiles
+from labkit.capture.tiles import load_capture
+from labkit.gemm import SPECS
 from labkit.train import load
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,7 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
 
 
 def test_every_sweep_of_a_gpu_belongs_to_some_part():
-    from labkit.gemm import sweeps
+    from labkit.bench import sweeps
 
     asked = {name for part in gpu.PARTS.values() for name in _closure_words(part.run)}
     assert set(sweeps(HOPPER)) <= asked

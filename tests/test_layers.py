@@ -19,15 +19,17 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
     "interop": ("formats",),
     "gemm": ("formats", "interop"),
+    "bench": ("formats", "interop", "gemm"),
+    "capture": ("formats", "interop", "gemm", "bench"),
     "instrument": ("formats", "interop"),
     "amp": ("formats", "interop", "gemm", "instrument"),
     "train": ("formats", "interop", "gemm", "instrument", "amp"),
     "frameworks": ("formats", "interop", "gemm", "instrument", "amp", "train"),
-    "clinic": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks"),
-    "widgets": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
-    "grading": ("formats", "interop", "gemm", "instrument", "amp", "train", "frameworks", "clinic"),
-    "gpu": ("formats", "interop", "gemm", "instrument", "amp", "train"),
-    "cli": ("gemm", "train", "gpu", "clinic", "grading"),
+    "clinic": ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "frameworks"),
+    "widgets": ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "grading": ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "gpu": ("formats", "interop", "gemm", "bench", "capture", "instrument", "amp", "train"),
+    "cli": ("bench", "train", "gpu", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -35,7 +37,9 @@ ENGINE = {"numpy", "torch"}
 FROM_OUTSIDE: dict[str, set[str]] = {
     "formats": {"numpy"},
     "interop": ENGINE,
-    "gemm": ENGINE | {"triton"},  # where there is one: triton_gemm
+    "gemm": ENGINE,
+    "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
+    "capture": ENGINE,
     "instrument": ENGINE,
     "amp": ENGINE,
     "train": ENGINE,
@@ -133,7 +137,7 @@ def test_worked_example_of_a_house_with_one_wrong_import(tmp_path):
         ("labkit/instrument/fate.py", "import labkit.gemm.blocks", 1),
         ("labkit/instrument/fate.py", "from ..gemm import blocks", 1),
         ("labkit/instrument/deep/fate.py", "from ... import gemm", 1),
-        ("labkit/amp/scaler.py", "def late():\n    from labkit.train import train", 2),
+        ("labkit/amp/scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
         ("labkit/train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
         ("labkit/train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
         ("labkit/clinic/doctor.py", "import ipywidgets", 1),
@@ -154,7 +158,7 @@ def test_each_wrong_import_is_told_with_its_line(tmp_path, path, source, line):
 @pytest.mark.parametrize(
     "source",
     [
-        "from labkit.amp.scaler import advance",
+        "from labkit.amp.scaling.scaler import advance",
         "from labkit import amp",
         "import labkit",
         "from labkit.amp import *",

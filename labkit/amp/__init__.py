@@ -1,23 +1,25 @@
 """How does training cope with FP16? Loss scaling, master weights, autocast, and the recipes that combine them."""
 
-from labkit.amp.autocast import CastEvent, autocast
-from labkit.amp.cast_cache import CastCache
+from labkit.amp.casting.autocast import CastEvent, autocast
+from labkit.amp.casting.cast_cache import CastCache
+from labkit.amp.casting.custom import custom_bwd, custom_fwd
+from labkit.amp.casting.ledger import LedgerRow, ledger
+from labkit.amp.casting.lists import POLICY, Entry, Rule, rule_for
+from labkit.amp.casting.registration import Registered, float_function, half_function, promote_function, register
 from labkit.amp.checkpoint import load as load_checkpoint
 from labkit.amp.checkpoint import read as read_checkpoint
 from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.checkpoint import write_whole
-from labkit.amp.convert import to_fp32, to_model_format
-from labkit.amp.custom import custom_bwd, custom_fwd
 from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
-from labkit.amp.groups import no_decay_on_norms_and_biases
-from labkit.amp.layer_scales import layer_scales
-from labkit.amp.ledger import LedgerRow, ledger
-from labkit.amp.lists import POLICY, Entry, Rule, rule_for
-from labkit.amp.presets import PRESETS
+from labkit.amp.masters.convert import to_fp32, to_model_format
+from labkit.amp.masters.groups import no_decay_on_norms_and_biases
+from labkit.amp.masters.weights import Weights
+from labkit.amp.masters.without_master import WeightRounding, forget
 from labkit.amp.recipe import RECIPES, Recipe
-from labkit.amp.registration import Registered, float_function, half_function, promote_function, register
-from labkit.amp.scaler import (
+from labkit.amp.scaling.layer_scales import layer_scales
+from labkit.amp.scaling.presets import PRESETS
+from labkit.amp.scaling.scaler import (
     DYNAMIC,
     NO_SCALING,
     ScalerConfig,
@@ -28,10 +30,8 @@ from labkit.amp.scaler import (
     must_skip,
     static,
 )
-from labkit.amp.skips import diagnosis, step_report
-from labkit.amp.unscale import unscale
-from labkit.amp.weights import Weights
-from labkit.amp.without_master import WeightRounding, forget
+from labkit.amp.scaling.skips import diagnosis, step_report
+from labkit.amp.scaling.unscale import unscale
 
 __all__ = [
     "DYNAMIC",

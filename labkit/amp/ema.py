@@ -20,7 +20,7 @@ from torch import Tensor
 
 from labkit.amp.engine import Engine
 from labkit.amp.resume import fp32_model
-from labkit.amp.scaler import StepReport
+from labkit.amp.scaling.scaler import StepReport
 
 
 class Ema:

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.convert import to_model_format, uncompiled
 from labkit.amp.gradients import Gradients, finite
+from labkit.amp.masters.convert import to_model_format, uncompiled
+from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.resume import begin_with, fp32_model, go_on, state_of
-from labkit.amp.scaler import ScalerState, StepReport, advance, initial, must_skip
-from labkit.amp.skips import diagnosis, step_report
-from labkit.amp.weights import Group, MakeOptimizer, Weights
+from labkit.amp.scaling.scaler import ScalerState, StepReport, advance, initial, must_skip
+from labkit.amp.scaling.skips import diagnosis, step_report
 from labkit.interop import dtype_of
 
 CPU = torch.device("cpu")

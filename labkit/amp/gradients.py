@@ -14,8 +14,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from labkit.amp.unscale import unscale
-from labkit.amp.weights import Weights
+from labkit.amp.masters.weights import Weights
+from labkit.amp.scaling.unscale import unscale
 
 Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
 

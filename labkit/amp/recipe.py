@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from labkit.amp.autocast import autocast
-from labkit.amp.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
-from labkit.amp.without_master import WeightRounding
+from labkit.amp.casting.autocast import autocast
+from labkit.amp.masters.without_master import WeightRounding
+from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import half_storage
 

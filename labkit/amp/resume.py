@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from labkit.amp.convert import uncompiled
-from labkit.amp.lists import LISTS, POLICY
-from labkit.amp.scaler import ScalerState
+from labkit.amp.casting.lists import LISTS, POLICY
+from labkit.amp.masters.convert import uncompiled
+from labkit.amp.scaling.scaler import ScalerState
 
 if TYPE_CHECKING:
     from labkit.amp.engine import Engine

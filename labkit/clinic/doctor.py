@@ -122,7 +122,7 @@ def device() -> Finding:
     """Say what training runs on, what that means, and whether a GPU is there that torch cannot use."""
     import torch
 
-    from labkit.gemm import device_report
+    from labkit.bench import device_report
 
     report = device_report()
     if report.kind == "cpu" and shutil.which("nvidia-smi"):

@@ -17,8 +17,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
-from labkit.gemm import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.widgets.gemm_words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
 from labkit.widgets.static_figures import FORMAT_COLOURS, QUIET
 
@@ -37,7 +37,7 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
 
     Args:
         sweep: its name: see `labkit.gemm.sweeps`.
-        here: what `labkit.gemm.measure(sweep)` returned on this machine.
+        here: what `labkit.bench.measure(sweep)` returned on this machine.
 
     Raises:
         ValueError: `here` is another sweep.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from labkit.gemm import ElementwiseCase, GemmCase, GemmRecord, GemmRun, from_json
+from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, from_json
 from labkit.train import data_folder
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"

@@ -14,7 +14,7 @@ from typing import Any
 import traitlets
 
 from labkit.amp import Rule
-from labkit.amp.ledger import LedgerRow, ledger
+from labkit.amp.casting.ledger import LedgerRow, ledger
 from labkit.formats import BF16, FP16, Format
 from labkit.train import one_thread
 from labkit.widgets.assets import script, style

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.amp import ScalerConfig, advance, initial
-from labkit.amp.scaler import must_skip
+from labkit.amp.scaling.scaler import must_skip
 from labkit.widgets.live_words import power
 from labkit.widgets.scaler_timeline_trace import OVERFLOWS_FROM, Trace
 from labkit.widgets.underflow_words import percent

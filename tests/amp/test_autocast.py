@@ -186,7 +186,7 @@ def test_when_nobody_listens_no_event_is_built(monkeypatch: pytest.MonkeyPatch) 
     def built(*_: Any) -> None:
         raise AssertionError("an event was built")
 
-    monkeypatch.setattr(sys.modules["labkit.amp.autocast"], "CastEvent", built)
+    monkeypatch.setattr(sys.modules["labkit.amp.casting.autocast"], "CastEvent", built)
     with autocast():
         F.mse_loss(torch.ones(2, 2) @ torch.ones(2, 2), torch.ones(2, 2))
     with autocast(listen=print), pytest.raises(AssertionError, match="an event was built"):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import Rule, autocast
-from labkit.amp.ledger import compare, ledger
+from labkit.amp.casting.ledger import compare, ledger
 from labkit.formats import BF16, E4M3, FP16
 from labkit.gemm import half_storage
 

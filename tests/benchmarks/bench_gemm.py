@@ -2,13 +2,13 @@
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_gemm.py [SWEEP ...] [--threads 2] [--device cuda]
 
-Times the sweeps of `labkit.gemm.sweeps` (all cases of one take turns, so their ratios hold on a busy machine), prints a
+Times the sweeps of `labkit.bench` (all cases of one take turns, so their ratios hold on a busy machine), prints a
 line for each case and a sentence for each sweep. Nothing is kept: `labkit gpu` records.
 """
 
 import argparse
 
-from labkit.gemm import device_report, measure, roofline, sweeps
+from labkit.bench import device_report, measure, roofline, sweeps
 from labkit.widgets import sweep_sentence
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.amp.autocast import current
+from labkit.amp.casting.autocast import current
 from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)

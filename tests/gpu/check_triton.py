@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
 
-from labkit.gemm.triton_gemm import TILES, Tile, matmul, why_not
+from labkit.bench.triton_gemm import TILES, Tile, matmul, why_not
 
 SHAPES = ((4096, 4096, 4096), (300, 500, 700), (129, 257, 65))  # each compiles anew: a second or two
 

@@ -7,10 +7,11 @@ import warnings
 import pytest
 import torch
 
+from labkit.bench import GemmCase, device_report, run_cases
+from labkit.capture.instructions import INSTRUCTIONS
+from labkit.capture.tiles import ask
 from labkit.formats import FP16, FP32
-from labkit.gemm import SPECS, GemmCase, device_report, run_cases
-from labkit.gemm.capture_tiles import ask
-from labkit.gemm.instructions import INSTRUCTIONS
+from labkit.gemm import SPECS
 from tests.gpu import check_speed, check_triton
 
 GPU = torch.cuda.is_available()

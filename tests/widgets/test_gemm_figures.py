@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure, sweeps
+from labkit.bench.device import device_report
+from labkit.bench.sweeps import QUICK
 from labkit.formats import BF16, FP16, FP32
-from labkit.gemm import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure, sweeps
-from labkit.gemm.bench_sweeps import QUICK
-from labkit.gemm.device import device_report
 from labkit.widgets import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
 
 SWEEPS = list(sweeps(device_report("cpu")))

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.gemm import DeviceReport, device_report
-from labkit.gemm import device as module
+from labkit.bench import DeviceReport, device_report
+from labkit.bench import device as module
 
 GIB = 2**30
 

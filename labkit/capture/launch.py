@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labkit.gemm.capture_kernel import kernel, launch
-from labkit.gemm.instructions import COLUMNS, Instruction
+from labkit.capture.instructions import COLUMNS, Instruction
+from labkit.capture.kernel import kernel, launch
 
 Words = NDArray[np.uint32]
 

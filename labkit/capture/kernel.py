@@ -17,8 +17,8 @@ import sys
 
 import torch
 
+from labkit.capture.instructions import COLUMNS, Instruction
 from labkit.formats import BF16, FP16, FP32
-from labkit.gemm.instructions import COLUMNS, Instruction
 
 
 def kernel(instruction: Instruction) -> str:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.bench.cases import Case, ElementwiseCase, GemmCase, intensity
+from labkit.bench.timing import GemmRun
 from labkit.formats import Format
-from labkit.gemm.bench import GemmRun
-from labkit.gemm.bench_cases import Case, ElementwiseCase, GemmCase, intensity
 
 
 @dataclass(frozen=True)

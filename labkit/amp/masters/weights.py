@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.flat import cut, flatten, join_state, split_state
-from labkit.amp.without_master import WeightRounding, forget
+from labkit.amp.masters.flat import cut, flatten, join_state, split_state
+from labkit.amp.masters.without_master import WeightRounding, forget
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]

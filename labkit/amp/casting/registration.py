@@ -18,8 +18,8 @@ from typing import Any
 
 from torch.overrides import resolve_name
 
-from labkit.amp.autocast import current
-from labkit.amp.lists import LISTS, Entry, Rule
+from labkit.amp.casting.autocast import current
+from labkit.amp.casting.lists import LISTS, Entry, Rule
 
 WHY = "you registered it"
 
@@ -78,7 +78,7 @@ def register(target: str | Callable[..., Any], rule: Rule, why: str = WHY) -> Re
         TypeError: target can neither be called nor is it a name, or rule is none.
 
     >>> import torch
-    >>> from labkit.amp.autocast import autocast
+    >>> from labkit.amp.casting.autocast import autocast
     >>> with autocast(), register("sigmoid", Rule.DENY):
     ...     torch.ones(1).half().sigmoid().dtype
     torch.float32
@@ -96,7 +96,7 @@ def half_function(target: str | Callable[..., Any]) -> Registered:
     """Let a function run in the low-precision format: also as a decorator.
 
     >>> import torch
-    >>> from labkit.amp.autocast import autocast
+    >>> from labkit.amp.casting.autocast import autocast
     >>> @half_function
     ... def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     ...     return a * b

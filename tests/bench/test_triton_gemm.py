@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from labkit.bench import GemmCase, run_case, triton_gemm
+from labkit.bench.triton_gemm import TILES, Tile, matmul, why_not
 from labkit.formats import FP16
-from labkit.gemm import GemmCase, run_case, triton_gemm
-from labkit.gemm.triton_gemm import TILES, Tile, matmul, why_not
 
 ROOT = Path(__file__).parents[2]
 HERE = importlib.util.find_spec("triton") is not None
 PROGRAM = """
 import torch
-from labkit.gemm.triton_gemm import Tile, matmul
+from labkit.bench.triton_gemm import Tile, matmul
 
 tile = Tile(16, 32, 16, 4, 2)
 dice = torch.Generator().manual_seed(0)

@@ -2,8 +2,8 @@
 
 import pytest
 
+from labkit.bench import ElementwiseCase, GemmCase, GemmRun, Roofline, intensity, roofline
 from labkit.formats import FP16, FP32, FP64
-from labkit.gemm import ElementwiseCase, GemmCase, GemmRun, Roofline, intensity, roofline
 
 
 def timed(case, seconds):

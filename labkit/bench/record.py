@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 
+from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase
+from labkit.bench.device import DeviceReport, device_report
+from labkit.bench.sweeps import Extent, Sweep, sweeps
+from labkit.bench.timing import ROUNDS, GemmRun, run_cases
 from labkit.formats import FORMATS
-from labkit.gemm.bench import ROUNDS, GemmRun, run_cases
-from labkit.gemm.bench_cases import ConvCase, ElementwiseCase, GemmCase
-from labkit.gemm.bench_sweeps import Extent, Sweep, sweeps
-from labkit.gemm.device import DeviceReport, device_report
 
 SCHEMA = "labkit.gemm/1"
 KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
@@ -100,7 +100,7 @@ def measure(
     Raises:
         ValueError: there is no such sweep.
 
-    >>> from labkit.gemm.bench_sweeps import QUICK
+    >>> from labkit.bench.sweeps import QUICK
     >>> record = measure("size", "cpu", extent=QUICK, rounds=1)
     >>> from_json(record.to_json()) == record
     True

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from labkit.bench.device import GENERATIONS
+from labkit.capture import tiles as module
+from labkit.capture.instructions import INSTRUCTIONS, Instruction
+from labkit.capture.kernel import kernel
+from labkit.capture.launch import a_registers, b_registers, c_registers, capture, from_registers
+from labkit.capture.tiles import ask, draw_tiles, families, from_words, load_capture, to_words
 from labkit.formats import BF16, E4M3, FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
-from labkit.gemm import capture_tiles as module
-from labkit.gemm.capture import a_registers, b_registers, c_registers, capture, from_registers
-from labkit.gemm.capture_kernel import kernel
-from labkit.gemm.capture_tiles import ask, draw_tiles, families, from_words, load_capture, to_words
-from labkit.gemm.device import GENERATIONS
-from labkit.gemm.instructions import INSTRUCTIONS, Instruction
 
 CAPTURED = sorted((Path(__file__).parents[2] / "data" / "mma").glob("*/*.npz"))
 ids = lambda row: getattr(row, "name", None)  # noqa: E731
@@ -229,7 +229,7 @@ def stand_in(spec, wrong=()):
 
 @pytest.fixture
 def hopper(monkeypatch):
-    from labkit.gemm import DeviceReport
+    from labkit.bench import DeviceReport
 
     report = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
     monkeypatch.setattr(module, "device_report", lambda _: report)

@@ -23,9 +23,9 @@ from statistics import quantiles
 import torch
 from torch import Tensor
 
+from labkit.bench.cases import Case
+from labkit.bench.work import Pool, caller, error_in_ulps, settings
 from labkit.formats import Format
-from labkit.gemm.bench_cases import Case
-from labkit.gemm.bench_work import Pool, caller, error_in_ulps, settings
 
 ROUNDS = 9
 GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
@@ -45,7 +45,7 @@ class GemmRun:
     calls    how many calls were timed
     error    median distance of the first rows from the same in FP64, in ulps of the result's format
 
-    >>> from labkit.gemm.bench_cases import GemmCase
+    >>> from labkit.bench.cases import GemmCase
     >>> GemmRun(GemmCase(1000, 1000, 1000), 0.001, 0.001, 0.001, 10, 0.25).tflops
     2.0
     """
@@ -75,7 +75,7 @@ def run_case(case: Case, device: torch.device | str = "cpu", *, rounds: int = RO
         RuntimeError: it cannot run here; the message is torch's, or says how long it would take.
 
     >>> from labkit.formats import FP32
-    >>> from labkit.gemm.bench_cases import GemmCase
+    >>> from labkit.bench.cases import GemmCase
     >>> run_case(GemmCase(16, 16, 16, FP32), rounds=1).error < 16  # a sum of 16 terms
     True
     """

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from labkit.bench.cases import stored_bytes
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
-from labkit.gemm.bench_cases import stored_bytes
 
 COLUMNS = 8  # n of every instruction here
 PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3", E5M2: "e5m2"}

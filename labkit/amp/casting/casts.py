@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.amp.cast_cache import CastCache, keeps
+from labkit.amp.casting.cast_cache import CastCache, keeps
 from labkit.formats import FP32, Format
 from labkit.interop import format_of, round_tensor
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from labkit.amp.autocast import CastEvent, autocast
-from labkit.amp.lists import Entry, Rule
+from labkit.amp.casting.autocast import CastEvent, autocast
+from labkit.amp.casting.lists import Entry, Rule
 from labkit.formats import Format
 from labkit.gemm import half_storage, is_composite
 

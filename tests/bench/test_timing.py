@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from labkit.bench import ConvCase, ElementwiseCase, GemmCase, GemmRun, from_json, measure, run_case, run_cases, timing
+from labkit.bench.sweeps import QUICK
 from labkit.formats import BF16, FP16, FP32
-from labkit.gemm import ConvCase, ElementwiseCase, GemmCase, GemmRun, bench, from_json, measure, run_case, run_cases
-from labkit.gemm.bench_sweeps import QUICK
 
 SMALL = [GemmCase(8, 8, 8, FP32), GemmCase(8, 16, 8, FP32), GemmCase(16, 16, 8, FP32)]
 
@@ -21,7 +21,7 @@ def told(monkeypatch):
         turns.append((tuple(call(0).shape), group))
         return seconds[len(turns) - 1] if len(turns) <= len(seconds) else 0.02
 
-    monkeypatch.setattr(bench, "_clock", lambda device, threads: clock)
+    monkeypatch.setattr(timing, "_clock", lambda device, threads: clock)
     return turns, seconds
 
 
@@ -84,7 +84,7 @@ def test_what_cannot_run_here_is_left_out_with_torch_s_reason(monkeypatch):
     def refuse(case, sets):
         raise RuntimeError("no kernel for this\nand a long trace")
 
-    monkeypatch.setattr(bench, "caller", refuse)
+    monkeypatch.setattr(timing, "caller", refuse)
     with pytest.raises(RuntimeError, match=r"FP32 NN 8x8x8 was not timed on cpu: no kernel for this$"):
         run_case(SMALL[0])
 
@@ -107,7 +107,7 @@ def test_cuda_events_tell_milliseconds_for_a_whole_group(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     calls = []
-    assert bench._cuda_clock(calls.append, 8) == pytest.approx(0.040 / 8)
+    assert timing._cuda_clock(calls.append, 8) == pytest.approx(0.040 / 8)
     assert calls == list(range(8)), "each call gets other operands"
 
 

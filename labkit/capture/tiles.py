@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labkit.bench.device import device_report
+from labkit.bench.record import bench_versions
+from labkit.capture.instructions import COLUMNS, Instruction
+from labkit.capture.launch import Words, capture
 from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
-from labkit.gemm.bench_record import bench_versions
-from labkit.gemm.capture import Words, capture
-from labkit.gemm.device import device_report
 from labkit.gemm.emulate import emulate
-from labkit.gemm.instructions import COLUMNS, Instruction
 from labkit.gemm.mma import MmaSpec
 
 SCHEMA = "labkit.mma/1"

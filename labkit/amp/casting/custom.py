@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 
-from labkit.amp.autocast import CASTABLE, autocast, current
+from labkit.amp.casting.autocast import CASTABLE, autocast, current
 from labkit.formats import Format
 from labkit.gemm import mapped, open_modes, under
 from labkit.interop import dtype_of

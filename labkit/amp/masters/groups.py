@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from labkit.amp.convert import NORM_LAYERS
+from labkit.amp.masters.convert import NORM_LAYERS
 
 
 def no_decay_on_norms_and_biases(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

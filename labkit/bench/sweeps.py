@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from labkit.bench.cases import Case, ConvCase, ElementwiseCase, GemmCase, linear_gemms
+from labkit.bench.device import DeviceReport
+from labkit.bench.triton_gemm import TILES
 from labkit.formats import BF16, E4M3, FP16, FP32, FP64, TF32, Format
-from labkit.gemm.bench_cases import Case, ConvCase, ElementwiseCase, GemmCase, linear_gemms
-from labkit.gemm.device import DeviceReport
-from labkit.gemm.triton_gemm import TILES
 
 
 @dataclass(frozen=True)

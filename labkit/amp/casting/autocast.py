@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
-from labkit.amp.cast_cache import CastCache
-from labkit.amp.casts import Cast
-from labkit.amp.lists import Entry, Rule, rule_for
+from labkit.amp.casting.cast_cache import CastCache
+from labkit.amp.casting.casts import Cast
+from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.gemm import GEMMS, LabMode, body_of, is_composite, mapped
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.amp.lists import Rule, rule_for
-from labkit.amp.recording import Call, Recording, record
+from labkit.amp.casting.lists import Rule, rule_for
+from labkit.amp.casting.recording import Call, Recording, record
 from labkit.formats import FP16, Format
 
 MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from labkit.bench.cases import Case, ConvCase, ElementwiseCase, GemmCase, output_format
+from labkit.bench.triton_gemm import TILES, matmul
 from labkit.formats import TF32, Format, ulp
-from labkit.gemm.bench_cases import Case, ConvCase, ElementwiseCase, GemmCase, output_format
-from labkit.gemm.triton_gemm import TILES, matmul
 from labkit.interop import dtype_of
 
 CPU_CACHE = 32 * 2**20  # bytes; the last cache of most CPUs that one core sees
@@ -153,16 +153,16 @@ def settings(case: Case) -> Iterator[None]:
     reduced = getattr(case, "reduced", False)
     names = [name for name in REDUCTIONS if hasattr(matmul, name)]
     before = {name: getattr(matmul, name) for name in names}
-    precision, conv = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     try:
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        torch.backends.cudnn.allow_tf32 = tf32
         for name in names:
             setattr(matmul, name, reduced)
-        yield
+        with cudnn.flags(**kept, allow_tf32=tf32):  # torch lets only this set them where its own tests run
+            yield
     finally:
         torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.allow_tf32 = conv
         for name, value in before.items():
             setattr(matmul, name, value)
 

@@ -1,0 +1,1 @@
+"""How do small gradients survive? The scaler as state -> next state, six frameworks' rules, unscaling, diagnosis."""
