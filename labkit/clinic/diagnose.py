@@ -28,7 +28,11 @@ def diagnose(record: RunRecord) -> Report:
     """
     if not record.steps:
         return Report((Finding("steps", Status.WARN, "none", "let the run do at least one step"),))
-    return Report((_loss(record), _skips(record), _underflow(record)))
+    return Report(
+        (_loss(record), _skips(record), _underflow(record)),
+        if_warned="Nothing went wrong that was looked at. To look at",
+        if_bad="What went wrong in this run",
+    )
 
 
 def _loss(record: RunRecord) -> Finding:
@@ -38,7 +42,8 @@ def _loss(record: RunRecord) -> Finding:
             remedy = (
                 "a step with inf or NaN reached the weights: check the gradients and skip such steps (skip_on_inf=True)"
                 if unchecked
-                else "no bad step was taken, so the forward pass itself overflows: look at the activations"
+                else "every gradient before it was finite, so the forward pass overflows (look at the activations) or "
+                "the optimizer divided by zero (Adam's epsilon of 1e-8 is 0 in FP16 weights: keep FP32 masters)"
             )
             return Finding("loss", Status.BAD, f"inf or NaN from step {step.step} on", remedy)
     return Finding("loss", Status.OK, f"finite, {record.steps[0].loss:.4g} at first, {record.final_loss:.4g} at last")

@@ -73,6 +73,8 @@ class Report:
     """
 
     findings: tuple[Finding, ...]
+    if_warned: str = "The lab works. To look at when you like"
+    if_bad: str = "To do before the lab works"
 
     @property
     def healthy(self) -> bool:
@@ -90,8 +92,8 @@ class Report:
         if not bad and not warned:
             return f"All {len(self.findings)} well."
         if not bad:
-            return f"The lab works. To look at when you like: {warned} of {len(self.findings)}."
-        return f"To do before the lab works: {bad} of {len(self.findings)}, marked {SIGNS[Status.BAD]} bad."
+            return f"{self.if_warned}: {warned} of {len(self.findings)}."
+        return f"{self.if_bad}: {bad} of {len(self.findings)}, marked {SIGNS[Status.BAD]} bad."
 
     def __str__(self) -> str:
         return render_text(self)

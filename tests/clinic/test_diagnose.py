@@ -34,6 +34,8 @@ def test_nan_is_told_apart_by_who_let_it_in() -> None:
     assert "forward pass" in next(diagnose(unlucky).of(Status.BAD)).remedy, "a loss is not ruined by a later step"
     assert "reached the weights" in next(diagnose(unchecked).of(Status.BAD)).remedy
     assert "forward pass" in next(diagnose(forward).of(Status.BAD)).remedy
+    assert "Adam's epsilon" in next(diagnose(forward).of(Status.BAD)).remedy, "O3's other way into NaN"
+    assert diagnose(forward).summary.startswith("What went wrong in this run: 1 of 3")
 
 
 def test_nothing_to_read() -> None:

@@ -256,7 +256,7 @@ def test_what_is_no_notebook_earns_nothing_and_says_why(
         ("limits", "clip", "it stopped with sys.exit(0)"),
         ("lies", "advance", "expected a ScalerState, got an object of the class Yes"),
         ("cheats", "static_step", "its cell stopped with ImportError: cannot import name 'EXERCISES'"),
-        ("cheats", "advance", "it calls labkit.amp.scaler.advance, which is what you are asked for"),
+        ("cheats", "advance", "it calls labkit.amp.scaling.scaler.advance, which is what you are asked for"),
         ("forges", "advance", "no answer: the code wrote into the channel of the answers"),
     ],
 )
