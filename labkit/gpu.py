@@ -38,14 +38,20 @@ from labkit.bench.sweeps import QUICK
 from labkit.capture.instructions import COLUMNS, INSTRUCTIONS
 from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
-from labkit.train import TASKS, data_folder, record_path, train
+from labkit.train import GPU_TASKS, TASKS, data_folder, record_path, train
 from labkit.train.race import fingerprint
 
 CHECKOUT = Path(__file__).parents[1]
 CHECKS = CHECKOUT / "tests" / "gpu"
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
 GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to end
-RACES = (("segmentation", ("FP32", "FP16", "FP16 dynamic", "BF16")), ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")))
+RACES = (
+    ("segmentation", ("FP32", "FP16", "FP16 dynamic", "BF16")),
+    ("gpt_gpu", ("FP32", "O1", "O2", "BF16")),
+    ("segmentation_gpu", ("FP32", "FP16", "O1", "BF16")),
+    ("unet_gpu", ("FP32", "O1", "BF16")),
+    ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")),
+)
 SMALL = {"width": 64, "batch": 8, "steps": 2, "rounds": 1, "tiles": 2}  # what a check is given in a rehearsal
 
 
@@ -169,7 +175,7 @@ def _races(order: Order) -> Iterator[str]:
     """Train the lab's own tasks on the GPU, each run on record as those of a CPU are."""
     for task, recipes in RACES[:1] if order.quick else RACES:
         for recipe in recipes[:1] if order.quick else recipes:
-            asked = TASKS[task], RECIPES[recipe]
+            asked = (TASKS | GPU_TASKS)[task], RECIPES[recipe]
             steps = 2 if order.quick else None
             record = train(*asked, 0, steps=steps, device=order.report.kind, stop=order.over)
             if record.stopped:

@@ -3,6 +3,7 @@
 from labkit.amp import write_whole
 from labkit.train.compare import Comparison, Difference, compare
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
 from labkit.train.race import race, record_path, recorded
@@ -13,6 +14,7 @@ from labkit.train.tasks import TASKS, Task, accuracy, dice
 
 __all__ = [
     "CATEGORIES",
+    "GPU_TASKS",
     "STAGES",
     "TASKS",
     "Comparison",
