@@ -67,7 +67,7 @@ define run_checks
 status=0; \
 $(VENV_PYTHON) -m ruff check . || status=1; \
 $(VENV_PYTHON) -m mypy || status=1; \
-$(VENV_PYTHON) -m pytest $(1) $(PYTEST_ARGS) || status=1; \
+$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(1) $(PYTEST_ARGS) || status=1; \
 exit $$status
 endef
 

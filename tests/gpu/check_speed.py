@@ -111,14 +111,14 @@ def inference(way: str, new: Callable[[], Task], device: str) -> Step:
 @contextmanager
 def tf32_allowed(allowed: bool) -> Iterator[None]:
     """Let FP32 products run as TF32, or forbid it, which cuDNN allows unless told otherwise."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
     torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
     try:
-        yield
+        with cudnn.flags(**kept, allow_tf32=allowed):  # torch lets only this set them where its own tests run
+            yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.set_float32_matmul_precision(before)
 
 
 def timed(steps: dict[str, Step], device: str, count: int, rounds: int) -> dict[str, float]:
