@@ -13,6 +13,7 @@ from labkit.widgets.number_line import NumberLine
 from labkit.widgets.predict import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse import Pulse, pulse
 from labkit.widgets.race_figure import race_figure, race_sentence, race_table
+from labkit.widgets.race_progress import RaceProgress
 from labkit.widgets.recipe_table import RecipeTable, recipe_table
 from labkit.widgets.scaler_timeline import ScalerTimeline
 from labkit.widgets.scaler_timeline_presets import ScalerPresets
@@ -39,6 +40,7 @@ __all__ = [
     "Predict",
     "Prediction",
     "Pulse",
+    "RaceProgress",
     "RecipeTable",
     "ScalerPresets",
     "ScalerTimeline",

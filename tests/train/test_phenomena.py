@@ -1,0 +1,97 @@
+"""Where FP16 hurts, where it does not, and what cures it: the runs on record, and a few trained here and now.
+
+Each phenomenon is shown with a margin, each cure by the lab's own verdict: a difference beyond the spread
+of FP32's seeds. Bigger proof: `make test-all` trains every task again and holds it to its record.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from labkit.amp import RECIPES
+from labkit.train import TASKS, Comparison, recorded, train
+
+SEEDS = (0, 1, 2)
+CARELESS = ("digits", "digits_cnn", "autoencoder", "char_lstm", "gpt", "unet")
+
+
+def found(task: str, *recipes: str) -> Comparison:
+    return Comparison(task, tuple(recorded(task, recipe, seed) for recipe in ("FP32", *recipes) for seed in SEEDS))
+
+
+@pytest.mark.parametrize(("task", "margin"), [("segmentation", 0.4), ("small_targets", 0.5), ("gauss_conv", 0.5)])
+def test_underflow_without_a_scale_and_every_cure_of_it(task: str, margin: float) -> None:
+    comparison = found(task, "FP16", "FP16 static", "O1", "O2", "BF16")
+    assert comparison.difference("FP16").verdict == "worse"
+    assert comparison.difference("FP16").mean < -margin
+    for cure in ("FP16 static", "O1", "O2", "BF16"):
+        assert comparison.difference(cure).verdict == "as good", cure
+
+
+def test_the_coarser_segmentation_loses_less_but_loses_on_every_seed() -> None:
+    """Its Dice scatters as much as it falls; the loss does not."""
+    for seed in SEEDS:
+        fp32, fp16 = (recorded("segmentation_small", recipe, seed).final_loss for recipe in ("FP32", "FP16"))
+        assert fp16 > 1.15 * fp32
+        assert recorded("segmentation_small", "FP16 static", seed).final_loss < 1.05 * fp32
+
+
+def test_swallowed_updates_without_a_master_and_every_cure_of_them() -> None:
+    comparison = found(
+        "fine_tuning", "FP16 no master", "BF16 no master", "FP16 static", "FP16 stochastic", "FP16 Kahan"
+    )
+    fp16, bf16 = comparison.difference("FP16 no master"), comparison.difference("BF16 no master")
+    assert (fp16.verdict, bf16.verdict) == ("worse", "worse")
+    assert bf16.mean < fp16.mean - 0.1 < -0.25, "fewer significand bits: worse than FP16"
+    for cure in ("FP16 static", "FP16 stochastic", "FP16 Kahan"):
+        assert comparison.difference(cure).verdict == "as good", cure
+
+
+@pytest.mark.parametrize("task", CARELESS)
+def test_where_gradients_underflow_and_nothing_happens(task: str) -> None:
+    assert found(task, "FP16").difference("FP16").verdict == "as good"
+
+
+@pytest.mark.parametrize("task", ["digits_cnn", "autoencoder", "char_lstm", "gpt", "unet", "gauss_conv"])
+def test_pure_fp16_with_adam_breaks(task: str) -> None:
+    """Adam's epsilon of 1e-8 is 0 in FP16, and the squares of small gradients are 0: the update is inf or NaN."""
+    for seed in SEEDS:
+        record = recorded(task, "O3", seed)
+        assert not math.isfinite(record.final_loss) or record.metric < recorded(task, "FP32", seed).metric - 0.1
+
+
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_every_task_is_on_record_and_says_where_it_was_made(task: str) -> None:
+    for recipe in ("FP32", "FP16", "O1", "O2", "O3", "BF16"):
+        for seed in SEEDS:
+            record = recorded(task, recipe, seed)
+            assert (record.task, record.recipe, record.seed) == (task, recipe, seed)
+            assert record.device
+            assert record.versions["torch"]
+            assert record.fingerprint
+            assert not record.stopped
+            assert len(record.steps) == TASKS[task].steps
+
+
+def test_live_the_cliff_is_the_number_of_elements_in_the_mean() -> None:
+    """The same regression, the mean over 64 targets and over 1,000: trained here, half a second each."""
+    wide = TASKS["small_targets"]
+    narrow = replace(wide, batch_size=64)
+    lost = train(wide, RECIPES["FP16"], measure_every=0).metric
+    kept = train(narrow, RECIPES["FP16"], measure_every=0).metric
+    assert lost < 0.2 < 0.5 < kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["FP32", "FP16", "O2"])
+@pytest.mark.parametrize("task", sorted(TASKS))
+def test_what_is_on_record_happens_again(task: str, recipe: str) -> None:
+    """The same device and versions give the same losses, bit for bit; others come as near as seeds do."""
+    record = recorded(task, recipe, 0)
+    again = train(TASKS[task], RECIPES[recipe], 0)
+    if (again.device, again.versions) == (record.device, record.versions):
+        assert [step.loss for step in again.steps] == [step.loss for step in record.steps]
+    assert again.metric == pytest.approx(record.metric, abs=0.1)
