@@ -193,11 +193,13 @@ def test_gradients_of_two_losses_add_up_whatever_their_scales() -> None:
 
 
 def test_inf_in_any_of_a_step_s_gradients_counts_whatever_came_later() -> None:
-    engine = Engine(net(), SGD, O2)
+    engine = Engine(net(), SGD, O2, losses=2)
     engine.backward(loss_of(engine, 0) * 1e8)
     engine.scaler = replace(engine.scaler, scale=2.0)
     engine.backward(loss_of(engine, 1))
+    engine.backward(loss_of(engine, 2), loss_id=1)
     assert not engine.step().stepped
+    assert [s.scale for s in engine.scalers] == [1.0, 2.0**10], "only the loss that overflowed backs off"
 
 
 def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
