@@ -274,8 +274,8 @@ recipe_table(TASKS, recipes)
 # %% [markdown]
 # Read it by columns. *O1* and *O2* keep what they promise. *FP16* without a scale fails on three tasks of eleven, and the last
 # column (the share of activation gradients that underflow, mean over the run) is a warning and no verdict: *segmentation
-# small* loses three quarters and ends as good, *gauss conv* loses a tenth, but its early layers lose everything. Without
-# masters it is fine-tuning that suffers; on *gauss conv* one seed of three died without them, and "as good" there means that
+# small* loses three quarters and ends as good; *gauss conv* loses a tenth, and with it 99% of its first weight gradients, all
+# that its convolutions had to start from. Without masters it is fine-tuning that suffers; on *gauss conv* one seed of three died without them, and "as good" there means that
 # three seeds do not tell. And `.half()` on everything, *O3*, is not a little worse: on digits it works, on small targets it
 # learns nothing, and where Adam steps it breaks at once.
 #
