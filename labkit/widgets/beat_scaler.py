@@ -17,7 +17,7 @@ from labkit.widgets.assets import script, style
 from labkit.widgets.beat_scaler_controller import LOG2_RANGE, Duel, Move, Show, Side
 from labkit.widgets.beat_scaler_figure import WHY_STATIC, static_duel
 from labkit.widgets.beat_scaler_runs import TASK, MakeRun, make_run
-from labkit.widgets.lab_widget import LabWidget
+from labkit.widgets.driven_widget import DrivenWidget
 from labkit.widgets.live_outbox import Send, Sender, pack
 from labkit.widgets.live_state import Button, Phase, enabled
 from labkit.widgets.live_thread import Driver
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class BeatTheScaler(LabWidget):
+class BeatTheScaler(DrivenWidget):
     """A game: keep the loss scale of a real training in its window, beside a dynamic scaler that does the same.
 
     Args:
@@ -112,17 +112,8 @@ class BeatTheScaler(LabWidget):
             data["image/png"] = png(static_duel(self.duel))
         return data, metadata
 
-    def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        if self.comm is not None:
-            self.send(content, buffers)
-
-    def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
-        if content.get("do") == "drawn":
-            self.outbox.drawn(int(content["number"]))
-        elif content.get("do") == "hello":
-            self.driver.call(self.outbox.forget)
-        else:
-            self.driver.command(command_of(content), int(content.get("number", 0)))
+    def _command(self, content: dict[str, Any]) -> Button | Move | Show:
+        return command_of(content)
 
 
 def command_of(content: dict[str, Any]) -> Button | Move | Show:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, StepRecord, Task
 from labkit.widgets.assets import script, style
-from labkit.widgets.lab_widget import LabWidget
+from labkit.widgets.driven_widget import DrivenWidget
 from labkit.widgets.live_controller import GROWTH_INTERVAL, Controller
 from labkit.widgets.live_figure import WHY_STATIC, static_live
 from labkit.widgets.live_outbox import Outbox
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class LiveTraining(LabWidget):
+class LiveTraining(DrivenWidget):
     """A training that runs while you change it, beside the FP32 run of the same seed.
 
     Args:
@@ -122,17 +122,8 @@ class LiveTraining(LabWidget):
             data["image/png"] = png(static_live(self.controller))
         return data, metadata
 
-    def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        if self.comm is not None:
-            self.send(content, buffers)
-
-    def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
-        if content.get("do") == "drawn":
-            self.outbox.drawn(int(content["number"]))
-        elif content.get("do") == "hello":
-            self.driver.call(self.outbox.forget)
-        else:
-            self.driver.command(command_of(content), int(content.get("number", 0)))
+    def _command(self, content: dict[str, Any]) -> Command:
+        return command_of(content)
 
 
 def command_of(content: dict[str, Any]) -> Command:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.amp import RECIPES, Recipe
 from labkit.train import TASKS, RunRecord, StepRecord, Task, write_whole
 from labkit.widgets.assets import script, style
-from labkit.widgets.lab_widget import LabWidget
+from labkit.widgets.driven_widget import DrivenWidget
 from labkit.widgets.live_state import Button, Phase, Scaling
 from labkit.widgets.live_thread import Driver
 from labkit.widgets.static_figures import png
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Workbench(LabWidget):
+class Workbench(DrivenWidget):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:
@@ -163,18 +163,6 @@ class Workbench(LabWidget):
         if self.history:
             data["image/png"] = png(static_bench(self.bench, why=WHY_STATIC))
         return data, metadata
-
-    def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        if self.comm is not None:
-            self.send(content, buffers)
-
-    def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
-        if content.get("do") == "drawn":
-            self.outbox.drawn(int(content["number"]))
-        elif content.get("do") == "hello":
-            self.driver.call(self.outbox.forget)
-        else:
-            self.driver.command(self._command(content), int(content.get("number", 0)))
 
     def _command(self, content: dict[str, Any]) -> Button | Turn | Fork | Choose | Do:
         match content.get("do"):
