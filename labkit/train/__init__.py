@@ -2,6 +2,7 @@
 
 from labkit.amp import write_whole
 from labkit.train.compare import Comparison, Difference, compare
+from labkit.train.devices import Place, place, places
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
 from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
@@ -20,6 +21,7 @@ __all__ = [
     "Comparison",
     "Data",
     "Difference",
+    "Place",
     "RunRecord",
     "Seen",
     "Stage",
@@ -37,6 +39,8 @@ __all__ = [
     "load",
     "mnist",
     "one_thread",
+    "place",
+    "places",
     "race",
     "record_path",
     "recorded",

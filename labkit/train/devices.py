@@ -1,0 +1,141 @@
+"""Where can a training run happen here? On the GPU where there is one, and on the CPU always.
+
+Idea: a place is a device with the words for it. What a knob, a sentence and a record say of it comes from here, and
+`gpus` alone asks torch what is there.
+
+Invariant: a GPU is named only if this torch has programs for it; the CPU is always there, and always last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from labkit.train.record import device_name
+
+EMULATED = (
+    "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it, and a step takes as long as "
+    "FP32's or longer, so nothing is gained in speed."
+)
+NATIVE = "FP16 products are this GPU's own here: how many steps a second they gain is measured, not assumed."
+
+
+@dataclass(frozen=True)
+class Place:
+    """A device to train on.
+
+    device  what torch calls it
+    name    as a record says it: "Tesla T4", "CPU (x86_64)"
+    key     a short word for a knob and a command line: "cpu", "gpu"; further GPUs are "gpu:1", "gpu:2"
+
+    >>> place("cpu").label, place("cpu").key, place("cpu").device
+    ('CPU, emulated', 'cpu', device(type='cpu'))
+    """
+
+    device: torch.device
+    name: str
+    key: str
+
+    @property
+    def emulated(self) -> bool:
+        """Say whether FP16 products are emulated there; FP32 never is."""
+        return self.key == "cpu"
+
+    @property
+    def label(self) -> str:
+        """What a choice of devices calls it: "this GPU: Tesla T4" or "CPU, emulated"."""
+        return "CPU, emulated" if self.emulated else f"this GPU: {self.name}"
+
+    @property
+    def sentence(self) -> str:
+        """What training in FP16 means there."""
+        return EMULATED if self.emulated else NATIVE
+
+    def __str__(self) -> str:
+        return self.label
+
+
+def places() -> tuple[Place, ...]:
+    """Return where a run can happen on this machine: its GPUs first, and the CPU always.
+
+    >>> places()[-1].key
+    'cpu'
+    """
+    cpu = torch.device("cpu")
+    return (*gpus(), Place(cpu, device_name(cpu), "cpu"))
+
+
+def place(device: str | torch.device | Place | None = None) -> Place:
+    """Return the place that is meant; None means the first of `places`: the GPU where there is one.
+
+    Args:
+        device: a key ("gpu", "cpu"), one of torch's devices or its name ("cuda", "cuda:1"), or a place, which is
+            returned as it is.
+
+    Raises:
+        ValueError: there is no such place here; the message says what there is.
+    """
+    if isinstance(device, Place):
+        return device
+    here = places()
+    if device is None:
+        return here[0]
+    keys = {each.key: each for each in here}
+    if str(device) in keys:
+        return keys[str(device)]
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:  # no word of torch's either
+        wanted = None
+    for each in here:
+        if wanted is not None and wanted.type == each.device.type and wanted.index in (None, each.device.index or 0):
+            return each
+    listed = ", ".join(f'"{each.key}" ({each.name})' for each in here)
+    raise ValueError(f'there is no device "{device}" to train on here; this machine has {listed}.{_why_no_gpu(here)}')
+
+
+def _why_no_gpu(here: Sequence[Place]) -> str:
+    """Say what would give the lab a GPU, where it found none."""
+    if len(here) > 1:
+        return ""
+    if torch.cuda.is_available():
+        return (
+            f" torch {torch.__version__} has no programs for the GPU that is there "
+            f"({torch.cuda.get_device_name(0)}): install a torch that has them, see https://pytorch.org/get-started"
+        )
+    return " torch reaches no GPU: `labkit doctor` says why."
+
+
+def gpus() -> tuple[Place, ...]:
+    """Ask torch which GPUs it reaches through CUDA (or ROCm, which it calls so too) and has programs for."""
+    if not torch.cuda.is_available():
+        return ()
+    built = torch.cuda.get_arch_list() if torch.version.cuda else []
+    found = [i for i in range(torch.cuda.device_count()) if has_programs(torch.cuda.get_device_capability(i), built)]
+    keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(found)))]
+    cards = [torch.device("cuda", i) for i in found]
+    return tuple(Place(card, device_name(card), key) for card, key in zip(cards, keys, strict=False))
+
+
+def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Say whether a torch that was built for `built` ("sm_75", "compute_90") runs on a GPU of this compute capability.
+
+    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is translated for all that come
+    later. An empty list says nothing, and nothing is held against it.
+
+    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+
+    >>> has_programs((7, 5), ["sm_75", "sm_80"]), has_programs((7, 0), ["sm_75", "sm_80"])
+    (True, False)
+    """
+    generation, version = capability
+    for name in built:
+        kind, _, digits = name.partition("_")
+        number = int("".join(c for c in digits if c.isdigit()) or 0)
+        if kind == "sm" and number // 10 == generation and number % 10 <= version:
+            return True
+        if kind == "compute" and (number // 10, number % 10) <= (generation, version):
+            return True
+    return not built

@@ -1,0 +1,102 @@
+"""Where can a run happen? Without a GPU here, one is put in the place of what torch would answer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.train import Place, devices, place, places
+from labkit.train.devices import has_programs
+
+T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
+SECOND = Place(torch.device("cuda", 1), "Tesla T4", "gpu:1")
+
+
+@pytest.fixture
+def with_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: (T4, SECOND))
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: ())
+
+
+def test_worked_example_the_gpu_is_first_and_the_cpu_always_there(with_gpu: None) -> None:
+    assert [each.label for each in places()] == ["this GPU: Tesla T4", "this GPU: Tesla T4", "CPU, emulated"]
+    assert [each.key for each in places()] == ["gpu", "gpu:1", "cpu"]
+    assert place(None) == place() == T4
+
+
+def test_without_a_gpu_the_cpu_is_what_none_means(without_gpu: None) -> None:
+    (only,) = places()
+    assert place(None) == only
+    assert (only.device, only.emulated) == (torch.device("cpu"), True)
+    assert "emulated on this CPU" in only.sentence
+
+
+@pytest.mark.parametrize("said", ["gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4])
+def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None, said: object) -> None:
+    assert place(said) == T4  # type: ignore[arg-type]
+
+
+def test_the_second_gpu_and_the_cpu_have_names_too(with_gpu: None) -> None:
+    assert place("cuda:1") == place("gpu:1") == SECOND
+    assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
+
+
+@pytest.mark.parametrize("said", ["cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"])
+def test_what_is_not_there_is_refused_and_what_is_there_is_named(without_gpu: None, said: object) -> None:
+    with pytest.raises(ValueError, match=r'this machine has "cpu" \(CPU') as refused:
+        place(said)  # type: ignore[arg-type]
+    assert f'no device "{said}"' in str(refused.value)
+
+
+def test_a_third_gpu_of_two_is_refused(with_gpu: None) -> None:
+    with pytest.raises(ValueError, match=r'has "gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'):
+        place("cuda:2")
+
+
+def test_a_stand_in_on_the_cpu_does_not_take_the_cpus_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = Place(torch.device("cpu"), "a stand-in", "gpu")
+    monkeypatch.setattr(devices, "gpus", lambda: (stand_in,))
+    assert place("gpu") == place() == stand_in
+    assert place("cpu").emulated
+    assert place(torch.device("cpu")).emulated
+
+
+# What torch can be built for. Expected answers: NVIDIA's compatibility rules, by hand.
+
+
+@pytest.mark.parametrize(
+    ("capability", "built", "runs"),
+    [
+        ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
+        ((8, 0), ["sm_86"], False),
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
+        ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
+        ((10, 0), ["sm_100a"], True),
+        ((9, 0), [], True),  # nobody says
+    ],
+)
+def test_a_gpu_counts_only_with_programs_for_it(capability: tuple[int, int], built: list[str], runs: bool) -> None:
+    assert has_programs(capability, built) == runs
+
+
+def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "is_available": lambda: True,
+        "get_arch_list": lambda: ["sm_75", "sm_80"],
+        "device_count": lambda: 2,
+        "get_device_capability": [(7, 0), (8, 6)].__getitem__,
+        "get_device_name": lambda card: ["Tesla V100", "NVIDIA A10"][getattr(card, "index", card)],
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert [(each.name, each.device, each.key) for each in places()[:-1]] == [
+        ("NVIDIA A10", torch.device("cuda", 1), "gpu")
+    ]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"has no programs for the GPU that is there \(Tesla V100\)"):
+        place("cuda")
