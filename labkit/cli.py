@@ -91,9 +91,9 @@ def _version(_: Namespace) -> int:
 
 
 def _doctor(_: Namespace) -> int:
-    from labkit.clinic import examine
+    from labkit.clinic import check_machine
 
-    report = examine()
+    report = check_machine()
     print(report)
     return 0 if report.healthy else 1
 

@@ -54,7 +54,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
     ],
 )
 def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys, finding, status):
-    monkeypatch.setattr("labkit.clinic.examine", lambda: Report((finding,)))
+    monkeypatch.setattr("labkit.clinic.check_machine", lambda: Report((finding,)))
     assert cli.main(["doctor"]) == status
     out = capsys.readouterr().out
     assert finding.what in out

@@ -1,9 +1,9 @@
 """Is this machine ready for the lab? Each part is looked at once, and what is not well comes with what to do.
 
 Idea: a check is a function from what was measured to a Finding, so every answer, the rare ones too, can be asked for
-in a test; `examine` measures and puts the answers in a row.
+in a test; `check_machine` measures and puts the answers in a row.
 
-Invariant: `examine` always returns a report. A check that fails is a finding, never a traceback.
+Invariant: `check_machine` always returns a report. A check that fails is a finding, never a traceback.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course ar
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 
 
-def examine(folder: Path | str = ".") -> Report:
+def check_machine(folder: Path | str = ".") -> Report:
     """Look at this Python, its packages and this machine; takes about a second.
 
     folder: where notebooks will be saved.
 
-    >>> [finding.name for finding in examine().findings][:2]
+    >>> [finding.name for finding in check_machine().findings][:2]
     ['Python', 'labkit']
     """
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
@@ -123,8 +123,12 @@ def device() -> Finding:
     import torch
 
     from labkit.bench import device_report
+    from labkit.train import place
 
     report = device_report()
+    if report.kind == "cuda" and place().emulated:
+        what = f"{report.name} is here, but torch {torch.__version__} has no programs for it; the lab trains on the CPU"
+        return Finding("device", Status.WARN, what, "install a torch that has them: https://pytorch.org/get-started")
     if report.kind == "cpu" and shutil.which("nvidia-smi"):
         why = "this torch was built without CUDA" if torch.version.cuda is None else "torch cannot reach the driver"
         remedy = "to use the GPU, repair its driver or install a CUDA build of torch into this environment"

@@ -20,9 +20,9 @@
 # First: is everything there? Run the next cell with **Shift+Enter**.
 
 # %% id="doctor"
-from labkit.clinic import examine
+from labkit.clinic import check_machine
 
-examine()
+check_machine()
 
 # %% [markdown]
 # Each line says what it found, and a red one says what to do. This one asks your browser whether widgets are alive:

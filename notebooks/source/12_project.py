@@ -23,7 +23,7 @@ from dataclasses import replace
 import torch
 
 from labkit.amp import RECIPES, Recipe, WeightRounding, static
-from labkit.clinic import diagnose
+from labkit.clinic import find_pitfalls
 from labkit.formats import BF16, FP16
 from labkit.grading import FAILING, PROJECT_TASKS, check, enter, show
 from labkit.instrument import swallowed
@@ -78,7 +78,7 @@ def compare_with_fp32(name):
 
 # %% id="touch-targets"
 record = compare_with_fp32("targets")
-diagnose(record)
+find_pitfalls(record)
 
 # %% id="touch-targets-gradients"
 failing = TrainingRun(PROJECT_TASKS["targets"], FAILING["targets"])
@@ -114,7 +114,7 @@ check("project.targets", my_targets_recipe)
 
 # %% id="touch-drift"
 record = compare_with_fp32("drift")
-diagnose(record)
+find_pitfalls(record)
 
 # %% [markdown]
 # Nothing is wrong with loss, gradients or scale. Look at the weights, before and after one step:
@@ -155,12 +155,12 @@ check("project.drift", my_drift_recipe)
 
 # %% id="touch-digits"
 record = compare_with_fp32("digits")
-diagnose(record)
+find_pitfalls(record)
 
 # %% [markdown]
-# The first loss is a number, the second is not. `diagnose` sees losses and gradients and guesses at the forward pass; what it
-# does not see is the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here are the two
-# parts of the divisor in a first step with a gradient of a ten-thousandth:
+# The first loss is a number, the second is not. `find_pitfalls` sees losses and gradients and guesses at the forward pass;
+# what it does not see is the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here
+# are the two parts of the divisor in a first step with a gradient of a ten-thousandth:
 
 # %% id="touch-digits-epsilon"
 for dtype in (torch.float32, torch.float16, torch.bfloat16):

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.clinic import Finding, Report, Status, doctor, examine, machine
+from labkit import bench, train
+from labkit.clinic import Finding, Report, Status, check_machine, doctor, machine
 
 GIB = 2**30
 
@@ -31,9 +32,9 @@ def test_worked_example_of_a_report():
     ]
 
 
-def test_examining_this_machine_finds_it_ready():
+def test_checking_this_machine_finds_it_ready():
     """The machine that runs these tests has all that the lab needs, so nothing may be red."""
-    report = examine()
+    report = check_machine()
     assert report.healthy, str(report)
     assert {"Python", "torch", "device", "threads", "memory", "widgets", "data", "disk"} <= {
         finding.name for finding in report.findings
@@ -66,7 +67,7 @@ def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
         raise RuntimeError("the driver is asleep")
 
     monkeypatch.setattr(doctor, "device", broken)
-    findings = {finding.name: finding for finding in examine().findings}
+    findings = {finding.name: finding for finding in check_machine().findings}
     assert findings["device"].status is Status.BAD
     assert "RuntimeError: the driver is asleep" in findings["device"].what
     assert "disk" in findings
@@ -239,3 +240,14 @@ def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch, name, capability, 
     what = doctor.device().what
     assert name in what
     assert says in what
+
+
+def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
+    """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
+    report = bench.DeviceReport("cuda", "Tesla V100", 0, 80, (7, 0))
+    monkeypatch.setattr(bench, "device_report", lambda: report)
+    monkeypatch.setattr(train.devices, "gpus", tuple)
+    finding = doctor.device()
+    assert finding.status is Status.WARN
+    assert "Tesla V100 is here, but torch" in finding.what
+    assert "trains on the CPU" in finding.what

@@ -2,12 +2,12 @@
 
 import pytest
 
-from labkit.clinic import Status, diagnose
+from labkit.clinic import Status, find_pitfalls
 from labkit.train import RunRecord, StepRecord, recorded
 
 
 def bad(record: RunRecord) -> set[str]:
-    return {finding.name for finding in diagnose(record).of(Status.BAD)}
+    return {finding.name for finding in find_pitfalls(record).of(Status.BAD)}
 
 
 @pytest.mark.parametrize(
@@ -31,14 +31,14 @@ def test_nan_is_told_apart_by_who_let_it_in() -> None:
     unchecked = made_of(StepRecord(1, 2.0, 2.0**40, True, True, 0.0), StepRecord(2, float("nan"), 2.0**40, True, True))
     forward = made_of(StepRecord(1, float("inf"), 1.0, True, False, 0.0))
     unlucky = made_of(StepRecord(1, 2.0, 1.0, False, True, 0.0), StepRecord(2, float("inf"), 1.0, True, True))
-    assert "forward pass" in next(diagnose(unlucky).of(Status.BAD)).remedy, "a loss is not ruined by a later step"
-    assert "reached the weights" in next(diagnose(unchecked).of(Status.BAD)).remedy
-    assert "forward pass" in next(diagnose(forward).of(Status.BAD)).remedy
-    assert "Adam's epsilon" in next(diagnose(forward).of(Status.BAD)).remedy, "O3's other way into NaN"
-    assert diagnose(forward).summary.startswith("What went wrong in this run: 1 of 3")
+    assert "forward pass" in next(find_pitfalls(unlucky).of(Status.BAD)).remedy, "a loss is not ruined by a later step"
+    assert "reached the weights" in next(find_pitfalls(unchecked).of(Status.BAD)).remedy
+    assert "forward pass" in next(find_pitfalls(forward).of(Status.BAD)).remedy
+    assert "Adam's epsilon" in next(find_pitfalls(forward).of(Status.BAD)).remedy, "O3's other way into NaN"
+    assert find_pitfalls(forward).summary.startswith("What went wrong in this run: 1 of 3")
 
 
 def test_nothing_to_read() -> None:
-    assert diagnose(made_of()).healthy
-    unmeasured = diagnose(made_of(StepRecord(1, 1.0, 1.0, False, True)))
+    assert find_pitfalls(made_of()).healthy
+    unmeasured = find_pitfalls(made_of(StepRecord(1, 1.0, 1.0, False, True)))
     assert [f.what for f in unmeasured.of(Status.WARN)] == ["not measured"]

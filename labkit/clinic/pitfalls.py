@@ -17,13 +17,13 @@ MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17
 MUCH_UNDERFLOW = 0.5  # the runs on record learn well up to some per cent and stall above a half
 
 
-def diagnose(record: RunRecord) -> Report:
+def find_pitfalls(record: RunRecord) -> Report:
     """Return what a run's record shows: its loss, its skipped steps, its underflow.
 
     >>> from labkit.train import StepRecord
     >>> steps = tuple(StepRecord(n, math.nan, 1.0, True, True) for n in (1, 2))
     >>> run = RunRecord("digits", "FP16", 0, steps, 0.1, "accuracy", 1.0, "CPU", {}, "2026-01-01")
-    >>> print(next(diagnose(run).of(Status.BAD)).what)
+    >>> print(next(find_pitfalls(run).of(Status.BAD)).what)
     inf or NaN from step 1 on
     """
     if not record.steps:
