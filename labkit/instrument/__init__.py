@@ -1,8 +1,8 @@
 """What can we see going wrong? Exponent histograms, what a format does to them, and probes of a backward pass."""
 
 from labkit.instrument.fate import Fate, fate
-from labkit.instrument.gradients import GradSnapshot, Probe, probe, snapshot, underflow, weight_gradients, zeros_inside
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
+from labkit.instrument.probe import GradSnapshot, Probe, layer_outputs, probe, snapshot, underflow, zeros_inside
 from labkit.instrument.updates import swallowed
 
 __all__ = [
@@ -12,12 +12,12 @@ __all__ = [
     "Probe",
     "exponent_histogram",
     "fate",
+    "layer_outputs",
     "merge",
     "probe",
     "shift",
     "snapshot",
     "swallowed",
     "underflow",
-    "weight_gradients",
     "zeros_inside",
 ]

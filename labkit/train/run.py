@@ -188,12 +188,12 @@ class TrainingRun:
         if kind not in ("activation gradients", "weight gradients"):
             raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        with probe(self.model) as heard, _unchanged(self.model.buffers()):
+        with probe(self.model) as probed, _unchanged(self.model.buffers()):
             scaled = self.loss(inputs, targets) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
         if kind == "weight gradients":
             return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
-        return heard.gradients
+        return probed.gradients
 
     def _underflow(self, inputs: Tensor, targets: Tensor) -> float:
         kind = "activation gradients"

@@ -8,15 +8,14 @@ Invariant: a run that was watched is where it would be if nobody had looked, bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from labkit.amp import unscale
-from labkit.instrument import probe
+from labkit.instrument import layer_outputs, probe
 from labkit.train.run import TrainingRun, one_thread
 
 STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back")
@@ -100,7 +99,9 @@ def watch_step(run: TrainingRun) -> StepInStages:
         master_before = [master.detach().clone() for master in masters]
         inputs, targets = run.batch(run.steps_done + 1)
         run.engine.zero_grad()
-        with _outputs(run.model) as outputs, probe(run.model) as heard:
+        outputs: dict[str, Tensor] = {}
+        keep_output = lambda name, output: outputs.__setitem__(name, output.detach())  # noqa: E731
+        with layer_outputs(run.model, keep_output), probe(run.model) as probed:
             loss = run.loss(inputs, targets)
             scale = run.scaler.scale
             run.engine.backward(loss)
@@ -114,7 +115,7 @@ def watch_step(run: TrainingRun) -> StepInStages:
             _grouped(before, layers),
             {f"{name} output": tensor for name, tensor in outputs.items()},
             {"loss": loss.detach(), "loss × scale": loss.detach() * scale},
-            {f"∇ {name} output": tensor for name, tensor in heard.gradients.items()} | _grouped(scaled, layers, "∇"),
+            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
             _grouped(plain, layers, "∇"),
             _grouped(plain, layers, "∇"),
             _grouped(updates, layers, "Δ"),
@@ -165,24 +166,3 @@ def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -
     for layer, tensor in zip(layers, tensors, strict=True):
         groups.setdefault(f"{mark} {layer} weights".strip(), []).append(tensor.flatten())
     return {name: torch.cat(parts) for name, parts in groups.items()}
-
-
-@contextmanager
-def _outputs(model: nn.Module) -> Iterator[Mapping[str, Tensor]]:
-    """Listen to what every leaf layer returns."""
-    heard: dict[str, Tensor] = {}
-
-    def listen(name: str) -> Callable[[nn.Module, object, object], None]:
-        def after_forward(_module: nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, Tensor):
-                heard[name] = output.detach()
-
-        return after_forward
-
-    leaves = [(name, module) for name, module in model.named_modules() if not list(module.children())]
-    hooks = [module.register_forward_hook(listen(name)) for name, module in leaves]
-    try:
-        yield heard
-    finally:
-        for hook in hooks:
-            hook.remove()

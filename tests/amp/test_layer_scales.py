@@ -57,13 +57,14 @@ def test_worked_example_the_gradient_inside_is_larger_and_outside_is_not() -> No
     for layer in half:
         nn.init.constant_(layer.weight, 0.5)
     model = nn.Sequential(half[0], nn.Sequential(half[1], half[2]), half[3])
-    with layer_scales(model, {"1": 4}), probe(model) as heard:
+    with layer_scales(model, {"1": 4}), probe(model) as probed:
         model(torch.ones(1, 1)).backward()
-    assert {name: g.item() for name, g in heard.gradients.items()} == {"0": 0.125, "1.0": 0.25 * 16, "1.1": 0.5, "2": 1}
+    arrived = {name: gradient.item() for name, gradient in probed.gradients.items()}
+    assert arrived == {"0": 0.125, "1.0": 0.25 * 16, "1.1": 0.5, "2": 1}
     assert [layer.weight.grad.item() for layer in half] == [0.125] * 4  # type: ignore[union-attr]
-    with probe(model) as heard:
+    with probe(model) as probed:
         model(torch.ones(1, 1)).backward()
-    assert heard.gradients["1.0"].item() == 0.25, "no hook is left"
+    assert probed.gradients["1.0"].item() == 0.25, "no hook is left"
 
 
 class Times(nn.Module):

@@ -9,8 +9,8 @@ Invariant: a probe changes no value; when its `with` block ends, no hook is left
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -34,48 +34,63 @@ class GradSnapshot:
 
 @dataclass
 class Probe:
-    """What a probe heard: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
+    """What a probe found: layer name -> gradient of the layer's output, in the dtype in which it arrived."""
 
     gradients: dict[str, Tensor] = field(default_factory=dict)
 
 
 @contextmanager
+def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> Iterator[None]:
+    """Call `listen(layer name, output)` whenever a leaf layer returns a tensor, until the `with` block ends.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
+    >>> with layer_outputs(model, lambda name, output: print(name, tuple(output.shape))):
+    ...     _ = model(torch.ones(5, 3))
+    0 (5, 2)
+    1 (5, 2)
+    """
+    with ExitStack() as hooks:
+        for name in leaf_layers(model):
+
+            def after_forward(_layer: nn.Module, _inputs: object, output: object, name: str = name) -> None:
+                if isinstance(output, Tensor):
+                    listen(name, output)
+
+            hooks.callback(model.get_submodule(name).register_forward_hook(after_forward).remove)
+        yield
+
+
+def leaf_layers(model: nn.Module) -> list[str]:
+    """Return the names of the layers that hold no other layer, in the order in which the model has them."""
+    return [name for name, module in model.named_modules() if not list(module.children())]
+
+
+@contextmanager
 def probe(model: nn.Module) -> Iterator[Probe]:
-    """Listen to the gradient of every leaf layer's output while the `with` block runs a forward and a backward pass.
+    """Keep the gradient of every leaf layer's output while the `with` block runs a forward and a backward pass.
 
     A layer that is called twice leaves the gradient that arrived last in the backward pass.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
-    >>> with probe(model) as heard:
+    >>> with probe(model) as probed:
     ...     model(torch.ones(1, 2)).sum().backward()
-    >>> heard.gradients
+    >>> probed.gradients
     {'0': tensor([[1.]])}
     """
-    heard = Probe()
-    order = [name for name, module in model.named_modules() if not list(module.children())]
+    arrived: dict[str, Tensor] = {}
 
-    def listen(name: str) -> object:
-        def after_forward(_module: nn.Module, _inputs: object, output: object) -> None:
-            if isinstance(output, Tensor) and output.requires_grad:
-                output.register_hook(lambda gradient: heard.gradients.__setitem__(name, gradient.detach()))
+    def listen(name: str, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(lambda gradient: arrived.__setitem__(name, gradient.detach()))
 
-        return after_forward
-
-    hooks = [model.get_submodule(name).register_forward_hook(listen(name)) for name in order]  # type: ignore[arg-type]
+    probed = Probe()
     try:
-        yield heard
+        with layer_outputs(model, listen):
+            yield probed
     finally:
-        for hook in hooks:
-            hook.remove()
-        ordered = {name: heard.gradients[name] for name in order if name in heard.gradients}
-        heard.gradients.clear()
-        heard.gradients.update(ordered)
-
-
-def weight_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameter name -> gradient, for every parameter that has one."""
-    return {name: p.grad.detach() for name, p in model.named_parameters() if p.grad is not None}
+        probed.gradients |= {name: arrived[name] for name in leaf_layers(model) if name in arrived}
 
 
 def snapshot(gradients: Mapping[str, Tensor], *, step: int, kind: str) -> GradSnapshot:
