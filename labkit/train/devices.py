@@ -113,10 +113,10 @@ def gpus() -> tuple[Place, ...]:
     if not torch.cuda.is_available():
         return ()
     built = torch.cuda.get_arch_list() if torch.version.cuda else []
-    found = [i for i in range(torch.cuda.device_count()) if has_programs(torch.cuda.get_device_capability(i), built)]
-    keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(found)))]
-    cards = [torch.device("cuda", i) for i in found]
-    return tuple(Place(card, device_name(card), key) for card, key in zip(cards, keys, strict=False))
+    asked = {i: torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
+    usable = [(i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)]
+    keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(usable)))]
+    return tuple(Place(torch.device("cuda", i), name, key) for (i, name), key in zip(usable, keys, strict=False))
 
 
 def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:

@@ -236,6 +236,7 @@ def test_timing_a_step_puts_the_thread_count_back():
 def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch, name, capability, says):
     properties = SimpleNamespace(name=name, major=capability[0], minor=capability[1], total_memory=8 * GIB)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     what = doctor.device().what
     assert name in what

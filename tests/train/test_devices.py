@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -84,12 +86,16 @@ def test_a_gpu_counts_only_with_programs_for_it(capability: tuple[int, int], bui
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [
+        SimpleNamespace(name="Tesla V100", major=7, minor=0),
+        SimpleNamespace(name="NVIDIA A10", major=8, minor=6),
+    ]
     answers = {
         "is_available": lambda: True,
         "get_arch_list": lambda: ["sm_75", "sm_80"],
         "device_count": lambda: 2,
-        "get_device_capability": [(7, 0), (8, 6)].__getitem__,
-        "get_device_name": lambda card: ["Tesla V100", "NVIDIA A10"][getattr(card, "index", card)],
+        "get_device_properties": cards.__getitem__,
+        "get_device_name": lambda number: cards[number].name,
     }
     for name, answer in answers.items():
         monkeypatch.setattr(torch.cuda, name, answer)
