@@ -143,7 +143,7 @@ def test_worked_example_of_a_house_with_one_wrong_import(tmp_path):
         ("labkit/clinic/doctor.py", "import ipywidgets", 1),
         ("labkit/clinic/doctor.py", "from anywidget import AnyWidget", 1),
         ("labkit/grading/judge.py", "from labkit.widgets import pulse", 1),
-        ("labkit/widgets/live.py", "from labkit.grading import check", 1),
+        ("labkit/widgets/live/widget.py", "from labkit.grading import check", 1),
         ("labkit/formats/oracle.py", "import ml_dtypes", 1),
         ("labkit/__init__.py", "from labkit.formats import FP16", 1),
         ("labkit/helpers.py", "", 1),

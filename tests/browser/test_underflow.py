@@ -53,7 +53,7 @@ SWEEP = """() => {
 }"""
 EXPECTED = """[
   {**vars(f), "sentence": w._rows[i]["sentences"][k],
-   "texts": [__import__("labkit.widgets.underflow_words", fromlist=["_"]).percent(x) for x in vars(f).values()]}
+   "texts": [__import__("labkit.widgets.underflow.words", fromlist=["_"]).percent(x) for x in vars(f).values()]}
   for i, h in enumerate([w._histograms[%r]], start=list(w._histograms).index(%r))
   for k in range(31) for f in [fate(shift(h, k), FP16)]
 ]"""

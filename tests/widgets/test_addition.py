@@ -9,8 +9,8 @@ import traitlets
 
 from labkit.formats import BF16, E4M3, E8M0, FP16, FP32, Format
 from labkit.widgets import AdditionPlayer
-from labkit.widgets.addition_board import MOST_COLUMNS, columns, paper, scenes
-from labkit.widgets.addition_sheet import exact_number, number, sheet
+from labkit.widgets.addition.board import MOST_COLUMNS, columns, paper, scenes
+from labkit.widgets.addition.sheet import exact_number, number, sheet
 
 ADD = ["Write", "Align", "Add", "Normalise", "Guard, round, sticky", "Round"]
 

@@ -5,19 +5,30 @@ from importlib.resources import files
 
 import pytest
 
-from labkit.widgets.assets import script, style
+from labkit.widgets.base.assets import script, style
 
-STATIC = files("labkit.widgets") / "static"
-SCRIPTS = {file.name: file.read_text(encoding="utf-8") for file in STATIC.iterdir() if file.name.endswith(".js")}
-WIDGETS = sorted({name.split(".")[0] for name in SCRIPTS} - {"base"})
+FOLDERS = files("labkit.widgets")
+SCRIPTS = {
+    (folder.name, file.name): file.read_text(encoding="utf-8")
+    for folder in FOLDERS.iterdir()
+    if folder.is_dir()
+    for file in folder.iterdir()
+    if file.name.endswith(".js")
+}
+WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
+
+
+def test_every_widget_stands_in_a_folder():
+    assert len(WIDGETS) > 10
+    assert [file.name for file in FOLDERS.iterdir() if file.is_file()] == ["__init__.py"]
 
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_module_is_the_base_then_its_own_files(name):
     text = script(name)
-    belonging = [source for file, source in SCRIPTS.items() if file.split(".")[0] in ("base", name)]
-    assert text.startswith(SCRIPTS["base.js"])
-    assert text.endswith(SCRIPTS[f"{name}.js"])
+    belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", name)]
+    assert text.startswith(SCRIPTS["base", "base.js"])
+    assert text.endswith(SCRIPTS[name, "view.js"])
     assert [source[:60] for source in belonging if text.count(source) != 1] == []
     assert len(text) == sum(map(len, belonging)) + len(belonging) - 1  # and nothing of another widget
     assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1
@@ -36,8 +47,8 @@ def test_nothing_is_loaded_from_elsewhere(name):
 
 
 def test_the_base_lists_every_function_it_offers():
-    base = "".join(source for file, source in SCRIPTS.items() if file.startswith("base."))
-    contents = SCRIPTS["base.js"].split("\n\n")[0]
+    base = "".join(source for (folder, _), source in SCRIPTS.items() if folder == "base")
+    contents = SCRIPTS["base", "base.js"].split("\n\n")[0]
     offered = re.findall(r"^function (\w+)\(", base, re.MULTILINE)
     assert len(offered) > 15
     assert [name for name in offered if not re.search(rf"\b{name}\(", contents)] == []

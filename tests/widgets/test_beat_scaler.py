@@ -11,10 +11,9 @@ import torch
 
 from labkit.amp import ScalerState, advance, initial
 from labkit.train import StepRecord, TrainingRun
-from labkit.widgets.beat_scaler import BeatTheScaler, DuelOutbox, command_of
-from labkit.widgets.beat_scaler_controller import MEASURE_EVERY, Duel, Move, Show
-from labkit.widgets.beat_scaler_figure import static_duel
-from labkit.widgets.beat_scaler_runs import (
+from labkit.widgets.beat_scaler.controller import MEASURE_EVERY, Duel, Move, Show
+from labkit.widgets.beat_scaler.figure import static_duel
+from labkit.widgets.beat_scaler.runs import (
     CALM_STEPS,
     HIGHEST_WEIGHT,
     LOWEST_WEIGHT,
@@ -26,8 +25,9 @@ from labkit.widgets.beat_scaler_runs import (
     course,
     make_run,
 )
-from labkit.widgets.beat_scaler_words import Tally, sentence, tally
-from labkit.widgets.live_state import Button, Phase
+from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox, command_of
+from labkit.widgets.beat_scaler.words import Tally, sentence, tally
+from labkit.widgets.live.state import Button, Phase
 
 KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
 

@@ -9,10 +9,10 @@ import torch
 import traitlets
 
 from labkit.formats import BF16, E2M1, E4M3, E5M2, E8M0, FORMATS, FP16, FP32, FP64, Format
-from labkit.widgets.bits import BitExplorer
-from labkit.widgets.bits_view import view
-from labkit.widgets.bits_words import exact_text, explore, flipped, in_format, sentence, stepped, typed, with_code
-from labkit.widgets.number_words import brief, leading, spaced
+from labkit.widgets.base.number_words import brief, leading, spaced
+from labkit.widgets.bits.view import view
+from labkit.widgets.bits.widget import BitExplorer
+from labkit.widgets.bits.words import exact_text, explore, flipped, in_format, sentence, stepped, typed, with_code
 
 
 @pytest.fixture

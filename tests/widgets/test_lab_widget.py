@@ -8,7 +8,7 @@ from pathlib import Path
 import labkit.widgets
 from labkit.formats import FP16
 from labkit.widgets import BitExplorer
-from labkit.widgets.lab_widget import LabWidget
+from labkit.widgets.base.widget import LabWidget
 
 
 def message(content: object) -> dict[str, object]:
@@ -65,5 +65,5 @@ def test_what_was_overtaken_does_not_undo_what_came_after() -> None:
 
 def test_every_widget_takes_turns() -> None:
     folder = Path(labkit.widgets.__file__).parent
-    bypass = [path.name for path in folder.glob("*.py") if "(anywidget.AnyWidget)" in path.read_text(encoding="utf-8")]
-    assert bypass == ["lab_widget.py"]
+    sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    assert [name for name, source in sources.items() if "(anywidget.AnyWidget)" in source] == ["base/widget.py"]

@@ -12,11 +12,11 @@ import pytest
 from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
-from labkit.widgets.live import LiveTraining, command_of
-from labkit.widgets.live_controller import MERGE_STEPS, SETTLE_STEPS, Controller
-from labkit.widgets.live_figure import static_live
-from labkit.widgets.live_outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Outbox, state
-from labkit.widgets.live_state import (
+from labkit.widgets.driven.thread import Driver
+from labkit.widgets.live.controller import MERGE_STEPS, SETTLE_STEPS, Controller
+from labkit.widgets.live.figure import static_live
+from labkit.widgets.live.outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Outbox, state
+from labkit.widgets.live.state import (
     AFTER,
     Button,
     Change,
@@ -28,8 +28,8 @@ from labkit.widgets.live_state import (
     recipe_for,
     settings_of,
 )
-from labkit.widgets.live_thread import Driver
-from labkit.widgets.live_words import Scene, change_label, number, sentence
+from labkit.widgets.live.widget import LiveTraining, command_of
+from labkit.widgets.live.words import Scene, change_label, number, sentence
 
 TASK = TASKS["segmentation"]
 

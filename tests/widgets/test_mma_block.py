@@ -14,10 +14,10 @@ import traitlets
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, emulate
 from labkit.widgets import MmaBlock, predictions
-from labkit.widgets.mma_block_errors import sum_errors, sum_errors_figure, sum_errors_sentence
-from labkit.widgets.mma_block_presets import PRESETS
-from labkit.widgets.mma_block_view import results, sheet, walk
-from labkit.widgets.mma_block_words import exact_sum, told
+from labkit.widgets.mma_block.errors import sum_errors, sum_errors_figure, sum_errors_sentence
+from labkit.widgets.mma_block.presets import PRESETS
+from labkit.widgets.mma_block.view import results, sheet, walk
+from labkit.widgets.mma_block.words import exact_sum, told
 
 EVERY = [(name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)]
 

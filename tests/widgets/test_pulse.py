@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.widgets import Pulse, pulse
-from labkit.widgets.pulse import WHAT_TO_DO
+from labkit.widgets.pulse.widget import WHAT_TO_DO
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from labkit.amp import PRESETS, RECIPES, ScalerConfig, ScalerState, static
 from labkit.formats import FP16
 from labkit.instrument import exponent_histogram
 from labkit.train import TASKS, TrainingRun
-from labkit.widgets.scaler_timeline import KNOBS, ScalerTimeline
-from labkit.widgets.scaler_timeline_presets import ScalerPresets, alike, preset_sentence
-from labkit.widgets.scaler_timeline_replay import packed, replay, sentence, window
-from labkit.widgets.scaler_timeline_trace import (
+from labkit.widgets.scaler_timeline.presets import ScalerPresets, alike, preset_sentence
+from labkit.widgets.scaler_timeline.replay import packed, replay, sentence, window
+from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
     Trace,
     found_inf,
@@ -25,6 +24,7 @@ from labkit.widgets.scaler_timeline_trace import (
     measure_trace,
     recorded_trace,
 )
+from labkit.widgets.scaler_timeline.widget import KNOBS, ScalerTimeline
 
 
 def made_up(*largest, keeps=0):

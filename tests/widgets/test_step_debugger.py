@@ -9,7 +9,7 @@ import traitlets
 from labkit.amp import RECIPES
 from labkit.train import STAGES, TASKS, TrainingRun
 from labkit.widgets import StepDebugger
-from labkit.widgets.step_debugger_words import place, tensor_view
+from labkit.widgets.step_debugger.words import place, tensor_view
 
 DIGITS = replace(TASKS["digits"], batch_size=16)
 

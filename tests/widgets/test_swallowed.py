@@ -10,10 +10,10 @@ import traitlets
 
 from labkit.formats import BF16, FP16, FP32, sum_compensated, sum_sequential
 from labkit.widgets import SwallowedUpdates
-from labkit.widgets.swallowed import UPDATES, WEIGHTS
-from labkit.widgets.swallowed_curves import METHODS, compensated, curves, moved, repeated, stochastic
-from labkit.widgets.swallowed_figure import spread
-from labkit.widgets.swallowed_words import quarters, sentence
+from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, repeated, stochastic
+from labkit.widgets.swallowed.figure import spread
+from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS
+from labkit.widgets.swallowed.words import quarters, sentence
 
 STEPS = 1000
 

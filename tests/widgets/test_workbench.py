@@ -10,10 +10,9 @@ import torch
 
 from labkit.amp import RECIPES
 from labkit.train import TASKS, Task, TrainingRun, load, train
-from labkit.widgets.live_state import Button, Phase, Scaling
-from labkit.widgets.workbench import Workbench
-from labkit.widgets.workbench_controller import Bench, Choose, Do, Fork, Turn, names
-from labkit.widgets.workbench_knobs import (
+from labkit.widgets.live.state import Button, Phase, Scaling
+from labkit.widgets.workbench.controller import Bench, Choose, Do, Fork, Turn, names
+from labkit.widgets.workbench.knobs import (
     ACCUMULATORS,
     GROWTH_INTERVAL,
     MASTERS,
@@ -26,9 +25,10 @@ from labkit.widgets.workbench_knobs import (
     recipe_of,
     why_fixed,
 )
-from labkit.widgets.workbench_lines import torch_lines
-from labkit.widgets.workbench_view import BenchOutbox, state
-from labkit.widgets.workbench_words import sentence
+from labkit.widgets.workbench.lines import torch_lines
+from labkit.widgets.workbench.view import BenchOutbox, state
+from labkit.widgets.workbench.widget import Workbench
+from labkit.widgets.workbench.words import sentence
 
 DIGITS = TASKS["digits"]
 

@@ -1,0 +1,182 @@
+// Shared behaviour of every labkit widget: this file, canvas.js, controls.js and plot.js. Python puts them
+// before the widget's own (labkit/widgets/assets.py), so everything is in scope there; nothing is exported, loaded or built.
+//
+//   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
+//   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
+//   mount(el, {label, kind, scope})   makes the root: labelled group, theme, and no key pressed in it reaches JupyterLab
+//   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
+//                                  laid out: before that it has no colours. Call it before the first figure() is made
+//   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
+//                                  normal, overflowed, fp32, fp16, bf16, fp8, good, bad} as the theme has them now
+//   slider({label, min, max, step, page, value, text, onInput, labelled})   {element, input, output, value, set(v), enable(b)}
+//                                  arrows move by step, PageUp/PageDown by page, Home/End to the ends; text(v) is what is
+//                                  shown and read out; labelled: false leaves label and value out of sight
+//   button({label, title, kind, onPress})             {element, enable(b), setLabel(text)}      kind: "primary" or none
+//   segmented({label, options: [{value, label, title}], value, onChange, labelled})   {element, value, set(v), enable(b)}
+//   toggle({label, value, onChange})                  {element, value, set(v), enable(b)}       a switch
+//   sentence()                     {element, say(text)}: shown at once, read out (polite) when it has been still for a moment
+//   figure({scope, label, height, draw})   {element, canvas, width, height, redraw(), drawNow(), drawTimes}; draw(context,
+//                                  width, height) in CSS pixels, sharp at any devicePixelRatio, again at every new width;
+//                                  height is a number of CSS pixels or width => number; drawTimes: the last 1,000 in ms
+//   tip(figure)                    {element, show(x, y, text), hide()}: a small label that stays inside the figure
+//   rich(text)                     document fragment in which 2^-24 has a raised exponent
+//   powerLabel(context, exponent, x, y, align)        draws 2 with a raised exponent on a canvas, y is the baseline
+//   pattern(context, fate, colours)                   fill for "underflowed", "subnormal", "normal", "overflowed": colour
+//                                  and hatching, so colour is never the only sign; patternImage(fate, colours) for CSS
+//   inkLine(plot, points, colour, width, {dash, alpha}), inkText(plot, words, x, y, {fill, align, base, bold, halo}),
+//   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
+//   inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
+//                                  figures of runs; plot.js says what plot is
+//   logTicks(low, high) lossRange(...curves) stepTicks(total)   round numbers for axes
+//   floats(view)                   the float32 numbers of a buffer that the kernel sent
+//   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   reducedMotion() true or false
+//   FATES                          the four names, in the order of magnitude
+
+const FATES = ["underflowed", "subnormal", "normal", "overflowed"];
+
+// --- lifetime and elements ------------------------------------------------------------------------------------------
+
+function scope() {
+  const undo = [];
+  return {
+    add(step) {
+      undo.push(step);
+    },
+    listen(target, type, handler, options) {
+      target.addEventListener(type, handler, options);
+      undo.push(() => target.removeEventListener(type, handler, options));
+    },
+    dispose() {
+      while (undo.length) undo.pop()();
+    },
+  };
+}
+
+function h(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key === "class") element.className = value;
+    else if (key === "text") element.textContent = value;
+    else if (key === "data") Object.assign(element.dataset, value);
+    else if (key === "style") for (const [name, v] of Object.entries(value)) element.style.setProperty(name, v);
+    else if (key === "on") for (const [type, handler] of Object.entries(value)) element.addEventListener(type, handler);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function mount(el, { label, kind, scope: owner }) {
+  // Lumino looks for the attribute, other hosts for the event; both keep `d d` from deleting the cell.
+  const root = h("section", {
+    class: `labkit labkit-${kind}`,
+    role: "group",
+    "aria-label": label,
+    tabindex: "-1",
+    "data-lm-suppress-shortcuts": "true",
+  });
+  for (const type of ["keydown", "keypress", "keyup"]) {
+    owner.listen(root, type, (event) => event.stopPropagation());
+  }
+  // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
+  owner.listen(root, "pointerdown", (event) => {
+    if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {
+      event.preventDefault();
+      root.focus({ preventScroll: true });
+    }
+  });
+  owner.listen(root, "mousedown", (event) => event.stopPropagation());
+  el.replaceChildren(root);
+  owner.add(() => root.remove());
+  return root;
+}
+
+// --- theme ----------------------------------------------------------------------------------------------------------
+
+function onTheme(owner, handler, root = null) {
+  const laidOut = new ResizeObserver(() => {
+    laidOut.disconnect();
+    handler();
+  });
+  if (root) laidOut.observe(root);
+  let late;
+  const changed = () => {
+    handler();
+    clearTimeout(late);
+    late = setTimeout(handler, 250); // the style sheet of the new theme may come after the attribute
+  };
+  const observer = new MutationObserver(changed);
+  const attributes = { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] };
+  observer.observe(document.body, attributes);
+  owner.add(() => {
+    observer.disconnect();
+    laidOut.disconnect();
+    clearTimeout(late);
+  });
+}
+
+function colours(root) {
+  const style = getComputedStyle(root);
+  const read = (name) => style.getPropertyValue(`--lk-${name}`).trim();
+  const names = ["line", "surface", "accent", ...FATES, "fp32", "fp16", "bf16", "fp8", "good", "bad", "ink"];
+  const found = Object.fromEntries(names.map((name) => [name, read(name)]));
+  return {
+    ...found,
+    ink2: read("ink-2"),
+    line2: read("line-2"),
+    surface2: read("surface-2"),
+    font: style.fontFamily,
+    size: parseFloat(style.fontSize) || 13,
+  };
+}
+
+function reducedMotion() {
+  return matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+// What a buffer of a message or a trait holds, as float32.
+function floats(view) {
+  if (!view || !view.byteLength) return new Float32Array(0);
+  const bytes = new Uint8Array(view.buffer ?? view, view.byteOffset ?? 0, view.byteLength);
+  return new Float32Array(bytes.slice().buffer); // a copy: in the message they may not lie on a multiple of 4
+}
+
+// --- numbers as a person reads them -----------------------------------------------------------------------------------
+
+function power(exponent) {
+  return `2^${exponent}`;
+}
+
+function decimal(x) {
+  if (!Number.isFinite(x)) return Number.isNaN(x) ? "NaN" : x > 0 ? "inf" : "-inf";
+  const size = Math.abs(x);
+  if (x === 0) return "0";
+  if (Number.isInteger(x) && size < 1e7) return x.toLocaleString("en-US");
+  if (size >= 1e-3 && size < 1e6) return String(Number(x.toPrecision(3)));
+  const [digits, exponent] = x.toExponential(2).split("e");
+  return `${Number(digits)}e${Number(exponent)}`;
+}
+
+// The twin of `percent` in labkit/widgets/underflow/words.py; a browser test holds them together.
+function percent(share) {
+  const p = 100 * share;
+  if (p === 0) return "0%";
+  if (p < 0.01) return "<0.01%";
+  if (p < 1) return `${p.toFixed(2)}%`;
+  if (p < 9.95) return `${p.toFixed(1)}%`;
+  if (p < 99) return `${p.toFixed(0)}%`;
+  if (p < 99.9) return `${p.toFixed(1)}%`;
+  return p < 100 ? ">99.9%" : "100%";
+}
+
+function rich(text) {
+  const fragment = document.createDocumentFragment();
+  let end = 0;
+  for (const match of text.matchAll(/(\d)\^(-?\d+)/g)) {
+    fragment.append(text.slice(end, match.index), match[1], h("sup", { text: match[2].replace("-", "\u2212") }));
+    end = match.index + match[0].length;
+  }
+  fragment.append(text.slice(end));
+  return fragment;
+}

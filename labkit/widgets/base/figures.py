@@ -1,0 +1,51 @@
+"""What does a learner see where widgets do not run? The same picture, standing still.
+
+Idea: matplotlib draws once what the browser draws at every frame, with the same colours and hatching. It is loaded when
+the first figure is made, so importing the widgets stays quick.
+
+Invariant: a figure is built from `Figure` alone; no pyplot, no window, no global state.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by people who see colours differently.
+FATE_COLOURS = {"underflowed": "#D55E00", "subnormal": "#F0E442", "normal": "#56B4E9", "overflowed": "#CC79A7"}
+FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
+FORMAT_COLOURS = {"FP32": "#1A1A1A", "FP16": "#0072B2", "BF16": "#009E73", "E4M3": "#E69F00", "E5M2": "#E69F00"}
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+INK, QUIET = "#1f1f1f", "#595959"
+WHY_STATIC = (
+    "This picture stands still, because interactive widgets do not run here. To move the scale yourself, open the "
+    "notebook in JupyterLab (`make lab`) and run this cell."
+)
+WHY_STILL = (
+    "This picture stands still, because interactive widgets do not run here. To touch it yourself, open the notebook "
+    "in JupyterLab (`make lab`) and run this cell."
+)
+
+
+def png(figure: Figure, dpi: int = 96) -> bytes:
+    """Return a figure as a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    file = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi, facecolor="white")
+    return file.getvalue()
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return text in lines of at most `width` characters."""
+    return "\n".join(textwrap.wrap(text, width))
+
+
+def raised(text: str) -> str:
+    """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
+    return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)

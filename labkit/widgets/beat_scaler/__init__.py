@@ -1,0 +1,1 @@
+"""Can a hand at the slider beat the dynamic scaler? A game."""

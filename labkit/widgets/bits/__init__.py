@@ -1,0 +1,1 @@
+"""What do the bits of a number mean? Click one and see."""

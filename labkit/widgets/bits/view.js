@@ -1,0 +1,211 @@
+// The bit explorer. Python sends everything that is shown (labkit/widgets/bits/view.py) and is told what was done: a bit
+// flipped, a text typed, a step, a format. Nothing is computed here; a clicked bit turns over at once and the rest follows.
+
+const HINT = "a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, a power 2^-24 or a fraction 1/3";
+const LATE = 200; // ms without an answer after which the page says that it waits
+
+function pieces(line) {
+  return line.map(([text, field, raised]) => h(raised ? "sup" : "span", { class: field && `be-piece`, data: { field }, text }));
+}
+
+function fact(name, text) {
+  return h("div", { role: "listitem" }, h("span", { class: "lk-quiet", text: name }), h("span", { class: "be-fact" }, rich(text)));
+}
+
+function render({ model, el }) {
+  const life = scope();
+  const root = mount(el, { label: "Bit explorer", kind: "bits", scope: life });
+  const talk = conversation(model, root, life);
+
+  const top = inputRow(model, talk);
+  const bits = bitRow((bit) => talk.tell("flip", bit));
+  const value = h("output", { class: "be-value lk-number", "aria-live": "off" });
+  const about = h("div", { class: "lk-quiet" });
+  const holds = h("div", { class: "lk-quiet" });
+  const formula = h("div", { class: "be-formula", role: "img" });
+  const facts = h("div", { class: "be-facts", role: "list", "aria-label": "Facts" });
+  const words = sentence();
+  const table = comparison();
+  root.append(
+    top.element,
+    bits.element,
+    h("div", { class: "be-reading" }, h("div", { class: "be-result" }, holds, value, about), formula),
+    facts,
+    words.element,
+    table.element,
+  );
+
+  function show() {
+    const view = model.get("_view");
+    if (!talk.heard(view.answered)) return; // an answer to an earlier question: a newer one is under way
+    top.set(view);
+    bits.set(view);
+    holds.textContent = `${view.format} holds`;
+    value.textContent = view.value;
+    value.classList.toggle("be-long", view.value.length > 30);
+    about.replaceChildren(rich(view.about));
+    formula.replaceChildren(...view.formula.map((line, i) => h("div", {}, i ? "= " : h("span", { class: "be-blank", text: "= " }), ...pieces(line))));
+    formula.setAttribute("aria-label", view.formula.map((line) => line.map(([text, , up]) => (up ? `^${text}` : text)).join("")).join(" = "));
+    facts.replaceChildren(...view.facts.map(([name, text]) => fact(name, text)));
+    words.say(view.sentence);
+    table.set(view);
+    root.dataset.code = view.facts[1][1];
+  }
+
+  model.on("change:_view", show);
+  life.add(() => model.off("change:_view", show));
+  show();
+  return () => life.dispose();
+}
+
+// Every message has a number, and the answer repeats it: what a slow kernel says of an earlier one is not shown.
+function conversation(model, root, life) {
+  const me = Math.random().toString(36).slice(2);
+  let [sent, late] = [0, null];
+  life.add(() => clearTimeout(late));
+  return {
+    tell(deed, what) {
+      sent += 1;
+      model.send({ do: deed, with: what, from: [me, sent] });
+      clearTimeout(late);
+      late = setTimeout(() => root.setAttribute("aria-busy", "true"), LATE);
+    },
+    heard(answered) {
+      if (sent && answered?.[0] === me && answered[1] < sent) return false;
+      clearTimeout(late);
+      root.removeAttribute("aria-busy");
+      return true;
+    },
+  };
+}
+
+function inputRow(model, talk) {
+  const id = `be-${++controls}`;
+  const box = h("input", { id, class: "be-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-hint` });
+  const before = button({ label: "\u25c2 previous", onPress: () => talk.tell("step", -1) });
+  const after = button({ label: "next \u25b8", onPress: () => talk.tell("step", 1) });
+  const select = h("select", { class: "be-select", "aria-label": "Format" });
+  const hint = h("p", { class: "be-hint lk-quiet", id: `${id}-hint`, role: "status" });
+  for (const { name, about } of model.get("_formats")) select.append(h("option", { value: name, text: `${name}  (${about})` }));
+  box.addEventListener("input", () => talk.tell("type", box.value));
+  box.addEventListener("keydown", (event) => {
+    const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
+    if (!direction) return;
+    event.preventDefault();
+    talk.tell("step", direction);
+  });
+  select.addEventListener("change", () => talk.tell("format", select.value));
+  const number = h("div", { class: "be-number" }, h("label", { for: id, text: "Number" }), box);
+  const steps = h("div", { class: "be-steps", role: "group", "aria-label": "Representable neighbours" }, before.element, after.element);
+  const format = h("label", { class: "be-format" }, h("span", { text: "Format" }), select);
+  return {
+    element: h("div", { class: "be-top" }, h("div", { class: "be-row" }, number, steps, format), hint),
+    set(view) {
+      if (box.value !== view.text) box.value = view.text;
+      if (![...select.options].some((option) => option.value === view.format)) select.append(h("option", { value: view.format, text: view.format }));
+      select.value = view.format;
+      for (const [one, there, word] of [[before, view.before, "smaller"], [after, view.after, "larger"]]) {
+        one.element.setAttribute("aria-disabled", String(there === null)); // stays in the tab order: focus is not lost
+        one.element.title = there === null ? `${view.format} has no ${word} value` : `the next ${word} ${view.format} number, ${there}`;
+      }
+      box.setAttribute("aria-invalid", String(view.problem !== ""));
+      hint.classList.toggle("be-problem", view.problem !== "");
+      hint.replaceChildren(...(view.problem ? [h("b", { text: "\u2717 " }), rich(view.problem)] : [rich(HINT)]));
+    },
+  };
+}
+
+// --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
+
+function bitRow(onFlip) {
+  const element = h("div", { class: "be-bits", role: "group" });
+  let [cells, shape, current] = [new Map(), "", null];
+
+  function goTo(bit) {
+    current = Math.min(cells.size - 1, Math.max(0, bit));
+    for (const [one, cell] of cells) cell.tabIndex = one === current ? 0 : -1;
+  }
+
+  element.addEventListener("click", (event) => {
+    const cell = event.target.closest(".be-bit");
+    if (!cell) return;
+    goTo(Number(cell.dataset.bit));
+    cell.focus({ preventScroll: true });
+    turn(cell, cell.getAttribute("aria-pressed") !== "true");
+    onFlip(current);
+  });
+  element.addEventListener("keydown", (event) => {
+    const to = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: cells.size - 1, End: 0 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    goTo(to);
+    cells.get(current).focus();
+  });
+
+  function build(view) {
+    cells = new Map();
+    element.replaceChildren(...view.fields.map((field) => fieldBlock(field, cells)));
+    element.style.setProperty("--be-count", cells.size);
+    element.classList.toggle("be-many", cells.size > 20);
+    goTo(current ?? 0);
+  }
+
+  return {
+    element,
+    set(view) {
+      const next = view.format + view.fields.map((field) => field.letter + field.bits.length).join(" ");
+      if (next !== shape) build(view);
+      shape = next;
+      element.setAttribute("aria-label", `The ${cells.size} bits of this ${view.format} code; arrow keys go from bit to bit, Space turns one over`);
+      for (const field of view.fields) {
+        for (const { bit, on } of field.bits) turn(cells.get(bit), on);
+        element.querySelector(`[data-field="${field.letter}"] .be-says`).replaceChildren(rich(field.says));
+      }
+    },
+  };
+}
+
+function turn(cell, on) {
+  cell.setAttribute("aria-pressed", String(on));
+  cell.querySelector("b").textContent = on ? "1" : "0";
+}
+
+function fieldBlock(field, cells) {
+  const row = h("div", { class: "be-cells" });
+  for (const { bit, weight } of field.bits) {
+    const label = `${field.name}, bit ${bit}, ${field.letter === "S" ? "minus when on" : `weight ${weight}`}`;
+    const face = [h("b", { text: "0" }), h("small", { "aria-hidden": "true" }, rich(weight))];
+    const cell = h("button", { type: "button", class: "be-bit", data: { bit }, title: label, "aria-label": label, "aria-pressed": "false" }, ...face);
+    cells.set(bit, cell);
+    row.append(cell);
+  }
+  const name = h("div", { class: "be-name" }, h("b", { text: field.letter }), h("span", { text: ` ${field.name}` }));
+  return h("div", { class: "be-field", data: { field: field.letter }, style: { "--be-width": field.bits.length } }, name, row, h("div", { class: "be-says lk-quiet" }));
+}
+
+// --- the same number in several formats ---------------------------------------------------------------------------------
+
+function comparison() {
+  const body = h("tbody");
+  const heads = ["format", "bits", "holds", "error", "relative", "in ulps"].map((text) => h("th", { scope: "col", text }));
+  const caption = h("caption", { text: "The same number in other formats" });
+  const element = h("table", { class: "be-table" }, caption, h("thead", {}, h("tr", {}, ...heads)), body);
+  const cell = (name, ...children) => h("td", { class: `be-${name}` }, ...children);
+  return {
+    element,
+    set(view) {
+      body.replaceChildren(
+        ...view.rows.map((row) => {
+          const bits = row.bits.map(([field, text]) => h("span", { class: "be-strip", data: { field }, text }));
+          const head = h("th", { scope: "row", data: { format: row.format }, text: row.format });
+          const value = cell("holds", rich(row.value));
+          value.title = row.full ?? "";
+          const rest = ["error", "relative", "ulps"].map((name) => cell(name, rich(row[name])));
+          return h("tr", { class: row.format === view.format ? "be-this" : null, data: { row: row.format } }, head, cell("strips", ...bits), value, ...rest);
+        }),
+      );
+    },
+  };
+}
+
+export default { render };

@@ -1,0 +1,164 @@
+"""How does a learner touch a number? Bit by bit, or by its text, and all the rest follows.
+
+Idea: the browser tells what was done (this bit, that text, the next value), Python answers with everything there is to
+show. No number is computed in the browser.
+
+Invariant: `code`, `value`, `sentence` and what is shown belong to one state; text that cannot be read changes none of
+them and is answered in `problem`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import traitlets
+
+from labkit.formats import BF16, E4M3, FORMATS, FP16, FP32, Format
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import WHY_STILL, png
+from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.bits.figure import static_bits
+from labkit.widgets.bits.view import view
+from labkit.widgets.bits.words import Explored, explore, flipped, in_format, stepped, typed, with_code
+
+
+def about(format: Format) -> str:
+    """Say how a format spends its bits: sign, exponent, significand.
+
+    >>> about(FP16)
+    '1 + 5 + 10 bits'
+    """
+    return f"{int(format.signed)} + {format.exponent_bits} + {format.significand_bits} bits"
+
+
+class BitExplorer(LabWidget):
+    """The bits of a number, to be clicked, and the number they stand for, to be typed.
+
+    Args:
+        format: whose bits are shown; FP16 unless said otherwise.
+        value: the number to begin with, or its text: 0.1, "1/3", "0x3c00", "0x1.8p-3".
+        compare: formats shown side by side with it, for the same number.
+
+    What can be read and set: `text` (as in the box), `code`, `format`. What can be read: `value`, `problem`,
+    `sentence`. What can be done: `flip(bit)`, `step(+1)`, `step(-1)`.
+
+    Raises:
+        ValueError: `value` is no number, or the format has no code for it.
+        TraitError: `code` does not fit the format, or `format` is none.
+
+    >>> explorer = BitExplorer(FP16, 1.0)
+    >>> explorer.flip(0)
+    >>> explorer.value, explorer.text
+    (1.0009765625, '1.0009765625')
+    >>> explorer.text = "0.1"
+    >>> explorer.sentence
+    '0.1 is no FP16 number: the nearest one is 0.0999755859375, which is 2.44e-5 below it (0.4 ulp).'
+    """
+
+    _esm = script("bits")
+    _css = style("bits")
+
+    text = traitlets.Unicode()
+    code = traitlets.Int()
+    format = traitlets.Instance(Format)
+    problem = traitlets.Unicode().tag(sync=True)
+    sentence = traitlets.Unicode().tag(sync=True)
+    _formats: traitlets.List[dict[str, str]] = traitlets.List().tag(sync=True)
+    _view = traitlets.Dict().tag(sync=True)
+
+    _DEEDS: ClassVar[dict[str, str]] = {"type": "_type", "flip": "flip", "step": "step", "format": "_choose"}
+
+    def __init__(
+        self,
+        format: Format = FP16,
+        value: float | str = 1.0,
+        compare: Iterable[Format] = (FP32, BF16, E4M3),
+    ) -> None:
+        self._compare = tuple(compare)
+        self._known = {row.name: row for row in (*FORMATS.values(), *self._compare, format)}
+        self._answered: tuple[str, int] | None = None
+        self._state = explore(value if isinstance(value, str) else repr(float(value)), format)
+        self._following = True
+        super().__init__(_formats=[{"name": row.name, "about": about(row)} for row in self._known.values()])
+        self._become(self._state)
+        self.on_msg(self._told)
+
+    @property
+    def value(self) -> float:
+        """What the bits stand for."""
+        return self._state.value
+
+    def flip(self, bit: int) -> None:
+        """Turn one bit over; bit 0 is the last one of the significand."""
+        self._become(flipped(self._state, bit))
+
+    def step(self, direction: int) -> None:
+        """Go to the next larger (+1) or next smaller (-1) value."""
+        self._become(stepped(self._state, direction))
+
+    def _type(self, text: str) -> None:
+        self._become(typed(self._state, text))
+
+    def _choose(self, name: str) -> None:
+        self._become(in_format(self._state, self._known[name]))
+
+    def _become(self, state: Explored) -> None:
+        """Take a new state, and let every trait follow it."""
+        self._state, self._following = state, False
+        try:
+            with self.hold_sync():
+                self.format, self.text, self.code = state.format, state.text, state.code
+                self.problem = state.problem
+                others = [row for row in self._compare if row.name != state.format.name]
+                self._view = {**view(state, others), "answered": self._answered}
+                self.sentence = self._view["sentence"]
+        finally:
+            self._following = True
+
+    @traitlets.validate("code")
+    def _valid_code(self, proposal: dict[str, Any]) -> int:
+        code: int = proposal["value"]
+        if not 0 <= code < self._state.format.codes:
+            name, last = self._state.format.name, self._state.format.codes - 1
+            raise traitlets.TraitError(f"codes of {name} go from 0 to {last:#x}; it was given {code:#x}")
+        return code
+
+    @traitlets.observe("text", "code", "format")
+    def _follow(self, change: dict[str, Any]) -> None:
+        """Follow what code has set."""
+        if not self._following:
+            return
+        new = change["new"]
+        if change["name"] == "text":
+            self._become(typed(self._state, new))
+        elif change["name"] == "code":
+            self._become(with_code(self._state, new))
+        else:
+            self._known.setdefault(new.name, new)
+            self._become(in_format(self._state, new))
+
+    def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        """Do what the browser asks; the answer says which message it answers.
+
+        Messages may overtake each other. What says how things shall be ("type", "format") is stale then; what says what
+        to do ("flip", "step") is done in any order.
+        """
+        page, number = content["from"]
+        overtaken = self._answered is not None and self._answered[0] == page and number < self._answered[1]
+        if overtaken and content["do"] in ("type", "format"):
+            return
+        self._answered = self._answered if overtaken else (page, number)
+        deed: Callable[[Any], None] = getattr(self, self._DEEDS[content["do"]])
+        deed(content["with"])
+
+    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        return {
+            **data,
+            "text/plain": f"{self.sentence}\n{WHY_STILL}",
+            "image/png": png(static_bits(self._view)),
+        }, metadata

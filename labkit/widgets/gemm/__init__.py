@@ -1,0 +1,1 @@
+"""How fast do matrix products run in each format? Figures of recorded measurements."""

@@ -1,0 +1,232 @@
+"""How fast are products, there and here? Static pictures: what was recorded on a GPU beside what this machine measures.
+
+Idea: each panel shows one record, and its title says whose it is. Both panels of a figure have their own axis of speed:
+two devices on one axis would make the slower one a flat line.
+
+Invariant: a number is never shown as measured here unless it was; what was not recorded is a panel that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
+from labkit.formats import Format
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET
+from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
+
+STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
+    "FP64": {"color": "#707070", "marker": "D", "ls": ":"},
+    "FP32": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "-"},
+    "TF32": {"color": FORMAT_COLOURS["FP32"], "marker": "v", "ls": "--"},
+    "FP16": {"color": FORMAT_COLOURS["FP16"], "marker": "s", "ls": "-"},
+    "BF16": {"color": FORMAT_COLOURS["BF16"], "marker": "^", "ls": (0, (5, 2))},
+    "E4M3": {"color": FORMAT_COLOURS["E4M3"], "marker": "P", "ls": "-."},
+}
+
+
+def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
+    """Draw a sweep as it was recorded on a GPU, and beside it `here`, or else as it was recorded on a CPU.
+
+    Args:
+        sweep: its name: see `labkit.gemm.sweeps`.
+        here: what `labkit.bench.measure(sweep)` returned on this machine.
+
+    Raises:
+        ValueError: `here` is another sweep.
+    """
+    if here is not None and here.sweep != sweep:
+        raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
+    shown, is_here = _two_records(sweep, here)
+    bars = 0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
+    figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
+    for axes, record, measured in zip(panels, shown, is_here, strict=True):
+        if record is None or not record.runs:
+            _say_nothing(axes, record)
+            continue
+        DRAWINGS.get(sweep, _bars)(axes, record)
+        axes.set_title(fill(made_where(record, here=measured), 44), fontsize=9, loc="left")
+    words = [sweep_sentence(record) for record in shown if record is not None]
+    return _finished(figure, words or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
+
+
+def roofline_figure(sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = ()) -> Figure:
+    """Draw the ceilings of a GPU and of a CPU as they were measured, and where cases lie under them.
+
+    Args:
+        sweeps: whose cases are drawn as points.
+        here: records of this machine, the sweep "ceilings" among them; without them, the CPU's are drawn as recorded.
+
+    Raises:
+        ValueError: `here` holds no copies or no products, so there are no ceilings.
+    """
+    figure, panels = _two_panels()
+    wanted = ("ceilings", *sweeps)
+    gpu = _of_newest_device(wanted, "cuda")
+    right = list(here) or _of_newest_device(wanted, "cpu")
+    sentences = []
+    for axes, records, is_here in ((panels[0], gpu, False), (panels[1], right, bool(here))):
+        if not records:
+            _say_nothing(axes, None)
+            continue
+        runs = [run for record in records for run in record.runs]
+        roof = roofline(runs)
+        _draw_roof(axes, roof, runs)
+        axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
+        sentences.append(roofline_sentence(roof, runs, records[0].device))
+    return _finished(figure, sentences or [f"A roofline was {NOT_RECORDED}."])
+
+
+def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> str:
+    """Return where the ridges are, and how many cases wait for memory."""
+    ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
+    counted = _under_roof(roof, runs)
+    waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
+    return (
+        f"{device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case waits for memory: "
+        f"{ridges}. So do {waiting} of these {len(counted)} cases."
+    )
+
+
+def _under_roof(roof: Roofline, runs: Sequence[GemmRun]) -> list[GemmRun]:
+    """Return the runs that multiply matrices in a format whose ceiling is known."""
+    return [r for r in runs if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks]
+
+
+def _two_records(sweep: str, here: GemmRecord | None) -> tuple[list[GemmRecord | None], list[bool]]:
+    gpu = recorded_gemm(sweep, "cuda")
+    right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
+    return [gpu[0] if gpu else None, right], [False, here is not None]
+
+
+def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
+    """Return the records of several sweeps by the device whose ceilings were recorded last."""
+    newest = recorded_gemm("ceilings", kind)[:1]
+    return [r for s in sweeps for r in recorded_gemm(s, kind) if newest and r.device == newest[0].device]
+
+
+def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
+    figure, panels = plt.subplots(1, 2, figsize=(11, height), layout="constrained", facecolor="white")
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure, panels
+
+
+def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
+    figure.supxlabel("\n".join(fill(sentence, 135) for sentence in sentences), fontsize=9.5)
+    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
+    return figure
+
+
+def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:
+    """Fill a panel with the words that nothing was recorded."""
+    axes.set_axis_off()
+    words = NOT_RECORDED if record is None else sweep_sentence(record)
+    axes.text(0.5, 0.5, fill(words, 34), ha="center", va="center", fontsize=11, color=QUIET, transform=axes.transAxes)
+    axes.set_title("A GPU", fontsize=9, loc="left")
+
+
+def _lines(axes: Axes, points: dict[Format, list[tuple[float, float]]], **style: Any) -> None:
+    for format, each in points.items():
+        xs, ys = zip(*sorted(each), strict=True)
+        axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
+
+
+def _by_format(record: GemmRecord, x: str, y: str) -> dict[Format, list[tuple[float, float]]]:
+    """Return format -> points (x of the case, y of the run)."""
+    found: dict[Format, list[tuple[float, float]]] = {}
+    for case, run in products(record):
+        found.setdefault(case.format, []).append((getattr(case, x), getattr(run, y)))
+    return found
+
+
+def _unit(runs: Sequence[GemmRun]) -> tuple[float, str]:
+    """Return what TFLOP/s are multiplied by, and the unit that this gives: the one a person would say."""
+    return (1, "TFLOP/s") if max(run.tflops for run in runs) >= 1 else (1000, "GFLOP/s")
+
+
+def _log_speed(axes: Axes, unit: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set(ylabel=unit)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _size(axes: Axes, record: GemmRecord) -> None:
+    factor, unit = _unit(record.runs)
+    points = _by_format(record, "m", "tflops")
+    _lines(axes, {format: [(m, factor * tflops) for m, tflops in each] for format, each in points.items()})
+    _log_speed(axes, unit)
+    axes.set(xlabel="m = n = k")
+
+
+def _alignment(axes: Axes, record: GemmRecord) -> None:
+    """Draw speed against k (n stays) and against n (k stays), as a share of that at the multiple of 8."""
+    base = max(case.k for case, _ in products(record))
+    for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "white"})):
+        points: dict[Format, list[tuple[float, float]]] = {}
+        for format in dict.fromkeys(case.format for case, _ in products(record)):
+            own = {(c.n, c.k): run.tflops for c, run in products(record) if c.format == format}
+            whole = own.get((base, base))
+            if whole:
+                moved = [(float(n if side == "n" else k), value / whole) for (n, k), value in own.items()
+                         if (k if side == "n" else n) == base]  # fmt: skip
+                points[format] = moved
+        _lines(axes, points, **look)
+    handles, labels = axes.get_legend_handles_labels()
+    half = len(handles) // 2
+    axes.legend(handles[:half], labels[:half], frameon=False, fontsize=8)
+    axes.set(xlabel=f"k (full) or n (hollow), the other sides {base}", ylabel=f"speed; at {base} it is 1")
+    axes.set_xticks(range(base - 7, base + 1))
+    axes.set_ylim(bottom=0)
+
+
+def _batch(axes: Axes, record: GemmRecord) -> None:
+    scaled = _by_format(record, "m", "seconds")
+    _lines(axes, {format: [(m, 1000 * seconds) for m, seconds in each] for format, each in scaled.items()})
+    base = max(case.k for case, _ in products(record))
+    axes.set(xlabel=f"rows of the batch m (n = k = {base})", ylabel="milliseconds")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _bars(axes: Axes, record: GemmRecord) -> None:
+    """Draw a bar for each case: FLOP/s, or bytes a second where bytes are the point."""
+    runs = record.runs
+    factor, unit = _unit(runs)
+    if all(isinstance(run.case, ElementwiseCase) for run in runs):
+        values, unit = [run.gbps for run in runs], "GB/s (of the bytes that must at least be moved)"
+    else:
+        values = [factor * run.tflops for run in runs]
+    axes.barh(range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs], alpha=0.85)
+    for row, value in enumerate(values):
+        axes.text(value, row, f" {value:.3g}", va="center", fontsize=7)
+    axes.set_yticks(range(len(runs)), [fill(run.case.label, 46) for run in runs], fontsize=7)
+    axes.set_ylim(len(runs) - 0.5, -0.5)
+    axes.margins(x=0.1)
+    axes.set(xlabel=unit)
+
+
+def _draw_roof(axes: Axes, roof: Roofline, runs: Sequence[GemmRun]) -> None:
+    counted = _under_roof(roof, runs)
+    factor, unit = _unit(counted)
+    xs = np.geomspace(0.25, 2 * max(intensity(run.case) for run in counted), 200)
+    for format in roof.peaks:
+        look = STYLES[format.name]
+        heights = [factor * roof.ceiling(x, format) / 1e12 for x in xs]
+        axes.plot(xs, heights, lw=1.2, label=format.name, color=look["color"], ls=look["ls"])
+        own = [(intensity(run.case), factor * run.tflops) for run in counted if run.case.format == format]
+        axes.plot(*zip(*own, strict=True), look["marker"], color=look["color"], ms=4, alpha=0.7)
+    _log_speed(axes, unit)
+    axes.set(xlabel="arithmetic intensity, FLOP for each byte")
+
+
+DRAWINGS = {"size": _size, "alignment": _alignment, "batch": _batch}

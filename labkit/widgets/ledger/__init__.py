@@ -1,0 +1,1 @@
+"""What does autocast do to a model, operation by operation?"""

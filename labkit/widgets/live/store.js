@@ -1,0 +1,152 @@
+// What the page knows of a live training: all points so far, and what is under way between page and kernel.
+//
+// One store for each model keeps the whole curve; the kernel sends only new points, NaN included, as float32 columns.
+// Frames are drawn in requestAnimationFrame and answered after drawing, so a slow browser slows the messages down and
+// never the training.
+
+const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in outbox.py
+const SILENCE_MS = 10_000; // building the runs takes a few seconds, and nothing is obeyed meanwhile
+const UNDER_WAY = 3; // values of a moving slider on their way to the kernel
+const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
+
+function makeStore(model) {
+  return {
+    model,
+    views: new Set(),
+    state: null,
+    ours: [],
+    fp32: [],
+    previous: [],
+    sent: 0, // number of our latest command
+    silence: 0, // timer that runs from a command to its answer
+    silent: false,
+    afterwards: null, // what to say when fewer are under way: {what, at}
+    wish: null, // log2 of the scale that the hand asks for, until the kernel has obeyed; drawn at once
+    touched: 0, // when the hand moved last, until that was drawn
+    touch: null, // ms from a movement of the hand to the frame that shows it
+    asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
+    echo: null, // ms from a command to the first frame that knows it
+    latency: null, // ms from a command to the first frame with a step trained under it
+    answeredAt: 0,
+    lateAnswer: 0,
+    drawnAt: [], // when the frames of the last two seconds were drawn
+    pending: false,
+    fresh: false,
+  };
+}
+
+const stores = new WeakMap();
+
+function storeOf(model) {
+  if (stores.has(model)) return stores.get(model);
+  const store = makeStore(model);
+  stores.set(model, store);
+  model.on("msg:custom", (content, buffers) => content.kind === "frame" && takeFrame(store, content, buffers));
+  return store;
+}
+
+function takeFrame(store, content, buffers) {
+  if (content.whole) {
+    store.ours = [];
+    store.fp32 = [];
+    store.previous = Array.from(floats(buffers[2]));
+  }
+  const rows = floats(buffers[0]);
+  for (let i = 0; i < rows.length; i += COLUMNS) {
+    const [loss, scale, foundInf, stepped, underflow] = rows.subarray(i, i + COLUMNS);
+    store.ours.push({ loss, scale, foundInf: foundInf > 0, stepped: stepped > 0, underflow });
+  }
+  store.fp32.push(...floats(buffers[1]));
+  store.state = content;
+  const { asked } = store;
+  if (asked && content.heard >= asked.number) {
+    asked.echoed = true;
+    asked.trained = content.trained >= asked.number;
+  }
+  store.fresh = true;
+  store.silent = false;
+  if (content.heard >= store.sent) store.silence = clearTimeout(store.silence);
+  if (store.afterwards && mayTell(store)) tell(store, store.afterwards.what, store.afterwards.at);
+  if (content.heard >= store.sent) store.wish = null;
+  schedule(store);
+}
+
+function schedule(store) {
+  if (store.pending) return;
+  store.pending = true;
+  requestAnimationFrame(() => {
+    store.pending = false;
+    for (const view of store.views) view.draw();
+    if (store.touched) store.touch = performance.now() - store.touched;
+    store.touched = 0;
+    if (store.fresh) {
+      store.fresh = false;
+      measure(store);
+      acknowledge(store);
+    }
+    if (store.state) for (const view of store.views) view.expose();
+  });
+}
+
+// Not every frame: an answer costs the kernel more than a frame does. The last one is always answered.
+function acknowledge(store) {
+  clearTimeout(store.lateAnswer);
+  const answer = () => {
+    store.answeredAt = performance.now();
+    send(store, { do: "drawn", number: store.state.number });
+  };
+  if (performance.now() - store.answeredAt > ANSWER_MS) answer();
+  else store.lateAnswer = setTimeout(answer, ANSWER_MS);
+}
+
+function measure(store) {
+  const now = performance.now();
+  store.drawnAt.push(now);
+  while (now - store.drawnAt[0] > 2000) store.drawnAt.shift();
+  const { asked } = store;
+  if (asked?.echoed) store.echo ??= now - asked.at;
+  if (!asked?.trained) return;
+  if (asked.running) store.latency = now - asked.at;
+  store.asked = null;
+}
+
+// What the hand wants is drawn with the next frame of the page, whatever the kernel is doing.
+function wishFor(store, log2Scale) {
+  store.wish = log2Scale;
+  store.touched = performance.now();
+  schedule(store);
+}
+
+// While a slider moves: the latest value, as soon as few enough are on their way that the kernel is not kept from training.
+function tellLatest(store, what) {
+  if (mayTell(store)) tell(store, what);
+  else store.afterwards = { what, at: performance.now() };
+}
+
+function mayTell(store) {
+  return store.sent - store.state.heard < UNDER_WAY;
+}
+
+function tell(store, what, at = performance.now()) {
+  const late = store.afterwards;
+  store.afterwards = null;
+  if (late && late.what !== what) tell(store, late.what, late.at);
+  store.sent += 1;
+  store.asked = { number: store.sent, at, running: store.state.phase === "running" };
+  store.echo = null;
+  store.silence ||= setTimeout(() => {
+    store.silent = true;
+    schedule(store);
+  }, SILENCE_MS);
+  send(store, { ...what, number: store.sent });
+}
+
+// After a restart of the kernel there is nobody to send to, and the page's own send throws.
+function send(store, content) {
+  try {
+    store.model.send(content);
+  } catch {
+    store.silent = true;
+    schedule(store);
+  }
+}

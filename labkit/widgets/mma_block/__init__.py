@@ -1,0 +1,1 @@
+"""What does a Tensor Core do with one block of products?"""

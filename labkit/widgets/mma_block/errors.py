@@ -1,0 +1,123 @@
+"""How far off is a long sum, by who adds it up? Errors against K, computed here and drawn once.
+
+Idea: the same FP16 operands go through every accumulator; what differs is where each rounds. Positive numbers show it
+best, since a sum that is always cut drifts down, and one that is rounded to nearest wanders about the truth.
+
+Invariant: every point is the median over rows of |D - exact| / exact, with the exact sum from `EXACT`'s arithmetic in
+FP64; no point is fitted or smoothed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from labkit.formats import FP16
+from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from labkit.gemm.accumulators import AnyAccumulator
+
+LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+ROWS = 17  # odd: the median is one of them
+WHO: dict[str, AnyAccumulator] = {
+    "FP16, one by one": SEQUENTIAL_FP16,
+    "V100, C and D in FP16": replace(SPECS["V100"], result=FP16),
+    "V100": SPECS["V100"],
+    "A100": SPECS["A100"],
+    "H100": SPECS["H100"],
+    "FP32, one by one": SEQUENTIAL_FP32,
+    "FP32, in pairs": PAIRWISE_FP32,
+}
+LOOKS: dict[str, dict[str, Any]] = {  # never by colour alone
+    "FP16, one by one": {"color": FORMAT_COLOURS["FP16"], "marker": "s", "ls": "-"},
+    "V100, C and D in FP16": {"color": FORMAT_COLOURS["FP16"], "marker": "v", "ls": "--"},
+    "V100": {"color": "#D55E00", "marker": "v", "ls": "-"},
+    "A100": {"color": "#CC79A7", "marker": "^", "ls": "-"},
+    "H100": {"color": "#56B4E9", "marker": "D", "ls": "-"},
+    "FP32, one by one": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "--"},
+    "FP32, in pairs": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": ":", "mfc": "white"},
+}
+
+
+@dataclass(frozen=True)
+class SumErrors:
+    """Relative errors of sums of K products, for each accumulator.
+
+    lengths  the Ks
+    errors   accumulator -> median relative error at each K
+    """
+
+    lengths: tuple[int, ...]
+    errors: Mapping[str, tuple[float, ...]]
+
+
+def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
+    """Add up K products of FP16 numbers between 0 and 1 by every accumulator; 17 sums for each K.
+
+    Raises:
+        ValueError: a length is below 1, or there is none.
+
+    >>> found = sum_errors([16, 4096])
+    >>> found.errors["FP16, one by one"][1] > 100 * found.errors["V100"][1] > 100 * found.errors["H100"][1]
+    True
+    """
+    if not lengths or min(lengths) < 1:
+        raise ValueError(f"sums have lengths of 1 and more; they were given as {list(lengths)}.")
+    dice = torch.Generator().manual_seed(seed)
+    a, b = (torch.rand(ROWS, max(lengths), generator=dice).half() for _ in range(2))
+    errors: dict[str, list[float]] = {name: [] for name in WHO}
+    for k in lengths:
+        left, right = a[:, None, :k], b[:, :k, None]
+        exact = left.double() @ right.double()
+        for name, accumulator in WHO.items():
+            given = accumulate(left, right, accumulator=accumulator).double()
+            errors[name].append(float(((given - exact).abs() / exact).median()))
+    return SumErrors(tuple(lengths), {name: tuple(each) for name, each in errors.items()})
+
+
+def sum_errors_sentence(found: SumErrors) -> str:
+    """Say what the longest sums show."""
+    last = {name: each[-1] for name, each in found.errors.items()}
+    return (
+        f"At K = {found.lengths[-1]:,} the same sums are off by {last['FP16, one by one']:.0%} in FP16 one by one, by "
+        f"{_parts(last['V100'])} on the V100, {_parts(last['A100'])} on the A100, {_parts(last['H100'])} on the H100, "
+        f"and by {_parts(last['FP32, one by one'])} in FP32 one by one."
+    )
+
+
+def _parts(error: float) -> str:
+    """Write an error in millionths.
+
+    >>> _parts(1.63e-4), _parts(4.2e-7)
+    ('160 millionths', '0.42 millionths')
+    """
+    return f"{float(f'{1e6 * error:.2g}'):g} millionths"
+
+
+def sum_errors_figure(found: SumErrors | None = None) -> Figure:
+    """Draw errors against K on logarithmic axes, and say what they show."""
+    import matplotlib.pyplot as plt
+
+    found = found or sum_errors()
+    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained", facecolor="white")
+    for name, each in found.errors.items():
+        axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xlabel("K, the number of products in the sum", color=INK)
+    axes.set_ylabel("relative error (median of 17 sums)", color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.set_title("Same inputs, emulated to the bit: error against K", loc="left", fontsize=11, color=INK)
+    figure.supxlabel(fill(sum_errors_sentence(found), 110), fontsize=9.5)
+    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
+    return figure

@@ -1,0 +1,1 @@
+"""What do you expect? A question that is answered before the answer is seen."""

@@ -1,0 +1,101 @@
+"""What do you expect to see? A question that has to be answered before the lesson shows it.
+
+Idea: a prediction is a row of data: a question, and for each choice the reply, which says why people expect that. Once
+committed it stays, so that what comes next can surprise.
+
+Invariant: the browser never holds the answer before the learner has committed to one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import traitlets
+
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.widget import LabWidget
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A question with a few choices.
+
+    question  one or two sentences
+    choices   choice -> the reply to whoever picks it, in the order shown
+    answer    the choice that is right
+    """
+
+    question: str
+    choices: Mapping[str, str]
+    answer: str
+
+    def __post_init__(self) -> None:
+        if self.answer not in self.choices:
+            raise ValueError(f"the answer {self.answer!r} is none of the choices {list(self.choices)}")
+
+
+def reply(prediction: Prediction, choice: str) -> str:
+    """Return what a learner who commits to `choice` reads.
+
+    Raises:
+        ValueError: it is none of the choices.
+
+    >>> reply(Prediction("1 + 1?", {"2": "It is.", "3": "One too many."}, answer="2"), "3")
+    'Not quite: 2. One too many.'
+    """
+    if choice not in prediction.choices:
+        raise ValueError(f"{choice!r} is none of the choices; they are {list(prediction.choices)}")
+    verdict = "Yes." if choice == prediction.answer else f"Not quite: {prediction.answer}."
+    return f"{verdict} {prediction.choices[choice]}"
+
+
+class Predict(LabWidget):
+    """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one."""
+
+    _esm = script("predict")
+    _css = style("predict")
+    question = traitlets.Unicode().tag(sync=True)
+    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
+    answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
+    right = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, prediction: Prediction) -> None:
+        self._prediction = prediction
+        super().__init__(question=prediction.question, choices=list(prediction.choices))
+
+    @traitlets.observe("choice")
+    def _commit(self, change: Mapping[str, Any]) -> None:
+        self.right = change["new"] == self._prediction.answer
+        self.answered = reply(self._prediction, change["new"])
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle:
+            lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
+            note = "(Widgets do not run here: note your answer, then go on.)"
+            bundle[0]["text/plain"] = f"{self.question}\n{lines}\n{note}"
+        return bundle
+
+
+@cache
+def predictions() -> dict[str, Prediction]:
+    """Return all predictions of the lessons by id, from predictions.toml."""
+    stored = tomllib.loads((files("labkit.widgets.predict") / "predictions.toml").read_text(encoding="utf-8"))
+    return {id: Prediction(**row) for id, row in stored.items()}
+
+
+def predict(id: str) -> Predict:
+    """Ask the prediction with this id.
+
+    Raises:
+        KeyError: there is none; the message lists those there are.
+    """
+    if id not in predictions():
+        raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
+    return Predict(predictions()[id])

@@ -1,0 +1,1 @@
+"""Are widgets alive here? A message there and back."""

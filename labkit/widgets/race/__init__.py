@@ -1,0 +1,1 @@
+"""How did recorded runs do? A figure, a sentence, a table."""

@@ -1,0 +1,108 @@
+"""How did the recipes do? One static picture of recorded runs: their losses, and the metric of every seed.
+
+Idea: what is recorded is shown as recorded. The title names device, version and date, and each dot is a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from labkit.train import RunRecord
+from labkit.widgets.base.figures import FORMAT_COLOURS
+
+FORMAT_OF = {"FP32": "FP32", "O0": "FP32", "BF16": "BF16", "FP8": "E4M3"}  # a recipe's first word; FP16 otherwise
+DASHES = ("-", (0, (5, 2)), "-.", "-", ":", (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = "os^DvP"
+
+
+def race_figure(records: Sequence[RunRecord]) -> Figure:
+    """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
+
+    Raises:
+        ValueError: there are no records, or they are of several tasks or devices.
+    """
+    tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
+    if len(tasks) != 1:
+        raise ValueError(f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}")
+    recipes = list(dict.fromkeys(r.recipe for r in records))
+    figure, (losses, metrics) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", facecolor="white")
+    for i, recipe in enumerate(recipes):
+        runs = [r for r in records if r.recipe == recipe]
+        _draw_losses(losses, runs, i)
+        _draw_metrics(metrics, runs, i)
+    losses.set(xlabel="step", ylabel="loss (mean of 10 steps)", yscale="log")
+    losses.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    losses.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    losses.yaxis.set_minor_formatter(NullFormatter())
+    losses.legend(frameon=False, fontsize=9)
+    metrics.set(xlabel=records[0].metric_name, yticks=range(len(recipes)), yticklabels=recipes)
+    metrics.set_ylim(len(recipes) - 0.5, -0.5)
+    metrics.grid(axis="x", alpha=0.3)
+    for axes in (losses, metrics):
+        axes.spines[["top", "right"]].set_visible(False)
+    (task, device, torch_version), dates = tasks[0], {r.date[:10] for r in records}
+    when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+    figure.supxlabel(race_sentence(records), fontsize=10)
+    figure.suptitle(f"Recorded: {task}, on {device} with torch {torch_version}, {when}", fontsize=10)
+    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
+    return figure
+
+
+def race_table(records: Sequence[RunRecord]) -> str:
+    """Return the same in words: one line for each recipe, the metric of each seed, and how many steps were skipped.
+
+    >>> race_table([])
+    ''
+    """
+    lines = []
+    for recipe in dict.fromkeys(r.recipe for r in records):
+        runs = [r for r in records if r.recipe == recipe]
+        each = " ".join(f"{r.metric:.2f}" for r in runs)
+        lines.append(f"{recipe:<22}{runs[0].metric_name} {each}   skipped {' '.join(str(r.skipped) for r in runs)}")
+    return "\n".join(lines)
+
+
+def race_sentence(records: Sequence[RunRecord]) -> str:
+    """Return what the figure shows, in one sentence: each recipe's mean metric beside the range of FP32's seeds.
+
+    Raises:
+        ValueError: there are no records.
+    """
+    if not records:
+        raise ValueError("there is nothing to say about no records")
+    values = {r.recipe: [x.metric for x in records if x.recipe == r.recipe] for r in records}
+    name = records[0].metric_name
+    means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())
+    fp32 = values.get("FP32")
+    ranging = f" FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}." if fp32 else ""
+    return f"Mean {name}: {means}.{ranging}"
+
+
+def _colour(recipe: str) -> str:
+    return FORMAT_COLOURS[FORMAT_OF.get(recipe.split()[0], "FP16")]
+
+
+def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
+    for n, run in enumerate(runs):
+        loss = np.array([s.loss for s in run.steps])
+        smooth = np.convolve(loss, np.ones(10) / 10, mode="valid")
+        steps = np.arange(10, 10 + len(smooth))
+        label = run.recipe if n == 0 else None
+        wide = max(2.8 - 0.45 * row, 0.8)  # what lies on another curve leaves its rim in sight
+        axes.plot(steps, smooth, color=_colour(run.recipe), ls=DASHES[row % len(DASHES)], lw=wide, label=label)
+
+
+def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
+    values = [r.metric for r in runs]
+    colour = _colour(runs[0].recipe)
+    axes.plot(values, [row] * len(values), MARKERS[row % len(MARKERS)], color=colour, ms=8, alpha=0.75)
+    skipped = [r.skipped for r in runs]
+    if any(skipped):
+        text = f"{', '.join(map(str, skipped))} steps skipped"
+        axes.annotate(text, (max(values), row), xytext=(12, 0), textcoords="offset points", va="center", fontsize=9)

@@ -1,0 +1,1 @@
+"""Which recipe does a task bear? A table of verdicts."""

@@ -1,0 +1,163 @@
+"""Which recipe does a task bear? A table of verdicts, from records alone, that a class can fill together.
+
+Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
+FP32's. Where nobody has run it, the cell is empty, and the table says which command fills it.
+
+Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its metric says.
+"""
+
+from __future__ import annotations
+
+import html
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.train import Comparison, Difference, RunRecord, data_folder, load, record_path
+from labkit.widgets.underflow.words import percent
+
+# Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
+TINTS = {
+    "as good": "rgba(86, 180, 233, 0.28)",
+    "better": "rgba(0, 158, 115, 0.32)",
+    "worse": "rgba(213, 94, 0, 0.38)",
+    "broken": "rgba(204, 121, 167, 0.45)",
+    "one seed": "transparent",
+    "": "transparent",
+}
+CELL = "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
+
+
+@dataclass(frozen=True)
+class RecipeTable:
+    """Verdicts of recipes by tasks. A notebook shows it in colour; `str` gives it as text.
+
+    records  task -> its runs, FP32's first
+    """
+
+    recipes: tuple[str, ...]
+    records: dict[str, tuple[RunRecord, ...]]
+    seeds: tuple[int, ...]
+    folder: Path
+
+    def difference(self, task: str, recipe: str) -> Difference | None:
+        """Return how a recipe did on a task against FP32, or None where there are no records of one of them."""
+        found = Comparison(task, self.records[task])
+        if recipe not in found.recipes or "FP32" not in found.recipes:
+            return None
+        return found.difference(recipe)
+
+    def verdict(self, task: str, recipe: str) -> str:
+        """Return "as good", "better", "worse", "broken" or "one seed"; "" where nobody has run it."""
+        difference = self.difference(task, recipe)
+        if difference is None:
+            return ""
+        return "broken" if difference.broken else difference.verdict
+
+    def missing(self) -> str:
+        """Return the command that fills the empty cells, "" where there are none."""
+        tasks = [t for t in self.records if any(not self.verdict(t, r) for r in self.recipes)]
+        if not tasks:
+            return ""
+        recipes = [r for r in self.recipes if any(not self.verdict(t, r) for t in tasks)]
+        quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
+        seeds = " ".join(map(str, self.seeds))
+        return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {self.folder}"
+
+    def lost(self, task: str) -> float | None:
+        """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
+        steps = [step for r in self.records[task] if r.recipe == UNSCALED for step in r.steps]
+        known = [step.underflow for step in steps if step.underflow is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def sentence(self) -> str:
+        """What the table shows, in words."""
+        verdicts = [self.verdict(t, r) for t in self.records for r in self.recipes]
+        known = [v for v in verdicts if v]
+        if not known:
+            return "Nobody has run any of these yet."
+        counts = {v: known.count(v) for v in ("as good", "better", "worse", "broken", "one seed") if v in known}
+        words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        empty = len(verdicts) - len(known)
+        return f"Of {len(known)} pairs of recipe and task: {words}." + (f" {empty} are not run yet." if empty else "")
+
+    def __str__(self) -> str:
+        wide = max(len(r) for r in ("recipe", *self.recipes))
+        head = f"{'recipe':<{wide}}  " + "  ".join(self.records)
+        rows = [
+            f"{r:<{wide}}  " + "  ".join(f"{self.verdict(t, r) or '?':<{len(t)}}" for t in self.records)
+            for r in self.recipes
+        ]
+        return "\n".join((head, *rows, self.sentence))
+
+    def _repr_html_(self) -> str:
+        names = ("", "FP32", *self.recipes, "lost without a scale")
+        head = "".join(f"<th style='{CELL};white-space:normal'>{html.escape(name)}</th>" for name in names)
+        rows = "".join(self._row(task) for task in self.records)
+        command = self.missing()
+        fill = f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>" if command else ""
+        return (
+            f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table>"
+            f"<p>{html.escape(self.sentence)} {html.escape(self._where())}</p>{fill}"
+        )
+
+    def _row(self, task: str) -> str:
+        lost = self.lost(task)
+        cells = [self._reference(task), *(self._cell(task, recipe) for recipe in self.recipes)]
+        cells.append(("?" if lost is None else percent(lost), "", "", "transparent"))
+        made = "".join(
+            f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
+            f"<br><span style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
+            for text, below, why, tint in cells
+        )
+        return f"<tr><th style='{CELL};text-align:left'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
+
+    def _reference(self, task: str) -> tuple[str, str, str, str]:
+        metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
+        if not metrics:
+            return "?", "", "not run yet", "transparent"
+        name = self.records[task][0].metric_name
+        return f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent"
+
+    def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
+        """Return the word, what stands below it, what the pointer is told, and the tint."""
+        verdict, difference = self.verdict(task, recipe), self.difference(task, recipe)
+        if difference is None:
+            return "?", "", "not run yet", TINTS[""]
+        runs = f"{difference.broken} of {difference.seeds}"
+        return verdict, runs if verdict == "broken" else f"{difference.mean:+.2f}", str(difference), TINTS[verdict]
+
+    def _where(self) -> str:
+        places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
+        return "; ".join(f"Recorded on {device} with torch {version}" for device, version in places) + "." * bool(
+            places
+        )
+
+
+def recipe_table(
+    tasks: Iterable[str], recipes: Iterable[str], seeds: Iterable[int] = (0, 1, 2), folder: Path | str | None = None
+) -> RecipeTable:
+    """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
+
+    Args:
+        folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab.
+
+    >>> table = recipe_table(["segmentation"], ["FP16", "FP16 static"])
+    >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
+    ('worse', 'as good')
+    """
+    chosen, numbers = tuple(dict.fromkeys(recipes)), tuple(seeds)
+    place = data_folder() / "runs" if folder is None else Path(folder)
+    records = {
+        task: tuple(
+            load(path)
+            for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
+            for seed in numbers
+            if (path := record_path(place, task, recipe, seed)).exists()
+        )
+        for task in tasks
+    }
+    return RecipeTable(chosen, records, numbers, place)

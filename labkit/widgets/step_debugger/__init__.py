@@ -1,0 +1,1 @@
+"""What happens in one training step? Walk through it, tensor by tensor."""

@@ -1,0 +1,143 @@
+// The picture of the swallowed updates: axes, curves, and a name at the end of each.
+
+const AXES = { left: 62, bottom: 34, top: 16 };
+const LABEL_GAP = 17;
+const LEADER = 20; // from the end of a curve to its name
+const CURVES = [
+  { name: "FP32", colour: "fp32", width: 4, dash: [] }, // the broad ones come first, so that others are seen on them
+  { name: "FP16", colour: "fp16", width: 2.2, dash: [], casing: 0.6 },
+  { name: "BF16", colour: "bf16", width: 7, dash: [] },
+  { name: "FP16 + Kahan", colour: "fp16", width: 2, dash: [9, 4] },
+  { name: "FP16 + stochastic", colour: "fp16", width: 2, dash: [2, 3] },
+  { name: "FP16 + FP32 master", colour: "fp16", width: 2, dash: [11, 3, 2, 3] },
+];
+
+// --- axes and labels -------------------------------------------------------------------------------------------------
+
+function roundTicks(low, high, most) {
+  const rough = (high - low) / most;
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  const step = unit * [1, 2, 2.5, 5, 10].find((factor) => factor * unit >= rough);
+  const ticks = [];
+  for (let i = Math.ceil(low / step); i * step <= high; i++) ticks.push(i * step);
+  return { ticks, step };
+}
+
+function tickText(value, step) {
+  let places = 0;
+  while (places < 8 && Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) > 1e-6) places += 1;
+  return (places > 6 ? value.toExponential(1) : value.toFixed(places)).replace("-", "\u2212");
+}
+
+// The twin of `spread` in labkit/widgets/swallowed/figure.py: labels move as little as needed to stand apart.
+function spreadLabels(ys, apart, low, high) {
+  const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
+  const groups = [];
+  for (const i of order) {
+    groups.push([ys[i], 1]);
+    while (groups.length > 1) {
+      const [[other, m], [middle, n]] = groups.slice(-2);
+      if (middle - other >= (apart * (n + m)) / 2) break;
+      groups.splice(-2, 2, [(middle * n + other * m) / (n + m), n + m]);
+    }
+  }
+  const placed = groups.flatMap(([middle, n]) => {
+    const half = (apart * (n - 1)) / 2;
+    const inside = Math.min(high - half, Math.max(low + half, middle));
+    return Array.from({ length: n }, (_, k) => inside - half + k * apart);
+  });
+  const found = [];
+  order.forEach((i, k) => (found[i] = placed[k]));
+  return found;
+}
+
+function drawAxes(pen, area, palette, steps) {
+  pen.font = `${palette.size - 1}px ${palette.font}`;
+  pen.lineWidth = 1;
+  const { ticks, step } = roundTicks(area.low, area.high, 5);
+  for (const value of ticks) {
+    const y = Math.round(area.y(value)) + 0.5;
+    pen.strokeStyle = palette.line2;
+    pen.beginPath();
+    pen.moveTo(area.left, y);
+    pen.lineTo(area.right, y);
+    pen.stroke();
+    pen.fillStyle = palette.ink2;
+    pen.textAlign = "right";
+    pen.fillText(tickText(value, step), area.left - 8, y + 4);
+  }
+  pen.strokeStyle = palette.line;
+  pen.beginPath();
+  pen.moveTo(area.left, area.bottom + 0.5);
+  pen.lineTo(area.right, area.bottom + 0.5);
+  pen.stroke();
+  const marks = roundTicks(0, steps, area.right - area.left < 320 ? 2 : 4).ticks;
+  pen.fillStyle = palette.ink2;
+  for (const value of marks) {
+    pen.textAlign = "center";
+    pen.fillText(value.toLocaleString("en-US"), area.x(value), area.bottom + 18);
+  }
+  const half = pen.measureText(steps.toLocaleString("en-US")).width / 2;
+  pen.textAlign = "left";
+  pen.fillText("updates", area.right + half + 5, area.bottom + 18);
+}
+
+function drawRoad(pen, area, palette, weight, exact, steps) {
+  pen.strokeStyle = palette.line2;
+  pen.lineWidth = 9;
+  pen.lineCap = "round";
+  pen.beginPath();
+  pen.moveTo(area.x(0), area.y(weight));
+  pen.lineTo(area.x(steps), area.y(exact));
+  pen.stroke();
+  pen.lineCap = "butt";
+}
+
+// Only where a curve bends: a thousand points on one line are drawn as one line.
+function outline(area, values) {
+  const path = new Path2D();
+  const last = values.length - 1;
+  const x = (i) => area.x((area.steps * i) / last);
+  path.moveTo(x(0), area.y(values[0]));
+  for (let i = 1; i < last; i++) {
+    if (values[i + 1] - values[i] !== values[i] - values[i - 1]) path.lineTo(x(i), area.y(values[i]));
+  }
+  path.lineTo(x(last), area.y(values[last]));
+  return path;
+}
+
+function drawCurve(pen, area, values, style, palette, faded) {
+  const path = outline(area, values);
+  pen.globalAlpha = faded ? 0.2 : 1;
+  if (style.casing) {
+    pen.strokeStyle = palette.surface;
+    pen.lineWidth = style.width + 2 * style.casing;
+    pen.stroke(path);
+  }
+  pen.strokeStyle = palette[style.colour];
+  pen.lineWidth = style.width;
+  pen.setLineDash(style.dash);
+  pen.stroke(path);
+  pen.setLineDash([]);
+  pen.globalAlpha = 1;
+}
+
+function drawLabel(pen, area, style, end, y, words, palette, faded) {
+  const x = area.right + LEADER;
+  pen.globalAlpha = faded ? 0.5 : 1;
+  pen.strokeStyle = palette[style.colour];
+  pen.lineWidth = 1;
+  pen.beginPath();
+  pen.moveTo(area.right + 2, area.y(end));
+  pen.lineTo(x - 4, y);
+  pen.stroke();
+  pen.fillStyle = palette[style.colour];
+  pen.textAlign = "left";
+  pen.font = `600 ${palette.size - 1}px ${palette.font}`;
+  pen.fillText(style.name, x, y + 4);
+  const wide = pen.measureText(style.name).width;
+  pen.font = `${palette.size - 1}px ${palette.font}`;
+  pen.fillStyle = palette.ink2;
+  if (area.roomy) pen.fillText(words, x + wide + 7, y + 4);
+  pen.globalAlpha = 1;
+}

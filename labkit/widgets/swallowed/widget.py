@@ -1,0 +1,169 @@
+"""Which updates does a weight not even notice? A thousand small steps, six ways to take them, two sliders.
+
+Idea: the kernel calculates all six curves for wherever the sliders stand, in a few milliseconds, and sends them as one
+buffer of float32. While the hand rests it does so ahead, for all places that one slider can go to, so the next movement
+is drawn without asking. What each learner should find out by sliding is not written anywhere.
+
+Invariant: `curves`, `ends`, `moved` and `sentence` always belong to the present `weight` and `update`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import traitlets
+from numpy.typing import NDArray
+
+from labkit.formats import FP16
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import png
+from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.swallowed.curves import METHODS, Curve, curves, moved, stochastic_table
+from labkit.widgets.swallowed.figure import WHY_STATIC, static_swallowed
+from labkit.widgets.swallowed.words import quarters, rows, sentence
+
+# Four positions in each binade; all of them are exact in FP32, FP16 and BF16, so every method starts from the same.
+WEIGHTS = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 4) for i in range(33))  # 2^-4 to 2^4
+UPDATES = tuple((1 + i % 4 / 4) * 2.0 ** (i // 4 - 20) for i in range(57))  # 2^-20 to 2^-6
+MOST_STEPS = 100_000
+POINTS = 250  # of each curve that is sent ahead: as many as a picture has room for; the whole curve follows
+AHEAD_STEPS = 2000  # more would take too long to calculate for every place of a slider
+
+
+class SwallowedUpdates(LabWidget):
+    """The weight while w <- w - update is repeated, in FP32, FP16, BF16, and in FP16 with three remedies.
+
+    Args:
+        weight: w before the first update.
+        update: what is subtracted each time, lr * g.
+        steps: how often.
+
+    What can be read and set: `weight`, `update`, `highlight` (the name of one curve, or ""). What can be read:
+    `curves` (method -> weights, [steps + 1]), `ends`, `moved`, `sentence`.
+
+    Raises:
+        TraitError: weight or update is not a positive number that FP16 holds, or rounds to 0 there.
+        ValueError: steps is not between 1 and 100,000.
+
+    >>> swallowed = SwallowedUpdates(weight=1.0, update=2.0**-10)
+    >>> swallowed.ends["FP16"], swallowed.moved["FP16"]
+    (0.0234375, 1000)
+    """
+
+    _esm = script("swallowed")
+    _css = style("swallowed")
+
+    weight = traitlets.Float(1.0).tag(sync=True)
+    update = traitlets.Float(2.0**-12).tag(sync=True)
+    highlight = traitlets.Unicode("").tag(sync=True)
+    sentence = traitlets.Unicode().tag(sync=True)
+    _buffer = traitlets.Bytes().tag(sync=True)  # float32 [methods, steps + 1]
+    _now = traitlets.Dict().tag(sync=True)
+    _places = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, weight: float = 1.0, update: float = 2.0**-12, steps: int = 1000) -> None:
+        if not 1 <= steps <= MOST_STEPS:
+            raise ValueError(f"steps goes from 1 to {MOST_STEPS:,}; it was given {steps}")
+        self.steps = steps
+        self.curves: dict[str, Curve] = {}
+        places = {"weights": list(WEIGHTS), "updates": list(UPDATES)}
+        texts = {f"{name}_texts": [quarters(value) for value in values] for name, values in places.items()}
+        super().__init__(weight=weight, update=update, _places={**places, **texts, "ahead": steps <= AHEAD_STEPS})
+        self._follow()
+        self.on_msg(self._look_ahead)
+
+    @property
+    def ends(self) -> dict[str, float]:
+        """The weight after the last step, for each method."""
+        return {name: float(curve[-1]) for name, curve in self.curves.items()}
+
+    @property
+    def moved(self) -> dict[str, int]:
+        """In how many steps the weight changed, for each method."""
+        return {name: moved(curve) for name, curve in self.curves.items()}
+
+    @traitlets.validate("weight", "update")
+    def _valid_number(self, proposal: dict[str, Any]) -> float:
+        value: float = proposal["value"]
+        name = proposal["trait"].name
+        if not FP16.smallest_subnormal <= value <= FP16.max:
+            raise traitlets.TraitError(f"{name} is a number that FP16 holds, from 2^-24 to 65504; it was given {value}")
+        return value
+
+    @traitlets.validate("highlight")
+    def _valid_highlight(self, proposal: dict[str, Any]) -> str:
+        value: str = proposal["value"]
+        if value and value not in METHODS:
+            raise traitlets.TraitError(f"there is no curve {value!r}; there are {', '.join(METHODS)}")
+        return value
+
+    @traitlets.observe("weight", "update")
+    def _follow(self, _change: object = None) -> None:
+        self.curves = self._curves_at(self.weight, self.update)
+        drawn = np.stack([self.curves[name] for name in METHODS]).astype(np.float32)
+        now = self._described(self.weight, self.update, self.curves)
+        with self.hold_sync():
+            self._buffer = drawn.tobytes()
+            self.sentence = now["sentence"]
+            self._now = now
+
+    def _look_ahead(self, _widget: object, content: Any, _buffers: object) -> None:
+        """Send the curves for every place that one slider can go to while the other stays.
+
+        `content` says which, and where the other stands: {"ahead": "update", "at": 1.0}; anything else is ignored.
+        """
+        if not isinstance(content, dict) or self.steps > AHEAD_STEPS:
+            return
+        axis, at = content.get("ahead"), content.get("at")
+        if not isinstance(at, float | int) or not FP16.smallest_subnormal <= at <= FP16.max:
+            return
+        lines = {"weight": [(w, float(at)) for w in WEIGHTS], "update": [(float(at), u) for u in UPDATES]}
+        places = lines.get(str(axis), [])
+        if not places:
+            return
+        found = [self._curves_at(*place) for place in places]
+        sampled = np.linspace(0, self.steps, min(self.steps, POINTS) + 1).round().astype(np.int64)
+        drawn = np.stack([[curves[name][sampled] for name in METHODS] for curves in found]).astype(np.float32)
+        texts = [self._described(*place, curves) for place, curves in zip(places, found, strict=True)]
+        self.send({"kind": "ahead", "axis": axis, "places": texts}, [drawn.tobytes()])
+
+    def _curves_at(self, weight: float, update: float) -> dict[str, Curve]:
+        return curves(weight, update, self.steps, _known_stochastic(weight, update, self.steps))
+
+    def _described(self, weight: float, update: float, curves: dict[str, Curve]) -> dict[str, Any]:
+        exact = weight - self.steps * update
+        return {
+            "weight": weight,
+            "update": update,
+            "weight_text": quarters(weight),
+            "update_text": quarters(update),
+            "exact": exact,
+            "steps": self.steps,
+            "rows": rows(curves, exact),
+            "sentence": sentence(curves, weight, update),
+        }
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        figure = static_swallowed(self.curves, self.weight, self.update)
+        return {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}", "image/png": png(figure)}, metadata
+
+
+def _known_stochastic(weight: float, update: float, steps: int) -> Curve | None:
+    """Look up the curve at a position of the sliders; its steps are chance and cannot be guessed ahead."""
+    if weight not in WEIGHTS or update not in UPDATES or steps > 1000:
+        return None
+    column = WEIGHTS.index(weight) * len(UPDATES) + UPDATES.index(update)
+    return np.asarray(_all_positions(steps)[:, column], np.float64)
+
+
+@cache
+def _all_positions(steps: int) -> NDArray[np.float16]:
+    """Return the stochastic curves of all positions, [steps + 1, weights * updates]; a fifth of a second, once."""
+    grid = np.meshgrid(WEIGHTS, UPDATES, indexing="ij")
+    return stochastic_table(grid[0].ravel(), grid[1].ravel(), steps)

@@ -1,0 +1,103 @@
+"""How far is it, and can it be stopped? A whole training run behind a bar and a button.
+
+Idea: `labkit.train.train` runs in a thread, so the kernel stays free to hear the Stop button; what it returns is kept.
+
+Invariant: one run for each bar, and it always ends in a record or in an error that is shown.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import traitlets
+
+from labkit.amp import Recipe
+from labkit.train import RunRecord, StepRecord, Task, train
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.widget import LabWidget
+
+
+class TrainingBar(LabWidget):
+    """Trains a task under a recipe once, when Start is pressed; `record` is the run's record, or None until it ended.
+
+    Args:
+        task, recipe, seed: as in `labkit.train.train`.
+        steps: how many; None takes the task's own number.
+        options: passed on to `train` (device, measure_every).
+    """
+
+    _esm = script("training_bar")
+    _css = style("training_bar")
+    done = traitlets.Int(0).tag(sync=True)
+    total = traitlets.Int().tag(sync=True)
+    phase = traitlets.Unicode("ready").tag(sync=True)  # ready, running, finished, stopped, failed
+    sentence = traitlets.Unicode().tag(sync=True)
+    wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
+
+    def __init__(self, task: Task, recipe: Recipe, seed: int = 0, *, steps: int | None = None, **options: Any) -> None:
+        self.record: RunRecord | None = None
+        self._what = (task, recipe, seed)
+        self._options = options
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        total = task.steps if steps is None else steps
+        name = f"{task.name.replace('_', ' ')} under {recipe.name}, seed {seed}"
+        super().__init__(total=total, sentence=f"Ready to train {name}: {total} steps.")
+
+    def start(self) -> None:
+        """Start the run; a second call does nothing."""
+        if self.phase == "ready":
+            self.phase = "running"
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the run after the step it is in; its record says so."""
+        self._stop.set()
+
+    def wait(self, timeout_s: float | None = None) -> RunRecord | None:
+        """Wait for the end of a started run and return its record."""
+        self._thread.join(timeout_s)
+        return self.record
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**options)
+        if bundle:
+            note = "(Widgets do not run here: call .start(), then .wait(), and look at .record.)"
+            bundle[0]["text/plain"] = f"{self.sentence}\n{note}"
+        return bundle
+
+    @traitlets.observe("wanted")
+    def _obey(self, change: dict[str, Any]) -> None:
+        if change["new"] in ("start", "stop"):
+            getattr(self, change["new"])()
+
+    def _run(self) -> None:
+        try:
+            self.record = train(
+                *self._what, steps=self.total, progress=self._tell, stop=self._stop.is_set, **self._options
+            )
+        except Exception as error:  # a thread has nobody above it to tell
+            self.sentence = f"It failed: {type(error).__name__}: {error}"
+            self.phase = "failed"
+            return
+        self.sentence = verdict(self.record)
+        self.phase = "stopped" if self.record.stopped else "finished"
+
+    def _tell(self, step: StepRecord) -> None:
+        self.done = step.step
+        self.sentence = f"Step {step.step} of {self.total}: loss {step.loss:.4g}."
+
+
+def verdict(record: RunRecord) -> str:
+    """Say in a sentence how a run ended.
+
+    >>> verdict(RunRecord("digits", "FP32", 0, (), 0.1, "accuracy", 0.2, "CPU", {}, "2026-01-01", stopped=True))
+    'Stopped after 0 steps and 0.2 s: accuracy 0.100.'
+    """
+    how = "Stopped" if record.stopped else "Finished"
+    skipped = f", {record.skipped} of them skipped" if record.skipped else ""
+    return (
+        f"{how} after {len(record.steps)} steps{skipped} and {record.seconds:.1f} s: "
+        f"{record.metric_name} {record.metric:.3f}."
+    )

@@ -1,0 +1,249 @@
+// The underflow histogram. Python sends the counts of every layer, the windows of the format, and the sentence for every
+// position of the slider (labkit/widgets/underflow/words.py); here they are shifted, summed (plot.js) and
+// drawn, without asking the kernel.
+
+const MAX_LOG2_SCALE = 30;
+const THUMB = 20; // width of the slider's thumb, as in base.css
+const ROW = 22; // height of a layer's row
+
+function render({ model, el }) {
+  const life = scope();
+  const about = model.get("_about");
+  const limits = model.get("_windows");
+  const layers = prepared(model.get("_rows"));
+  const kind = about.kind[0].toUpperCase() + about.kind.slice(1);
+  const root = mount(el, { label: `${kind} and the loss scale`, kind: "underflow", scope: life });
+  let palette = colours(root);
+  const repaint = () => {
+    palette = colours(root);
+    show();
+  };
+  onTheme(life, repaint, root);
+  let row = layers.find((one) => one.name === model.get("layer")) ?? layers[0];
+  let log2Scale = model.get("log2_scale");
+
+  const chosen = h("span", { class: "lk-quiet" });
+  const head = h("div", { class: "uf-head" }, h("span", { class: "lk-title", text: `${kind}, step ${about.step}` }), chosen);
+
+  const scale = slider({
+    label: "Loss scale",
+    min: 0,
+    max: MAX_LOG2_SCALE,
+    value: log2Scale,
+    labelled: false,
+    text: (k) => `2^${k} = ${decimal(2 ** k)}`,
+    onInput: (k) => choose({ log2_scale: k }),
+  });
+  const value = h("output", { class: "uf-value", for: scale.input.id });
+  const scaleRow = h(
+    "div",
+    { class: "uf-scale" },
+    h("label", { for: scale.input.id, text: "Loss scale" }),
+    scale.element,
+    value,
+    h("span", { class: "lk-quiet uf-hint", text: "drag the slider or the histogram itself, or press the arrow keys" }),
+  );
+
+  const main = figure({
+    scope: life,
+    label: `How many ${about.kind} lie in each power of two; the numbers and the sentence below say the same`,
+    height: (width) => Math.round(Math.min(300, Math.max(230, width * 0.3))),
+    draw: drawMain,
+  });
+  main.element.classList.add("uf-main");
+  const hover = tip(main);
+  const bar = fateBar();
+  const observed = observedBar(layers, about.observed_log2_scale);
+  const words = sentence();
+  const strips = figure({ scope: life, label: "", height: ROW * layers.length, draw: drawStrips });
+  strips.canvas.setAttribute("aria-hidden", "true");
+  const list = layerList(layers, (name) => choose({ layer: name }), strips.element);
+  const note = h("p", { class: "lk-quiet uf-note" });
+  root.append(head, scaleRow, main.element, bar.element, words.element, list.element, note);
+  bar.element.append(observed.element);
+
+  let measured = null;
+  function areaOf(width) {
+    if (measured?.width !== width) {
+      measured = plot(width, main.element);
+      root.style.setProperty("--uf-track", `${measured.binade * MAX_LOG2_SCALE + THUMB}px`);
+    }
+    return measured;
+  }
+
+  function drawMain(pen, width, height) {
+    const area = areaOf(width);
+    const bottom = height - BOTTOM;
+    const tall = bottom - TOP - 14;
+    const fills = Object.fromEntries(FATES.map((fate) => [fate, pattern(pen, fate, palette)]));
+    pen.font = `${palette.size - 1}px ${palette.font}`;
+    drawZones(pen, area, limits, palette, EDGE, bottom);
+    drawShares(pen, area, row, palette, bottom, tall);
+    if (log2Scale) drawGhost(pen, area, row, palette, bottom, tall);
+    drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, tall, 2);
+    drawAxis(pen, area, palette, bottom);
+    drawOutside(pen, area, row, log2Scale, palette, bottom);
+    drawZoneNames(pen, area, limits, palette);
+  }
+
+  function drawStrips(pen, width, height) {
+    const area = areaOf(width);
+    drawZones(pen, area, limits, palette, 0, height);
+    layers.forEach((one, i) => {
+      const bottom = ROW * (i + 1) - 3;
+      drawBars(pen, area, one, log2Scale, limits, palette, palette, bottom, ROW - 6, 1);
+      pen.strokeStyle = palette.line;
+      pen.lineWidth = 1;
+      pen.beginPath();
+      pen.moveTo(area.left, bottom + 0.5);
+      pen.lineTo(area.right, bottom + 0.5);
+      pen.stroke();
+    });
+  }
+
+  function show() {
+    const shares = fractions(row, log2Scale, limits);
+    scale.set(log2Scale);
+    value.replaceChildren(rich(`2^${log2Scale}`), h("span", { class: "lk-quiet", text: ` = ${decimal(2 ** log2Scale)}` }));
+    chosen.textContent = row.name === layers[0].name ? row.name : `layer ${row.name}`;
+    bar.set(shares, palette);
+    observed.set(row);
+    list.set(row.name, layers.map((one) => fractions(one, log2Scale, limits)));
+    words.say(row.sentences[log2Scale]);
+    note.textContent = row.note;
+    main.redraw();
+    strips.redraw();
+  }
+
+  function choose(change) {
+    for (const [name, next] of Object.entries(change)) model.set(name, next);
+    model.save_changes();
+    follow();
+  }
+
+  function follow() {
+    const name = model.get("layer");
+    log2Scale = model.get("log2_scale");
+    row = layers.find((one) => one.name === name) ?? row;
+    show();
+  }
+
+  for (const name of ["change:log2_scale", "change:layer"]) {
+    model.on(name, follow);
+    life.add(() => model.off(name, follow));
+  }
+  dragging(main, () => areaOf(main.width).binade, () => log2Scale, (k) => choose({ log2_scale: k }), scale, life);
+  hovering(main, hover, life, (x) => {
+    const area = areaOf(main.width);
+    const e = Math.floor((x - area.left) / area.binade) + AXIS.lo;
+    if (e < AXIS.lo || e >= AXIS.hi) return null;
+    const count = row.counts[e - log2Scale - row.lo] ?? 0;
+    const much = `${percent(row.total ? count / row.total : 0)} (${count.toLocaleString("en-US")})`;
+    const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)].name}`;
+    return { x: area.x(e + 0.5), text };
+  });
+  show();
+  return () => life.dispose();
+}
+
+function fateBar() {
+  const parts = new Map();
+  const bar = h("div", { class: "uf-bar", "aria-hidden": "true" });
+  const legend = h("div", { class: "uf-legend" });
+  for (const fate of FATES) {
+    const segment = h("span");
+    const swatch = h("span", { class: "uf-swatch" });
+    const share = h("span", { class: "uf-share", data: { fate } });
+    bar.append(segment);
+    legend.append(h("div", {}, swatch, h("span", { text: fate }), share));
+    parts.set(fate, { segment, swatch, share });
+  }
+  return {
+    element: h("div", { class: "uf-fates" }, bar, legend),
+    set(shares, palette) {
+      for (const [fate, { segment, swatch, share }] of parts) {
+        const image = fate === "normal" ? palette.normal : `url(${patternImage(fate, palette).url})`;
+        for (const one of [segment, swatch]) one.style.background = image;
+        for (const one of [segment, swatch]) one.style.backgroundSize = "8px 8px";
+        segment.style.width = `${100 * shares[fate]}%`;
+        segment.classList.toggle("some", shares[fate] > 0);
+        share.textContent = percent(shares[fate]);
+        share.dataset.share = shares[fate];
+      }
+    },
+  };
+}
+
+function observedBar(layers, log2Scale) {
+  const fill = h("span");
+  const words = h("div", { class: "lk-quiet" });
+  const element = h("div", { class: "uf-observed" }, h("div", { class: "uf-observed-track" }, fill), words);
+  element.hidden = layers[0].observed === null;
+  return {
+    element,
+    set(row) {
+      if (row.observed === null) return;
+      fill.style.width = `${100 * row.observed}%`;
+      const share = h("b", { text: percent(row.observed) });
+      words.replaceChildren(rich(`zeros counted inside the FP16 pass at scale 2^${log2Scale}: `), share, " of all elements");
+    },
+  };
+}
+
+function layerList(layers, onChoose, picture) {
+  const name = `uf-layers-${++controls}`;
+  const parts = new Map();
+  const rows = h("div", { class: "uf-rows" }, picture);
+  for (const layer of layers) {
+    const input = h("input", { type: "radio", name, value: layer.name });
+    const title = h("span", { class: "uf-name", text: layer.name, title: layer.name });
+    const zero = h("span", { class: "uf-lost" });
+    const infinite = h("span", { class: "uf-lost" });
+    input.addEventListener("change", () => onChoose(layer.name));
+    parts.set(layer.name, { input, zero, infinite });
+    rows.append(h("label", { class: "uf-layer" }, input, title, h("span"), zero, infinite));
+  }
+  const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
+  const head = h("div", { class: "uf-layers-head", "aria-hidden": "true" }, ...headings);
+  return {
+    element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, head, rows),
+    set(chosen, shares) {
+      layers.forEach((layer, i) => {
+        const { input, zero, infinite } = parts.get(layer.name);
+        const { underflowed, overflowed } = shares[i];
+        input.checked = layer.name === chosen;
+        zero.textContent = percent(underflowed);
+        infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
+        input.setAttribute("aria-label", `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`);
+      });
+    },
+  };
+}
+
+function dragging(main, binade, now, set, scale, life) {
+  let start = null;
+  life.listen(main.canvas, "pointerdown", (event) => {
+    start = { x: event.clientX, scale: now() };
+    main.canvas.setPointerCapture(event.pointerId);
+    event.preventDefault();
+    scale.input.focus({ preventScroll: true }); // from here on the arrow keys go on
+  });
+  life.listen(main.canvas, "pointermove", (event) => {
+    if (!start) return;
+    const moved = Math.round((event.clientX - start.x) / binade());
+    const next = Math.min(MAX_LOG2_SCALE, Math.max(0, start.scale + moved));
+    if (next !== now()) set(next);
+  });
+  for (const type of ["pointerup", "pointercancel"]) life.listen(main.canvas, type, () => (start = null));
+}
+
+function hovering(main, label, life, at) {
+  life.listen(main.canvas, "pointermove", (event) => {
+    const found = event.buttons ? null : at(event.offsetX);
+    if (found) label.show(found.x, event.offsetY, found.text);
+    else label.hide();
+  });
+  life.listen(main.canvas, "pointerleave", () => label.hide());
+}
+
+export default { render };

@@ -1,0 +1,127 @@
+"""How is the same run written in plain torch? A short program, made from where the knobs stand.
+
+Idea: each knob is a line or a part of one. What a knob leaves out is left out of the program, so FP32 is the loop that
+everybody knows, and O2 is that loop with its eight extra lines.
+
+Invariant: the program runs as it is, given `model`, `make_optimizer`, `loss_of` and `batches`; in FP32 its losses are
+the bench's bit for bit. In FP16 they are torch's own kernels', which round elsewhere.
+"""
+
+from __future__ import annotations
+
+from labkit.train import Task
+from labkit.widgets.live.state import Scaling
+from labkit.widgets.workbench.knobs import GROWTH_INTERVAL, Knobs, epsilon_text, has_epsilon, optimizer_name
+
+DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
+
+
+def torch_lines(knobs: Knobs, task: Task) -> str:
+    """Return the program. It leaves the loss of each step in `losses`.
+
+    >>> from labkit.train import TASKS
+    >>> print(torch_lines(Knobs(format="FP32"), TASKS["digits"]))
+    import torch
+    <BLANKLINE>
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for inputs, targets in batches:
+        loss = loss_of(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    """
+    converted = knobs.format != "FP32" and not knobs.autocast
+    masters = converted and knobs.masters != "none"
+    scaling = _scaling(knobs, converted)
+    head = ["import torch", "", *_cannot(knobs, scaling)]
+    head += _convert(knobs) if converted else []
+    if masters:
+        head.append("masters = [p.detach().float().clone() for p in model.parameters()]")
+    head.append(_optimizer(knobs, task, "masters" if masters else "model.parameters()"))
+    if scaling is Scaling.DYNAMIC:
+        device = "next(model.parameters()).device.type"
+        start = f"init_scale=2.0**{knobs.log2_scale}, growth_interval={GROWTH_INTERVAL}"
+        head.append(f"scaler = torch.amp.GradScaler({device}, {start})")
+    head += ["losses = []", "for inputs, targets in batches:"]
+    body = [*_forward(knobs, converted), *_backward(knobs, scaling, masters), *_after(knobs, masters)]
+    return "\n".join(head + ["    " + line for line in body])
+
+
+def _scaling(knobs: Knobs, converted: bool) -> Scaling:
+    refused = knobs.scaling is Scaling.DYNAMIC and converted and knobs.masters == "none"
+    return Scaling.STATIC if refused else knobs.scaling
+
+
+def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
+    lines = []
+    if knobs.accumulator != "FP32" and knobs.format != "FP32":
+        lines.append(f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}")
+    if scaling is not knobs.scaling:
+        lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
+    return lines
+
+
+def _convert(knobs: Knobs) -> list[str]:
+    lines = [f"model.to({DTYPES[knobs.format]})"]
+    if knobs.norms_fp32:
+        lines += [
+            "for layer in model.modules():",
+            '    if "Norm" in type(layer).__name__:',
+            "        layer.float()",
+        ]
+    return lines
+
+
+def _optimizer(knobs: Knobs, task: Task, weights: str) -> str:
+    options = dict(getattr(task.make_optimizer, "keywords", {}))
+    if "lr" not in options:
+        return f"optimizer = make_optimizer({weights})"
+    options["lr"] = f"{options['lr'] * 2.0**knobs.log2_lr:g}"
+    if has_epsilon(task) and knobs.epsilon != 1e-8:
+        options["eps"] = epsilon_text(knobs.epsilon)
+    arguments = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {arguments})"
+
+
+def _forward(knobs: Knobs, converted: bool) -> list[str]:
+    dtype = DTYPES.get(knobs.format, "")
+    if converted:
+        cast = f"inputs.to({dtype}) if inputs.is_floating_point() else inputs"
+        return [f"loss = loss_of(model({cast}).float(), targets)"]
+    if knobs.format == "FP32":
+        return ["loss = loss_of(model(inputs), targets)"]
+    return [f"with torch.autocast(inputs.device.type, {dtype}):", "    loss = loss_of(model(inputs).float(), targets)"]
+
+
+def _backward(knobs: Knobs, scaling: Scaling, masters: bool) -> list[str]:
+    """Backward, the gradients on their way to who is stepped, and the step."""
+    scale = f"2.0**{knobs.log2_scale}"
+    divided = f" / {scale}" if scaling is Scaling.STATIC else ""
+    lines = {
+        Scaling.OFF: ["loss.backward()"],
+        Scaling.STATIC: [f"(loss * {scale}).backward()"],
+        Scaling.DYNAMIC: ["scaler.scale(loss).backward()"],
+    }[scaling]
+    if masters:
+        lines += [
+            "for p, master in zip(model.parameters(), masters):",
+            f"    master.grad, p.grad = p.grad.float(){divided}, None",
+        ]
+    elif divided:
+        lines += ["for p in model.parameters():", f"    p.grad = p.grad{divided}"]
+    if scaling is Scaling.DYNAMIC:
+        return [*lines, "scaler.step(optimizer)", "scaler.update()"]
+    if scaling is Scaling.STATIC:
+        stepped = "masters" if masters else "model.parameters()"
+        return [*lines, f"if all(p.grad.isfinite().all() for p in {stepped}):", "    optimizer.step()"]
+    return [*lines, "optimizer.step()"]
+
+
+def _after(knobs: Knobs, masters: bool) -> list[str]:
+    lines = ["optimizer.zero_grad()"]
+    if masters:
+        lines += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
+        lines += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (knobs.masters == "forgotten")
+    return [*lines, "losses.append(loss.item())"]
