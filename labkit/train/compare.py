@@ -111,8 +111,12 @@ class Comparison:
 
     def __str__(self) -> str:
         others = [recipe for recipe in self.recipes if recipe != self.reference]
-        lines = [f"  {self.difference(recipe)}" for recipe in others]
+        lines = [f"  {self._sentence(recipe)}" for recipe in others] or ["  no other recipe has run"]
         return "\n".join([f"{self.task} against {self.reference}:", *lines])
+
+    def _sentence(self, recipe: str) -> str:
+        shared = {record.seed for record in self.of(self.reference)} & {record.seed for record in self.of(recipe)}
+        return str(self.difference(recipe)) if shared else f"{recipe}: no seed in common with {self.reference}"
 
 
 def compare(

@@ -13,13 +13,18 @@ import hashlib
 import multiprocessing
 import os
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MethodType
 from typing import Any
+
+import numpy as np
+import torch
 
 from labkit.amp import Recipe
 from labkit.train.digits import data_folder
@@ -40,7 +45,12 @@ def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
 def fingerprint(task: Task, recipe: Recipe) -> str:
     """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
 
-    The code inside a function is not looked at: who rewrites a network gives its task another name.
+    The same in every process. The code inside a function is not looked at: who rewrites a network gives its task
+    another name.
+
+    Raises:
+        ValueError: a value cannot be told from another by its text: a lambda, a function or class made inside another
+            function, an object that prints as nothing but its address; the message says which.
 
     >>> from labkit.amp import RECIPES
     >>> from labkit.train import TASKS
@@ -49,15 +59,64 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     """
     values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name != "about"]
     # Defaults are left out, so a record stays valid when recipes learn to say something new.
-    parts = [f"{f.name}={_spell(value)}" for f, value in values if value != f.default]
+    parts = [f"{f.name}={_spell(value, f.name)}" for f, value in values if value != f.default]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 
-def _spell(value: Any) -> str:
-    """Return a function by its name and a partial by its parts: their own `repr` holds an address."""
+def _spell(value: Any, where: str) -> str:
+    """Write a value of the field `where` as its repr, but whole and without addresses: functions by their names."""
     if isinstance(value, partial):
-        return f"{_spell(value.func)}{[_spell(a) for a in value.args]}{sorted(value.keywords.items())}"
-    return str(value.__qualname__) if hasattr(value, "__qualname__") else repr(value)
+        return f"{_spell(value.func, where)}{[_spell(given, where) for given in value.args]}" + _spell(
+            sorted(value.keywords.items()), where
+        )
+    if isinstance(value, list | tuple | dict):
+        return _spell_all(value, where)
+    if isinstance(value, torch.Tensor | np.ndarray):  # a repr leaves out digits, and the middle of a long one
+        return f"{value.dtype}{value.tolist()}"
+    if isinstance(value, torch.nn.Module):
+        return f"{_name(type(value), where)}{value!r}{_spell(_attributes(value), where)}"
+    if hasattr(value, "__qualname__"):
+        return _name(value, where)
+    if re.search(r" at 0x[0-9a-fA-F]+", text := repr(value)):
+        raise ValueError(_nameless(where, text) + "Make its class a frozen dataclass, or give it a __repr__.")
+    return text
+
+
+def _spell_all(values: list[Any] | tuple[Any, ...] | dict[Any, Any], where: str) -> str:
+    """Write a container as its repr does."""
+    if isinstance(values, dict):
+        return "{" + ", ".join(f"{_spell(key, where)}: {_spell(value, where)}" for key, value in values.items()) + "}"
+    written = ", ".join(_spell(value, where) for value in values)
+    return f"[{written}]" if isinstance(values, list) else f"({written}{',' * (len(values) == 1)})"
+
+
+def _attributes(module: torch.nn.Module) -> dict[str, Any]:
+    """Return what a module's repr keeps quiet about: the gamma of a loss of one's own, weights, buffers."""
+    own = {
+        f"{path}.{name}": value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if not name.startswith("_") and name != "training"
+    }
+    return own | dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _name(function: Any, where: str) -> str:
+    """Return the name of a function or class, with the module of one that is neither the lab's nor torch's."""
+    name, owner = str(function.__qualname__), getattr(function, "__self__", None)
+    if "<lambda>" in name or "<locals>" in name:
+        raise ValueError(_nameless(where, name) + "Write it as a function (def) at the top of a module or a notebook.")
+    if isinstance(function, MethodType) and not isinstance(owner, type):
+        return f"{_spell(owner, where)}.{function.__name__}"
+    module = str(getattr(function, "__module__", None) or "torch")
+    return name if module.split(".")[0] in ("labkit", "torch") else f"{module}.{name}"
+
+
+def _nameless(where: str, text: str) -> str:
+    return (
+        f"{where} holds {text}, which does not say what it does: another one would look the same, and its run on "
+        "record would be taken for this one's. "
+    )
 
 
 def race(
@@ -75,13 +134,13 @@ def race(
     Args:
         recipes, seeds: one that is named twice runs once, and counts once.
         workers: processes at once; None takes one for each core, 1 trains here. A task that cannot be sent to another
-            process (its functions were typed into a notebook, or are lambdas) is trained here in any case.
+            process (its functions were typed into a notebook) is trained here in any case.
         progress: called with every record, as soon as it is there.
         stop: asked before each run; True ends the race, and what is there is returned.
 
     Raises:
         ValueError: a record in `folder` is of another task or recipe of the same name; two recipes that differ have
-            one name; workers is less than 1.
+            one name; workers is less than 1; task or recipe holds what no record can name (see `fingerprint`).
     """
     if workers is not None and workers < 1:
         raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
@@ -117,11 +176,11 @@ def _each_once(recipes: Iterable[Recipe]) -> list[Recipe]:
 
 
 def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord | None:
-    path = record_path(folder, task.name, recipe.name, seed)
+    path, asked = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
     record = load(path)
-    if record.fingerprint != fingerprint(task, recipe):
+    if record.fingerprint != asked:
         raise ValueError(
             f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
             "changed since. Give the new one a name of its own, take another folder, or delete the record."

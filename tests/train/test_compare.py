@@ -72,6 +72,14 @@ def test_seeds_that_only_one_of_them_has_are_left_out() -> None:
         Comparison("t", (run("FP32", 0, 0.7), run("O1", 2, 0.0))).difference("O1")
 
 
+def test_a_comparison_without_its_reference_still_says_what_it_has() -> None:
+    assert str(Comparison("t", (run("O1", 0, 0.7),))) == "t against FP32:\n  O1: no seed in common with FP32"
+    part = str(Comparison("t", (run("FP32", 0, 0.7), run("O1", 0, 0.7), run("O2", 1, 0.7))))
+    assert "O1: one seed" in part
+    assert "O2: no seed in common" in part
+    assert str(Comparison("t", ())) == "t against FP32:\n  no other recipe has run"
+
+
 @pytest.mark.parametrize("n", range(2, 12))
 def test_the_interval_covers_the_truth_nineteen_times_in_twenty(n: int) -> None:
     """Student's own experiment: draw pairs without a difference, and count how often the interval leaves out zero."""

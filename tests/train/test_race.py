@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, RunRecord, load, race, record_path, recorded, train
+from labkit.train import GPU_TASKS, TASKS, RunRecord, load, race, record_path, recorded, train
+from labkit.train.race import fingerprint
 
+ROOT = Path(__file__).parents[2]
 SHORT = replace(TASKS["digits"], steps=3)
 SEEDS = (0, 1, 2)
 
@@ -102,9 +105,84 @@ def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> Non
         race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=0)
 
 
-def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path) -> None:
-    own = replace(SHORT, name="own", loss=lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets))
+def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_task_typed_into_a_notebook_is_trained_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")  # where another process would look in vain
+    own = replace(SHORT, name="own", loss=loss_of_a_notebook)
     assert len(race(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2
+
+
+# --- fingerprints ---
+
+FUNCTIONS_INSIDE = """
+from dataclasses import replace
+from functools import partial
+import torch
+from labkit.amp import RECIPES
+from labkit.train import TASKS
+from labkit.train.race import fingerprint
+
+def smooth(outputs, targets, inner, options):
+    return inner(outputs, targets)
+
+inner = partial(torch.nn.functional.cross_entropy, label_smoothing=0.1)
+loss = partial(smooth, inner=inner, options={"norms": [torch.nn.LayerNorm, torch.tanh], "weight": torch.ones(3)})
+print(fingerprint(replace(TASKS["digits"], loss=loss), RECIPES["O1"]))
+"""
+
+
+def test_functions_inside_a_partial_give_one_fingerprint_in_every_process() -> None:
+    command = [sys.executable, "-c", FUNCTIONS_INSIDE]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == second != ""
+
+
+def test_every_value_counts_however_deep_it_stands() -> None:
+    def of(**keywords: object) -> str:
+        return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), RECIPES["FP32"])
+
+    weights = torch.ones(2000)
+    weights[1000] += 2.0**-20  # its repr shows three numbers of each end, with four digits
+    different = (
+        {}, {"of": F.mse_loss}, {"of": F.l1_loss}, {"of": partial(F.mse_loss, reduction="sum")}, {"of": [F.mse_loss]},
+        {"of": {"one": F.mse_loss}}, {"of": torch.ones(2000)}, {"of": weights}, {"of": loss_of_a_notebook},
+        {"of": torch.nn.CrossEntropyLoss()}, {"of": torch.nn.CrossEntropyLoss(label_smoothing=0.1)},
+        {"of": torch.nn.CrossEntropyLoss(torch.ones(2))},
+    )  # fmt: skip
+    assert len({of(**keywords) for keywords in different}) == len(different)
+
+
+def test_what_has_no_name_to_go_on_record_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    class Own:
+        def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(outputs, targets)
+
+    def local(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    for loss, says in (
+        (lambda outputs, targets: F.cross_entropy(outputs, targets), "loss holds .*<lambda>.* top of a module"),
+        (partial(F.cross_entropy, weight=[lambda: 1]), "loss holds .*<lambda>"),
+        (local, "loss holds .*<locals>.local"),
+        (partial(F.cross_entropy, weight=object()), "<object object at 0x.*frozen dataclass"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            race(replace(SHORT, loss=loss), [RECIPES["FP32"]], [0], tmp_path, workers=1)
+    with pytest.raises(ValueError, match=r"<locals>\.Own"):
+        fingerprint(replace(SHORT, loss=Own().loss), RECIPES["FP32"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_record_that_travels_with_the_lab_is_still_of_its_task_and_recipe() -> None:
+    tasks = {**TASKS, **GPU_TASKS}
+    records = [load(path) for path in (ROOT / "data").rglob("*-seed*.json")]
+    assert len(records) > 300
+    assert [r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])] == []
 
 
 def test_what_is_not_on_record_says_how_to_record_it() -> None:

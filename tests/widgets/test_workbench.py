@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from labkit.amp import RECIPES
 from labkit.train import TASKS, Task, TrainingRun, load, train
@@ -324,3 +329,39 @@ def test_the_lines_differ_where_it_matters() -> None:
     assert "eps" not in torch_lines(Knobs(epsilon=1e-4), DIGITS)
     assert f"growth_interval={GROWTH_INTERVAL}" in torch_lines(Knobs(scaling=Scaling.DYNAMIC), DIGITS)
     assert "V100" in torch_lines(Knobs(accumulator="V100"), DIGITS).splitlines()[2]
+
+
+class Sluggish(torch.optim.Adam):
+    """An optimizer of the learner's own: torch.optim has none of this name."""
+
+
+def sluggish(weights: Iterable[Tensor], lr: float) -> torch.optim.Optimizer:
+    return Sluggish(weights, lr=lr / 2)
+
+
+def an_optimizer_typed_into_a_notebook() -> type[torch.optim.Optimizer]:
+    class Adam(torch.optim.Adam):
+        """As torch's is called."""
+
+    return Adam
+
+
+@pytest.mark.parametrize(
+    ("make_optimizer", "line"),
+    [
+        (partial(Sluggish, lr=1e-3), f"from {__name__} import Sluggish"),
+        (partial(sluggish, lr=1e-3), "optimizer = sluggish(model.parameters(), lr=0.001)"),
+        (torch.optim.Adam, "optimizer = make_optimizer(model.parameters())"),
+        (partial(an_optimizer_typed_into_a_notebook(), lr=1e-3), "optimizer = make_optimizer(model.parameters())"),
+        (partial(torch.optim.Adam, lr=1e-3, betas=(0.8, 0.9)), "torch.optim.Adam(model.parameters(), lr=0.004, betas="),
+        (partial(Sluggish, lr=np.float64(1e-3)), "optimizer = make_optimizer(model.parameters())"),
+    ],
+    ids=["a class", "a function", "no options", "a local class", "torch's", "options that cannot be typed"],
+)
+def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses(make_optimizer: Any, line: str) -> None:
+    task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
+    bench = Bench(task, RECIPES["FP32"], steps=12)
+    bench.handle(Turn("log2_lr", 2))
+    run_through(bench)
+    assert line in torch_lines(bench.run.wanted, task)
+    assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps)

@@ -9,6 +9,13 @@ the bench's bit for bit. In FP16 they are torch's own kernels', which round else
 
 from __future__ import annotations
 
+import ast
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+
 from labkit.train import Task
 from labkit.widgets.live.state import Scaling
 from labkit.widgets.workbench.knobs import GROWTH_INTERVAL, Knobs, epsilon_text, has_epsilon, optimizer_name
@@ -35,11 +42,11 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     converted = knobs.format != "FP32" and not knobs.autocast
     masters = converted and knobs.masters != "none"
     scaling = _scaling(knobs, converted)
-    head = ["import torch", "", *_cannot(knobs, scaling)]
+    head = ["import torch", *_import(task), "", *_cannot(knobs, scaling)]
     head += _convert(knobs) if converted else []
     if masters:
         head.append("masters = [p.detach().float().clone() for p in model.parameters()]")
-    head.append(_optimizer(knobs, task, "masters" if masters else "model.parameters()"))
+    head += _optimizer(knobs, task, "masters" if masters else "model.parameters()")
     if scaling is Scaling.DYNAMIC:
         device = "next(model.parameters()).device.type"
         start = f"init_scale=2.0**{knobs.log2_scale}, growth_interval={GROWTH_INTERVAL}"
@@ -74,15 +81,48 @@ def _convert(knobs: Knobs) -> list[str]:
     return lines
 
 
-def _optimizer(knobs: Knobs, task: Task, weights: str) -> str:
-    options = dict(getattr(task.make_optimizer, "keywords", {}))
-    if "lr" not in options:
-        return f"optimizer = make_optimizer({weights})"
-    options["lr"] = f"{options['lr'] * 2.0**knobs.log2_lr:g}"
-    if has_epsilon(task) and knobs.epsilon != 1e-8:
-        options["eps"] = epsilon_text(knobs.epsilon)
-    arguments = ", ".join(f"{key}={value}" for key, value in options.items())
-    return f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {arguments})"
+def _optimizer(knobs: Knobs, task: Task, weights: str) -> list[str]:
+    """Return the lines that make the optimizer: torch's takes the knobs as options, others as the task has them."""
+    maker, options = _maker(task), _options(task)
+    epsilon = {"eps": epsilon_text(knobs.epsilon)} if has_epsilon(task) and knobs.epsilon != 1e-8 else {}
+    if options and getattr(torch.optim, optimizer_name(task), None) is maker:
+        turned = options | {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
+        return [f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {_arguments(turned)})"]
+    if options and _import(task):
+        made = [f"optimizer = {optimizer_name(task)}({weights}, {_arguments(options)})"]
+    else:
+        made = [f"optimizer = make_optimizer({weights})  # the task's own: {optimizer_name(task)}"]
+    turns = [f'    group["lr"] *= 2.0**{knobs.log2_lr}'] if knobs.log2_lr else []
+    turns += [f'    group["eps"] = {text}' for text in epsilon.values()]
+    return made + (["for group in optimizer.param_groups:", *turns] if turns else [])
+
+
+def _maker(task: Task) -> Any:
+    return getattr(task.make_optimizer, "func", task.make_optimizer)
+
+
+def _import(task: Task) -> list[str]:
+    """Return the line that fetches an optimizer from a module of the learner's; none for torch's, or a notebook's."""
+    maker, name = _maker(task), optimizer_name(task)
+    module = getattr(maker, "__module__", None) or "__main__"
+    found = module != "__main__" and getattr(sys.modules.get(module), name, None) is maker
+    return [f"from {module} import {name}"] if found and _options(task) and not module.startswith("torch.") else []
+
+
+def _options(task: Task) -> dict[str, str]:
+    """Return a task's options for its optimizer, as they are typed; none where one cannot be, or where `lr` is not."""
+    made = task.make_optimizer
+    options = made.keywords if isinstance(made, partial) and not made.args else {}
+    typed = {key: repr(value) for key, value in options.items()}
+    try:
+        plain = [ast.literal_eval(text) for text in typed.values()] == list(options.values())
+    except (SyntaxError, ValueError):  # a tensor, a number of numpy's, infinity
+        plain = False
+    return typed if plain and "lr" in typed else {}
+
+
+def _arguments(options: dict[str, str]) -> str:
+    return ", ".join(f"{key}={text}" for key, text in options.items())
 
 
 def _forward(knobs: Knobs, converted: bool) -> list[str]:
