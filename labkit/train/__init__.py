@@ -7,7 +7,8 @@ from labkit.train.digits import Data, data_folder, scattered_digits, single_digi
 from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
-from labkit.train.race import race, record_path, recorded
+from labkit.train.pace import pace_sentence, steps_per_second
+from labkit.train.race import device_folder, race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
@@ -34,11 +35,13 @@ __all__ = [
     "cifar10",
     "compare",
     "data_folder",
+    "device_folder",
     "dice",
     "gradient_snapshot",
     "load",
     "mnist",
     "one_thread",
+    "pace_sentence",
     "place",
     "places",
     "race",
@@ -46,6 +49,7 @@ __all__ = [
     "recorded",
     "scattered_digits",
     "single_digits",
+    "steps_per_second",
     "train",
     "watch_step",
     "write_whole",

@@ -16,7 +16,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from labkit.amp import Recipe
+from labkit.train.devices import Place
 from labkit.train.race import race
 from labkit.train.record import RunRecord
 from labkit.train.tasks import Task
@@ -125,11 +128,14 @@ def compare(
     seeds: Iterable[int] = range(3),
     folder: Path | str = "runs",
     *,
+    device: torch.device | str | Place | None = "cpu",
     workers: int | None = None,
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Comparison:
     """Train a task under every recipe and seed (or read what is on record) and compare each with the first recipe.
+
+    Arguments are those of `labkit.train.race`.
 
     >>> import tempfile
     >>> from dataclasses import replace
@@ -142,7 +148,7 @@ def compare(
     'as good'
     """
     chosen = list(recipes)
-    records = race(task, chosen, seeds, Path(folder), workers=workers, progress=progress, stop=stop)
+    records = race(task, chosen, seeds, Path(folder), device=device, workers=workers, progress=progress, stop=stop)
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32")
 
 

@@ -8,6 +8,7 @@ Invariant: a GPU is named only if this torch has programs for it; the CPU is alw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ EMULATED = (
     "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it, and a step takes as long as "
     "FP32's or longer, so nothing is gained in speed."
 )
-NATIVE = "FP16 products are this GPU's own here: how many steps a second they gain is measured, not assumed."
+NATIVE = "FP16 products are the device's own here: how many steps a second they gain is measured, not assumed."
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,18 @@ class Place:
     @property
     def label(self) -> str:
         """What a choice of devices calls it: "this GPU: Tesla T4" or "CPU, emulated"."""
-        return "CPU, emulated" if self.emulated else f"this GPU: {self.name}"
+        if self.emulated:
+            return "CPU, emulated"
+        return f"this GPU: {self.name}" if self.key.startswith("gpu") else f"this device: {self.name}"
+
+    @property
+    def slug(self) -> str:
+        """The name as a folder's name.
+
+        >>> Place(torch.device("cuda"), "NVIDIA H100 80GB HBM3", "gpu").slug
+        'nvidia-h100-80gb-hbm3'
+        """
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")
 
     @property
     def sentence(self) -> str:
@@ -72,7 +84,7 @@ def place(device: str | torch.device | Place | None = None) -> Place:
 
     Args:
         device: a key ("gpu", "cpu"), one of torch's devices or its name ("cuda", "cuda:1"), or a place, which is
-            returned as it is.
+            returned as it is. What else torch reaches ("meta") is taken at its word, but not offered.
 
     Raises:
         ValueError: there is no such place here; the message says what there is.
@@ -92,8 +104,18 @@ def place(device: str | torch.device | Place | None = None) -> Place:
     for each in here:
         if wanted is not None and wanted.type == each.device.type and wanted.index in (None, each.device.index or 0):
             return each
+    if wanted is not None and wanted.type != "cuda" and _reached(wanted):
+        return Place(wanted, str(wanted), str(wanted))
     listed = ", ".join(f'"{each.key}" ({each.name})' for each in here)
     raise ValueError(f'there is no device "{device}" to train on here; this machine has {listed}.{_why_no_gpu(here)}')
+
+
+def _reached(device: torch.device) -> bool:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):  # torch says it in any of these
+        return False
+    return True
 
 
 def _why_no_gpu(here: Sequence[Place]) -> str:

@@ -1,10 +1,10 @@
 """Which recipe gets where on a task? Many runs, each on record, none of them twice.
 
-Idea: a run's place in the folder follows from task, recipe and seed, and its record carries a fingerprint of what task
-and recipe were. Whatever is on record there is read, the rest is trained, in as many processes as there are cores; each
-process writes its own record, so a race that was killed goes on where it was.
+Idea: a run's place in the folder follows from device, task, recipe and seed, and its record carries a fingerprint of
+what task and recipe were. Whatever is on record there is read, the rest is trained, in as many processes as there are
+cores (in one on a GPU); each process writes its own record, so a race that was killed goes on where it was.
 
-Invariant: every record that is returned stands in the folder, whole, and is of this very task and recipe.
+Invariant: every record that is returned stands in the folder, whole, and is of this very task, recipe and device.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 from labkit.amp import Recipe
+from labkit.train.devices import Place, place
 from labkit.train.digits import data_folder
 from labkit.train.record import RunRecord, load
 from labkit.train.run import train
@@ -40,6 +41,19 @@ def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
     'runs/digits/fp16-static-seed2.json'
     """
     return folder / task / f"{recipe.lower().replace(' ', '-')}-seed{seed}.json"
+
+
+def device_folder(folder: Path, device: torch.device | str | Place | None) -> Path:
+    """Return where the runs of a device are kept: FOLDER itself those of a CPU, FOLDER/NAME those of a GPU.
+
+    >>> from labkit.train import Place
+    >>> device_folder(Path("runs"), "cpu").as_posix()
+    'runs'
+    >>> device_folder(Path("runs"), Place(torch.device("cuda"), "Tesla T4", "gpu")).as_posix()
+    'runs/tesla-t4'
+    """
+    where = place(device)
+    return folder if where.emulated else folder / where.slug
 
 
 def fingerprint(task: Task, recipe: Recipe) -> str:
@@ -125,6 +139,7 @@ def race(
     seeds: Iterable[int],
     folder: Path,
     *,
+    device: torch.device | str | Place | None = "cpu",
     workers: int | None = None,
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
@@ -133,17 +148,23 @@ def race(
 
     Args:
         recipes, seeds: one that is named twice runs once, and counts once.
-        workers: processes at once; None takes one for each core, 1 trains here. A task that cannot be sent to another
-            process (its functions were typed into a notebook) is trained here in any case.
+        folder: where records are kept; those of a GPU in a folder of its name (`device_folder`).
+        device: where to train, as `labkit.train.place` takes it: None is the GPU where there is one.
+        workers: processes at once; None takes one for each core, or a single one on a GPU, which trainings would share;
+            1 trains here. A task that cannot be sent to another process (its functions were typed into a notebook) is
+            trained here in any case. Steps are timed only where one run is trained at a time.
         progress: called with every record, as soon as it is there.
         stop: asked before each run; True ends the race, and what is there is returned.
 
     Raises:
-        ValueError: a record in `folder` is of another task or recipe of the same name; two recipes that differ have
-            one name; workers is less than 1; task or recipe holds what no record can name (see `fingerprint`).
+        ValueError: a record in `folder` is of another task or recipe of the same name, or of another device; two
+            recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
+            holds what no record can name (see `fingerprint`).
     """
     if workers is not None and workers < 1:
         raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
+    where = place(device)
+    folder = device_folder(folder, where)
     chosen = _each_once(recipes)
     wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
     found: dict[tuple[str, int], RunRecord] = {}
@@ -155,12 +176,12 @@ def race(
 
     missing = []
     for recipe, seed in wanted:
-        record = _on_record(task, recipe, seed, folder)
+        record = _on_record(task, recipe, seed, folder, where)
         if record is None:
             missing.append((recipe, seed))
         else:
             keep(record)
-    for record in _train_all(task, missing, folder, workers, stop):
+    for record in _train_all(task, missing, folder, where, workers, stop):
         keep(record)
     return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
 
@@ -175,7 +196,7 @@ def _each_once(recipes: Iterable[Recipe]) -> list[Recipe]:
     return chosen
 
 
-def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord | None:
+def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place) -> RunRecord | None:
     path, asked = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
@@ -185,29 +206,39 @@ def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord
             f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
             "changed since. Give the new one a name of its own, take another folder, or delete the record."
         )
+    if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
+        raise ValueError(
+            f"{path} is a record of {record.device}, and {where.name} was asked for: runs of different devices are not "
+            "mixed. Take another folder, or another device."
+        )
     return record
 
 
 def _train_all(
-    task: Task, runs: list[tuple[Recipe, int]], folder: Path, workers: int | None, stop: Callable[[], bool] | None
+    task: Task,
+    runs: list[tuple[Recipe, int]],
+    folder: Path,
+    where: Place,
+    workers: int | None,
+    stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
     """Yield records as they come, each already in the folder."""
-    count = min(workers or os.cpu_count() or 1, len(runs))
+    count = min(workers or (os.cpu_count() if where.emulated else 1) or 1, len(runs))
     if count <= 1 or not _travels(task):
         for recipe, seed in runs:
             if stop is not None and stop():
                 return
-            yield _train_one(task, recipe, seed, folder)
+            yield _train_one(task, recipe, seed, folder, where, timed=True)
         return
     waiting = iter(runs)
     with ProcessPoolExecutor(count, mp_context=_processes()) as pool:
-        running = {pool.submit(_train_one, task, *run, folder) for run in islice(waiting, count)}
+        running = {pool.submit(_train_one, task, *run, folder, where) for run in islice(waiting, count)}
         while running:
             done = next(as_completed(running))
             running.remove(done)
             following = None if stop is not None and stop() else next(waiting, None)
             if following is not None:
-                running.add(pool.submit(_train_one, task, *following, folder))
+                running.add(pool.submit(_train_one, task, *following, folder, where))
             yield done.result()
 
 
@@ -220,8 +251,10 @@ def _processes() -> multiprocessing.context.BaseContext:
     return context
 
 
-def _train_one(task: Task, recipe: Recipe, seed: int, folder: Path) -> RunRecord:
-    record = replace(train(task, recipe, seed), fingerprint=fingerprint(task, recipe))
+def _train_one(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place, *, timed: bool = False) -> RunRecord:
+    """Train and keep a run; what its steps took counts only where nothing else was trained beside it."""
+    record = replace(train(task, recipe, seed, device=where), fingerprint=fingerprint(task, recipe))
+    record = record if timed else replace(record, step_seconds=None)
     record.save(record_path(folder, task.name, recipe.name, seed))
     return record
 
@@ -235,7 +268,7 @@ def _travels(task: Task) -> bool:
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:
-    """Return a run that travels with the lab, from data/runs.
+    """Return a run that travels with the lab, from data/runs: it was made on a CPU.
 
     Raises:
         FileNotFoundError: it is not on record; the message says how to record it.
@@ -244,6 +277,6 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
     if not path.exists():
         raise FileNotFoundError(
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "
-            f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed}'
+            f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed} --device cpu'
         )
     return load(path)

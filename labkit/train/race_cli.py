@@ -8,35 +8,91 @@ from pathlib import Path
 
 from labkit.amp import RECIPES
 from labkit.train.compare import compare
+from labkit.train.devices import Place, place
 from labkit.train.digits import data_folder
+from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
+from labkit.train.pace import pace_sentence
 from labkit.train.record import RunRecord
 from labkit.train.tasks import TASKS
+
+BOTH = TASKS | GPU_TASKS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what `labkit race` takes."""
-    parser.add_argument("tasks", nargs="+", choices=[*sorted(TASKS), "all"], metavar="TASK",
-                        help='what to learn, one or more of: ' + ", ".join(TASKS) + ', or "all"')  # fmt: skip
+    parser.add_argument("tasks", nargs="*", choices=[*sorted(BOTH), "all", []], metavar="TASK",
+                        help="what to learn, one or more of: " + ", ".join(TASKS) + '; or "all" of these; or, where '
+                        "there is a GPU, one of a size that is worth it: " + ", ".join(GPU_TASKS))  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="say what the tasks are, and which have a GPU's size")
     parser.add_argument("--recipes", nargs="+", default=["FP32", "FP16", "FP16 dynamic"], metavar="NAME",
                         choices=sorted(RECIPES), help="the first is what the others are compared with; one or more "
                         "of: " + ", ".join(RECIPES))  # fmt: skip
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
-    parser.add_argument("--workers", type=int, default=None, metavar="N", help="processes at once (default: the cores)")
-    parser.add_argument("--folder", type=Path, default=None, help="where records are kept (default: data/runs)")
+    parser.add_argument("--device", default=None, help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU where '
+                        "there is one)")  # fmt: skip
+    parser.add_argument("--workers", type=int, default=None, metavar="N",
+                        help="processes at once (default: the cores; 1 on a GPU)")  # fmt: skip
+    parser.add_argument("--folder", type=Path, default=None, help="where records are kept, those of a GPU in a "
+                        "folder of its name (default: data/runs)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the race and print a line for each record, then how each recipe differs from the first."""
+    try:
+        where = place(args.device)
+    except ValueError as error:
+        sys.stderr.write(f"labkit race: {error}\n")
+        return 2
+    if args.list:
+        sys.stdout.write(task_list(where) + "\n")
+        return 0
+    if not args.tasks:
+        sys.stderr.write("labkit race: name a TASK; `labkit race --list` says which there are\n")
+        return 2
+    tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
     recipes = [RECIPES[name] for name in args.recipes]
     folder = args.folder or data_folder() / "runs"
-    for task in TASKS if "all" in args.tasks else dict.fromkeys(args.tasks):
+    for task in tasks:
+        sys.stdout.write(f"{task} on {where}. {size_hint(task, where)}\n")
         try:
-            found = compare(TASKS[task], recipes, args.seeds, folder, workers=args.workers, progress=_tell)
+            found = compare(BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, progress=_tell)
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
             sys.stderr.write(f"labkit race: {error}\n")
             return 1
-        sys.stdout.write(f"{found}\n\n")
+        sys.stdout.write(f"{found}\n{race_pace(found.records)}\n")
     return 0
+
+
+def task_list(where: Place) -> str:
+    """Return a line for each task, and the name of its GPU size where `where` is a GPU or that would need one."""
+    lines = [f"{name:<20} {task.about}" for name, task in TASKS.items()]
+    large = "\n".join(f"{name:<20} as {name.removesuffix(SUFFIX)}, larger" for name in GPU_TASKS)
+    worth = "worth this GPU" if not where.emulated else "worth a GPU (here a step of these would take seconds)"
+    return "\n".join([f"on {where}:", *lines, "", f"of a size that is {worth}:", large])
+
+
+def size_hint(task: str, where: Place) -> str:
+    """Say whether a task has the size for a device, and which task has.
+
+    >>> size_hint("unet_gpu", place("cpu"))
+    'unet_gpu is large: a step takes seconds on a CPU; unet is the same for one.'
+    """
+    if where.emulated and task in GPU_TASKS:
+        small = task.removesuffix(SUFFIX)
+        return f"{task} is large: a step takes seconds on a CPU; {small} is the same for one."
+    if not where.emulated and task + SUFFIX in GPU_TASKS:
+        return f"{task} is too small to keep a GPU busy, so FP16 gains no speed in it; {task}{SUFFIX} is large enough."
+    return where.sentence
+
+
+def race_pace(records: tuple[RunRecord, ...]) -> str:
+    """Return steps a second of each recipe, in the runs that were timed; nothing where there are none."""
+    rates: dict[str, list[float]] = {}
+    for record in records:
+        if record.steps_per_second is not None:
+            rates.setdefault(record.recipe, []).append(record.steps_per_second)
+    middle = {recipe: sorted(found)[len(found) // 2] for recipe, found in rates.items()}
+    return pace_sentence(middle, records[0].device) + "\n" if middle else ""
 
 
 def _tell(r: RunRecord) -> None:

@@ -58,6 +58,8 @@ class RunRecord:
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
     fingerprint  of task and recipe, where a race made it (labkit.train.race.fingerprint); "" elsewhere
+    step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
+              one. Two equal runs may differ in it
     memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted
     """
 
@@ -75,6 +77,7 @@ class RunRecord:
     snapshots: tuple[GradSnapshot, ...] = ()
     fingerprint: str = ""
     memory: dict[str, int] = field(default_factory=dict)
+    step_seconds: float | None = field(default=None, compare=False)
 
     @property
     def final_loss(self) -> float:
@@ -86,6 +89,11 @@ class RunRecord:
     def skipped(self) -> int:
         """How many steps did not move the weights."""
         return sum(not s.stepped for s in self.steps)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """How fast this run trained on its device; None where no step was timed."""
+        return 1 / self.step_seconds if self.step_seconds else None
 
     def save(self, path: str | Path) -> Path:
         """Write the record as JSON, one list for each field of a step; return the path."""
@@ -117,8 +125,9 @@ def load(path: str | Path) -> RunRecord:
 
 def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
-    stored.setdefault("fingerprint", "")  # records from before there were fingerprints, memory and swallowed updates
+    stored.setdefault("fingerprint", "")  # records from before there were these and swallowed updates
     stored.setdefault("memory", {})
+    stored.setdefault("step_seconds", None)
     columns.setdefault("swallowed", [None] * len(columns["step"]))
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import os
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,14 +23,16 @@ from torch import Tensor, nn
 
 from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_fp32
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
+from labkit.train.devices import Place, place
 from labkit.train.memory import bytes_held
-from labkit.train.record import RunRecord, StepRecord, device_name, now, versions
+from labkit.train.record import RunRecord, StepRecord, now, versions
 from labkit.train.tasks import Task
 
 _changing = threading.Lock()
 _found: list[int] = []  # for each block of `one_thread` that is open, torch's own thread count
 
 NOT_THE_BATCHES = 1_000_000_007  # added to a step's seed for dropout: its numbers shall not be those of its rows
+WARM_UP = 2  # first steps, in which a device sets up, are not timed
 MEASURE_EVERY = 10  # steps between two measurements of what is lost, each of which costs an FP32 step
 
 
@@ -40,7 +43,7 @@ class TrainingRun:
         task: what to learn.
         recipe: in which precision.
         seed: decides initial weights, batches and what is drawn at random in a step.
-        device: where; the same code runs on a GPU.
+        device: where, as `labkit.train.place` takes it; the same code runs on a GPU.
         measure_every: steps between two measurements of underflow and of swallowed updates; 0 measures never.
     """
 
@@ -50,11 +53,12 @@ class TrainingRun:
         recipe: Recipe,
         seed: int = 0,
         *,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | Place | None = "cpu",
         measure_every: int = MEASURE_EVERY,
     ) -> None:
         self.task, self.seed = task, seed
-        self.device = torch.device(device)
+        self.place = place(device)
+        self.device = self.place.device
         self.measure_every = measure_every
         self.data = task.make_data()
         with one_thread(), torch.random.fork_rng():
@@ -212,7 +216,7 @@ def train(
     seed: int = 0,
     *,
     steps: int | None = None,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | Place | None = "cpu",
     measure_every: int = MEASURE_EVERY,
     watch: Sequence[str] = (),
     watch_every: int = 50,
@@ -223,13 +227,15 @@ def train(
 
     Args:
         steps: how many; None takes the task's own number.
+        device: where, as `labkit.train.place` takes it: None is the GPU where there is one. The default is the CPU, so
+            that what is graded and what is on record does not depend on who has a GPU.
         watch: kinds of gradients to keep histograms of: "activation gradients", "weight gradients".
         watch_every: steps between two of them; the first is taken before the first step.
         progress: called after every step.
         stop: asked before every step; True ends the run early, and the record says so.
 
     Raises:
-        ValueError: steps is negative, or watch_every is less than 1.
+        ValueError: steps is negative, watch_every is less than 1, or there is no such device here.
     """
     planned = task.steps if steps is None else steps
     if planned < 0:
@@ -238,13 +244,17 @@ def train(
         raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
     done: list[StepRecord] = []
+    seconds: list[float] = []
     memory: dict[str, int] = {}
     snapshots: list[GradSnapshot] = []
     began = time.perf_counter()
     while len(done) < planned and not (stop is not None and stop()):
         if len(done) % watch_every == 0:
             snapshots += [gradient_snapshot(run, kind) for kind in watch]
-        done.append(run.step())
+        before = time.perf_counter()
+        done.append(run.step())  # reads the loss, so the device is waited for
+        if done[-1].underflow is None and len(done) > WARM_UP:
+            seconds.append(time.perf_counter() - before)
         if done[-1].stepped:  # before, an optimizer has no state
             memory = memory or bytes_held(run.engine)
         if progress is not None:
@@ -257,12 +267,13 @@ def train(
         metric=run.evaluate(),
         metric_name=task.metric_name,
         seconds=round(time.perf_counter() - began, 3),
-        device=device_name(run.device),
+        device=run.place.name,
         versions=versions(),
         date=now(),
         stopped=len(done) < planned,
         snapshots=tuple(snapshots),
         memory=memory or (bytes_held(run.engine) if done else {}),
+        step_seconds=statistics.median(seconds) if seconds else None,
     )
 
 

@@ -54,6 +54,12 @@ def test_what_is_not_there_is_refused_and_what_is_there_is_named(without_gpu: No
     assert f'no device "{said}"' in str(refused.value)
 
 
+def test_another_device_of_torchs_is_taken_when_it_is_named_and_never_offered(without_gpu: None) -> None:
+    meta = place("meta")
+    assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
+    assert [each.key for each in places()] == ["cpu"]
+
+
 def test_a_third_gpu_of_two_is_refused(with_gpu: None) -> None:
     with pytest.raises(ValueError, match=r'has "gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'):
         place("cuda:2")

@@ -1,0 +1,73 @@
+"""How many training steps a second does each recipe make, on this device?
+
+Idea: the recipes take turns, round by round, so that a device that slows down slows all of them; the first round warms
+up, and the median of the others counts. A step ends with its loss on the host, so a GPU has done its work by then.
+
+Invariant: what is compared was measured in one call, on one device.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+
+from labkit.amp import Recipe
+from labkit.train.devices import Place
+from labkit.train.run import TrainingRun
+from labkit.train.tasks import Task
+
+
+def steps_per_second(
+    task: Task,
+    recipes: Iterable[Recipe],
+    *,
+    device: torch.device | str | Place | None = "cpu",
+    steps: int = 5,
+    rounds: int = 3,
+    stop: Callable[[], bool] | None = None,
+) -> dict[str, float]:
+    """Return recipe -> training steps a second; a recipe that had no turn before `stop` is not there.
+
+    Args:
+        device: where, as `labkit.train.place` takes it.
+        steps: in a turn.
+        rounds: how many turns of each count.
+        stop: asked before each turn.
+
+    Raises:
+        ValueError: steps or rounds is less than 1, or there is no such device here.
+
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> rates = steps_per_second(TASKS["digits"], [RECIPES["FP32"], RECIPES["O1"]], steps=1, rounds=1)
+    >>> list(rates), min(rates.values()) > 0
+    (['FP32', 'O1'], True)
+    """
+    if min(steps, rounds) < 1:
+        raise ValueError(f"a pace needs 1 step and 1 round or more; it was given {steps} and {rounds}")
+    runs = {recipe.name: TrainingRun(task, recipe, device=device, measure_every=0) for recipe in recipes}
+    seen: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(rounds + 1):
+        for name, run in runs.items():
+            if stop is not None and stop():
+                break
+            began = time.perf_counter()
+            for _ in range(steps):
+                run.step()
+            if turn:
+                seen[name].append(time.perf_counter() - began)
+    return {name: steps / statistics.median(seconds) for name, seconds in seen.items() if seconds}
+
+
+def pace_sentence(rates: dict[str, float], device: str) -> str:
+    """Say how fast each recipe was, and the others as multiples of the first.
+
+    >>> pace_sentence({"FP32": 20.0, "O1": 44.0}, "Tesla T4")
+    'Steps a second on Tesla T4: FP32 20, O1 44 (2.2 times FP32).'
+    """
+    first = next(iter(rates))
+    others = [f"{name} {rate:.3g} ({rate / rates[first]:.2g} times {first})" for name, rate in rates.items()][1:]
+    return f"Steps a second on {device}: {', '.join([f'{first} {rates[first]:.3g}', *others])}."
