@@ -15,7 +15,7 @@ from labkit.gemm.emulate import emulate
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, mapped, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
-from labkit.gemm.recompute import LabMode, as_now, open_modes, under
+from labkit.gemm.recompute import LabMode, as_now, break_graph, open_modes, under
 
 __all__ = [
     "ACCUMULATORS",
@@ -35,6 +35,7 @@ __all__ = [
     "accumulate",
     "as_now",
     "body_of",
+    "break_graph",
     "emulate",
     "explain",
     "half_storage",

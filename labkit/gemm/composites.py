@@ -2,7 +2,8 @@
 
 Idea: torch.nn.functional is partly Python. `F.multi_head_attention_forward` asks at its first line whether a mode wants
 to handle it, and a mode that says "go on" is switched off for all that follows, matrix products included. `body_of`
-gives the same function without that question, so a mode can stay on while the body runs.
+gives the same function without that question, so a mode can stay on while the body runs. A backward pass is such a
+function too: what it is made of are the hooks and the custom Functions that somebody wrote in Python.
 
 Invariant: body_of(f)(...) computes what f(...) computes; only who may listen differs.
 """
@@ -14,7 +15,9 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
-HOMES = ("torch.nn.functional", "torch.functional")  # Tensor's methods ask too, and then call themselves
+from torch import Tensor
+
+HOMES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most methods of Tensor ask, and call themselves
 ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -27,7 +30,8 @@ def is_composite(func: Callable[..., Any]) -> bool:
     """
     # Where its code lives, not what it says of itself: max_pool2d is a switch of torch._jit_internal, and asks later.
     # And it must ask itself: meshgrid leaves that to a function it calls, which would ask about meshgrid for ever.
-    return isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES and _asks(func.__code__)
+    at_home = isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES and _asks(func.__code__)
+    return at_home or func is Tensor.backward
 
 
 @cache

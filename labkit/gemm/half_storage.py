@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from labkit.gemm.composites import body_of, is_composite
-from labkit.gemm.recompute import LabMode
+from labkit.gemm.recompute import LabMode, break_graph
 from labkit.gemm.recurrent import RECURRENT, recurrent
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
@@ -91,6 +91,7 @@ class _HalfStorage(LabMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        break_graph()
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name in GEMMS or name in NORMS or name in RECURRENT:

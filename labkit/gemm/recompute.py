@@ -17,8 +17,15 @@ from contextlib import ExitStack
 from functools import cache, wraps
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
+
+WHY_NO_GRAPH = (
+    "a mode of labkit (autocast, half_storage) looks at each operation in Python before it runs, so the graph ends at "
+    "each operation and fullgraph=True cannot be had. Compile without it: the result is the same, and no faster. To "
+    "gain from compiling on a GPU, compile a converted model (labkit.amp.to_model_format) or use torch.autocast."
+)
 
 
 class LabMode(TorchFunctionMode):
@@ -27,6 +34,12 @@ class LabMode(TorchFunctionMode):
     def __enter__(self) -> Any:
         _attend_to_checkpoints()
         return super().__enter__()  # type: ignore[no-untyped-call]
+
+
+def break_graph() -> None:
+    """Tell torch.compile, if it is what calls, that its graph ends here; with `fullgraph` that is an error."""
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break(msg=WHY_NO_GRAPH)
 
 
 def open_modes() -> tuple[LabMode, ...]:

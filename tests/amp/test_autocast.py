@@ -479,3 +479,13 @@ def test_a_compiled_model_computes_the_same(region: str) -> None:
         results.append(torch.autograd.grad(loss, list(net.parameters())))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("region", [autocast, lambda: half_storage("cpu")])
+def test_a_graph_that_must_be_whole_is_refused_with_what_would_do(region: Callable[[], Any]) -> None:
+    compiled = torch.compile(nn.Linear(2, 2), backend="eager", fullgraph=True)
+    torch._dynamo.reset()
+    with region(), pytest.raises(RuntimeError, match="Compile without it: the result is the same") as refused:
+        compiled(torch.ones(1, 2))
+    assert "labkit.amp.to_model_format" in str(refused.value)
+    torch._dynamo.reset()

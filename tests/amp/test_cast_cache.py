@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import CastCache, CastEvent, autocast
-from labkit.formats import BF16, E4M3, FP16
+from labkit.formats import BF16, E4M3, E5M2, FP16
 from labkit.gemm import half_storage
 
 
@@ -185,3 +186,27 @@ def test_a_region_entered_again_counts_anew() -> None:
         with region:
             w @ w
         assert (region.cache.hits, region.cache.misses) == (1, 1)
+
+
+NATIVE_AND_EMULATED = [(FP16, None), (FP16, BF16), (BF16, None), (E4M3, None), (E4M3, E5M2)]  # (format, gradients)
+
+
+@pytest.mark.parametrize("outer", NATIVE_AND_EMULATED, ids=str)
+@pytest.mark.parametrize("inner", NATIVE_AND_EMULATED, ids=str)
+def test_one_weight_in_nested_regions_native_and_emulated(outer: Any, inner: Any) -> None:
+    """FP16 with gradients in BF16 is emulated, in FP32 tensors: what is kept of it is no operand for native FP16."""
+
+    def run(cache: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 4), torch.randn(3, 4)
+        with half_storage("cpu"), autocast(outer[0], gradients=outer[1], cache=cache):
+            y = layer(x)
+            with autocast(inner[0], gradients=inner[1], cache=cache):
+                z = layer(y)
+            out = layer(z)
+        out.float().square().sum().backward()
+        return [y, z, out, *(p.grad for p in layer.parameters())]  # type: ignore[list-item]
+
+    with_cache, without = run(True), run(False)
+    assert [t.dtype for t in with_cache] == [t.dtype for t in without]
+    assert all(map(torch.equal, with_cache, without))

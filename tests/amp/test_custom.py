@@ -1,5 +1,9 @@
 """custom_fwd and custom_bwd: operations whose forward and backward somebody wrote. The meaning is torch.amp's."""
 
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -7,8 +11,9 @@ import torch
 from torch import Tensor
 
 from labkit.amp import autocast, custom_bwd, custom_fwd
+from labkit.amp.casting.autocast import current
 from labkit.formats import BF16, FP16, FP32
-from labkit.gemm import half_storage
+from labkit.gemm import half_storage, open_modes
 
 seen: dict[str, torch.dtype] = {}
 
@@ -161,3 +166,101 @@ def test_an_operation_without_decorators_is_cast_in_forward_only() -> None:
         y = Plain.apply(a)
     y.sum().backward()
     assert (y.dtype, seen["plain"]) == (torch.float16, torch.float32)
+
+
+# --- backward called inside a region: what Python computes in it is cast, as under torch's autocast -------------------
+
+
+class Plain(torch.autograd.Function):
+    """An elementwise product whose backward multiplies matrices in FP32, and notes what came of it."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        return a * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        notes.append((gradient.float() @ gradient.float()).dtype)
+        return gradient
+
+
+notes: list[torch.dtype] = []
+PASSES: dict[str, Callable[[Tensor, Tensor], object]] = {
+    "y.backward()": lambda y, a: y.backward(),
+    "torch.autograd.backward": lambda y, a: torch.autograd.backward(y, inputs=[a]),
+    "torch.autograd.grad": lambda y, a: torch.autograd.grad(y, a),
+}
+SUSPENDED = {autocast: lambda: autocast(enabled=False), torch.autocast: lambda: torch.autocast("cpu", enabled=False)}
+
+
+def noted(region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Tensor], object]) -> list[torch.dtype]:
+    """Return the dtypes of matrix products in a custom backward and three kinds of hooks, of FP32 gradients."""
+    notes.clear()
+    a, layer = torch.ones(2, 2, requires_grad=True), torch.nn.Identity()
+    product = lambda gradient: notes.append((gradient @ gradient).dtype)  # noqa: E731
+    a.register_hook(product)
+    a.register_post_accumulate_grad_hook(lambda leaf: product(leaf.grad))  # type: ignore[arg-type]
+    layer.register_full_backward_hook(lambda module, given, out: product(out[0]))
+    with region():
+        y = Plain.apply(layer(a)).sum()
+        with SUSPENDED[region.func if isinstance(region, partial) else region]() if suspended else nullcontext():
+            if inside:
+                run(y, a)
+    if not inside:
+        run(y, a)
+    return list(notes)
+
+
+@pytest.mark.parametrize("run", PASSES.values(), ids=PASSES)
+@pytest.mark.parametrize(("inside", "suspended"), [(True, False), (True, True), (False, False)])
+def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs(run: Any, inside: bool, suspended: bool) -> None:
+    """Matrix products are on torch's CPU list as on CUDA's, so torch's own region says what is right."""
+    theirs = noted(partial(torch.autocast, "cpu", torch.float16), inside, suspended, run)
+    assert noted(partial(autocast, FP16), inside, suspended, run) == theirs
+    assert set(theirs) == {torch.float16 if inside and not suspended else torch.float32}
+
+
+def test_gradients_are_the_same_whether_backward_is_called_inside_or_outside() -> None:
+    """The gradient formulas of torch's own operations are no Python: they run in the dtypes of the forward pass."""
+
+    def gradients(inside: bool) -> list[Tensor]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+        with half_storage("cpu"), autocast():
+            loss = net(torch.ones(3, 4)).float().square().sum()
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        return [p.grad for p in net.parameters()]  # type: ignore[misc]
+
+    assert all(map(torch.equal, gradients(True), gradients(False)))
+
+
+def test_a_thread_of_autograd_has_the_regions_of_the_thread_that_called_backward() -> None:
+    """For a GPU, backward runs in another thread, where torch opens the caller's modes by itself; here by hand."""
+    seen: list[torch.dtype] = []
+    a = torch.ones(2, 2)
+
+    def device_thread(modes: tuple[Any, ...]) -> None:
+        for mode in modes:
+            torch._C._push_on_torch_function_stack(mode)  # type: ignore[attr-defined]
+        try:
+            seen.append((a @ a).dtype)
+            seen.append(torch.float16 if current() is not None else torch.float32)
+        finally:
+            for _ in modes:
+                torch._C._pop_torch_function_stack()  # type: ignore[attr-defined]
+        seen.append((a @ a).dtype)
+
+    def from_inside() -> None:
+        thread = threading.Thread(target=device_thread, args=(open_modes(),))
+        thread.start()
+        thread.join()
+
+    with half_storage("cpu"), autocast(BF16), autocast():
+        from_inside()
+        with autocast(enabled=False):
+            from_inside()
+    fp16, fp32 = torch.float16, torch.float32
+    assert seen == [fp16, fp16, fp32, fp32, fp32, fp32]

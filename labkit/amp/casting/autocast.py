@@ -6,9 +6,13 @@ the forward pass, and names are those the learner typed.
 
 Invariant: values change only by rounding; integers, booleans and FP64 are never touched, nor is a call with `out=`.
 
-Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++, or inside a
-model of torch.jit; or let torch.compile see through it. A compiled model computes the same under it, but each decision
-breaks the graph: to gain from compiling, convert the model (`to_model_format`) or use torch.autocast.
+A backward pass that is called inside a region sees it, as it sees torch's: what Python computes in it (a custom
+Function, a hook) is cast. Torch's modules are told that autocast is on, by a flag of a device that is never there.
+
+Source: torch.amp.autocast (behaviour). What it does not do: see inside a function that torch wrote in C++ (the gradient
+formulas of torch's own operations run in the dtypes of the forward pass, inside a region as outside), or inside a model
+of torch.jit; or let torch.compile see through it. A compiled model computes the same under it, but each decision breaks
+the graph: to gain from compiling, convert the model (`to_model_format`) or use torch.autocast.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
-from labkit.gemm import GEMMS, LabMode, body_of, is_composite, mapped
+from labkit.gemm import GEMMS, LabMode, body_of, break_graph, is_composite, mapped, open_modes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
@@ -38,6 +42,9 @@ _Change = Callable[[Tensor], Tensor]
 EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz)
 _UNSEEN = torch._C.DisableTorchFunction  # our own casts are no operations of the user's
 CASTABLE = frozenset((torch.float16, torch.bfloat16, torch.float32, *EIGHT_BITS))
+# nn.LSTM, GRU and RNN take FP16 input for FP32 weights only if torch's autocast is on for some device. Torch has no
+# kernels for this one, so its flag changes no operation and answers no question about a device that is in use.
+FLAGGED_DEVICE = "ipu"
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,13 @@ _open = _Open()
 
 def current() -> autocast | None:
     """Return the region that decides in this thread now; None outside of one, and in one that is not enabled."""
-    region = _open.regions[-1] if _open.regions else None
-    return region if region is not None and region.enabled else None
+    regions = _open.regions or _given_modes()
+    return regions[-1] if regions and regions[-1].enabled else None
+
+
+def _given_modes() -> tuple[autocast, ...]:
+    """Return the regions that torch opened in this thread: those of the thread that called a GPU's backward pass."""
+    return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 
 
 class autocast(LabMode):
@@ -134,6 +146,7 @@ class autocast(LabMode):
             mode = copy.copy(self) if self in _open.regions else self  # a mode that is open twice would act twice
             super(autocast, mode).__enter__()
         _open.regions = (*_open.regions, mode)
+        _tell_torch()
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -143,6 +156,7 @@ class autocast(LabMode):
             super().__exit__(*exception)  # type: ignore[no-untyped-call]
         if not outer:
             _open.cache.clear()
+        _tell_torch()
 
     def __call__(self, function: _Function) -> _Function:
         """Return the function, run in a region each time it is called: autocast as a decorator."""
@@ -162,7 +176,10 @@ class autocast(LabMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        break_graph()
         kwargs = kwargs or {}
+        if not _open.regions:
+            return self._in_a_thread_of_autograd(func, types, args, kwargs)
         if not self.enabled or self is not _open.regions[-1]:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
@@ -180,6 +197,14 @@ class autocast(LabMode):
         """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
         args, kwargs = self._cast(name, entry, args, kwargs)
         return self._finished(entry, function(*args, **kwargs))
+
+    def _in_a_thread_of_autograd(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
+        """Handle a call where torch has opened the modes of another thread, of which this one has no record."""
+        _open.regions = (*_given_modes(), self)  # torch takes a mode off its stack while the mode handles a call
+        try:
+            return self.__torch_function__(func, types, args, kwargs)
+        finally:
+            _open.regions = ()
 
     def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operation that is on no list, but made of others: stay on for them."""
@@ -233,6 +258,11 @@ class autocast(LabMode):
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         return self.lower(tensor) if tensor.dtype is torch.float32 else tensor
+
+
+def _tell_torch() -> None:
+    """Say to torch's modules that ask (RNNBase) whether autocast is on in this thread."""
+    torch.set_autocast_enabled(FLAGGED_DEVICE, current() is not None)
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -67,11 +67,12 @@ class Cast:
             return tensor
         if cache is None or not keeps(tensor):
             return self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        values = cache.find(tensor, self.format)
+        kept_as = dtype or self.format  # the same format may be stored in one region and emulated in another
+        values = cache.find(tensor, kept_as)
         if values is not None:
             return self._linked(tensor, values)
         cast = self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
-        cache.keep(tensor, self.format, cast)
+        cache.keep(tensor, kept_as, cast)
         return cast
 
     def _emulated(self, tensor: Tensor) -> Tensor:
