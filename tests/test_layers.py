@@ -1,7 +1,8 @@
 """Do imports run one way? The layers are the syllabus, so a lesson may use only what was already met.
 
 The rule is a table. Every import statement in labkit is read (not run) and looked up in it, also those inside
-functions; an offence is told as file:line. The first test is a worked example: a house with one wrong import.
+functions; an offence is told as file:line. Within a layer no module may need itself, by whatever detour. The first test
+is a worked example: a house with one wrong import.
 """
 
 import ast
@@ -98,6 +99,38 @@ def _why_not(layer: str, module: str, name: str) -> str:
     return f"{layer} must not import labkit.{target}, which does not stand to its left"
 
 
+def circles(root: Path) -> list[list[str]]:
+    """Return the modules of root/labkit that need one another in a circle; those under TYPE_CHECKING count as well."""
+    files = {_module(file.relative_to(root)): file for file in sorted((root / "labkit").rglob("*.py"))}
+    needs = {module: _needed(files, module) for module in files}
+    found: list[list[str]] = []
+    for module in files:
+        if not any(module in circle for circle in found) and module in (reached := _reached(needs, module)):
+            found.append(sorted(other for other in reached if module in _reached(needs, other)))
+    return found
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _needed(files: dict[str, Path], module: str) -> set[str]:
+    """Return the modules that one imports from: `from package import name` may mean the package, or a module in it."""
+    package = module if files[module].name == "__init__.py" else module.rpartition(".")[0]
+    pairs = [(origin, name) for _, origin, name in imports(files[module], package)]
+    return {f"{origin}.{name}" if f"{origin}.{name}" in files else origin for origin, name in pairs} & set(files)
+
+
+def _reached(needs: dict[str, set[str]], start: str) -> set[str]:
+    """Return all that a module needs, directly or through others."""
+    reached: set[str] = set()
+    ahead = set(needs[start])
+    while ahead:
+        reached.add(module := ahead.pop())
+        ahead |= needs[module] - reached
+    return reached
+
+
 def notebook_offences(root: Path) -> list[str]:
     """Return imports in root/notebooks/source that go deeper than a layer, or take everything with `*`."""
     offences = []
@@ -153,6 +186,38 @@ def test_each_wrong_import_is_told_with_its_line(tmp_path, path, source, line):
     plant(tmp_path, path, source)
     (offence,) = layer_offences(tmp_path)
     assert offence.startswith(f"{path}:{line}: ")
+
+
+def test_worked_example_of_a_circle_of_three_modules(tmp_path):
+    plant(tmp_path, "labkit/amp/__init__.py", "from labkit.amp.engine import Engine\n")
+    plant(tmp_path, "labkit/amp/engine.py", "from labkit.amp import resume\n")
+    plant(tmp_path, "labkit/amp/resume.py", "from labkit.amp.state import State\n")
+    plant(tmp_path, "labkit/amp/state.py", "import torch\n")
+    assert circles(tmp_path) == []
+
+    plant(tmp_path, "labkit/amp/state.py", "if TYPE_CHECKING:\n    from labkit.amp.engine import Engine\n")
+    assert circles(tmp_path) == [["labkit.amp.engine", "labkit.amp.resume", "labkit.amp.state"]]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from labkit.amp.engine import Engine",
+        "import labkit.amp.engine",
+        "from . import engine",
+        "from .engine import Engine",
+        "def late():\n    from labkit.amp.engine import Engine",
+        "import importlib\nimportlib.import_module('labkit.amp.engine')",
+        "from labkit.amp import Engine",  # through the package, which imports the engine
+        "from labkit.amp.resume import itself",
+    ],
+)
+def test_each_way_round_is_found(tmp_path, source):
+    plant(tmp_path, "labkit/amp/__init__.py", "from labkit.amp.engine import Engine\n")
+    plant(tmp_path, "labkit/amp/engine.py", "from labkit.amp.resume import load\n")
+    plant(tmp_path, "labkit/amp/resume.py", source)
+    (circle,) = circles(tmp_path)
+    assert "labkit.amp.resume" in circle
 
 
 @pytest.mark.parametrize(

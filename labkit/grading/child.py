@@ -6,7 +6,7 @@ case, as labkit.grading.wire writes them. It knows no points, and it decides not
 process that started it, which never runs a learner's code.
 
 Its standard output is put aside under another descriptor before any of the learner's code runs, and descriptors 0, 1
-and 2 then lead nowhere, so prints of any size are lost and cannot be taken for answers.
+and 2 then lead nowhere, so prints of any size go nowhere and cannot be taken for answers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from typing import Any
 import torch
 
 import labkit
-from labkit.grading.answer import ask, last_line, where
-from labkit.grading.exercise import Case, Exercise
+from labkit.grading.answer import last_line, where
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.judge import cases_of, checks_of
-from labkit.grading.wire import Json
+from labkit.grading.judge import Paper, answers_of, paper_of
 
 READY = "ready"
 
@@ -36,9 +34,8 @@ READY = "ready"
 class Question:
     """A request, with its calls already made, before any of the learner's code has run."""
 
-    exercise: Exercise
+    paper: Paper
     program: list[str]
-    cases: list[list[Case]]
 
 
 def main() -> None:
@@ -49,8 +46,8 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="ascii")
     channel.write(READY + "\n")
     channel.flush()
-    _close_the_doors()
-    _hide_the_answers()
+    _redirect_standard_streams()
+    _unload_grading()
     _limit(
         memory=max(request["memory"] for request in requests), seconds=sum(request["seconds"] for request in requests)
     )
@@ -61,14 +58,12 @@ def main() -> None:
 
 
 def _question(request: dict[str, Any]) -> Question:
-    exercise = EXERCISES[request["exercise"]]
-    cases = [cases_of(exercise, check, request["seed"]) for check in checks_of(exercise, complete=True)]
-    return Question(exercise, request["program"], cases)
+    return Question(paper_of(EXERCISES[request["exercise"]], request["seed"]), request["program"])
 
 
 def answer(question: Question) -> dict[str, Any]:
     """Return {"exercise": id, "note": what prevented the first call, or "", "answers": answers[check][case]}."""
-    exercise = question.exercise
+    exercise = question.paper.exercise
     namespace: dict[str, object] = {"__name__": "__main__", "check": _no_check, **exercise.provides}
     *definitions, own = question.program
     for i, source in enumerate(definitions):
@@ -78,12 +73,7 @@ def answer(question: Question) -> dict[str, Any]:
     if function is None:
         why = problem or f"its cell no longer defines {exercise.call}"
         return {"exercise": exercise.id, "note": why, "answers": []}
-    return {"exercise": exercise.id, "note": "", "answers": _answers(question, function)}
-
-
-def _answers(question: Question, function: object) -> list[list[Json]]:
-    exercise = question.exercise
-    return [[ask(function, exercise.call, case, exercise.withheld) for case in cases] for cases in question.cases]
+    return {"exercise": exercise.id, "note": "", "answers": answers_of(question.paper, function, exercise.withheld)}
 
 
 def _run(source: str, name: str, namespace: dict[str, object]) -> str:
@@ -98,13 +88,13 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> str:
     return ""
 
 
-def _close_the_doors() -> None:
+def _redirect_standard_streams() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
 
 
-def _hide_the_answers() -> None:
+def _unload_grading() -> None:
     """Leave of labkit.grading nothing to import but a `check` that does nothing, and of this program nothing at all.
 
     References and known mistakes are no longer an import away; one who searches the interpreter still finds them.

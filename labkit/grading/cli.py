@@ -19,9 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from labkit.grading.exercise import Exercise, Grade
+from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.judge import checks_of, judge
+from labkit.grading.grade import Grade
+from labkit.grading.judge import judge, paper_of
 from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, program_of, read_cells
 from labkit.grading.supervise import Limits, NotStarted, Reply, Request
 from labkit.grading.supervise import run as supervise
@@ -167,7 +168,7 @@ def _grade(exercise: Exercise, seed: int, reply: Reply) -> Grade:
     if reply.note:
         return Grade(exercise, (), complete=True, note=reply.note)
     try:
-        return judge(exercise, checks_of(exercise, complete=True), seed, reply.answers)
+        return judge(paper_of(exercise, seed), reply.answers)
     except Exception as error:  # whatever an answer does to the comparison, the class goes on
         return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
 

@@ -1,8 +1,8 @@
-"""What is an exercise, and what is the answer to it?
+"""What is an exercise?
 
 Idea: a question is data. An `Exercise` holds a reference, checks that make random cases from a seed, and the mistakes
-people really make. Answering it gives a `Grade`, which is data too: one `Verdict` per check, the first
-counter-example of each, and the name of the mistake, when the answer is a known one.
+people really make. A mistake is a function: the wrong answer itself, under the name it is called by, with the sentence
+for its author as its docstring.
 
 Invariant: points come from checks only. A check passes when every one of its cases does; half a check earns nothing.
 """
@@ -15,14 +15,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from labkit.grading.display import as_html, as_line, as_text
-from labkit.grading.outcome import Outcome, as_it_is
+from labkit.grading.outcome import as_it_is
 
 Case: TypeAlias = tuple[object, ...]
 """The arguments of one call."""
 
 Rows: TypeAlias = tuple[tuple[str, str], ...]
 """Names and texts, to be shown under one another."""
+
+
+LESSONS = {
+    "start": "00_start",
+    "numbers": "01_numbers",
+    "rounding": "02_rounding",
+    "tensor": "03_tensor_cores",
+    "autocast": "05_autocast",
+    "scaling": "06_loss_scaling",
+    "master": "07_master_weights",
+    "recipes": "08_recipes",
+    "project": "12_project",
+}
 
 
 def _no_rows(*_: object) -> Rows:
@@ -56,12 +68,30 @@ class Mistake:
     sentence: str
 
 
+def mistake(answer: Callable[..., object]) -> Mistake:
+    """Return the known mistake that this function makes, by its own name, with its docstring as the sentence.
+
+    >>> @mistake
+    ... def forgets_the_sign(x: float) -> float:
+    ...     "This is what leaving out the sign gives."
+    ...     return abs(x)
+    >>> forgets_the_sign.name, forgets_the_sign.sentence
+    ('forgets the sign', 'this is what leaving out the sign gives.')
+    """
+    sentence = " ".join((answer.__doc__ or "").split())
+    return Mistake(answer.__name__.replace("_", " "), answer, sentence[:1].lower() + sentence[1:])
+
+
+def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
+    """Return the mistakes of a module, `vars()`, in the order in which they stand there."""
+    return tuple(value for value in names.values() if isinstance(value, Mistake))
+
+
 @dataclass(frozen=True)
 class Exercise:
     """A question as data.
 
-    id          "scaling.advance": the lesson's word, a dot, the exercise's word
-    lesson      the notebook it stands in, without its suffix: "06_loss_scaling"
+    id          "scaling.advance": the lesson's word (see LESSONS), a dot, the exercise's word
     entry       the name of the function the learner writes
     difficulty  1 to 3 dots
     minutes     how long it takes someone who followed the lesson
@@ -72,7 +102,6 @@ class Exercise:
     """
 
     id: str
-    lesson: str
     title: str
     entry: str
     difficulty: int
@@ -84,6 +113,11 @@ class Exercise:
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     withheld: tuple[Callable[..., object], ...] = ()
     aside: Callable[..., Rows] = _no_rows
+
+    @property
+    def lesson(self) -> str:
+        """Return the notebook it stands in, without its suffix: "06_loss_scaling"."""
+        return LESSONS[self.id.split(".")[0]]
 
     @property
     def points(self) -> int:
@@ -109,77 +143,3 @@ class Exercise:
     def cell_id(self) -> str:
         """Return the id of the learner's cell: the tag, in the letters that ids allow."""
         return self.tag.replace(".", "-").replace("_", "-")
-
-
-@dataclass(frozen=True)
-class CounterExample:
-    """The first call of a check whose answer was wrong, as text."""
-
-    given: Rows
-    expected: str
-    got: str
-    difference: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One check, answered. `counter_example` is None when it passed; `outcomes` are those that the check judges by."""
-
-    check: Check
-    counter_example: CounterExample | None = None
-    unsolved: bool = False
-    outcomes: tuple[Outcome, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Return whether every case passed."""
-        return self.counter_example is None
-
-    @property
-    def points(self) -> int:
-        """Return the points earned."""
-        return self.check.points if self.passed else 0
-
-
-@dataclass(frozen=True, repr=False)
-class Grade:
-    """The answer to an answer; a notebook shows it as a table.
-
-    mistake    the known mistake that gives these very answers, if there is one
-    complete   True: hidden checks are among the verdicts
-    note       why there are no verdicts, or what happened on the way to them; "" where nothing did
-    """
-
-    exercise: Exercise
-    verdicts: tuple[Verdict, ...]
-    mistake: Mistake | None = None
-    complete: bool = False
-    note: str = ""
-
-    @property
-    def points(self) -> int:
-        """Return the points earned so far."""
-        return sum(verdict.points for verdict in self.verdicts)
-
-    @property
-    def out_of(self) -> int:
-        """Return the points of the exercise, hidden checks included."""
-        return self.exercise.points
-
-    @property
-    def unsolved(self) -> bool:
-        """Return whether the starter is still in place."""
-        return bool(self.verdicts) and all(verdict.unsolved for verdict in self.verdicts)
-
-    @property
-    def reason(self) -> str:
-        """Return one line that says why it is this many points."""
-        return as_line(self)
-
-    def __str__(self) -> str:
-        return as_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return as_html(self)

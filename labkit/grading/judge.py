@@ -1,9 +1,9 @@
 """Is the answer right, and if not, is it a mistake we know?
 
-Idea: reference, submission and every known mistake meet the same cases, made from the same seed. A check passes where
-the submission agrees with the reference; the submission *is* a mistake where it agrees with it on every case of every
-check. A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of them on a seed chosen on the
-day, so a table of the visible answers earns nothing.
+Idea: reference, submission and every known mistake write the same `Paper`: the calls that a seed makes of an exercise's
+checks. A check passes where the submission agrees with the reference; the submission *is* a mistake where it agrees
+with it on every case of every check. A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of
+them on a seed chosen on the day, so a table of the visible answers earns nothing.
 
 Invariant: `judge` runs none of the learner's code. It sees answers that came off the wire, wherever they were given.
 """
@@ -12,17 +12,33 @@ from __future__ import annotations
 
 import difflib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from labkit.grading.answer import ask
-from labkit.grading.compare import difference, show
-from labkit.grading.exercise import Case, Check, CounterExample, Exercise, Grade, Mistake, Verdict
+from labkit.grading.difference import difference, show
+from labkit.grading.exercise import Case, Check, Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.grade import CounterExample, Grade, Verdict
 from labkit.grading.outcome import Outcome
 from labkit.grading.wire import Failure, Json, dump, load
 
 VISIBLE_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Paper:
+    """What is asked of an answer: the checks of an exercise that count, and the calls of each, cases[check][case]."""
+
+    exercise: Exercise
+    checks: tuple[Check, ...]
+    cases: tuple[tuple[Case, ...], ...]
+
+    @property
+    def complete(self) -> bool:
+        """Return whether hidden checks are among them."""
+        return len(self.checks) == len(self.exercise.checks)
 
 
 def check(exercise_id: str, function: object) -> Grade:
@@ -30,15 +46,14 @@ def check(exercise_id: str, function: object) -> Grade:
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
-    (0, "writes FP16's")
+    (0, 'answers for FP16')
 
     Raises:
         ValueError: there is no exercise of this name.
     """
     exercise = find_exercise(exercise_id)
-    checks = checks_of(exercise, complete=False)
-    answers = answers_of(exercise, checks, VISIBLE_SEED, function, exercise.withheld)
-    return judge(exercise, checks, VISIBLE_SEED, answers)
+    paper = paper_of(exercise, VISIBLE_SEED, complete=False)
+    return judge(paper, answers_of(paper, function, exercise.withheld))
 
 
 def find_exercise(exercise_id: str) -> Exercise:
@@ -55,9 +70,11 @@ def find_exercise(exercise_id: str) -> Exercise:
     )
 
 
-def checks_of(exercise: Exercise, complete: bool) -> tuple[Check, ...]:
-    """Return the visible checks, or all of them."""
-    return tuple(check for check in exercise.checks if complete or not check.hidden)
+@lru_cache(maxsize=256)
+def paper_of(exercise: Exercise, seed: int, complete: bool = True) -> Paper:
+    """Return what this seed asks: the visible checks, or all of them. A class meets the same paper, so it is kept."""
+    checks = tuple(check for check in exercise.checks if complete or not check.hidden)
+    return Paper(exercise, checks, tuple(tuple(cases_of(exercise, check, seed)) for check in checks))
 
 
 def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
@@ -65,19 +82,13 @@ def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(
-    exercise: Exercise,
-    checks: Iterable[Check],
-    seed: int,
-    function: object,
-    withheld: Sequence[Callable[..., object]] = (),
-) -> list[list[Json]]:
+def answers_of(paper: Paper, function: object, withheld: Sequence[Callable[..., object]] = ()) -> list[list[Json]]:
     """Return what `function` says to every case of every check; `withheld` is what it may not call."""
-    groups = [cases_of(exercise, check, seed) for check in checks]
-    return [[ask(function, exercise.call, case, withheld) for case in cases] for cases in groups]
+    call = paper.exercise.call
+    return [[ask(function, call, case, withheld) for case in cases] for cases in paper.cases]
 
 
-def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: list[list[Json]], note: str = "") -> Grade:
+def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
     """Return the grade that these answers earn: one verdict per check, in order.
 
     answers   answers[check][case], as `answers_of` gives them
@@ -85,38 +96,34 @@ def judge(exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: lis
     Raises:
         ValueError: there are not as many answers as cases, or one of them cannot be read.
     """
-    expected = _loaded(exercise, checks, seed, exercise.reference)
-    if [len(group) for group in answers] != [len(group) for group in expected]:
+    if [len(group) for group in answers] != [len(cases) for cases in paper.cases]:
         raise ValueError("the number of answers is not the number of cases")
-    given = _outcomes(exercise, checks, seed, answers)
-    groups = zip(checks, expected, given, strict=True)
-    verdicts = tuple(_verdict(exercise, check, seed, right, group) for check, right, group in groups)
-    known = None if all(v.passed or v.unsolved for v in verdicts) else _mistake(exercise, checks, seed, given)
-    return Grade(exercise, verdicts, known, len(checks) == len(exercise.checks), note)
+    expected, given = _expected(paper, paper.exercise.reference), _outcomes(paper, answers)
+    verdicts = tuple(map(_verdict, [paper.exercise] * len(paper.checks), paper.checks, paper.cases, expected, given))
+    known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(paper, given)
+    return Grade(paper.exercise, verdicts, known, paper.complete, note)
 
 
 @lru_cache(maxsize=512)
-def _loaded(
-    exercise: Exercise, checks: tuple[Check, ...], seed: int, function: Callable[..., object]
-) -> list[list[object]]:
-    """Return the answers of a reference or a known mistake; a class meets the same ones, so they are kept."""
-    return _outcomes(exercise, checks, seed, answers_of(exercise, checks, seed, function))
+def _expected(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
+    """Return what comes of a reference's answers, or of a known mistake's; a class meets the same ones: kept."""
+    return _outcomes(paper, answers_of(paper, function))
 
 
-def _outcomes(
-    exercise: Exercise, checks: tuple[Check, ...], seed: int, answers: list[list[Json]]
-) -> list[list[object]]:
+def _outcomes(paper: Paper, answers: list[list[Json]]) -> list[list[object]]:
     """Return what is judged, for every case of every check: the answer, or what came of it."""
-    groups = zip(checks, answers, strict=True)
+    groups = zip(paper.checks, paper.cases, answers, strict=True)
     return [
-        [check.outcome(load(answer), case) for case, answer in zip(cases_of(exercise, check, seed), group, strict=True)]
-        for check, group in groups
+        [check.outcome(load(answer), case) for case, answer in zip(cases, group, strict=True)]
+        for check, cases, group in groups
     ]
 
 
-def _verdict(exercise: Exercise, check: Check, seed: int, expected: list[object], given: list[object]) -> Verdict:
+def _verdict(
+    exercise: Exercise, check: Check, cases: tuple[Case, ...], expected: list[object], given: list[object]
+) -> Verdict:
     outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
-    for case, right, answer in zip(cases_of(exercise, check, seed), expected, given, strict=True):
+    for case, right, answer in zip(cases, expected, given, strict=True):
         parting = difference(right, answer, exercise.ulps)
         if parting is not None:
             arguments = tuple(
@@ -134,11 +141,12 @@ def _asked(check: Check, right: object) -> str:
     return check.name if isinstance(right, Outcome) else show(right)
 
 
-def _mistake(exercise: Exercise, checks: tuple[Check, ...], seed: int, given: list[list[object]]) -> Mistake | None:
+def _mistake(paper: Paper, given: list[list[object]]) -> Mistake | None:
     """Return the first known mistake that gives the same answer to every case."""
-    for mistake in exercise.mistakes:
-        pairs = zip(_loaded(exercise, checks, seed, mistake.answer), given, strict=True)
-        if all(_same(a, b, exercise.ulps) for theirs, group in pairs for a, b in zip(theirs, group, strict=True)):
+    ulps = paper.exercise.ulps
+    for mistake in paper.exercise.mistakes:
+        pairs = zip(_expected(paper, mistake.answer), given, strict=True)
+        if all(_same(a, b, ulps) for theirs, group in pairs for a, b in zip(theirs, group, strict=True)):
             return mistake
     return None
 

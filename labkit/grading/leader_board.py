@@ -17,7 +17,7 @@ from html import escape
 from pathlib import Path
 
 from labkit.amp import write_whole
-from labkit.grading.exercise import Grade
+from labkit.grading.grade import Grade
 
 SCHEMA = "labkit.leader_board/1"
 MAX_BYTES = 1 << 16

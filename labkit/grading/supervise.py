@@ -96,7 +96,7 @@ def _run_until_broken(requests: Sequence[Request], limits: Limits, folder: Path)
             reply = _parse(line, request)
             if reply is None:
                 late = time.monotonic() - started >= limits.seconds
-                why = f"stopped after {limits.seconds:g} s: an endless loop?" if late else _last_words(child, line)
+                why = f"stopped after {limits.seconds:g} s: an endless loop?" if late else _why_no_answer(child, line)
                 return replies | {request.exercise: Reply(why)}
             replies[request.exercise] = reply
     return replies
@@ -168,7 +168,7 @@ def _parse(line: bytes, request: Request) -> Reply | None:
         return None
 
 
-def _last_words(child: subprocess.Popen[bytes], line: bytes) -> str:
+def _why_no_answer(child: subprocess.Popen[bytes], line: bytes) -> str:
     """Return why there is no answer: the process is gone, or it wrote something else."""
     if line:
         return "no answer: the code wrote into the channel of the answers"

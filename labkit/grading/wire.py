@@ -1,7 +1,7 @@
 """How can an answer be compared without trusting the object that was returned?
 
 Idea: what a learner's function returns is never compared itself. It is written down as plain JSON (`dump`) and read
-back (`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Record`s made by
+back (`load`), and only what comes out of that is compared: numbers, strings, lists, tensors and `Instance`s made by
 this module. An object whose `__eq__` always says True leaves nothing of itself on the wire. The notebook and the
 grading process use the same wire, so an answer means the same in both.
 
@@ -35,7 +35,7 @@ DTYPES = {
 
 
 @dataclass(frozen=True)
-class Record:
+class Instance:
     """What a labkit dataclass leaves on the wire: its name and its fields."""
 
     name: str
@@ -43,7 +43,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Stranger:
+class Opaque:
     """What a value of any other type leaves on the wire: what it was. It equals nothing that is asked for."""
 
     what: str
@@ -61,12 +61,12 @@ class Failure:
     where: str = ""
 
 
-_TRAVELLERS: set[type] = set()
+_SENDABLE: set[type] = set()
 
 
-def travels(kind: type[T]) -> type[T]:
-    """Let a dataclass of an exercise leave a `Record`: at grading its module is out of sight and not found by name."""
-    _TRAVELLERS.add(kind)
+def sendable(kind: type[T]) -> type[T]:
+    """Let a dataclass of an exercise leave an `Instance`: at grading its module is out of sight, not found by name."""
+    _SENDABLE.add(kind)
     return kind
 
 
@@ -77,7 +77,7 @@ class _TooLarge(Exception):
 def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
-    Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes a `Stranger`.
+    Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes an `Opaque`.
     Numpy scalars and numpy arrays without dimensions become Python numbers. A tensor's gradient history, device and
     strides are dropped.
 
@@ -86,12 +86,12 @@ def dump(value: object) -> Json:
     >>> class Yes(float):
     ...     def __eq__(self, other): return True
     >>> dump(Yes(1.0))
-    ['stranger', 'an object of the class Yes']
+    ['opaque', 'an object of the class Yes']
     """
     try:
         return _dump(value, iter(range(MAX_ITEMS)))
     except (_TooLarge, RecursionError):
-        return ["stranger", f"a value with more than {MAX_ITEMS} elements, or one that contains itself"]
+        return ["opaque", f"a value with more than {MAX_ITEMS} elements, or one that contains itself"]
 
 
 def load(json: object) -> object:
@@ -125,10 +125,10 @@ def _dump(value: object, room: Iterator[int]) -> Json:
     if kind is Failure:
         return ["failure", *dataclasses.astuple(cast(Failure, value))]
     if issubclass(kind, Enum) and kind.__module__.startswith("labkit."):
-        return ["record", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
+        return ["instance", kind.__name__, {"name": ["str", str(cast(Enum, value).name)]}]
     if _is_ours(kind):
         fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(cast(Any, value)))
-        return ["record", kind.__name__, {name: _dump(item, room) for name, item in fields}]
+        return ["instance", kind.__name__, {name: _dump(item, room) for name, item in fields}]
     return _dump_scalar(value)
 
 
@@ -148,15 +148,15 @@ def _dump_scalar(value: object) -> Json:
     if kind is str and len(cast(str, value)) < MAX_ITEMS:
         return ["str", value]
     if kind.__name__ == "generator":
-        return ["stranger", "a generator (`return` gives a value, `yield` does not)"]
+        return ["opaque", "a generator (`return` gives a value, `yield` does not)"]
     if kind.__name__ in ("function", "builtin_function_or_method", "method"):
-        return ["stranger", "a function (are its parentheses missing?)"]
-    return ["stranger", f"an object of the class {kind.__name__}"]
+        return ["opaque", "a function (are its parentheses missing?)"]
+    return ["opaque", f"an object of the class {kind.__name__}"]
 
 
 def _is_ours(kind: type) -> bool:
     """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
-    if kind in _TRAVELLERS:
+    if kind in _SENDABLE:
         return True
     home = sys.modules.get(kind.__module__)
     named = getattr(home, kind.__name__, None)
@@ -166,7 +166,7 @@ def _is_ours(kind: type) -> bool:
 def _dump_tensor(tensor: torch.Tensor) -> Json:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in DTYPES or tensor.layout is not torch.strided or tensor.is_meta:
-        return ["stranger", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
+        return ["opaque", f"a tensor of type {name}, {tensor.layout}, on {tensor.device}"]
     if tensor.numel() > MAX_ITEMS:
         raise _TooLarge
     plain = tensor.detach().cpu().resolve_neg()
@@ -176,7 +176,7 @@ def _dump_tensor(tensor: torch.Tensor) -> Json:
 
 def _dump_array(array: np.ndarray[Any, Any]) -> Json:
     if array.dtype.kind not in "biuf":
-        return ["stranger", f"an array of type {array.dtype}"]
+        return ["opaque", f"an array of type {array.dtype}"]
     if array.ndim == 0:
         return _dump_scalar(array[()])
     if array.size > MAX_ITEMS:
@@ -200,10 +200,10 @@ def _load(json: Json) -> object:
             return tuple(_load(item) for item in rest[0])
         case "dict":
             return {_load(key): _load(item) for key, item in rest[0]}
-        case "record":
-            return Record(str(rest[0]), {str(name): _load(item) for name, item in rest[1].items()})
-        case "stranger":
-            return Stranger(str(rest[0]))
+        case "instance":
+            return Instance(str(rest[0]), {str(name): _load(item) for name, item in rest[1].items()})
+        case "opaque":
+            return Opaque(str(rest[0]))
         case "failure":
             return Failure(*(str(part)[:1000] for part in rest))
         case "array" | "tensor":

@@ -12,7 +12,7 @@ import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.answer import ask
-from labkit.grading.judge import VISIBLE_SEED, answers_of, checks_of
+from labkit.grading.judge import VISIBLE_SEED, answers_of, paper_of
 
 ADVANCE = EXERCISES["scaling.advance"]
 
@@ -56,21 +56,15 @@ def test_the_visible_checks_are_the_same_every_time() -> None:
 
 
 def test_a_table_of_the_visible_answers_earns_nothing_at_grading() -> None:
-    visible = checks_of(ADVANCE, complete=False)
-    table = [(case, advance(*case)) for one in visible for case in one.cases(_random(one.name))]  # type: ignore[arg-type]
+    visible = paper_of(ADVANCE, VISIBLE_SEED, complete=False)
+    table = [(case, advance(*case)) for cases in visible.cases for case in cases]  # type: ignore[arg-type]
 
     def looked_up(*case: Any) -> ScalerState:
         return next((answer for known, answer in table if known == case), ScalerState(1.0))
 
     assert check("scaling.advance", looked_up).points == 5
-    everything = checks_of(ADVANCE, complete=True)
-    assert judge(ADVANCE, everything, 12345, answers_of(ADVANCE, everything, 12345, looked_up)).points == 0
-
-
-def _random(name: str) -> Any:
-    import random
-
-    return random.Random(f"{VISIBLE_SEED} scaling.advance {name}")
+    everything = paper_of(ADVANCE, 12345)
+    assert judge(everything, answers_of(everything, looked_up)).points == 0
 
 
 def not_written(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -175,7 +169,7 @@ def test_an_unknown_exercise_names_the_nearest() -> None:
 
 def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
     with pytest.raises(ValueError, match="the number of answers is not the number of cases"):
-        judge(ADVANCE, checks_of(ADVANCE, complete=True), 0, [[["none"]]] * 5)
+        judge(paper_of(ADVANCE, 0), [[["none"]]] * 5)
 
 
 class Reader(HTMLParser):

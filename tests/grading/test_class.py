@@ -325,7 +325,7 @@ SLIPS = [
         "(max_norm / (float(norm) + 1e-6))",
         "lengthens short gradients",
     ),
-    ("clip", "max_norm / (float", "max_norm * scale / (float", "scales max_norm as well"),
+    ("clip", "max_norm / (float", "max_norm * scale / (float", "scales the limit as well"),
 ]
 
 

@@ -9,7 +9,7 @@ import torch
 
 from labkit.amp import ScalerConfig, ScalerState
 from labkit.grading import EXERCISES, Exercise, Mistake, judge
-from labkit.grading.judge import answers_of, cases_of, checks_of
+from labkit.grading.judge import answers_of, cases_of, paper_of
 
 SEEDS = (0, 1, 2)  # 0 makes the visible checks
 ALL = list(EXERCISES.values())
@@ -38,17 +38,17 @@ def test_an_exercise_is_complete(exercise: Exercise) -> None:
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_reference_earns_full_marks(exercise: Exercise) -> None:
-    checks = checks_of(exercise, complete=True)
     for seed in SEEDS:
-        grade = judge(exercise, checks, seed, answers_of(exercise, checks, seed, exercise.reference))
+        paper = paper_of(exercise, seed)
+        grade = judge(paper, answers_of(paper, exercise.reference))
         assert (grade.points, grade.mistake) == (grade.out_of, None)
 
 
 @pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
 def test_every_mistake_loses_points_and_is_called_by_name(exercise: Exercise, mistake: Mistake) -> None:
-    checks = checks_of(exercise, complete=True)
     for seed in SEEDS:
-        grade = judge(exercise, checks, seed, answers_of(exercise, checks, seed, mistake.answer))
+        paper = paper_of(exercise, seed)
+        grade = judge(paper, answers_of(paper, mistake.answer))
         assert grade.points < grade.out_of
         assert grade.mistake is mistake
 
@@ -57,8 +57,8 @@ def test_every_mistake_loses_points_and_is_called_by_name(exercise: Exercise, mi
 def test_a_mistake_that_shows_in_the_notebook_is_called_by_its_own_name_there(
     exercise: Exercise, mistake: Mistake
 ) -> None:
-    checks = checks_of(exercise, complete=False)
-    grade = judge(exercise, checks, 0, answers_of(exercise, checks, 0, mistake.answer))
+    paper = paper_of(exercise, 0, complete=False)
+    grade = judge(paper, answers_of(paper, mistake.answer))
     assert grade.mistake is (None if all(verdict.passed for verdict in grade.verdicts) else mistake)
 
 

@@ -15,7 +15,7 @@ from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
 from labkit.grading.exercises.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
-from labkit.grading.wire import Failure, Record, dump, load
+from labkit.grading.wire import Failure, Instance, dump, load
 
 SEEDS = (*VISIBLE, *HIDDEN)
 EVERY = tuple(PROJECT_TASKS)
@@ -48,10 +48,10 @@ class Liar(Recipe):
         return True
 
 
-def bent(**changes: object) -> Record:
+def bent(**changes: object) -> Instance:
     record = off_the_wire(RECIPES["O2"])
-    assert isinstance(record, Record)
-    return Record(record.name, {**record.fields, **changes})
+    assert isinstance(record, Instance)
+    return Instance(record.name, {**record.fields, **changes})
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def bent(**changes: object) -> Record:
         (bent(model=None), "model is a format of the lab"),
         (bent(autocast=off_the_wire(FP16)), "autocast keeps the model in FP32"),
         (bent(scaler=None), "cannot be read"),
-        (bent(scaler=Record("ScalerConfig", {"init_scale": "much"})), "init_scale must be a number"),
-        (bent(rounding=Record("WeightRounding", {"name": "UP"})), "cannot be read"),
+        (bent(scaler=Instance("ScalerConfig", {"init_scale": "much"})), "init_scale must be a number"),
+        (bent(rounding=Instance("WeightRounding", {"name": "UP"})), "cannot be read"),
         (bent(more=1), "cannot be read"),
         (off_the_wire(Recipe("slow", model=FP16, accumulator=SPECS["V100"])), "leave accumulator=None"),
     ],

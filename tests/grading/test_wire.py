@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit.amp import ScalerState
-from labkit.grading.wire import Failure, Record, Stranger, dump, load
+from labkit.grading.wire import Failure, Instance, Opaque, dump, load
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_numpy_arrays_and_scalars_travel() -> None:
 
 def test_a_dataclass_of_labkit_travels_as_its_fields() -> None:
     fields = {"scale": 8.0, "growth_tracker": 3, "hysteresis_tracker": 1}
-    assert load(dump(ScalerState(8.0, 3, 1))) == Record("ScalerState", fields)
+    assert load(dump(ScalerState(8.0, 3, 1))) == Instance("ScalerState", fields)
 
 
 class Yes:
@@ -116,7 +116,7 @@ class YesState(ScalerState):
 @pytest.mark.parametrize("kind", [Yes, YesFloat, YesTensor, YesState, type])
 def test_nothing_is_left_of_an_object_with_a_mind_of_its_own(kind: Callable[..., object]) -> None:
     value = kind() if kind is Yes else torch.ones(1).as_subclass(YesTensor) if kind is YesTensor else kind(1.0)
-    assert isinstance(load(dump(value)), Stranger)
+    assert isinstance(load(dump(value)), Opaque)
     assert load(dump([value])) == [load(dump(value))]
 
 
@@ -127,16 +127,16 @@ def test_a_class_of_the_same_name_is_not_ours() -> None:
         "ScalerState.__module__ = 'labkit.amp.scaling.scaler'",
         namespace,
     )
-    assert isinstance(load(dump(namespace["ScalerState"](8.0))), Stranger)
+    assert isinstance(load(dump(namespace["ScalerState"](8.0))), Opaque)
 
 
 def test_what_has_no_end_or_no_memory_is_cut_off() -> None:
     endless: list[object] = []
     endless += [endless, endless]
-    assert isinstance(load(dump(endless)), Stranger)
-    assert isinstance(load(dump(torch.zeros(1).expand(10**12))), Stranger)
-    assert isinstance(load(dump(10**5000)), Stranger)
-    assert isinstance(load(dump(torch.ones(2).to_sparse())), Stranger)
+    assert isinstance(load(dump(endless)), Opaque)
+    assert isinstance(load(dump(torch.zeros(1).expand(10**12))), Opaque)
+    assert isinstance(load(dump(10**5000)), Opaque)
+    assert isinstance(load(dump(torch.ones(2).to_sparse())), Opaque)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_what_has_no_end_or_no_memory_is_cut_off() -> None:
         '["int", "x"]',
         '["__import__", "os"]',
         '["array", "O", [1], "AAAAAAAAAAA="]',
-        '["record", "ScalerState", 5]',
+        '["instance", "ScalerState", 5]',
         '["failure"]',
         "[" * 900 + "]" * 900,
     ],

@@ -1,95 +1,24 @@
-"""Which questions are asked? One module per exercise; each exercise is data (labkit.grading.exercise)."""
+"""Which questions are asked? One module per exercise; each exercise is data (labkit.grading.exercise).
+
+The list below is the order of the course, and of the rows in a teacher's file of grades.
+"""
+
+from importlib import import_module
 
 from labkit.grading.exercise import Exercise
-from labkit.grading.exercises import (
-    autocast_cache,
-    autocast_dtypes,
-    autocast_linear,
-    autocast_lists,
-    autocast_softmax,
-    master_ema,
-    master_flat,
-    master_groups,
-    master_memory,
-    master_step,
-    numbers_bytes,
-    numbers_decode,
-    numbers_first_gap,
-    numbers_next_up,
-    numbers_ulp,
-    project_digits,
-    project_drift,
-    project_targets,
-    recipes_cheapest,
-    recipes_epsilon,
-    recipes_levels,
-    recipes_lines,
-    recipes_verdict,
-    recipes_which,
-    rounding_epsilon,
-    rounding_kahan,
-    rounding_nearest_even,
-    rounding_smallest_update,
-    rounding_stochastic,
-    scaling_advance,
-    scaling_clip,
-    scaling_order,
-    scaling_repair,
-    scaling_static_step,
-    scaling_unscale,
-    start_smallest,
-    tensor_backward,
-    tensor_block,
-    tensor_intensity,
-    tensor_padding,
-    tensor_standstill,
-)
 
-EXERCISES: dict[str, Exercise] = {
-    module.EXERCISE.id: module.EXERCISE
-    for module in (
-        start_smallest,
-        numbers_decode,
-        numbers_ulp,
-        numbers_first_gap,
-        numbers_next_up,
-        numbers_bytes,
-        rounding_nearest_even,
-        rounding_smallest_update,
-        rounding_stochastic,
-        rounding_kahan,
-        rounding_epsilon,
-        tensor_standstill,
-        tensor_block,
-        tensor_padding,
-        tensor_intensity,
-        tensor_backward,
-        autocast_lists,
-        autocast_dtypes,
-        autocast_linear,
-        autocast_softmax,
-        autocast_cache,
-        scaling_static_step,
-        scaling_unscale,
-        scaling_advance,
-        scaling_clip,
-        scaling_order,
-        scaling_repair,
-        master_step,
-        master_memory,
-        master_groups,
-        master_flat,
-        master_ema,
-        recipes_levels,
-        recipes_which,
-        recipes_lines,
-        recipes_epsilon,
-        recipes_verdict,
-        recipes_cheapest,
-        project_targets,
-        project_drift,
-        project_digits,
-    )
-}
+IDS = """
+    start.smallest
+    numbers.decode numbers.ulp numbers.first_gap numbers.next_up numbers.bytes
+    rounding.nearest_even rounding.smallest_update rounding.stochastic rounding.kahan rounding.epsilon
+    tensor.standstill tensor.block tensor.padding tensor.intensity tensor.backward
+    autocast.lists autocast.dtypes autocast.linear autocast.softmax autocast.cache
+    scaling.static_step scaling.unscale scaling.advance scaling.clip scaling.order scaling.repair
+    master.step master.memory master.groups master.flat master.ema
+    recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
+    project.targets project.drift project.digits
+""".split()
+
+EXERCISES: dict[str, Exercise] = {id: import_module(f"{__name__}.{id.replace('.', '_')}").EXERCISE for id in IDS}
 
 __all__ = ["EXERCISES"]

@@ -13,7 +13,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Event = tuple[str, str]
 Answer = tuple[list[Tensor], int]
@@ -77,9 +77,45 @@ def _long(random: Random) -> list[Case]:
     return _events(random, *(" ".join(random.choice(words) for _ in range(30)) for _ in range(3)))
 
 
+@mistake
+def never_looks_again(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is a cache that does not see edits, as torch's does not: after an edit the layer computes with the old
+    weight."""
+    return _play(weights, events, id)
+
+
+@mistake
+def casts_every_time(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is no cache: a cast for every use."""
+    return _play(weights, events, lambda weight: object())
+
+
+@mistake
+def forgets_everything_at_an_edit(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is what emptying the cache at every edit gives: the weights that nobody touched are cast again."""
+    return _play(weights, events, id, forgets="all")
+
+
+@mistake
+def one_place_for_all(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is what keeping one cast for all weights gives: the second weight is computed with the first."""
+    return _play(weights, events, "the")
+
+
+@mistake
+def keyed_on_the_version_alone(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is what a key without the weight gives: two weights of the same version share a cast."""
+    return _play(weights, events, lambda weight: weight._version)
+
+
+@mistake
+def never_closes(weights: dict[str, Tensor], events: list[Event]) -> Answer:
+    """This is what keeping casts beyond the region gives: they hold memory until the end of the run."""
+    return _play(weights, events, lambda weight: (id(weight), weight._version), forgets="never")
+
+
 EXERCISE = Exercise(
     id="autocast.cache",
-    lesson="05_autocast",
     title="A cache that sees edits",
     entry="my_casts",
     difficulty=2,
@@ -91,40 +127,6 @@ EXERCISE = Exercise(
         Check("closing the region empties the cache", 1, _closed),
         Check("long mixtures", 2, _long, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "never looks again",
-            lambda weights, events: _play(weights, events, id),
-            "this is a cache that does not see edits, as torch's does not: after an edit the layer computes with "
-            "the old weight.",
-        ),
-        Mistake(
-            "casts every time",
-            lambda weights, events: _play(weights, events, lambda weight: object()),
-            "this is no cache: a cast for every use.",
-        ),
-        Mistake(
-            "forgets everything at an edit",
-            lambda weights, events: _play(weights, events, id, forgets="all"),
-            "this is what emptying the cache at every edit gives: the weights that nobody touched are cast again.",
-        ),
-        Mistake(
-            "one place for all",
-            lambda weights, events: _play(weights, events, "the"),
-            "this is what keeping one cast for all weights gives: the second weight is computed with the first.",
-        ),
-        Mistake(
-            "keyed on the version alone",
-            lambda weights, events: _play(weights, events, lambda weight: weight._version),
-            "this is what a key without the weight gives: two weights of the same version share a cast.",
-        ),
-        Mistake(
-            "never closes",
-            lambda weights, events: _play(
-                weights, events, lambda weight: (id(weight), weight._version), forgets="never"
-            ),
-            "this is what keeping casts beyond the region gives: they hold memory until the end of the run.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Step = tuple[str, str, tuple[str, ...]]
 WIDEST_FIRST = ("FP32", "FP16")
@@ -21,9 +21,15 @@ def reference(steps: list[Step], given: dict[str, str]) -> list[str]:
     >>> reference([("h", "allow", ("x", "w")), ("y", "promote", ("h", "x"))], {"x": "FP32", "w": "FP32"})
     ['FP16', 'FP32']
     """
+    return _flow(steps, given)
+
+
+def _flow(steps: list[Step], given: dict[str, str], **changed: Callable[[list[str]], str]) -> list[str]:
+    """Return the dtype of each step's result; `changed` says what other rules make of the dtypes that arrive."""
     known = dict(given)
     for result, rule, operands in steps:
-        known[result] = _dtype(rule, [known[name] for name in operands])
+        arriving = [known[name] for name in operands]
+        known[result] = changed[rule](arriving) if rule in changed else _dtype(rule, arriving)
     return [known[result] for result, _, _ in steps]
 
 
@@ -65,27 +71,62 @@ def _other_order(random: Random) -> list[Case]:
     ]
 
 
-def _flowing(rule_of: Callable[[str, list[str]], str]) -> Callable[[list[Step], dict[str, str]], list[str]]:
-    def answer(steps: list[Step], given: dict[str, str]) -> list[str]:
-        known = dict(given)
-        for result, rule, operands in steps:
-            known[result] = rule_of(rule, [known[name] for name in operands])
-        return [known[result] for result, _, _ in steps]
-
-    return answer
+@mistake
+def keep_means_FP16(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32."""
+    return _flow(steps, given, keep=lambda arriving: "FP16")
 
 
-def _never_flows(steps: list[Step], given: dict[str, str]) -> list[str]:
+@mistake
+def keep_means_FP32(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16."""
+    return _flow(steps, given, keep=lambda arriving: "FP32")
+
+
+@mistake
+def promote_means_FP32(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16."""
+    return _flow(steps, given, promote=lambda arriving: "FP32")
+
+
+@mistake
+def promotes_to_the_first(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what taking the first operand's dtype gives. The widest wins, wherever it stands."""
+    return _flow(steps, given, promote=lambda arriving: arriving[0])
+
+
+@mistake
+def promotes_to_the_last(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what taking the last operand's dtype gives. The widest wins, wherever it stands."""
+    return _flow(steps, given, promote=lambda arriving: arriving[-1])
+
+
+@mistake
+def promotes_to_the_narrowest(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what taking the narrowest dtype gives: the FP32 operand would lose digits."""
+    return _flow(steps, given, promote=lambda arriving: "FP16" if "FP16" in arriving else "FP32")
+
+
+@mistake
+def allow_needs_FP16_operands(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what treating `allow` as `promote` gives. FP32 weights are cast down: that is the whole point."""
+    return _flow(steps, given, allow=lambda arriving: "FP32" if "FP32" in arriving else "FP16")
+
+
+@mistake
+def deny_gives_back_FP16(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what casting the result of a denied operation back gives. It stays FP32."""
+    return _flow(steps, given, deny=lambda arriving: arriving[0])
+
+
+@mistake
+def forgets_earlier_results(steps: list[Step], given: dict[str, str]) -> list[str]:
+    """This is what taking every intermediate result for FP32 gives. Look up what earlier operations returned."""
     return [_dtype(rule, [given.get(name, "FP32") for name in operands]) for _, rule, operands in steps]
-
-
-def _changed(**rules: Callable[[list[str]], str]) -> Callable[[str, list[str]], str]:
-    return lambda rule, arriving: rules[rule](arriving) if rule in rules else _dtype(rule, arriving)
 
 
 EXERCISE = Exercise(
     id="autocast.dtypes",
-    lesson="05_autocast",
     title="Follow the dtypes",
     entry="my_dtypes",
     difficulty=2,
@@ -97,51 +138,5 @@ EXERCISE = Exercise(
         Check("a residual connection", 1, _residual),
         Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap"), hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "keep means FP16",
-            _flowing(_changed(keep=lambda arriving: "FP16")),
-            "this is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32.",
-        ),
-        Mistake(
-            "keep means FP32",
-            _flowing(_changed(keep=lambda arriving: "FP32")),
-            "this is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16.",
-        ),
-        Mistake(
-            "promote means FP32",
-            _flowing(_changed(promote=lambda arriving: "FP32")),
-            "this is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16.",
-        ),
-        Mistake(
-            "promotes to the first",
-            _flowing(_changed(promote=lambda arriving: arriving[0])),
-            "this is what taking the first operand's dtype gives. The widest wins, wherever it stands.",
-        ),
-        Mistake(
-            "promotes to the last",
-            _flowing(_changed(promote=lambda arriving: arriving[-1])),
-            "this is what taking the last operand's dtype gives. The widest wins, wherever it stands.",
-        ),
-        Mistake(
-            "promotes to the narrowest",
-            _flowing(_changed(promote=lambda arriving: "FP16" if "FP16" in arriving else "FP32")),
-            "this is what taking the narrowest dtype gives: the FP32 operand would lose digits.",
-        ),
-        Mistake(
-            "allow needs FP16 operands",
-            _flowing(_changed(allow=lambda arriving: "FP32" if "FP32" in arriving else "FP16")),
-            "this is what treating `allow` as `promote` gives. FP32 weights are cast down: that is the whole point.",
-        ),
-        Mistake(
-            "deny gives back FP16",
-            _flowing(_changed(deny=lambda arriving: arriving[0])),
-            "this is what casting the result of a denied operation back gives. It stays FP32.",
-        ),
-        Mistake(
-            "forgets earlier results",
-            _never_flows,
-            "this is what taking every intermediate result for FP32 gives. Look up what earlier operations returned.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

@@ -15,7 +15,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[Tensor, Tensor, Tensor]
 
@@ -31,24 +32,19 @@ def reference(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer
 
 
 def _layer(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
-    """Return the three products, each accumulated in FP32 and rounded to FP16 once; gradients converted to FP32."""
+    """Return the three products, each accumulated in FP32 and rounded to FP16 once; gradients cast to FP32."""
     y = (x.float() @ weight.float().T + bias.float()).half()
     grad_x = (grad_y.float() @ weight.float()).half().float()
     grad_weight = (grad_y.float().T @ x.float()).half().float()
     return y, grad_x, grad_weight
 
 
-def _whole(random: Random, rows: int, columns: int, low: int, high: int) -> Tensor:
-    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(rows * columns)]
-    return torch.tensor(numbers).reshape(rows, columns)
-
-
 def _case(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) -> Case:
     """Numbers of up to 5 significand bits; `extra` adds bits that FP16 does not hold to x and weight."""
-    x, weight = (_whole(random, rows, k, 16, 32) / 16 for rows in (n, m))
-    bias, grad_y = (_whole(random, rows, m, 16, 32) / 16 for rows in (1, n))
+    x, weight = (whole(random, (rows, k), 16, 32) / 16 for rows in (n, m))
+    bias, grad_y = (whole(random, (rows, m), 16, 32) / 16 for rows in (1, n))
     if extra:
-        x, weight = (t + _whole(random, t.shape[0], k, 1, 8) * 2.0**-15 for t in (x, weight))
+        x, weight = (t + whole(random, (t.shape[0], k), 1, 8) * 2.0**-15 for t in (x, weight))
     return x, weight, bias[0], grad_y.half()
 
 
@@ -69,10 +65,10 @@ def _swamped(random: Random) -> list[Case]:
     """Outputs near 2048, to which a bias below 1 and the last products are added: order and rounding show."""
     cases: list[Case] = []
     for _ in range(2):
-        x = torch.cat([torch.full((2, 2), 32.0), _whole(random, 2, 8, 1, 8).abs() / 16], dim=1)
-        weight = torch.cat([torch.full((3, 2), 32.0), _whole(random, 3, 8, 1, 8).abs() / 4], dim=1)
-        bias = _whole(random, 1, 3, 3, 8).abs()[0] / 8
-        cases.append((x, weight, bias, _whole(random, 2, 3, 16, 32).half() / 16))
+        x = torch.cat([torch.full((2, 2), 32.0), whole(random, (2, 8), 1, 8).abs() / 16], dim=1)
+        weight = torch.cat([torch.full((3, 2), 32.0), whole(random, (3, 8), 1, 8).abs() / 4], dim=1)
+        bias = whole(random, (1, 3), 3, 8).abs()[0] / 8
+        cases.append((x, weight, bias, whole(random, (2, 3), 16, 32).half() / 16))
     return cases
 
 
@@ -82,44 +78,64 @@ def _tiny(random: Random) -> list[Case]:
     return [(x, weight * 2.0**-10, bias, grad_y * 2.0**-16), (x * 2.0**-10, weight, bias, grad_y * 2.0**-16)]  # type: ignore[operator]
 
 
-def _keeps_fp32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def stays_in_FP32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is the FP32 layer. autocast rounds the operands to FP16 first."""
     return x @ weight.T + bias, grad_y.float() @ weight, grad_y.float().T @ x
 
 
-def _rounds_the_result_only(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def rounds_the_results_only(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what rounding the results alone gives. A Tensor Core takes FP16 operands."""
     return _layer(x, weight, bias, grad_y)
 
 
-def _answers_fp32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def answers_in_FP32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is y in FP32. It leaves the layer as FP16, half the bytes to move."""
     y, grad_x, grad_weight = reference(x, weight, bias, grad_y)
     return y.float(), grad_x, grad_weight
 
 
-def _gradients_in_fp16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def gradients_stay_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what forgetting the backward of the casts gives: x and weight are FP32, and so are their gradients."""
     y, grad_x, grad_weight = reference(x, weight, bias, grad_y)
     return y, grad_x.half(), grad_weight.half()
 
 
-def _gradients_never_rounded(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def gradients_are_never_rounded(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what FP32 gradients give. The backward products write FP16 too, then the cast widens them: here
+    gradients underflow."""
     y, _, _ = reference(x, weight, bias, grad_y)
     return y, grad_y.float() @ weight.half().float(), grad_y.float().T @ x.half().float()
 
 
-def _gradients_from_unrounded(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def gradients_from_unrounded_operands(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what using the FP32 x and weight in the backward pass gives. Autograd saved their FP16 casts."""
     return reference(x, weight, bias, grad_y)[0], *_layer(x, weight, bias, grad_y)[1:]
 
 
-def _rounds_before_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def rounds_before_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what rounding the product and then adding the bias gives: two roundings. The bias joins the FP32 sum."""
     _, grad_x, grad_weight = reference(x, weight, bias, grad_y)
     product = (x.half().float() @ weight.half().float().T).half()
     return product + bias.half(), grad_x, grad_weight
 
 
-def _forgets_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def forgets_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is the layer without its bias."""
     return reference(x, weight, torch.zeros_like(bias), grad_y)
 
 
-def _accumulates_in_fp16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def accumulates_in_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
+    """This is what an FP16 accumulator gives: every addition rounds to 11 bits."""
+
     def product(a: Tensor, b: Tensor, start: Tensor) -> Tensor:
         total = start.half()
         for k in range(a.shape[1]):
@@ -133,7 +149,6 @@ def _accumulates_in_fp16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor
 
 EXERCISE = Exercise(
     id="autocast.linear",
-    lesson="05_autocast",
     title="A linear layer, cast by hand",
     entry="my_linear",
     difficulty=3,
@@ -146,47 +161,6 @@ EXERCISE = Exercise(
         Check("the bias belongs into the FP32 sum", 2, _swamped),
         Check("gradients that underflow, underflow", 1, _tiny, hidden=True),
     ),
-    mistakes=(
-        Mistake("stays in FP32", _keeps_fp32, "this is the FP32 layer. autocast rounds the operands to FP16 first."),
-        Mistake(
-            "rounds the results only",
-            _rounds_the_result_only,
-            "this is what rounding the results alone gives. A Tensor Core takes FP16 operands.",
-        ),
-        Mistake(
-            "answers in FP32",
-            _answers_fp32,
-            "this is y in FP32. It leaves the layer as FP16, half the bytes to move.",
-        ),
-        Mistake(
-            "gradients stay FP16",
-            _gradients_in_fp16,
-            "this is what forgetting the backward of the casts gives: x and weight are FP32, and so are "
-            "their gradients.",
-        ),
-        Mistake(
-            "gradients are never rounded",
-            _gradients_never_rounded,
-            "this is what FP32 gradients give. The backward products write FP16 too, then the cast converts them: here "
-            "gradients underflow.",
-        ),
-        Mistake(
-            "gradients from unrounded operands",
-            _gradients_from_unrounded,
-            "this is what using the FP32 x and weight in the backward pass gives. Autograd saved their FP16 casts.",
-        ),
-        Mistake(
-            "rounds before the bias",
-            _rounds_before_the_bias,
-            "this is what rounding the product and then adding the bias gives: two roundings. The bias joins the "
-            "FP32 sum.",
-        ),
-        Mistake("forgets the bias", _forgets_the_bias, "this is the layer without its bias."),
-        Mistake(
-            "accumulates in FP16",
-            _accumulates_in_fp16,
-            "this is what an FP16 accumulator gives: every addition rounds to 11 bits.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

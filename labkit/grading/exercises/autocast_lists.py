@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from labkit.amp import rule_for
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 LISTS = {
     "linear": "allow",
@@ -36,90 +36,104 @@ def reference(op: str) -> str:
     return LISTS[op]
 
 
-def _of(*ops: str) -> Callable[[Random], list[Case]]:
+def _shuffled(*ops: str) -> Callable[[Random], list[Case]]:
     return lambda random: [(op,) for op in random.sample(ops, len(ops))]
 
 
-def _but(**changed: str) -> Callable[[str], str]:
-    return lambda op: {**LISTS, **changed}[op]
+@mistake
+def all_allowed(op: str) -> str:
+    """This is plain FP16: every operation in the low-precision format."""
+    return "allow"
+
+
+@mistake
+def all_but_products_denied(op: str) -> str:
+    """This is what denying everything but the products gives. It is safe, and moves twice the bytes: relu is as good in
+    FP16."""
+    return "allow" if LISTS[op] == "allow" else "deny"
+
+
+@mistake
+def keeps_einsum(op: str) -> str:
+    """This is what leaving einsum off the lists gives. It is a matrix product in other words, and gains as much."""
+    return "keep" if op == "einsum" else LISTS[op]
+
+
+@mistake
+def denies_einsum(op: str) -> str:
+    """This is what denying einsum gives. It is a matrix product in other words, and gains as much."""
+    return "deny" if op == "einsum" else LISTS[op]
+
+
+@mistake
+def allows_softmax(op: str) -> str:
+    """This is what allowing softmax gives: exponentials, summed, in FP16."""
+    return "allow" if op == "softmax" else LISTS[op]
+
+
+@mistake
+def keeps_softmax(op: str) -> str:
+    """This is what leaving softmax off the lists gives: after a linear layer its input is FP16, and so its sum."""
+    return "keep" if op == "softmax" else LISTS[op]
+
+
+@mistake
+def keeps_exp(op: str) -> str:
+    """This is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16."""
+    return "keep" if op == "exp" else LISTS[op]
+
+
+@mistake
+def keeps_the_loss(op: str) -> str:
+    """This is what leaving the loss off the lists gives: a mean over many elements, in FP16."""
+    return "keep" if op == "cross_entropy" else LISTS[op]
+
+
+@mistake
+def keeps_addcmul(op: str) -> str:
+    """This is what leaving addcmul off the lists gives: its three operands may arrive in different dtypes."""
+    return "keep" if op == "addcmul" else LISTS[op]
+
+
+@mistake
+def allows_addcmul(op: str) -> str:
+    """This is what casting its operands to FP16 gives: an FP32 operand loses digits for no gain. Promote."""
+    return "allow" if op == "addcmul" else LISTS[op]
+
+
+@mistake
+def denies_batch_norm(op: str) -> str:
+    """This is what denying batch_norm gives. It is on no list: its kernel reads FP16, computes in FP32 with FP32
+    weights, and writes FP16."""
+    return "deny" if op == "batch_norm" else LISTS[op]
+
+
+@mistake
+def keeps_layer_norm(op: str) -> str:
+    """This is what treating layer_norm as batch_norm gives. layer_norm stands on the FP32 list."""
+    return "keep" if op == "layer_norm" else LISTS[op]
+
+
+@mistake
+def denies_relu(op: str) -> str:
+    """This is what denying relu gives. It is exact in any format: keep."""
+    return "deny" if op == "relu" else LISTS[op]
 
 
 EXERCISE = Exercise(
     id="autocast.lists",
-    lesson="05_autocast",
     title="Ten operations, four lists",
     entry="my_list",
     difficulty=1,
     minutes=6,
     reference=reference,
     checks=(
-        Check("matrix products and convolutions", 1, _of("linear", "conv2d", "einsum")),
-        Check("exponentials, reductions and losses", 1, _of("exp", "softmax", "cross_entropy")),
-        Check("several operands that must agree", 1, _of("addcmul")),
-        Check("normalisation layers", 1, _of("layer_norm", "batch_norm"), hidden=True),
-        Check("activations", 1, _of("relu"), hidden=True),
+        Check("matrix products and convolutions", 1, _shuffled("linear", "conv2d", "einsum")),
+        Check("exponentials, reductions and losses", 1, _shuffled("exp", "softmax", "cross_entropy")),
+        Check("several operands that must agree", 1, _shuffled("addcmul")),
+        Check("normalisation layers", 1, _shuffled("layer_norm", "batch_norm"), hidden=True),
+        Check("activations", 1, _shuffled("relu"), hidden=True),
     ),
-    mistakes=(
-        Mistake("all allowed", lambda op: "allow", "this is plain FP16: every operation in the low-precision format."),
-        Mistake(
-            "all but products denied",
-            lambda op: "allow" if LISTS[op] == "allow" else "deny",
-            "this is what denying everything but the products gives. It is safe, and moves twice the bytes: relu is as "
-            "good in FP16.",
-        ),
-        Mistake(
-            "keeps einsum",
-            _but(einsum="keep"),
-            "this is what leaving einsum off the lists gives. It is a matrix product in other words, and gains as "
-            "much.",
-        ),
-        Mistake(
-            "denies einsum",
-            _but(einsum="deny"),
-            "this is what denying einsum gives. It is a matrix product in other words, and gains as much.",
-        ),
-        Mistake(
-            "allows softmax",
-            _but(softmax="allow"),
-            "this is what allowing softmax gives: exponentials, summed, in FP16.",
-        ),
-        Mistake(
-            "keeps softmax",
-            _but(softmax="keep"),
-            "this is what leaving softmax off the lists gives: after a linear layer its input is FP16, and so its sum.",
-        ),
-        Mistake(
-            "keeps exp",
-            _but(exp="keep"),
-            "this is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16.",
-        ),
-        Mistake(
-            "keeps the loss",
-            _but(cross_entropy="keep"),
-            "this is what leaving the loss off the lists gives: a mean over many elements, in FP16.",
-        ),
-        Mistake(
-            "keeps addcmul",
-            _but(addcmul="keep"),
-            "this is what leaving addcmul off the lists gives: its three operands may arrive in different dtypes.",
-        ),
-        Mistake(
-            "allows addcmul",
-            _but(addcmul="allow"),
-            "this is what casting its operands to FP16 gives: an FP32 operand loses digits for no gain. Promote.",
-        ),
-        Mistake(
-            "denies batch norm",
-            _but(batch_norm="deny"),
-            "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, computes in FP32 with "
-            "FP32 weights, and writes FP16.",
-        ),
-        Mistake(
-            "keeps layer norm",
-            _but(layer_norm="keep"),
-            "this is what treating layer_norm as batch_norm gives. layer_norm stands on the FP32 list.",
-        ),
-        Mistake("denies relu", _but(relu="deny"), "this is what denying relu gives. It is exact in any format: keep."),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(rule_for,),
 )

@@ -8,13 +8,12 @@ Invariant: a correct answer may write its FP32 arithmetic in any order: it stays
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 COLUMNS = 6
 
@@ -25,8 +24,12 @@ def reference(logits: Tensor) -> Tensor:
     >>> reference(torch.tensor([[60000.0, 60000.0, 0.0]]).half())
     tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float16)
     """
-    wide = logits.float()
-    powers = torch.exp(wide - wide.max(dim=1, keepdim=True).values)
+    return _shifted(logits, logits.float().max(dim=1, keepdim=True).values)
+
+
+def _shifted(logits: Tensor, shift: Tensor | float) -> Tensor:
+    """Return the softmax, computed in FP32 after subtracting something from the logits."""
+    powers = torch.exp(logits.float() - shift)
     return (powers / powers.sum(dim=1, keepdim=True)).half()
 
 
@@ -63,33 +66,59 @@ def _many(random: Random) -> list[Case]:
     return [(_logits(random, -0.5, 0.5, rows=1, columns=4096),)]
 
 
-def _naive(logits: Tensor) -> Tensor:
+@mistake
+def naive_in_FP16(logits: Tensor) -> Tensor:
+    """This is exp(x) / sum(exp(x)) in FP16: inf / inf from x = 11.1 on."""
     powers = torch.exp(logits)
     return powers / powers.sum(dim=1, keepdim=True)
 
 
-def _shifted(shift: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def answer(logits: Tensor) -> Tensor:
-        powers = torch.exp(logits.float() - shift(logits.float()))
-        return (powers / powers.sum(dim=1, keepdim=True)).half()
-
-    return answer
+@mistake
+def naive_in_FP32(logits: Tensor) -> Tensor:
+    """This is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7."""
+    return _shifted(logits, 0.0)
 
 
-def _clamped(logits: Tensor) -> Tensor:
+@mistake
+def one_maximum_for_all(logits: Tensor) -> Tensor:
+    """This is what subtracting the largest logit of all rows gives: a row far below it becomes 0 / 0."""
+    return _shifted(logits, logits.float().max())
+
+
+@mistake
+def subtracts_the_mean(logits: Tensor) -> Tensor:
+    """This is what subtracting the mean gives. Only after subtracting the maximum is every exponent at most 0."""
+    return _shifted(logits, logits.float().mean(dim=1, keepdim=True))
+
+
+@mistake
+def clamps_the_logits(logits: Tensor) -> Tensor:
+    """This is what clamping the logits gives: everything above the clamp becomes equally likely."""
     return reference(logits.clamp(max=11.0))
 
 
-def _over_columns(logits: Tensor) -> Tensor:
-    return reference(logits.T.contiguous()).T.contiguous()
-
-
-def _replaces_inf(logits: Tensor) -> Tensor:
+@mistake
+def replaces_inf_by_65504(logits: Tensor) -> Tensor:
+    """This is what replacing inf by 65504 gives: no NaN, and wrong probabilities. That is worse."""
     powers = torch.nan_to_num(torch.exp(logits), posinf=65504.0)
     return powers / powers.float().sum(dim=1, keepdim=True).half()
 
 
-def _sums_in_fp16(logits: Tensor) -> Tensor:
+@mistake
+def over_the_columns(logits: Tensor) -> Tensor:
+    """This is the softmax of the columns. Each row is one example: dim=1."""
+    return reference(logits.T.contiguous()).T.contiguous()
+
+
+@mistake
+def answers_in_FP32(logits: Tensor) -> Tensor:
+    """This is right, in FP32. The next layer is to get FP16: round at the end."""
+    return torch.softmax(logits.float(), dim=1)
+
+
+@mistake
+def sums_in_FP16(logits: Tensor) -> Tensor:
+    """This is what an FP16 sum gives: it loses digits with each term, and stops growing long before the end."""
     powers = torch.exp(logits - logits.max(dim=1, keepdim=True).values)
     total = torch.zeros(len(logits), 1).half()
     for column in range(logits.shape[1]):
@@ -99,7 +128,6 @@ def _sums_in_fp16(logits: Tensor) -> Tensor:
 
 EXERCISE = Exercise(
     id="autocast.softmax",
-    lesson="05_autocast",
     title="A softmax that survives FP16",
     entry="my_softmax",
     difficulty=2,
@@ -113,49 +141,7 @@ EXERCISE = Exercise(
         Check("a masked logit of -inf", 1, _masked, hidden=True),
         Check("4,096 logits, summed in FP32", 2, _many),
     ),
-    mistakes=(
-        Mistake("naive, in FP16", _naive, "this is exp(x) / sum(exp(x)) in FP16: inf / inf from x = 11.1 on."),
-        Mistake(
-            "naive, in FP32",
-            _shifted(lambda x: torch.zeros(1)),
-            "this is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7.",
-        ),
-        Mistake(
-            "one maximum for all",
-            _shifted(lambda x: x.max()),
-            "this is what subtracting the largest logit of all rows gives: a row far below it becomes 0 / 0.",
-        ),
-        Mistake(
-            "subtracts the mean",
-            _shifted(lambda x: x.mean(dim=1, keepdim=True)),
-            "this is what subtracting the mean gives. Only after subtracting the maximum is every exponent at most 0.",
-        ),
-        Mistake(
-            "clamps the logits",
-            _clamped,
-            "this is what clamping the logits gives: everything above the clamp becomes equally likely.",
-        ),
-        Mistake(
-            "replaces inf by 65504",
-            _replaces_inf,
-            "this is what replacing inf by 65504 gives: no NaN, and wrong probabilities. That is worse.",
-        ),
-        Mistake(
-            "over the columns",
-            _over_columns,
-            "this is the softmax of the columns. Each row is one example: dim=1.",
-        ),
-        Mistake(
-            "answers in FP32",
-            lambda logits: torch.softmax(logits.float(), dim=1),
-            "this is right, in FP32. The next layer is to get FP16: round at the end.",
-        ),
-        Mistake(
-            "sums in FP16",
-            _sums_in_fp16,
-            "this is what an FP16 sum gives: it loses digits with each term, and stops growing long before the end.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     ulps=1,
     provides={"torch": torch},
     withheld=(torch.softmax, torch.nn.functional.softmax),

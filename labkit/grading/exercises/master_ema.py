@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 SIZE = 3
 History = list[tuple[Tensor, bool]]
@@ -67,7 +67,13 @@ def _no_step(random: Random) -> list[Case]:
     return [(_walk(random, 0, 0.0), 0.9)]
 
 
-def _in_fp16(history: History, decay: float) -> Tensor:
+def _from_zero(history: History, decay: float) -> Tensor:
+    return reference([(torch.zeros(SIZE), True), *history[1:]], decay)
+
+
+@mistake
+def the_average_in_FP16(history: History, decay: float) -> Tensor:
+    """This is what an FP16 average gives: (1 - decay) times the difference is below half an ulp, and it stalls."""
     average = history[0][0].half()
     for master, stepped in history[1:]:
         if stepped:
@@ -75,22 +81,51 @@ def _in_fp16(history: History, decay: float) -> Tensor:
     return average.float()
 
 
-def _from_zero(history: History, decay: float) -> Tensor:
-    return reference([(torch.zeros(SIZE), True), *history[1:]], decay)
+@mistake
+def follows_the_model_weights(history: History, decay: float) -> Tensor:
+    """This is the average of the FP16 weights. What they were rounded by is in it."""
+    return reference([(master.half().float(), s) for master, s in history], decay)
 
 
-def _corrected(history: History, decay: float) -> Tensor:
+@mistake
+def counts_skipped_steps(history: History, decay: float) -> Tensor:
+    """This is what averaging at skipped steps gives: the same weight is counted twice."""
+    return reference([(master, True) for master, _ in history], decay)
+
+
+@mistake
+def decay_the_other_way_round(history: History, decay: float) -> Tensor:
+    """This is what exchanging decay and 1 - decay gives: the average is hardly more than the last weight."""
+    return reference(history, 1 - decay)
+
+
+@mistake
+def starts_from_zero(history: History, decay: float) -> Tensor:
+    """This is what starting from 0 gives: it takes many steps to come near the weights."""
+    return _from_zero(history, decay)
+
+
+@mistake
+def corrects_for_a_start_from_zero(history: History, decay: float) -> Tensor:
+    """This is Adam's correction for an average that starts from 0. This one starts from the first weight."""
     steps = sum(stepped for _, stepped in history[1:])
     return _from_zero(history, decay) / (1 - decay**steps) if steps else history[0][0]
 
 
-def _mean(history: History, decay: float) -> Tensor:
+@mistake
+def the_plain_mean(history: History, decay: float) -> Tensor:
+    """This is the mean of all weights: early ones never fade."""
     return torch.stack([master for master, stepped in history if stepped]).mean(dim=0)
+
+
+@mistake
+def the_last_weight(history: History, decay: float) -> Tensor:
+    """This is the last master weight, without any averaging."""
+    return history[-1][0]
 
 
 EXERCISE = Exercise(
     id="master.ema",
-    lesson="07_master_weights",
     title="An average that follows the master",
     entry="my_ema",
     difficulty=2,
@@ -103,44 +138,7 @@ EXERCISE = Exercise(
         Check("skipped steps do not count", 2, _skipped),
         Check("before the first step", 1, _no_step, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "the average in FP16",
-            _in_fp16,
-            "this is what an FP16 average gives: (1 - decay) times the difference is below half an ulp, and it stalls.",
-        ),
-        Mistake(
-            "follows the model weights",
-            lambda history, decay: reference([(master.half().float(), s) for master, s in history], decay),
-            "this is the average of the FP16 weights. What they were rounded by is in it.",
-        ),
-        Mistake(
-            "counts skipped steps",
-            lambda history, decay: reference([(master, True) for master, _ in history], decay),
-            "this is what averaging at skipped steps gives: the same weight is counted twice.",
-        ),
-        Mistake(
-            "decay the other way round",
-            lambda history, decay: reference(history, 1 - decay),
-            "this is what exchanging decay and 1 - decay gives: the average is hardly more than the last weight.",
-        ),
-        Mistake(
-            "starts from zero",
-            _from_zero,
-            "this is what starting from 0 gives: it takes many steps to come near the weights.",
-        ),
-        Mistake(
-            "corrects for a start from zero",
-            _corrected,
-            "this is Adam's correction for an average that starts from 0. This one starts from the first weight.",
-        ),
-        Mistake("the plain mean", _mean, "this is the mean of all weights: early ones never fade."),
-        Mistake(
-            "the last weight",
-            lambda history, decay: history[-1][0],
-            "this is the last master weight, without any averaging.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     ulps=16,
     provides={"torch": torch},
 )

@@ -16,7 +16,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[Tensor, list[Tensor]]
 
@@ -38,15 +39,10 @@ def _split(flat: Tensor, shapes: list[tuple[int, ...]]) -> Answer:
     return flat, [part.reshape(shape).half() for part, shape in zip(parts, shapes, strict=True)]
 
 
-def _whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor:
-    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(math.prod(shape))]
-    return torch.tensor(numbers).reshape(shape)
-
-
 def _case(random: Random, *shapes: tuple[int, ...]) -> Case:
-    flat = _whole(random, (sum(math.prod(shape) for shape in shapes),), 1024, 2048) / 2**10 + 2.0**-14
+    flat = whole(random, (sum(math.prod(shape) for shape in shapes),), 1024, 2048) / 2**10 + 2.0**-14
     scale = 2.0 ** random.randrange(4, 8)
-    return flat, [(_whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes], scale, 0.125
+    return flat, [(whole(random, shape, 16, 64) / 2**6 * scale).half() for shape in shapes], scale, 0.125
 
 
 def _vectors(random: Random) -> list[Case]:
@@ -65,7 +61,7 @@ def _more(random: Random) -> list[Case]:
 def _tiny(random: Random) -> list[Case]:
     """Unscaled gradients below FP16's smallest subnormal, into masters of that size."""
     shapes = ((2, 2), (3,))
-    grads = [_whole(random, shape, 1, 512).half() / 16 for shape in shapes]
+    grads = [whole(random, shape, 1, 512).half() / 16 for shape in shapes]
     return [(torch.zeros(7), grads, 2.0**25, 1.0)]
 
 
@@ -83,40 +79,69 @@ def _cut(flat: Tensor, grads: list[Tensor], scale: float, lr: float, order: Call
     return _split(flat - lr * gradient, _shapes(grads))
 
 
-def _backwards(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def gradients_in_reverse(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what laying the gradients out in another order than the weights gives."""
     gradient = torch.cat([grad.float().reshape(-1) for grad in reversed(grads)]) / scale
     return _split(flat - lr * gradient, _shapes(grads))
 
 
-def _from_the_start(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def columns_first(flat: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what laying a gradient flat column by column gives; the weights are row by row."""
+    return _cut(flat, scaled_grads, scale, lr, lambda g: g.mT if g.dim() > 1 else g)
+
+
+@mistake
+def every_weight_from_the_start(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what cutting each weight from the beginning of the flat tensor gives: keep an offset, or use split."""
     new = _stepped(flat, grads, scale, lr)
     return new, [new[: grad.numel()].reshape(grad.shape).half() for grad in grads]
 
 
-def _no_shapes(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def forgets_the_shapes(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is flat weights: give each its shape back."""
     new = _stepped(flat, grads, scale, lr)
     return new, [part.half() for part in new.split([grad.numel() for grad in grads])]
 
 
-def _model_in_fp32(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def model_in_FP32(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is model weights in FP32. The model computes in FP16: round."""
     new = _stepped(flat, grads, scale, lr)
     return new, [
         part.reshape(grad.shape) for part, grad in zip(new.split([g.numel() for g in grads]), grads, strict=True)
     ]
 
 
-def _old_weights(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def old_weights(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what cutting the weights before the step gives."""
     return _stepped(flat, grads, scale, lr), _split(flat, _shapes(grads))[1]
 
 
-def _rounds_the_master(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def rounds_the_master(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what rounding the master gives. It keeps what FP16 cannot: that is what it is for."""
     new, weights = reference(flat, grads, scale, lr)
     return new.half().float(), weights
 
 
+@mistake
+def unscales_in_FP16(flat: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what dividing in FP16 gives: small gradients underflow. Cast first."""
+    return reference(flat, [grad / scale for grad in scaled_grads], 1.0, lr)
+
+
+@mistake
+def forgets_to_unscale(flat: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is a step `scale` times too long."""
+    return reference(flat, scaled_grads, 1.0, lr)
+
+
 EXERCISE = Exercise(
     id="master.flat",
-    lesson="07_master_weights",
     title="One flat master",
     entry="my_flat_step",
     difficulty=2,
@@ -128,42 +153,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16", 1, _tiny),
         Check("filters, a single number, one tensor alone", 1, _more, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "gradients in reverse",
-            _backwards,
-            "this is what laying the gradients out in another order than the weights gives.",
-        ),
-        Mistake(
-            "columns first",
-            lambda flat, grads, scale, lr: _cut(flat, grads, scale, lr, lambda g: g.mT if g.dim() > 1 else g),
-            "this is what laying a gradient flat column by column gives; the weights are row by row.",
-        ),
-        Mistake(
-            "every weight from the start",
-            _from_the_start,
-            "this is what cutting each weight from the beginning of the flat tensor gives: keep an offset, or use "
-            "split.",
-        ),
-        Mistake("forgets the shapes", _no_shapes, "this is flat weights: give each its shape back."),
-        Mistake("model in FP32", _model_in_fp32, "this is model weights in FP32. The model computes in FP16: round."),
-        Mistake("old weights", _old_weights, "this is what cutting the weights before the step gives."),
-        Mistake(
-            "rounds the master",
-            _rounds_the_master,
-            "this is what rounding the master gives. It keeps what FP16 cannot: that is what it is for.",
-        ),
-        Mistake(
-            "unscales in FP16",
-            lambda flat, grads, scale, lr: reference(flat, [grad / scale for grad in grads], 1.0, lr),
-            "this is what dividing in FP16 gives: small gradients underflow. Convert first.",
-        ),
-        Mistake(
-            "forgets to unscale",
-            lambda flat, grads, scale, lr: reference(flat, grads, 1.0, lr),
-            "this is a step `scale` times too long.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
     withheld=(torch.nn.utils.parameters_to_vector, torch.nn.utils.vector_to_parameters),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Parameter = tuple[str, tuple[int, ...], bool]
 Answer = dict[str, list[str]]
@@ -72,9 +72,59 @@ def _other(random: Random) -> list[Case]:
     return _layers(random, "es") + _layers(random, "esnlbc", frozen=0.3)
 
 
+@mistake
+def everything_decays(parameters: list[Parameter]) -> Answer:
+    """This is one group for all: biases and norms decay as well."""
+    return _sorted(parameters, lambda name, shape: True)
+
+
+@mistake
+def biases_by_name(parameters: list[Parameter]) -> Answer:
+    """This is what looking for `bias` gives: the weight of a normalisation layer is called weight."""
+    return _sorted(parameters, lambda name, shape: "bias" not in name)
+
+
+@mistake
+def norms_by_name(parameters: list[Parameter]) -> Answer:
+    """This is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape tells."""
+    return _sorted(parameters, lambda name, shape: not any(word in name for word in ("bias", "norm", "bn")))
+
+
+@mistake
+def by_the_word_weight(parameters: list[Parameter]) -> Answer:
+    """This is what leaving embeddings out of weight decay gives. The rule asked for goes by dimensions."""
+    return _sorted(parameters, lambda name, shape: len(shape) > 1 and not name.startswith("wte"))
+
+
+@mistake
+def the_other_way_round(parameters: list[Parameter]) -> Answer:
+    """This is the two groups exchanged."""
+    return _sorted(parameters, lambda name, shape: len(shape) <= 1)
+
+
+@mistake
+def keeps_the_frozen(parameters: list[Parameter]) -> Answer:
+    """This is what giving frozen parameters to the optimizer gives: weight decay moves them without a gradient."""
+    return _sorted(parameters, lambda name, shape: len(shape) > 1, frozen=True)
+
+
+@mistake
+def four_dimensions_do_not_decay(parameters: list[Parameter]) -> Answer:
+    """This is what asking for two dimensions gives: a convolution's filters have four."""
+    return _sorted(parameters, lambda name, shape: len(shape) == 2)
+
+
+@mistake
+def loses_the_single_number(parameters: list[Parameter]) -> Answer:
+    """This is what asking for one dimension gives: a parameter without dimensions is in neither group."""
+    return {
+        "decay": reference(parameters)["decay"],
+        "no decay": [name for name, shape, trainable in parameters if trainable and len(shape) == 1],
+    }
+
+
 EXERCISE = Exercise(
     id="master.groups",
-    lesson="07_master_weights",
     title="Parameter groups",
     entry="my_groups",
     difficulty=1,
@@ -86,51 +136,5 @@ EXERCISE = Exercise(
         Check("frozen parameters are in no group", 1, _frozen),
         Check("embeddings, a single number, frozen layers", 2, _other, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "everything decays",
-            lambda parameters: _sorted(parameters, lambda name, shape: True),
-            "this is one group for all: biases and norms decay as well.",
-        ),
-        Mistake(
-            "biases by name",
-            lambda parameters: _sorted(parameters, lambda name, shape: "bias" not in name),
-            "this is what looking for `bias` gives: the weight of a normalisation layer is called weight.",
-        ),
-        Mistake(
-            "norms by name",
-            lambda parameters: _sorted(
-                parameters, lambda name, shape: not any(word in name for word in ("bias", "norm", "bn"))
-            ),
-            "this is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape tells.",
-        ),
-        Mistake(
-            "by the word weight",
-            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1 and not name.startswith("wte")),
-            "this is what leaving embeddings out of weight decay gives. The rule asked for goes by dimensions.",
-        ),
-        Mistake(
-            "the other way round",
-            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) <= 1),
-            "this is the two groups exchanged.",
-        ),
-        Mistake(
-            "keeps the frozen",
-            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1, frozen=True),
-            "this is what giving frozen parameters to the optimizer gives: weight decay moves them without a gradient.",
-        ),
-        Mistake(
-            "four dimensions do not decay",
-            lambda parameters: _sorted(parameters, lambda name, shape: len(shape) == 2),
-            "this is what asking for two dimensions gives: a convolution's filters have four.",
-        ),
-        Mistake(
-            "loses the single number",
-            lambda parameters: {
-                "decay": reference(parameters)["decay"],
-                "no decay": [name for name, shape, trainable in parameters if trainable and len(shape) == 1],
-            },
-            "this is what asking for one dimension gives: a parameter without dimensions is in neither group.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(parameters: int, model_bits: int, master: bool, moments: int) -> int:
@@ -48,9 +48,59 @@ def _master_bytes(master: bool) -> int:
     return 4 if master else 0
 
 
+@mistake
+def forgets_the_gradients(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is the bill without gradients. There is one for every weight, in the model's format."""
+    return _bill(model_bits / 8, 0, _master_bytes(master), moments * (4 if master else model_bits // 8), parameters)
+
+
+@mistake
+def forgets_the_master(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is the bill without master weights: four more bytes for every parameter."""
+    return _bill(model_bits / 8, model_bits / 8, 0, moments * (4 if master else model_bits // 8), parameters)
+
+
+@mistake
+def state_in_the_format_of_the_model(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is what FP16 moments give. The optimizer that steps FP32 masters keeps FP32 moments."""
+    return _bill(model_bits / 8, model_bits / 8, _master_bytes(master), moments * model_bits / 8, parameters)
+
+
+@mistake
+def state_always_in_FP32(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is what FP32 moments always give. Without a master the optimizer steps FP16 weights, and its moments are
+    FP16 too."""
+    return _bill(model_bits / 8, model_bits / 8, _master_bytes(master), moments * 4, parameters)
+
+
+@mistake
+def the_master_replaces_the_weights(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is what counting master *or* model weights gives. Both are kept."""
+    return _bill(
+        4 if master else model_bits / 8, model_bits / 8, 0, moments * (4 if master else model_bits // 8), parameters
+    )
+
+
+@mistake
+def FP16_halves_it(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is what halving everything gives: it is true of pure FP16 alone."""
+    return parameters * (2 + moments) * model_bits // 8
+
+
+@mistake
+def one_moment_too_many(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is one moment too many: SGD keeps none, momentum one, Adam two."""
+    return reference(parameters, model_bits, master, moments + 1)
+
+
+@mistake
+def counts_bits(parameters: int, model_bits: int, master: bool, moments: int) -> int:
+    """This is the number of bits."""
+    return 8 * reference(parameters, model_bits, master, moments)
+
+
 EXERCISE = Exercise(
     id="master.memory",
-    lesson="07_master_weights",
     title="The memory bill",
     entry="my_bill",
     difficulty=1,
@@ -61,51 +111,5 @@ EXERCISE = Exercise(
         Check("an FP16 model with master weights", 2, _mixed),
         Check("pure FP16: the optimizer's state is FP16 too", 1, _pure, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "forgets the gradients",
-            lambda n, bits, master, moments: _bill(
-                bits / 8, 0, _master_bytes(master), moments * (4 if master else bits // 8), n
-            ),
-            "this is the bill without gradients. There is one for every weight, in the model's format.",
-        ),
-        Mistake(
-            "forgets the master",
-            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, 0, moments * (4 if master else bits // 8), n),
-            "this is the bill without master weights: four more bytes for every parameter.",
-        ),
-        Mistake(
-            "state in the model's format",
-            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, _master_bytes(master), moments * bits / 8, n),
-            "this is what FP16 moments give. The optimizer that steps FP32 masters keeps FP32 moments.",
-        ),
-        Mistake(
-            "state always in FP32",
-            lambda n, bits, master, moments: _bill(bits / 8, bits / 8, _master_bytes(master), moments * 4, n),
-            "this is what FP32 moments always give. Without a master the optimizer steps FP16 weights, "
-            "and its moments are FP16 too.",
-        ),
-        Mistake(
-            "the master replaces the weights",
-            lambda n, bits, master, moments: _bill(
-                4 if master else bits / 8, bits / 8, 0, moments * (4 if master else bits // 8), n
-            ),
-            "this is what counting master *or* model weights gives. Both are kept.",
-        ),
-        Mistake(
-            "FP16 halves it",
-            lambda n, bits, master, moments: n * (2 + moments) * bits // 8,
-            "this is what halving everything gives: it is true of pure FP16 alone.",
-        ),
-        Mistake(
-            "one moment too many",
-            lambda n, bits, master, moments: reference(n, bits, master, moments + 1),
-            "this is one moment too many: SGD keeps none, momentum one, Adam two.",
-        ),
-        Mistake(
-            "counts bits",
-            lambda n, bits, master, moments: 8 * reference(n, bits, master, moments),
-            "this is the number of bits.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

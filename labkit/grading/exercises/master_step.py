@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from labkit.amp import Weights
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
-SIZE = 4
+SHAPE = (4,)
 Answer = tuple[Tensor, Tensor]
 
 
@@ -39,17 +40,13 @@ def _finite(gradient: Tensor) -> bool:
     return bool(torch.isfinite(gradient).all())
 
 
-def _whole(random: Random, low: int, high: int) -> Tensor:
-    return torch.tensor([float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(SIZE)])
-
-
 def _gradients(random: Random, steps: int, scale: float) -> list[Tensor]:
     """Gradients n / 2^9 below 1, scaled."""
-    return [(_whole(random, 64, 512) / 2**9 * scale).half() for _ in range(steps)]
+    return [(whole(random, SHAPE, 64, 512) / 2**9 * scale).half() for _ in range(steps)]
 
 
 def _case(random: Random, steps: int, lr: float, scale: float = 2.0**6) -> Case:
-    master = (1024 + _whole(random, 1, 512)) / 2**10
+    master = (1024 + whole(random, SHAPE, 1, 512)) / 2**10
     return master, _gradients(random, steps, scale), scale, lr
 
 
@@ -71,70 +68,98 @@ def _between(random: Random) -> list[Case]:
 
 def _tiny(random: Random) -> list[Case]:
     """Unscaled gradients below FP16's smallest subnormal."""
-    grads = [_whole(random, 1, 512).half() / 16 for _ in range(3)]
-    return [(torch.zeros(SIZE), grads, 2.0**25, 1.0)]
+    grads = [whole(random, SHAPE, 1, 512).half() / 16 for _ in range(3)]
+    return [(torch.zeros(SHAPE), grads, 2.0**25, 1.0)]
 
 
 def _spoiled(random: Random) -> list[Case]:
     cases = [_case(random, 4, 0.125) for _ in range(3)]
     for (_, grads, *_), element in zip(cases, (torch.inf, -torch.inf, torch.nan), strict=True):
-        grads[random.randrange(1, 3)][random.randrange(SIZE)] = element  # type: ignore[index]
+        grads[random.randrange(1, 3)][random.randrange(*SHAPE)] = element  # type: ignore[index]
     return cases
 
 
-def _steps(
-    one: Callable[[Tensor, Tensor, float, float], Tensor],
-) -> Callable[[Tensor, list[Tensor], float, float], Answer]:
-    """Return an answer whose steps are done by `one(master, scaled gradient, scale, lr)`."""
-
-    def answer(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-        for scaled in scaled_grads:
-            if _finite(scaled):
-                master = one(master, scaled, scale, lr)
-        return master.half(), master
-
-    return answer
+def _steps(master: Tensor, scaled_grads: list[Tensor], one: Callable[[Tensor, Tensor], Tensor]) -> Answer:
+    """Return the weights after steps that are done by `one(master, scaled gradient)`."""
+    for scaled in scaled_grads:
+        if _finite(scaled):
+            master = one(master, scaled)
+    return master.half(), master
 
 
-def _no_memory(master: Tensor, scaled: Tensor, scale: float, lr: float) -> Tensor:
-    return (master.half().float() - lr * scaled.float() / scale).half().float()
+@mistake
+def no_master_at_all(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is training in FP16: each step below half an ulp is rounded away, and forty of them are nothing."""
+    return _steps(master, scaled_grads, lambda w, g: (w.half().float() - lr * g.float() / scale).half().float())
 
 
-def _forgets_at_copy(master: Tensor, scaled: Tensor, scale: float, lr: float) -> Tensor:
-    return master.half().float() - lr * scaled.float() / scale
+@mistake
+def starts_from_the_model_weight(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what starting each step from the model weight gives: what the copy rounded off is gone. The master is
+    never rounded."""
+    return _steps(master, scaled_grads, lambda w, g: w.half().float() - lr * g.float() / scale)
 
 
-def _stops_at_inf(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    bad = [i for i, scaled in enumerate(scaled_grads) if not _finite(scaled)]
-    return reference(master, scaled_grads[: bad[0]] if bad else scaled_grads, scale, lr)
+@mistake
+def rounds_the_master_at_the_end(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what rounding the master gives. Only the model's copy is rounded."""
+    model, master = reference(master, scaled_grads, scale, lr)
+    return model, master.half().float()
 
 
-def _never_skips(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def unscales_in_FP16(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what dividing in FP16 gives: small gradients underflow. Cast first."""
+    return _steps(master, scaled_grads, lambda w, g: w - lr * (g / scale).float())
+
+
+@mistake
+def forgets_to_unscale(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is a step `scale` times too long."""
+    return _steps(master, scaled_grads, lambda w, g: w - lr * g.float())
+
+
+@mistake
+def climbs(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what adding the gradient gives: the loss goes up."""
+    return _steps(master, scaled_grads, lambda w, g: w + lr * g.float() / scale)
+
+
+@mistake
+def never_skips(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what stepping with inf or NaN gives: no weight survives it."""
     for scaled in scaled_grads:
         master = master - lr * (scaled.float() / scale)
     return master.half(), master
 
 
-def _zeroes_inf(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def stops_at_the_first_inf(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what ending at the first step with inf or NaN gives. Skip it, and go on."""
+    bad = [i for i, scaled in enumerate(scaled_grads) if not _finite(scaled)]
+    return reference(master, scaled_grads[: bad[0]] if bad else scaled_grads, scale, lr)
+
+
+@mistake
+def replaces_inf_by_0(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what stepping with the other elements gives: a direction nobody computed. Skip the whole step."""
     return reference(master, [torch.nan_to_num(g, 0.0, 0.0, 0.0) for g in scaled_grads], scale, lr)
 
 
-def _rounds_at_the_end(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    model, master = reference(master, scaled_grads, scale, lr)
-    return model, master.half().float()
-
-
-def _forgets_to_copy(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def forgets_to_copy_back(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what returning the first model weight gives: the master moved and the model did not."""
     return master.half(), reference(master, scaled_grads, scale, lr)[1]
 
 
-def _model_in_fp32(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+@mistake
+def model_in_FP32(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
+    """This is what returning the master twice gives. The model computes with its FP16 rounding."""
     return (reference(master, scaled_grads, scale, lr)[1],) * 2
 
 
 EXERCISE = Exercise(
     id="master.step",
-    lesson="07_master_weights",
     title="The master step",
     entry="my_master_training",
     difficulty=2,
@@ -147,60 +172,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16", 1, _tiny, hidden=True),
         Check("a step with inf or NaN is left out, the next one is not", 2, _spoiled),
     ),
-    mistakes=(
-        Mistake(
-            "no master at all",
-            _steps(_no_memory),
-            "this is training in FP16: each step below half an ulp is rounded away, and forty of them are nothing.",
-        ),
-        Mistake(
-            "starts from the model weight",
-            _steps(_forgets_at_copy),
-            "this is what starting each step from the model weight gives: what the copy rounded off is lost. The "
-            "master is never rounded.",
-        ),
-        Mistake(
-            "rounds the master at the end",
-            _rounds_at_the_end,
-            "this is what rounding the master gives. Only the model's copy is rounded.",
-        ),
-        Mistake(
-            "unscales in FP16",
-            _steps(lambda master, scaled, scale, lr: master - lr * (scaled / scale).float()),
-            "this is what dividing in FP16 gives: small gradients underflow. Convert first.",
-        ),
-        Mistake(
-            "forgets to unscale",
-            _steps(lambda master, scaled, scale, lr: master - lr * scaled.float()),
-            "this is a step `scale` times too long.",
-        ),
-        Mistake(
-            "climbs",
-            _steps(lambda master, scaled, scale, lr: master + lr * scaled.float() / scale),
-            "this is what adding the gradient gives: the loss goes up.",
-        ),
-        Mistake("never skips", _never_skips, "this is what stepping with inf or NaN gives: no weight survives it."),
-        Mistake(
-            "stops at the first inf",
-            _stops_at_inf,
-            "this is what ending at the first bad step gives. Skip it, and go on.",
-        ),
-        Mistake(
-            "replaces inf by 0",
-            _zeroes_inf,
-            "this is what stepping with the other elements gives: a direction nobody computed. Skip the whole step.",
-        ),
-        Mistake(
-            "forgets to copy back",
-            _forgets_to_copy,
-            "this is what returning the first model weight gives: the master moved and the model did not.",
-        ),
-        Mistake(
-            "model in FP32",
-            _model_in_fp32,
-            "this is what returning the master twice gives. The model computes with its FP16 rounding.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
     withheld=(Weights,),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(shape: tuple[int, ...], bits: int) -> int:
@@ -44,9 +44,56 @@ def _elements(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
+@mistake
+def adds_the_dimensions(shape: tuple[int, ...], bits: int) -> int:
+    """This is what adding the dimensions gives. A 3 x 5 tensor has 15 elements."""
+    return math.ceil(sum(shape) * bits / 8)
+
+
+@mistake
+def counts_bits(shape: tuple[int, ...], bits: int) -> int:
+    """This is the number of bits. A byte has eight."""
+    return _elements(shape) * bits
+
+
+@mistake
+def counts_elements(shape: tuple[int, ...], bits: int) -> int:
+    """This is the number of elements."""
+    return _elements(shape)
+
+
+@mistake
+def counts_the_first_dimension(shape: tuple[int, ...], bits: int) -> int:
+    """This is what len(tensor) counts: the first dimension only."""
+    return math.ceil((shape[0] if shape else 1) * bits / 8)
+
+
+@mistake
+def a_single_number_is_nothing(shape: tuple[int, ...], bits: int) -> int:
+    """This is what starting the product at 0, or special-casing (), gives. A shape without dimensions is one number."""
+    return math.ceil(_elements(shape) * bits / 8) if shape else 0
+
+
+@mistake
+def always_FP16(shape: tuple[int, ...], bits: int) -> int:
+    """This is two bytes an element, whatever the format. Use `bits`."""
+    return _elements(shape) * 2
+
+
+@mistake
+def a_byte_an_element_at_least(shape: tuple[int, ...], bits: int) -> int:
+    """This is what whole bytes for each element give. Packed, two 4-bit elements share one."""
+    return _elements(shape) * math.ceil(bits / 8)
+
+
+@mistake
+def drops_the_last_byte(shape: tuple[int, ...], bits: int) -> int:
+    """This is what rounding down gives. Half a byte at the end still takes one."""
+    return _elements(shape) * bits // 8
+
+
 EXERCISE = Exercise(
     id="numbers.bytes",
-    lesson="01_numbers",
     title="Bytes of a tensor",
     entry="my_bytes",
     difficulty=1,
@@ -57,47 +104,5 @@ EXERCISE = Exercise(
         Check("a single number, and an empty tensor", 1, _edges),
         Check("formats of 8, 6 and 4 bits", 1, _narrow, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "adds the dimensions",
-            lambda shape, bits: math.ceil(sum(shape) * bits / 8),
-            "this is what adding the dimensions gives. A 3 x 5 tensor has 15 elements.",
-        ),
-        Mistake(
-            "counts bits",
-            lambda shape, bits: _elements(shape) * bits,
-            "this is the number of bits. A byte has eight.",
-        ),
-        Mistake(
-            "counts elements",
-            lambda shape, bits: _elements(shape),
-            "this is the number of elements.",
-        ),
-        Mistake(
-            "counts the first dimension",
-            lambda shape, bits: math.ceil((shape[0] if shape else 1) * bits / 8),
-            "this is what len(tensor) counts: the first dimension only.",
-        ),
-        Mistake(
-            "a single number is nothing",
-            lambda shape, bits: math.ceil(_elements(shape) * bits / 8) if shape else 0,
-            "this is what starting the product at 0, or special-casing (), gives. A shape without dimensions is one "
-            "number.",
-        ),
-        Mistake(
-            "always FP16",
-            lambda shape, bits: _elements(shape) * 2,
-            "this is two bytes an element, whatever the format. Use `bits`.",
-        ),
-        Mistake(
-            "a byte an element at least",
-            lambda shape, bits: _elements(shape) * math.ceil(bits / 8),
-            "this is what whole bytes for each element give. Packed, two 4-bit elements share one.",
-        ),
-        Mistake(
-            "drops the last byte",
-            lambda shape, bits: _elements(shape) * bits // 8,
-            "this is what rounding down gives. Half a byte at the end still takes one.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

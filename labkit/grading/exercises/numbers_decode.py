@@ -7,14 +7,13 @@ Oracle in the tests: numpy's float16, on all 65,536 codes.
 from __future__ import annotations
 
 import math
-from functools import partial
 from random import Random
 
 import numpy as np
 
 from labkit.formats import FP16, decode
-from labkit.grading.compare import bits_of_code
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.difference import bits_of_code
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(code: int) -> float:
@@ -81,30 +80,90 @@ def _special_value(significand: int, direction: float, specials: str) -> float:
     return math.inf if specials == "unsigned" and not significand else direction * math.inf
 
 
-def _unsigned_infinity(code: int) -> float:
-    return math.inf if code == 0xFC00 else reference(code)
+@mistake
+def forgets_the_hidden_1(code: int) -> float:
+    """This is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 is not stored."""
+    return _by_hand(code, hidden=0)
 
 
-def _ignores_sign(code: int) -> float:
+@mistake
+def forgets_subnormals(code: int) -> float:
+    """This is what reading exponent field 0 like the others gives. There the hidden 1 is gone, so that zero can be
+    written."""
+    return _by_hand(code, subnormals=False)
+
+
+@mistake
+def subnormals_one_binade_too_low(code: int) -> float:
+    """This is what 2^(0 - 15) gives for exponent field 0. It shares the exponent of field 1, which is -14."""
+    return _by_hand(code, lowest=-15)
+
+
+@mistake
+def has_a_bias_of_16(code: int) -> float:
+    """This is what a bias of 16, half of 32, gives. It is 15: one less than half."""
+    return _by_hand(code, bias=16)
+
+
+@mistake
+def has_the_bias_of_FP32(code: int) -> float:
+    """This is what a bias of 127 gives, which is FP32's. With five exponent bits it is 15."""
+    return _by_hand(code, bias=127)
+
+
+@mistake
+def divides_by_1023(code: int) -> float:
+    """This is what dividing the significand by 1023, its largest value, gives. Ten bits make 1024 steps."""
+    return _by_hand(code, hidden=1023, steps=1023)
+
+
+@mistake
+def ignores_the_sign(code: int) -> float:
+    """This is what leaving out the sign bit gives: it is the highest of the sixteen, code >> 15."""
     return abs(reference(code))
 
 
-def _twos_complement(code: int) -> float:
+@mistake
+def reads_a_signed_integer(code: int) -> float:
+    """This is what reading the code as a signed integer first gives. Integers work like that; here the sign bit changes
+    the sign and nothing else."""
     return -reference(0x10000 - code) if code > 0x8000 else reference(code)
 
 
-def _as_bfloat16(code: int) -> float:
+@mistake
+def reads_BF16(code: int) -> float:
+    """This is what eight exponent bits and seven significand bits give. That is BF16; FP16 has five and ten."""
     return float(np.array(code << 16, np.uint32).view(np.float32))
 
 
-def _swaps_specials(code: int) -> float:
+@mistake
+def knows_no_infinity(code: int) -> float:
+    """This is what reading exponent field 31 like the others gives: numbers beyond 65504. It is kept for infinity and
+    NaN."""
+    return _by_hand(code, specials="none")
+
+
+@mistake
+def knows_no_NaN(code: int) -> float:
+    """This is what taking all of exponent field 31 for infinity gives. With any significand bit set it is NaN."""
+    return _by_hand(code, specials="infinity")
+
+
+@mistake
+def infinity_without_a_sign(code: int) -> float:
+    """This is what forgetting the sign of infinity gives: 0xFC00 is -inf."""
+    return math.inf if code == 0xFC00 else reference(code)
+
+
+@mistake
+def swaps_infinity_and_NaN(code: int) -> float:
+    """This is what swapping infinity and NaN gives. Infinity is the one with a significand of 0."""
     value = reference(code)
     return math.nan if math.isinf(value) else math.inf if math.isnan(value) else value
 
 
 EXERCISE = Exercise(
     id="numbers.decode",
-    lesson="01_numbers",
     title="Sixteen bits, read by hand",
     entry="my_decode",
     difficulty=2,
@@ -116,76 +175,7 @@ EXERCISE = Exercise(
         Check("infinities and NaN", 1, _special),
         Check("codes of every kind", 2, _all_kinds, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "forgets the hidden 1",
-            partial(_by_hand, hidden=0),
-            "this is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 is not stored.",
-        ),
-        Mistake(
-            "forgets subnormals",
-            partial(_by_hand, subnormals=False),
-            "this is what reading exponent field 0 like the others gives. There the hidden 1 is gone, so that zero "
-            "can be written.",
-        ),
-        Mistake(
-            "subnormals one binade too low",
-            partial(_by_hand, lowest=-15),
-            "this is what 2^(0 - 15) gives for exponent field 0. It shares the exponent of field 1, which is -14.",
-        ),
-        Mistake(
-            "has a bias of 16",
-            partial(_by_hand, bias=16),
-            "this is what a bias of 16, half of 32, gives. It is 15: one less than half.",
-        ),
-        Mistake(
-            "has FP32's bias",
-            partial(_by_hand, bias=127),
-            "this is what a bias of 127 gives, which is FP32's. With five exponent bits it is 15.",
-        ),
-        Mistake(
-            "divides by 1023",
-            partial(_by_hand, hidden=1023, steps=1023),
-            "this is what dividing the significand by 1023, its largest value, gives. Ten bits make 1024 steps.",
-        ),
-        Mistake(
-            "ignores the sign",
-            _ignores_sign,
-            "this is what leaving out the sign bit gives: it is the highest of the sixteen, code >> 15.",
-        ),
-        Mistake(
-            "reads two's complement",
-            _twos_complement,
-            "this is what reading the code as a signed integer first gives. Integers work like that; here the sign "
-            "bit changes the sign and nothing else.",
-        ),
-        Mistake(
-            "reads BF16",
-            _as_bfloat16,
-            "this is what eight exponent bits and seven significand bits give. That is BF16; FP16 has five and ten.",
-        ),
-        Mistake(
-            "knows no infinity",
-            partial(_by_hand, specials="none"),
-            "this is what reading exponent field 31 like the others gives: numbers beyond 65504. It is kept for "
-            "infinity and NaN.",
-        ),
-        Mistake(
-            "knows no NaN",
-            partial(_by_hand, specials="infinity"),
-            "this is what taking all of exponent field 31 for infinity gives. With any significand bit set it is NaN.",
-        ),
-        Mistake(
-            "infinity without a sign",
-            _unsigned_infinity,
-            "this is what forgetting the sign of infinity gives: 0xFC00 is -inf.",
-        ),
-        Mistake(
-            "swaps infinity and NaN",
-            _swaps_specials,
-            "this is what swapping infinity and NaN gives. Infinity is the one with a significand of 0.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(decode, np.float16),
     aside=lambda code: (("in bits", bits_of_code(code)),),
 )

@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 
 from labkit.formats import FP16, decode, next_up
-from labkit.grading.compare import bits_of_code, show_number
-from labkit.grading.exercise import Case, Check, Exercise, Mistake, Rows
+from labkit.grading.difference import bits_of_code, show_number
+from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, mistakes_in
 
 SIGN = 0x8000
 INFINITY = 0x7C00
@@ -55,34 +55,78 @@ def _anything(random: Random) -> list[Case]:
     return [*_edges(random), *((code,) for code in codes)]
 
 
-def _with(special: dict[int, int], code: int) -> int:
-    return special.get(code, reference(code))
-
-
-def _loses_the_carry(code: int) -> int:
-    if code & SIGN or code == INFINITY:
-        return reference(code)
-    return code & 0xFC00 | (code + 1) & 0x03FF
-
-
-def _towards_zero(code: int) -> int:
-    return code - 1 if code and code not in (SIGN, INFINITY) else reference(code)
-
-
-def _skips_subnormals(code: int) -> int:
-    magnitude = code & 0x7FFF
-    return 0x0400 if magnitude < 0x0400 else reference(code)
-
-
 def _in_bits(code: int) -> Rows:
     after = reference(code)
     rows = (("that is", code), ("next is", after))
     return tuple((name, f"{bits_of_code(c)}  {show_number(float(decode(c, FP16)))}") for name, c in rows)
 
 
+@mistake
+def always_adds_1(code: int) -> int:
+    """This is what code + 1 gives for every code. For a negative number that is the next one down."""
+    return code + 1
+
+
+@mistake
+def always_subtracts_1(code: int) -> int:
+    """This is what code - 1 gives. For a positive number that is the next one down."""
+    return code - 1 if code and code not in (SIGN, INFINITY) else reference(code)
+
+
+@mistake
+def falls_off_minus_zero(code: int) -> int:
+    """This is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next number is 2^-24."""
+    return SIGN - 1 if code == SIGN else reference(code)
+
+
+@mistake
+def takes_the_zeros_for_two_numbers(code: int) -> int:
+    """This is what stepping from -0 to +0 gives. They are the same number: the next larger one is 2^-24."""
+    return 0 if code == SIGN else reference(code)
+
+
+@mistake
+def stops_at_the_largest_number(code: int) -> int:
+    """This is what stopping at 65504 gives. After it comes infinity."""
+    return 0x7BFF if code == 0x7BFF else reference(code)
+
+
+@mistake
+def goes_beyond_infinity(code: int) -> int:
+    """This is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, so it stays."""
+    return INFINITY + 1 if code == INFINITY else reference(code)
+
+
+@mistake
+def stays_at_minus_infinity(code: int) -> int:
+    """This is what leaving both infinities alone gives. Above -inf comes -65504."""
+    return code if code == SIGN | INFINITY else reference(code)
+
+
+@mistake
+def loses_the_carry(code: int) -> int:
+    """This is what adding 1 to the significand field alone gives. Let it carry into the exponent: the next binade
+    begins there."""
+    if code & SIGN or code == INFINITY:
+        return reference(code)
+    return code & 0xFC00 | (code + 1) & 0x03FF
+
+
+@mistake
+def skips_the_subnormals(code: int) -> int:
+    """This is what stepping from zero to the smallest normal number gives. 1,023 subnormal ones lie between."""
+    magnitude = code & 0x7FFF
+    return 0x0400 if magnitude < 0x0400 else reference(code)
+
+
+@mistake
+def returns_the_value(code: int) -> float:
+    """This is the value of the next number. Its code was asked for."""
+    return float(decode(reference(code), FP16))
+
+
 EXERCISE = Exercise(
     id="numbers.next_up",
-    lesson="01_numbers",
     title="The next number",
     entry="my_next_up",
     difficulty=2,
@@ -95,59 +139,7 @@ EXERCISE = Exercise(
         Check("-0, the largest number and the infinities", 2, _edges),
         Check("codes anywhere", 2, _anything, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "always adds 1",
-            lambda code: code + 1,
-            "this is what code + 1 gives for every code. For a negative number that is the next one down.",
-        ),
-        Mistake(
-            "always subtracts 1",
-            _towards_zero,
-            "this is what code - 1 gives. For a positive number that is the next one down.",
-        ),
-        Mistake(
-            "falls off -0",
-            lambda code: _with({SIGN: SIGN - 1}, code),
-            "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next number is 2^-24.",
-        ),
-        Mistake(
-            "takes -0 and +0 for two numbers",
-            lambda code: _with({SIGN: 0}, code),
-            "this is what stepping from -0 to +0 gives. They are the same number: the next larger one is 2^-24.",
-        ),
-        Mistake(
-            "stops at the largest number",
-            lambda code: _with({0x7BFF: 0x7BFF}, code),
-            "this is what stopping at 65504 gives. After it comes infinity.",
-        ),
-        Mistake(
-            "goes beyond infinity",
-            lambda code: _with({INFINITY: INFINITY + 1}, code),
-            "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, so it stays.",
-        ),
-        Mistake(
-            "stays at -inf",
-            lambda code: _with({SIGN | INFINITY: SIGN | INFINITY}, code),
-            "this is what leaving both infinities alone gives. Above -inf comes -65504.",
-        ),
-        Mistake(
-            "loses the carry",
-            _loses_the_carry,
-            "this is what adding 1 to the significand field alone gives. Let it carry into the exponent: the next "
-            "binade begins there.",
-        ),
-        Mistake(
-            "skips the subnormals",
-            _skips_subnormals,
-            "this is what stepping from zero to the smallest normal number gives. 1,023 subnormal ones lie between.",
-        ),
-        Mistake(
-            "returns the value",
-            lambda code: float(decode(reference(code), FP16)),
-            "this is the value of the next number. Its code was asked for.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(next_up, np.nextafter),
     aside=_in_bits,
 )

@@ -7,13 +7,12 @@ Oracle in the tests: numpy's `spacing` on float16.
 from __future__ import annotations
 
 import math
-from functools import partial
 from random import Random
 
 import numpy as np
 
 from labkit.formats import FP16, decode, ulp
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(x: float) -> float:
@@ -62,25 +61,64 @@ def _by_hand(x: float, *, above: int = 0, floor: int = -14, bits: int = 10) -> f
     return math.ldexp(1.0, max(exponent, floor) - bits)
 
 
-def _relative(x: float) -> float:
+@mistake
+def the_same_everywhere(x: float) -> float:
+    """This is the spacing between 1 and 2, called epsilon. It doubles with every power of two."""
+    return 2.0**-10
+
+
+@mistake
+def proportional_to_x(x: float) -> float:
+    """This is x times 2^-10. The spacing does not grow with x smoothly: it stays, then doubles at the next power of
+    two."""
     return abs(x) * 2.0**-10
 
 
-def _forgets_abs(x: float) -> float:
+@mistake
+def one_binade_too_high(x: float) -> float:
+    """This is twice the spacing. math.frexp, for instance, gives an exponent that is one higher than that of 1.F x
+    2^e."""
+    return _by_hand(x, above=1)
+
+
+@mistake
+def counts_the_hidden_bit(x: float) -> float:
+    """This is half the spacing: what counting the hidden bit gives. Ten bits are stored behind the point."""
+    return _by_hand(x, bits=11)
+
+
+@mistake
+def forgets_subnormals(x: float) -> float:
+    """This is what letting the exponent fall below -14 gives. From there down to zero the spacing stays 2^-24."""
+    return _by_hand(x, floor=-40)
+
+
+@mistake
+def stops_one_binade_too_low(x: float) -> float:
+    """This is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares that of field 1, which is -14."""
+    return _by_hand(x, floor=-15)
+
+
+@mistake
+def forgets_the_sign(x: float) -> float:
+    """This is what the logarithm of a negative number gives. Take abs(x) first."""
     return _by_hand(x) if x >= 0 else math.log2(x)  # raises, as the learner's would
 
 
-def _truncates_log(x: float) -> float:
+@mistake
+def truncates_the_logarithm(x: float) -> float:
+    """This is what int(log2(x)) gives. Below 1 the logarithm is negative, and int cuts towards zero: floor it."""
     return 2.0 ** (max(int(math.log2(abs(x))), -14) - 10) if x else reference(x)
 
 
-def _rounds_log_up(x: float) -> float:
+@mistake
+def rounds_the_logarithm_up(x: float) -> float:
+    """This is what rounding the logarithm up gives. It is right at powers of two, and one too high between."""
     return 2.0 ** (max(math.ceil(math.log2(abs(x))), -14) - 10) if x else reference(x)
 
 
 EXERCISE = Exercise(
     id="numbers.ulp",
-    lesson="01_numbers",
     title="How far apart?",
     entry="my_ulp",
     difficulty=1,
@@ -93,54 +131,6 @@ EXERCISE = Exercise(
         Check("subnormal numbers and zero", 1, _small),
         Check("anywhere", 1, _anything, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "the same everywhere",
-            lambda x: 2.0**-10,
-            "this is the spacing between 1 and 2, called epsilon. It doubles with every power of two.",
-        ),
-        Mistake(
-            "proportional to x",
-            _relative,
-            "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then doubles at the next "
-            "power of two.",
-        ),
-        Mistake(
-            "one binade too high",
-            partial(_by_hand, above=1),
-            "this is twice the spacing. math.frexp, for instance, gives an exponent that is one higher than that of "
-            "1.F x 2^e.",
-        ),
-        Mistake(
-            "counts the hidden bit",
-            partial(_by_hand, bits=11),
-            "this is half the spacing: what counting the hidden bit gives. Ten bits are stored behind the point.",
-        ),
-        Mistake(
-            "forgets subnormals",
-            partial(_by_hand, floor=-40),
-            "this is what letting the exponent fall below -14 gives. From there down to zero the spacing stays 2^-24.",
-        ),
-        Mistake(
-            "stops at -15",
-            partial(_by_hand, floor=-15),
-            "this is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares that of field 1, which is -14.",
-        ),
-        Mistake(
-            "forgets the sign",
-            _forgets_abs,
-            "this is what the logarithm of a negative number gives. Take abs(x) first.",
-        ),
-        Mistake(
-            "truncates the logarithm",
-            _truncates_log,
-            "this is what int(log2(x)) gives. Below 1 the logarithm is negative, and int cuts towards zero: floor it.",
-        ),
-        Mistake(
-            "rounds the logarithm up",
-            _rounds_log_up,
-            "this is what rounding the logarithm up gives. It is right at powers of two, and one too high between.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(ulp, np.spacing),
 )

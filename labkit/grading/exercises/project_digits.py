@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import BF16
-from labkit.grading.exercise import Exercise, Mistake
-from labkit.grading.exercises.project_runs import PROVIDES, always, project_checks
+from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercises.project_runs import PROVIDES, project_checks
 from labkit.grading.exercises.project_tasks import FAILING
 
 
@@ -25,46 +25,50 @@ def reference(seeds: tuple[int, ...]) -> Recipe:
     return Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
 
 
+@mistake
+def changes_nothing(seeds: tuple[int, ...]) -> Recipe:
+    """This lets Adam divide 0 by 0: epsilon is 1e-8, which FP16 rounds to 0. No loss scale changes that."""
+    return FAILING["digits"]
+
+
+@mistake
+def FP32_between_steps(seeds: tuple[int, ...]) -> Recipe:
+    """This learns, and keeps FP32 weights, gradients and moments between steps, as autocast does. Halve all."""
+    return RECIPES["FP32"]
+
+
+@mistake
+def masters(seeds: tuple[int, ...]) -> Recipe:
+    """This steps FP32 masters, where epsilon is what it says, and costs as much as FP32. Who needs them here?"""
+    return RECIPES["FP16 static"]
+
+
+@mistake
+def Adam_in_FP32(seeds: tuple[int, ...]) -> Recipe:
+    """This steps in FP32 without masters: good, but the moments take 8 bytes a weight. Which 16 bits hold 1e-8?"""
+    return RECIPES["FP16 no master"]
+
+
+@mistake
+def Kahan(seeds: tuple[int, ...]) -> Recipe:
+    """This remembers digits that nobody misses here; what lacked was range, inside the optimizer."""
+    return RECIPES["FP16 Kahan"]
+
+
+@mistake
+def scale_too_high(seeds: tuple[int, ...]) -> Recipe:
+    """This never gets as far as epsilon: the scale makes inf of the gradients, and every step is skipped."""
+    return replace(RECIPES["O3"], scaler=static(2.0**60))
+
+
 EXERCISE = Exercise(
     id="project.digits",
-    lesson="12_project",
     title="Adam in sixteen bits",
     entry="my_digits_recipe",
     difficulty=2,
     minutes=12,
     reference=reference,
     checks=project_checks("digits", limit=8),
-    mistakes=(
-        Mistake(
-            "changes nothing",
-            always(FAILING["digits"]),
-            "this lets Adam divide 0 by 0: epsilon is 1e-8, which FP16 rounds to 0. No loss scale changes that.",
-        ),
-        Mistake(
-            "FP32 between steps",
-            always(RECIPES["FP32"]),
-            "this learns, and keeps FP32 weights, gradients and moments between steps, as autocast does. Halve all.",
-        ),
-        Mistake(
-            "masters",
-            always(RECIPES["FP16 static"]),
-            "this steps FP32 masters, where epsilon is what it says, and costs as much as FP32. Who needs them here?",
-        ),
-        Mistake(
-            "Adam in FP32",
-            always(RECIPES["FP16 no master"]),
-            "this steps in FP32 without masters: good, but the moments take 8 bytes a weight. Which 16 bits hold 1e-8?",
-        ),
-        Mistake(
-            "Kahan",
-            always(RECIPES["FP16 Kahan"]),
-            "this remembers digits that nobody misses here; what lacked was range, inside the optimizer.",
-        ),
-        Mistake(
-            "scale too high",
-            always(replace(RECIPES["O3"], scaler=static(2.0**60))),
-            "this never gets as far as epsilon: the scale makes inf of the gradients, and every step is skipped.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides=PROVIDES,
 )

@@ -20,11 +20,11 @@ from typing import cast
 
 from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
-from labkit.grading.compare import show
+from labkit.grading.difference import show
 from labkit.grading.exercise import Case, Check
 from labkit.grading.exercises.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.outcome import Outcome
-from labkit.grading.wire import Failure, Record, dump, load
+from labkit.grading.wire import Failure, Instance, dump, load
 from labkit.train import CATEGORIES, RunRecord, train
 
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
@@ -42,14 +42,14 @@ def recipe_of(answer: object) -> Recipe:
     Raises:
         ValueError: it is none, or one that the lab would refuse; the message says why.
     """
-    if not isinstance(answer, Record) or answer.name != "Recipe":
+    if not isinstance(answer, Instance) or answer.name != "Recipe":
         raise ValueError(f"a Recipe is asked for, and this is {show(answer)}")
     given = dict(answer.fields)
     if given.get("accumulator") is not None:
         raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
     given |= {part: _format(part, given.get(part)) for part in ("model", "autocast", "optimizer", "gradients")}
     try:
-        scaler, rounding = cast(Record, given["scaler"]), cast(Record, given["rounding"])
+        scaler, rounding = cast(Instance, given["scaler"]), cast(Instance, given["rounding"])
         parts = {"scaler": ScalerConfig(**scaler.fields), "rounding": WeightRounding[str(rounding.fields["name"])]}  # type: ignore[arg-type]
         return Recipe(**{**given, **parts, "name": "yours"})  # type: ignore[arg-type]
     except (TypeError, KeyError, AttributeError) as error:
@@ -127,11 +127,6 @@ def project_checks(task: str, limit: int) -> tuple[Check, ...]:
         Check(f"it keeps at most {limit} bytes a weight", 2, _fixed, outcome=partial(_after, within, task)),
         other,
     )
-
-
-def always(recipe: Recipe) -> Callable[[tuple[int, ...]], Recipe]:
-    """Return the answer that gives this recipe, whatever the seeds."""
-    return lambda seeds: recipe
 
 
 def _fixed(_: Random) -> list[Case]:

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import FP16
-from labkit.grading.exercise import Exercise, Mistake
-from labkit.grading.exercises.project_runs import PROVIDES, always, project_checks
+from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercises.project_runs import PROVIDES, project_checks
 from labkit.grading.exercises.project_tasks import FAILING
 
 _PURE = Recipe("pure FP16, scaled", model=FP16, master_weights=False, optimizer=FP16, scaler=static(2.0**10))
@@ -27,46 +27,50 @@ def reference(seeds: tuple[int, ...]) -> Recipe:
     return _PURE
 
 
+@mistake
+def changes_nothing(seeds: tuple[int, ...]) -> Recipe:
+    """This keeps masters, but its gradients are zero before they get there. Look at their histogram, and scale."""
+    return FAILING["targets"]
+
+
+@mistake
+def FP32_between_steps(seeds: tuple[int, ...]) -> Recipe:
+    """This learns, and keeps FP32 weights and FP32 gradients between steps, as autocast does. Halve both."""
+    return RECIPES["FP32"]
+
+
+@mistake
+def scaled_with_masters(seeds: tuple[int, ...]) -> Recipe:
+    """This found the scale, and pays for masters that this task does not need: SGD's steps are large here."""
+    return RECIPES["FP16 static"]
+
+
+@mistake
+def no_master_and_no_scale(seeds: tuple[int, ...]) -> Recipe:
+    """This saved the memory and left the gradients at zero. The loss wants a scale, or the format more range."""
+    return replace(_PURE, scaler=RECIPES["O3"].scaler)
+
+
+@mistake
+def scale_too_high(seeds: tuple[int, ...]) -> Recipe:
+    """This scale makes inf of every gradient, so that every step is skipped. Take one that just lifts them."""
+    return replace(_PURE, scaler=static(2.0**60))
+
+
+@mistake
+def scale_too_high_and_nobody_looks(seeds: tuple[int, ...]) -> Recipe:
+    """This scale makes inf of the gradients, and skip_on_inf=False lets them into the weights."""
+    return replace(_PURE, scaler=static(2.0**60, skip_on_inf=False))
+
+
 EXERCISE = Exercise(
     id="project.targets",
-    lesson="12_project",
     title="Targets of five millionths",
     entry="my_targets_recipe",
     difficulty=2,
     minutes=12,
     reference=reference,
     checks=project_checks("targets", limit=4),
-    mistakes=(
-        Mistake(
-            "changes nothing",
-            always(FAILING["targets"]),
-            "this keeps masters, but its gradients are zero before they get there. Look at their histogram, and scale.",
-        ),
-        Mistake(
-            "FP32 between steps",
-            always(RECIPES["FP32"]),
-            "this learns, and keeps FP32 weights and FP32 gradients between steps, as autocast does. Halve both.",
-        ),
-        Mistake(
-            "scaled, with masters",
-            always(RECIPES["FP16 static"]),
-            "this found the scale, and pays for masters that this task does not need: SGD's steps are large here.",
-        ),
-        Mistake(
-            "no master and no scale",
-            always(replace(_PURE, scaler=RECIPES["O3"].scaler)),
-            "this saved the memory and left the gradients at zero. The loss wants a scale, or the format more range.",
-        ),
-        Mistake(
-            "scale too high",
-            always(replace(_PURE, scaler=static(2.0**60))),
-            "this scale makes inf of every gradient, so that every step is skipped. Take one that just lifts them.",
-        ),
-        Mistake(
-            "scale too high, and nobody looks",
-            always(replace(_PURE, scaler=static(2.0**60, skip_on_inf=False))),
-            "this scale makes inf of the gradients, and skip_on_inf=False lets them into the weights.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides=PROVIDES,
 )

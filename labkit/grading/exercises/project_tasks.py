@@ -30,9 +30,9 @@ def _before() -> Tensor:
 
 @cache
 def _after() -> Data:
-    dice_cup = torch.Generator().manual_seed(1)
-    now = _before() + DRIFT * (2 * torch.rand(OUTPUTS, INPUTS, generator=dice_cup) - 1)
-    inputs = torch.randn(1200, INPUTS, generator=dice_cup)
+    generator = torch.Generator().manual_seed(1)
+    now = _before() + DRIFT * (2 * torch.rand(OUTPUTS, INPUTS, generator=generator) - 1)
+    inputs = torch.randn(1200, INPUTS, generator=generator)
     return Data(inputs[:1000], inputs[:1000] @ now.T, inputs[1000:], inputs[1000:] @ now.T)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Iterable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
-Candidates = list[tuple[str, int, list[float]]]
+Candidate = tuple[str, int, list[float]]
+Candidates = list[Candidate]
 NAMES = ("O1", "O2", "O3", "BF16", "BF16 no master", "FP16 no master")
 
 
@@ -23,14 +24,20 @@ def reference(fp32: list[float], candidates: Candidates) -> str:
     >>> reference([0.90, 0.92], [("O2", 16, [0.91, 0.90]), ("O3", 8, [0.10, math.nan])])
     'O2'
     """
-    passing = [(size, name) for name, size, metrics in candidates if _passes(fp32, metrics)]
-    return min(passing)[1] if passing else "FP32"
+    return _cheapest(candidate for candidate in candidates if _passes(fp32, candidate[2]))
 
 
 def _passes(fp32: list[float], metrics: list[float]) -> bool:
-    if any(math.isnan(m) for m in metrics):
-        return False
-    return statistics.fmean(metrics) >= statistics.fmean(fp32) - (max(fp32) - min(fp32))
+    return not any(map(math.isnan, metrics)) and statistics.fmean(metrics) >= _lowest(fp32)
+
+
+def _lowest(fp32: list[float]) -> float:
+    """Return the lowest mean that passes."""
+    return statistics.fmean(fp32) - (max(fp32) - min(fp32))
+
+
+def _cheapest(passing: Iterable[Candidate], otherwise: str = "FP32") -> str:
+    return min(passing, key=lambda candidate: candidate[1], default=(otherwise,))[0]
 
 
 def _fp32(random: Random) -> list[float]:
@@ -81,30 +88,50 @@ def _broken(random: Random) -> list[Case]:
     return [(fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan))]
 
 
-def _choose(
-    passes: Callable[[list[float], list[float]], bool],
-    order: Callable[[tuple[str, int, list[float]]], float] = lambda c: c[1],
-    otherwise: str = "FP32",
-) -> Callable[[list[float], Candidates], str]:
-    def answer(fp32: list[float], candidates: Candidates) -> str:
-        passing = [c for c in candidates if passes(fp32, c[2])]
-        return min(passing, key=order)[0] if passing else otherwise
-
-    return answer
-
-
 def _mean_without_nan(metrics: list[float]) -> float:
     return statistics.fmean([m for m in metrics if not math.isnan(m)] or [0.0])
 
 
-def _no_fallback(fp32: list[float], candidates: Candidates) -> str:
+@mistake
+def the_cheapest(fp32: list[float], candidates: Candidates) -> str:
+    """This is the cheapest of all, whether it learns or not."""
+    return _cheapest(candidates)
+
+
+@mistake
+def the_best(fp32: list[float], candidates: Candidates) -> str:
+    """This is the one with the best metric. Among those that pass, bytes decide."""
+    passing = [c for c in candidates if _passes(fp32, c[2])]
+    return max(passing, key=lambda c: statistics.fmean(c[2]))[0] if passing else "FP32"
+
+
+@mistake
+def must_reach_the_mean_of_FP32(fp32: list[float], candidates: Candidates) -> str:
+    """This asks for FP32's own mean. Another seed of FP32 would fail it half of the time: allow its spread."""
+    return _cheapest(c for c in candidates if _passes(fp32, c[2]) and statistics.fmean(c[2]) >= statistics.fmean(fp32))
+
+
+@mistake
+def one_good_seed_is_enough(fp32: list[float], candidates: Candidates) -> str:
+    """This lets the best seed speak for all of them."""
+    return _cheapest(c for c in candidates if max(m for m in c[2] if not math.isnan(m)) >= _lowest(fp32))
+
+
+@mistake
+def leaves_NaN_out(fp32: list[float], candidates: Candidates) -> str:
+    """This leaves out the seed that broke. A recipe that breaks one run in three does not pass."""
+    return _cheapest(c for c in candidates if _mean_without_nan(c[2]) >= _lowest(fp32))
+
+
+@mistake
+def always_chooses_one(fp32: list[float], candidates: Candidates) -> str:
+    """This chooses one of the candidates even where none passes; then FP32 it is."""
     best = max(candidates, key=lambda c: _mean_without_nan(c[2]))[0]
-    return _choose(_passes, otherwise=best)(fp32, candidates)
+    return _cheapest((c for c in candidates if _passes(fp32, c[2])), otherwise=best)
 
 
 EXERCISE = Exercise(
     id="recipes.cheapest",
-    lesson="08_recipes",
     title="The cheapest that passes",
     entry="my_choice",
     difficulty=2,
@@ -116,37 +143,6 @@ EXERCISE = Exercise(
         Check("none that passes", 1, _none),
         Check("one whose last seed broke", 1, _broken, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "the cheapest",
-            _choose(lambda *_: True),
-            "this is the cheapest of all, whether it learns or not.",
-        ),
-        Mistake(
-            "the best",
-            _choose(_passes, lambda c: -_mean_without_nan(c[2])),
-            "this is the one with the best metric. Among those that pass, bytes decide.",
-        ),
-        Mistake(
-            "must reach FP32's mean",
-            _choose(lambda a, m: not any(map(math.isnan, m)) and statistics.fmean(m) >= statistics.fmean(a)),
-            "this asks for FP32's own mean. Another seed of FP32 would fail it half of the time: allow its spread.",
-        ),
-        Mistake(
-            "one good seed is enough",
-            _choose(lambda a, m: max(x for x in m if not math.isnan(x)) >= statistics.fmean(a) - (max(a) - min(a))),
-            "this lets the best seed speak for all of them.",
-        ),
-        Mistake(
-            "leaves NaN out",
-            _choose(lambda a, m: _mean_without_nan(m) >= statistics.fmean(a) - (max(a) - min(a))),
-            "this leaves out the seed that broke. A recipe that breaks one run in three does not pass.",
-        ),
-        Mistake(
-            "always chooses one",
-            _no_fallback,
-            "this chooses one of the candidates even where none passes; then FP32 it is.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"math": math, "statistics": statistics},
 )

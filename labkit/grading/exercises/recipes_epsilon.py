@@ -8,11 +8,10 @@ Oracle in the tests: torch.optim.Adam stepping an FP16 parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from labkit.formats import FP16, round_to
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 BETA2 = 0.999
 
@@ -23,11 +22,20 @@ def reference(gradient: float, epsilon: float) -> str:
     >>> reference(0.001, 1e-8), reference(0.0, 1e-8), reference(0.001, 1e-4)
     ('inf', 'nan', 'finite')
     """
-    v = float(round_to((1 - BETA2) * gradient**2, FP16))
-    held = float(round_to(epsilon, FP16))
-    if v != 0 or held != 0:
-        return "finite"
-    return "nan" if gradient == 0 else "inf"
+    return _fate(gradient, _v(gradient), _fp16(epsilon))
+
+
+def _fate(gradient: float, v: float, epsilon: float) -> str:
+    """Return what becomes of the weight if these are what the step divides by."""
+    return "finite" if v != 0 or epsilon != 0 else "nan" if gradient == 0 else "inf"
+
+
+def _v(gradient: float) -> float:
+    return _fp16((1 - BETA2) * gradient**2)
+
+
+def _fp16(value: float) -> float:
+    return float(round_to(value, FP16))
 
 
 def _power(random: Random, low: int, high: int) -> float:
@@ -51,26 +59,50 @@ def _zero(_: Random) -> list[Case]:
     return [(0.0, 1e-8), (0.0, 1e-4)]
 
 
-def _fp16(value: float) -> float:
-    return float(round_to(value, FP16))
+@mistake
+def epsilon_in_FP32(gradient: float, epsilon: float) -> str:
+    """This keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 becomes 0."""
+    return _fate(gradient, _v(gradient), epsilon)
 
 
-def _fate(square: Callable[[float], float], epsilon: Callable[[float], float]) -> Callable[[float, float], str]:
-    def answer(gradient: float, given: float) -> str:
-        if square(gradient) != 0 or epsilon(given) != 0:
-            return "finite"
-        return "nan" if gradient == 0 else "inf"
-
-    return answer
+@mistake
+def v_in_FP32(gradient: float, epsilon: float) -> str:
+    """This keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0."""
+    return _fate(gradient, (1 - BETA2) * gradient**2, _fp16(epsilon))
 
 
-def _v(gradient: float) -> float:
-    return _fp16((1 - BETA2) * gradient**2)
+@mistake
+def forgets_the_thousandth(gradient: float, epsilon: float) -> str:
+    """This asks whether g^2 survives. What is stored after the first step is 0.001 g^2, a thousand times less."""
+    return _fate(gradient, _fp16(gradient**2), _fp16(epsilon))
+
+
+@mistake
+def subnormals_are_zero(gradient: float, epsilon: float) -> str:
+    """This takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 of those."""
+    return _fate(gradient, _v(gradient), _fp16(epsilon) if epsilon >= 2.0**-14 else 0.0)
+
+
+@mistake
+def always_inf(gradient: float, epsilon: float) -> str:
+    """This is inf even where the gradient is 0, but 0 / 0 is NaN."""
+    return "inf" if reference(gradient, epsilon) == "nan" else reference(gradient, epsilon)
+
+
+@mistake
+def always_NaN(gradient: float, epsilon: float) -> str:
+    """This is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one step later."""
+    return "nan" if reference(gradient, epsilon) == "inf" else reference(gradient, epsilon)
+
+
+@mistake
+def epsilon_decides_alone(gradient: float, epsilon: float) -> str:
+    """This asks epsilon alone. Where v survives, it needs no help."""
+    return _fate(gradient, 0.0, _fp16(epsilon))
 
 
 EXERCISE = Exercise(
     id="recipes.epsilon",
-    lesson="08_recipes",
     title="An epsilon that FP16 can hold",
     entry="my_fate",
     difficulty=2,
@@ -82,42 +114,6 @@ EXERCISE = Exercise(
         Check("a gradient of zero", 1, _zero),
         Check("small gradients and a larger epsilon", 1, _raised, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "epsilon in FP32",
-            _fate(_v, lambda e: e),
-            "this keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 becomes 0.",
-        ),
-        Mistake(
-            "v in FP32",
-            _fate(lambda g: (1 - BETA2) * g**2, _fp16),
-            "this keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0.",
-        ),
-        Mistake(
-            "forgets 0.001",
-            _fate(lambda g: _fp16(g**2), _fp16),
-            "this asks whether g^2 survives. What is stored after the first step is 0.001 g^2, a thousand times less.",
-        ),
-        Mistake(
-            "subnormals are zero",
-            _fate(_v, lambda e: _fp16(e) if e >= 2.0**-14 else 0.0),
-            "this takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 of those.",
-        ),
-        Mistake(
-            "always inf",
-            lambda g, e: "finite" if _v(g) != 0 or _fp16(e) != 0 else "inf",
-            "this is inf even where the gradient is 0, but 0 / 0 is NaN.",
-        ),
-        Mistake(
-            "always NaN",
-            lambda g, e: "finite" if _v(g) != 0 or _fp16(e) != 0 else "nan",
-            "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one step later.",
-        ),
-        Mistake(
-            "epsilon decides alone",
-            lambda g, e: "finite" if _fp16(e) != 0 else "nan" if g == 0 else "inf",
-            "this asks epsilon alone. Where v survives, it needs no help.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"round_to": round_to, "FP16": FP16},
 )

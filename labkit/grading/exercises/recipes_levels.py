@@ -8,10 +8,8 @@ Oracle in the tests: the properties that apex.amp.frontend set for each level, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
-
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import always
+from labkit.grading.exercise import Check, Exercise, mistake, mistakes_in
 
 Levels = dict[str, tuple[int, bool, bool, bool, bool]]
 KNOBS = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", "dynamic_scaling")
@@ -29,72 +27,73 @@ def reference(level: str) -> dict[str, object]:
     >>> reference("O3")["norms_in_fp32"]
     False
     """
-    return dict(zip(KNOBS, LEVELS[level], strict=True))
+    return _knobs(level)
 
 
-def _but(**changes: tuple[int, bool, bool, bool, bool]) -> Callable[[str], dict[str, object]]:
-    levels = LEVELS | changes
-    return lambda level: dict(zip(KNOBS, levels[level], strict=True))
+def _knobs(level: str, **changed: tuple[int, bool, bool, bool, bool]) -> dict[str, object]:
+    return dict(zip(KNOBS, (LEVELS | changed)[level], strict=True))
 
 
-def _of(*levels: str) -> Callable[[Random], list[Case]]:
-    return lambda _: [(level,) for level in levels]
+@mistake
+def O1_casts_the_model(level: str) -> dict[str, object]:
+    """This is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy for each operation."""
+    return _knobs(level, O1=(16, True, True, False, True))
+
+
+@mistake
+def O1_keeps_masters(level: str) -> dict[str, object]:
+    """This is O1 with masters beside weights that are FP32 already: they are their own masters."""
+    return _knobs(level, O1=(32, True, True, True, True))
+
+
+@mistake
+def O2_without_masters(level: str) -> dict[str, object]:
+    """This is O2 without masters; it would swallow every update below half an ulp."""
+    return _knobs(level, O2=(16, False, True, False, True))
+
+
+@mistake
+def O2_casts_the_norms(level: str) -> dict[str, object]:
+    """This is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is about."""
+    return _knobs(level, O2=(16, False, False, True, True))
+
+
+@mistake
+def O2_casts_by_operation(level: str) -> dict[str, object]:
+    """This is O2 with casts by operation on top. Its model is cast once, and computes in what it is."""
+    return _knobs(level, O2=(16, True, True, True, True))
+
+
+@mistake
+def O3_keeps_the_norms(level: str) -> dict[str, object]:
+    """This is O3 with norms in FP32. In pure FP16 nothing stays behind."""
+    return _knobs(level, O3=(16, False, True, False, False))
+
+
+@mistake
+def O3_scales(level: str) -> dict[str, object]:
+    """This is O3 with dynamic scaling. It is the speed baseline: no safety at all."""
+    return _knobs(level, O3=(16, False, False, False, True))
+
+
+@mistake
+def O0_scales(level: str) -> dict[str, object]:
+    """This is O0 with scaling. FP32 has no need of it."""
+    return _knobs(level, O0=(32, False, True, False, True))
 
 
 EXERCISE = Exercise(
     id="recipes.levels",
-    lesson="08_recipes",
     title="Four settings of the same knobs",
     entry="my_knobs",
     difficulty=1,
     minutes=6,
     reference=reference,
     checks=(
-        Check("O3, all of it", 1, _of("O3")),
-        Check("O1, by operation", 1, _of("O1")),
-        Check("O2, nearly all of it", 1, _of("O2")),
-        Check("O0, none of it", 1, _of("O0"), hidden=True),
+        Check("O3, all of it", 1, always(("O3",))),
+        Check("O1, by operation", 1, always(("O1",))),
+        Check("O2, nearly all of it", 1, always(("O2",))),
+        Check("O0, none of it", 1, always(("O0",)), hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "O1 converts the model",
-            _but(O1=(16, True, True, False, True)),
-            "this is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy for each operation.",
-        ),
-        Mistake(
-            "O1 keeps masters",
-            _but(O1=(32, True, True, True, True)),
-            "this is O1 with masters beside weights that are FP32 already: they are their own masters.",
-        ),
-        Mistake(
-            "O2 without masters",
-            _but(O2=(16, False, True, False, True)),
-            "this is O2 without masters; it would swallow every update below half an ulp.",
-        ),
-        Mistake(
-            "O2 converts the norms",
-            _but(O2=(16, False, False, True, True)),
-            "this is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is about.",
-        ),
-        Mistake(
-            "O2 casts by operation",
-            _but(O2=(16, True, True, True, True)),
-            "this is O2 with casts by operation on top. Its model is converted once, and computes in what it is.",
-        ),
-        Mistake(
-            "O3 keeps the norms",
-            _but(O3=(16, False, True, False, False)),
-            "this is O3 with norms in FP32. In pure FP16 nothing stays behind.",
-        ),
-        Mistake(
-            "O3 scales",
-            _but(O3=(16, False, False, False, True)),
-            "this is O3 with dynamic scaling. It is the speed baseline: no safety at all.",
-        ),
-        Mistake(
-            "O0 scales",
-            _but(O0=(32, False, True, False, True)),
-            "this is O0 with scaling. FP32 has no need of it.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

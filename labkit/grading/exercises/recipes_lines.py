@@ -6,10 +6,8 @@ answer is a list of names, so that it can be compared; the tests carry the list 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
-
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import always
+from labkit.grading.exercise import Check, Exercise, mistake, mistakes_in
 
 
 def reference(masters: bool, scaling: bool) -> list[str]:
@@ -30,86 +28,80 @@ def reference(masters: bool, scaling: bool) -> list[str]:
     ]
 
 
-def _moved(line: str, before: str) -> Callable[[bool, bool], list[str]]:
-    """An answer with one line in another place: in front of another line, where both are there."""
-
-    def answer(masters: bool, scaling: bool) -> list[str]:
-        lines = reference(masters, scaling)
-        if line in lines and before in lines:
-            lines.remove(line)
-            lines.insert(lines.index(before), line)
-        return lines
-
-    return answer
+def _moved(lines: list[str], line: str, before: str) -> list[str]:
+    """Return the lines with one of them in another place: in front of another line, where both are there."""
+    if line in lines and before in lines:
+        lines.remove(line)
+        lines.insert(lines.index(before), line)
+    return lines
 
 
-def _without(line: str) -> Callable[[bool, bool], list[str]]:
-    return lambda masters, scaling: [name for name in reference(masters, scaling) if name != line]
+@mistake
+def unscales_in_FP16(masters: bool, scaling: bool) -> list[str]:
+    """This unscales before the gradients are FP32: in FP16 they underflow again, and scaling was for nothing."""
+    return _moved(reference(masters, scaling), "unscale", before="gradients to masters")
 
 
-def _of(*cases: Case) -> Callable[[Random], list[Case]]:
-    return lambda _: list(cases)
+@mistake
+def looks_before_unscaling(masters: bool, scaling: bool) -> list[str]:
+    """This looks for inf before unscaling, so an overflow that a division leaves behind is not seen."""
+    return _moved(reference(masters, scaling), "look for inf", before="unscale")
+
+
+@mistake
+def looks_after_the_step(masters: bool, scaling: bool) -> list[str]:
+    """This steps before anyone has looked: one overflow, and inf is in the weights."""
+    return _moved(reference(masters, scaling), "step", before="look for inf")
+
+
+@mistake
+def updates_the_scale_first(masters: bool, scaling: bool) -> list[str]:
+    """This moves the scale before unscaling, so gradients are divided by another scale than they had."""
+    return _moved(reference(masters, scaling), "update scale", before="unscale")
+
+
+@mistake
+def copies_back_before_the_step(masters: bool, scaling: bool) -> list[str]:
+    """This copies the masters back before they have stepped: the model computes with the weights of last time."""
+    return _moved(reference(masters, scaling), "masters to model", before="step")
+
+
+@mistake
+def never_copies_back(masters: bool, scaling: bool) -> list[str]:
+    """This never copies back: the masters move and the model stands still."""
+    return [line for line in reference(masters, scaling) if line != "masters to model"]
+
+
+@mistake
+def never_unscales(masters: bool, scaling: bool) -> list[str]:
+    """This never unscales: steps are as many times too long as the scale says."""
+    return [line for line in reference(masters, scaling) if line != "unscale"]
+
+
+@mistake
+def never_hands_gradients_over(masters: bool, scaling: bool) -> list[str]:
+    """This never hands the gradients to the masters, so the optimizer steps weights that have none."""
+    return [line for line in reference(masters, scaling) if line != "gradients to masters"]
+
+
+@mistake
+def scales_after_the_backward_pass(masters: bool, scaling: bool) -> list[str]:
+    """This scales the loss after the backward pass, when it is too late for the gradients."""
+    return _moved(reference(masters, scaling), "backward", before="scale loss")
 
 
 EXERCISE = Exercise(
     id="recipes.lines",
-    lesson="08_recipes",
     title="The lines that a recipe adds",
     entry="my_lines",
     difficulty=2,
     minutes=8,
     reference=reference,
     checks=(
-        Check("FP32: nothing is added", 1, _of((False, False))),
-        Check("scaling alone, as O1 takes it", 1, _of((False, True))),
-        Check("both, as in O2", 2, _of((True, True))),
-        Check("masters alone, as BF16 takes them", 1, _of((True, False)), hidden=True),
+        Check("FP32: nothing is added", 1, always((False, False))),
+        Check("scaling alone, as O1 takes it", 1, always((False, True))),
+        Check("both, as in O2", 2, always((True, True))),
+        Check("masters alone, as BF16 takes them", 1, always((True, False)), hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "unscales in FP16",
-            _moved("unscale", "gradients to masters"),
-            "this unscales before the gradients are FP32: in FP16 they underflow again, and scaling was for nothing.",
-        ),
-        Mistake(
-            "looks before unscaling",
-            _moved("look for inf", "unscale"),
-            "this looks for inf before unscaling, so an overflow that a division leaves behind is not seen.",
-        ),
-        Mistake(
-            "looks after the step",
-            _moved("step", "look for inf"),
-            "this steps before anyone has looked: one overflow, and inf is in the weights.",
-        ),
-        Mistake(
-            "updates the scale first",
-            _moved("update scale", "unscale"),
-            "this moves the scale before unscaling, so gradients are divided by another scale than they had.",
-        ),
-        Mistake(
-            "copies back before the step",
-            _moved("masters to model", "step"),
-            "this copies the masters back before they have stepped: the model computes with the weights of last time.",
-        ),
-        Mistake(
-            "never copies back",
-            _without("masters to model"),
-            "this never copies back: the masters move and the model stands still.",
-        ),
-        Mistake(
-            "never unscales",
-            _without("unscale"),
-            "this never unscales: steps are as many times too long as the scale says.",
-        ),
-        Mistake(
-            "never hands gradients over",
-            _without("gradients to masters"),
-            "this never hands the gradients to the masters, so the optimizer steps weights that have none.",
-        ),
-        Mistake(
-            "scales after the backward pass",
-            _moved("backward", "scale loss"),
-            "this scales the loss after the backward pass, when it is too late for the gradients.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # by number of pairs; NIST/SEMATECH e-Handbook 1.3.6.7.2
 
@@ -24,16 +23,29 @@ def reference(fp32: list[float], other: list[float], t: float) -> str:
     >>> reference([0.90, 0.91, 0.92], [0.70, 0.72, 0.71], 4.303)
     'worse'
     """
-    differences = [_number(b) - a for a, b in zip(fp32, other, strict=True)]
+    differences = _differences(fp32, other)
+    return _judged(differences, max(_range(fp32), _half_width(differences, t)))
+
+
+def _differences(fp32: list[float], other: list[float]) -> list[float]:
+    """Return the differences of the pairs; a run that broke counts as metric 0."""
+    return [(0.0 if math.isnan(b) else b) - a for a, b in zip(fp32, other, strict=True)]
+
+
+def _range(metrics: list[float]) -> float:
+    return max(metrics) - min(metrics)
+
+
+def _half_width(differences: list[float], t: float) -> float:
+    """Return half the width of the interval of the differences' mean."""
+    return t * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def _judged(differences: list[float], limit: float) -> str:
     mean = statistics.fmean(differences)
-    half_width = t * statistics.stdev(differences) / math.sqrt(len(differences))
-    if abs(mean) <= max(max(fp32) - min(fp32), half_width):
+    if not abs(mean) > limit:
         return "as good"
     return "worse" if mean < 0 else "better"
-
-
-def _number(metric: float) -> float:
-    return 0.0 if math.isnan(metric) else metric
 
 
 def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int) -> Case:
@@ -66,38 +78,54 @@ def _broken(random: Random) -> list[Case]:
     return [(fp32, [math.nan] * 5, t)]
 
 
-Answer = Callable[[list[float], list[float], float], str]
+@mistake
+def any_difference(fp32: list[float], other: list[float], t: float) -> str:
+    """This calls every difference of means one. Two seeds of the same recipe differ too."""
+    return _judged(_differences(fp32, other), 0.0)
 
 
-def _judged(
-    limit: Callable[[list[float], list[float], float], float], number: Callable[[float], float] = _number
-) -> Answer:
-    def answer(fp32: list[float], other: list[float], t: float) -> str:
-        differences = [number(b) - a for a, b in zip(fp32, other, strict=True)]
-        mean = statistics.fmean(differences)
-        if not abs(mean) > limit(fp32, differences, t):
-            return "as good"
-        return "worse" if mean < 0 else "better"
-
-    return answer
+@mistake
+def the_interval_alone(fp32: list[float], other: list[float], t: float) -> str:
+    """This asks the interval alone. A difference can be certain and still smaller than what another seed does."""
+    differences = _differences(fp32, other)
+    return _judged(differences, _half_width(differences, t))
 
 
-def _width(differences: list[float], t: float) -> float:
-    return t * statistics.stdev(differences) / math.sqrt(len(differences))
+@mistake
+def the_range_alone(fp32: list[float], other: list[float], t: float) -> str:
+    """This asks FP32's range alone. A few pairs that vary as much as this say nothing about their mean."""
+    return _judged(_differences(fp32, other), _range(fp32))
 
 
-def _one_seed(fp32: list[float], other: list[float], t: float) -> str:
+@mistake
+def forgets_the_root(fp32: list[float], other: list[float], t: float) -> str:
+    """This divides by n instead of its square root, so the interval is too narrow."""
+    differences = _differences(fp32, other)
+    return _judged(differences, max(_range(fp32), t * statistics.stdev(differences) / len(differences)))
+
+
+@mistake
+def one_seed(fp32: list[float], other: list[float], t: float) -> str:
+    """This looks at one seed. One pair says nothing about a difference."""
     return "worse" if other[0] < fp32[0] else "better"
 
 
-def _reversed(fp32: list[float], other: list[float], t: float) -> str:
+@mistake
+def the_wrong_way_round(fp32: list[float], other: list[float], t: float) -> str:
+    """This is FP32 minus the other: worse and better have changed places."""
     found = reference(fp32, other, t)
     return {"worse": "better", "better": "worse"}.get(found, found)
 
 
+@mistake
+def leaves_NaN_in(fp32: list[float], other: list[float], t: float) -> str:
+    """This lets NaN into the mean, where no comparison is true. A run that broke counts as metric 0."""
+    differences = [b - a for a, b in zip(fp32, other, strict=True)]
+    return _judged(differences, max(_range(fp32), _half_width(differences, t)))
+
+
 EXERCISE = Exercise(
     id="recipes.verdict",
-    lesson="08_recipes",
     title="A difference, or only seeds?",
     entry="my_verdict",
     difficulty=2,
@@ -109,42 +137,6 @@ EXERCISE = Exercise(
         Check("differences that vary too much from seed to seed", 2, _noisy),
         Check("runs that ended in NaN", 1, _broken, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "any difference",
-            _judged(lambda *_: 0.0),
-            "this calls every difference of means one. Two seeds of the same recipe differ too.",
-        ),
-        Mistake(
-            "the interval alone",
-            _judged(lambda _, d, t: _width(d, t)),
-            "this asks the interval alone. A difference can be certain and still smaller than what another seed does.",
-        ),
-        Mistake(
-            "the range alone",
-            _judged(lambda a, _, __: max(a) - min(a)),
-            "this asks FP32's range alone. A few pairs that vary as much as this say nothing about their mean.",
-        ),
-        Mistake(
-            "forgets the root",
-            _judged(lambda a, d, t: max(max(a) - min(a), t * statistics.stdev(d) / len(d))),
-            "this divides by n instead of its square root, so the interval is too narrow.",
-        ),
-        Mistake(
-            "one seed",
-            _one_seed,
-            "this looks at one seed. One pair says nothing about a difference.",
-        ),
-        Mistake(
-            "the wrong way round",
-            _reversed,
-            "this is FP32 minus the other: worse and better have changed places.",
-        ),
-        Mistake(
-            "leaves NaN in",
-            _judged(lambda a, d, t: max(max(a) - min(a), _width(d, t)), lambda b: b),
-            "this lets NaN into the mean, where no comparison is true. A run that broke counts as metric 0.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"math": math, "statistics": statistics},
 )

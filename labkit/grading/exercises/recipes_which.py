@@ -3,7 +3,7 @@
 Idea: four probes decide it: a weight of a linear layer, a weight of a norm, what the optimizer steps, and what comes
 out of a linear layer. Recognising O0 to O3 from outside is what one does with somebody else's script.
 
-Oracle in the tests: networks converted by hand in plain torch, and torch.autocast.
+Oracle in the tests: networks cast by hand in plain torch, and torch.autocast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from random import Random
 
 import torch
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 FP32, FP16 = torch.float32, torch.float16
 ROWS: dict[tuple[torch.dtype, ...], str] = {
@@ -50,35 +50,46 @@ def _bf16(_: Random) -> list[Case]:
     return [(half, FP32, FP32, half), (FP32, FP32, FP32, half)]
 
 
-def _by_output(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def asks_the_output_alone(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This is what weight and output alone tell. What the optimizer steps, and the norms, tell O2 from O3."""
     return "O0" if output == FP32 else "O3" if weight == FP16 else "O1"
 
 
-def _by_weight(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def never_asks_the_output(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This is what weights alone tell: O0 and O1 have the same ones. Ask what comes out of a layer."""
     return "O0" if weight == FP32 else "O2" if stepped == FP32 else "O3"
 
 
-def _without_norm(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def never_asks_the_norm(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This calls an FP16 norm beside masters O2; in O2 the norms stay in FP32."""
     return "O2" if weight == FP16 and stepped == FP32 else reference(weight, norm, stepped, output)
 
 
-def _without_stepped(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def never_asks_the_optimizer(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This calls a run without masters O2. Masters are what the optimizer steps there."""
     return "O2" if weight == FP16 and norm == FP32 else reference(weight, norm, stepped, output)
 
 
-def _swapped(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def swaps_O1_and_O2(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This is O1 and O2 the other way round: O1 casts by operation and keeps FP32 weights, O2 casts them."""
     found = reference(weight, norm, stepped, output)
     return {"O1": "O2", "O2": "O1"}.get(found, found)
 
 
-def _any_16_bits(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+@mistake
+def takes_BF16_for_FP16(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
+    """This takes any 16 bits for FP16. BF16 needs no scaling, so it is no O-level."""
     given = (weight, norm, stepped, output)
     return reference(*(FP16 if d == torch.bfloat16 else d for d in given))
 
 
 EXERCISE = Exercise(
     id="recipes.which",
-    lesson="08_recipes",
     title="Which of the four is it?",
     entry="my_level",
     difficulty=2,
@@ -89,37 +100,6 @@ EXERCISE = Exercise(
         Check("mixtures of FP16 that have no name", 1, _others),
         Check("the same shapes in BF16", 1, _bf16, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "asks the output alone",
-            _by_output,
-            "this is what weight and output alone tell. What the optimizer steps, and the norms, tell O2 from O3.",
-        ),
-        Mistake(
-            "never asks the output",
-            _by_weight,
-            "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes out of a layer.",
-        ),
-        Mistake(
-            "never asks the norm",
-            _without_norm,
-            "this calls an FP16 norm beside masters O2; in O2 the norms stay in FP32.",
-        ),
-        Mistake(
-            "never asks the optimizer",
-            _without_stepped,
-            "this calls a run without masters O2. Masters are what the optimizer steps there.",
-        ),
-        Mistake(
-            "swaps O1 and O2",
-            _swapped,
-            "this is O1 and O2 the other way round: O1 casts by operation and keeps FP32 weights, O2 converts them.",
-        ),
-        Mistake(
-            "takes BF16 for FP16",
-            _any_16_bits,
-            "this takes any 16 bits for FP16. BF16 needs no scaling, so it is no O-level.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

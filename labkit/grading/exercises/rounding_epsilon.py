@@ -9,13 +9,13 @@ Tolerance: FP32 may sum in any order, which can move the result across one round
 
 from __future__ import annotations
 
-from functools import partial
 from random import Random
 
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 EPSILON = 1e-8
 
@@ -36,8 +36,7 @@ def _in_fp32(x: Tensor, epsilon: float = EPSILON) -> Tensor:
 
 def _wholes(random: Random, low: int, high: int, log2_unit: int) -> Tensor:
     """Return eight FP16 numbers n * 2^log2_unit, low <= |n| < high, of either sign."""
-    numbers = [random.choice((-1, 1)) * random.randrange(low, high) for _ in range(8)]
-    return torch.tensor(numbers, dtype=torch.float16) * 2.0**log2_unit
+    return whole(random, (8,), low, high).half() * 2.0**log2_unit
 
 
 def _ordinary(random: Random) -> list[Case]:
@@ -69,33 +68,77 @@ def _as_given(x: Tensor, epsilon: float = EPSILON) -> Tensor:
     return x / ((x * x).mean().sqrt() + epsilon)
 
 
-def _squares_in_fp16(x: Tensor) -> Tensor:
+@mistake
+def as_it_was(x: Tensor) -> Tensor:
+    """This is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones overflow."""
+    return _as_given(x)
+
+
+@mistake
+def a_larger_epsilon(x: Tensor) -> Tensor:
+    """This is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares still underflow and overflow,
+    and small numbers are shrunk."""
+    return _as_given(x, epsilon=1e-4)
+
+
+@mistake
+def FP32_and_a_larger_epsilon(x: Tensor) -> Tensor:
+    """This is right but for the epsilon: 1e-4 is larger than the small numbers. In FP32 1e-8 is fine."""
+    return _in_fp32(x, 1e-4).half()
+
+
+@mistake
+def no_epsilon(x: Tensor) -> Tensor:
+    """This is what leaving the epsilon out gives: 0 / 0 is NaN in any precision."""
+    return _in_fp32(x, 0.0).half()
+
+
+@mistake
+def squares_in_FP16(x: Tensor) -> Tensor:
+    """This is what casting after squaring gives: the squares had already gone to 0 or inf. Cast x first."""
     return (x.float() / ((x * x).float().mean().sqrt() + EPSILON)).half()
 
 
-def _widens_the_root(x: Tensor) -> Tensor:
+@mistake
+def widens_the_root_only(x: Tensor) -> Tensor:
+    """This is what casting after the root gives: the squares were FP16, and had gone to 0 or inf."""
     return (x / ((x * x).mean().sqrt().float() + EPSILON)).half()
 
 
-def _divides_in_fp16(x: Tensor) -> Tensor:
+@mistake
+def divides_in_FP16(x: Tensor) -> Tensor:
+    """This is what going back to FP16 before dividing gives: the epsilon becomes 0 again. Divide, then cast."""
     return x / (x.float().pow(2).mean().sqrt() + EPSILON).half()
 
 
-def _inside_the_root(x: Tensor) -> Tensor:
+@mistake
+def forgets_to_return_FP16(x: Tensor) -> Tensor:
+    """This is FP32. Compute in it, but return FP16, as the rest of the network expects."""
+    return _in_fp32(x)
+
+
+@mistake
+def epsilon_inside_the_root(x: Tensor) -> Tensor:
+    """This is what adding the epsilon under the root gives. Later models do that, but it is another formula: there 1e-8
+    counts as 1e-4."""
     return (x.float() / (x.float().pow(2).mean() + EPSILON).sqrt()).half()
 
 
-def _sums(x: Tensor) -> Tensor:
+@mistake
+def sum_for_mean(x: Tensor) -> Tensor:
+    """This is what the sum of squares gives. RMS is root of the *mean* square."""
     return (x.float() / (x.float().pow(2).sum().sqrt() + EPSILON)).half()
 
 
-def _clears_nan(x: Tensor) -> Tensor:
+@mistake
+def clears_away_NaN(x: Tensor) -> Tensor:
+    """This is what nan_to_num on the old code gives: zeros where an answer should be. The symptom is gone, and the
+    small numbers with it."""
     return torch.nan_to_num(_as_given(x), nan=0.0, posinf=0.0, neginf=0.0)
 
 
 EXERCISE = Exercise(
     id="rounding.epsilon",
-    lesson="02_rounding",
     title="Repair the epsilon",
     entry="my_normalise",
     difficulty=2,
@@ -108,66 +151,7 @@ EXERCISE = Exercise(
         Check("large numbers", 1, _large),
         Check("one number that differs from the rest", 1, _one_small, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "as it was",
-            _as_given,
-            "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones overflow.",
-        ),
-        Mistake(
-            "a larger epsilon",
-            partial(_as_given, epsilon=1e-4),
-            "this is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares still underflow and "
-            "overflow, and small numbers are shrunk.",
-        ),
-        Mistake(
-            "FP32, and a larger epsilon as well",
-            lambda x: _in_fp32(x, 1e-4).half(),
-            "this is right but for the epsilon: 1e-4 is larger than the small numbers. In FP32 1e-8 is fine.",
-        ),
-        Mistake(
-            "no epsilon",
-            lambda x: _in_fp32(x, 0.0).half(),
-            "this is what leaving the epsilon out gives: 0 / 0 is NaN in any precision.",
-        ),
-        Mistake(
-            "squares in FP16",
-            _squares_in_fp16,
-            "this is what converting after squaring gives: the squares had already gone to 0 or inf. Convert x first.",
-        ),
-        Mistake(
-            "widens the root only",
-            _widens_the_root,
-            "this is what converting after the root gives: the squares were FP16, and had gone to 0 or inf.",
-        ),
-        Mistake(
-            "divides in FP16",
-            _divides_in_fp16,
-            "this is what going back to FP16 before dividing gives: the epsilon becomes 0 again. Divide, then convert.",
-        ),
-        Mistake(
-            "forgets to return FP16",
-            _in_fp32,
-            "this is FP32. Compute in it, but return FP16, as the rest of the network expects.",
-        ),
-        Mistake(
-            "epsilon inside the root",
-            _inside_the_root,
-            "this is what adding the epsilon under the root gives. Later models do that, but it is "
-            "another formula: there 1e-8 counts as 1e-4.",
-        ),
-        Mistake(
-            "sum for mean",
-            _sums,
-            "this is what the sum of squares gives. RMS is root of the *mean* square.",
-        ),
-        Mistake(
-            "clears away NaN",
-            _clears_nan,
-            "this is what nan_to_num on the old code gives: zeros where an answer should be. The symptom is gone, and "
-            "the small numbers with it.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     ulps=1,
     provides={"torch": torch},
 )

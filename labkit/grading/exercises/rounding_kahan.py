@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import sum_compensated
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Halves = NDArray[np.float16]
 ZERO = np.float16(0.0)
@@ -49,7 +49,7 @@ def _once(values: Halves) -> np.float16:
 
 
 def _small_ones(random: Random) -> list[Case]:
-    """A large number, then many that are a quarter of its spacing: one after another, each is lost."""
+    """A large number, then many that are a quarter of its spacing: one after another, each is swallowed."""
     exponents = [random.randrange(6, 10) for _ in range(2)]
     return [(np.array([2.0**e] + [2.0 ** (e - 12)] * random.randrange(40, 80), np.float16),) for e in exponents]
 
@@ -79,8 +79,25 @@ def _not_once(random: Random) -> list[Case]:
     return cases
 
 
+def _pairwise(values: Halves) -> np.float16:
+    if len(values) < 3:
+        return plain(values)
+    middle = len(values) // 2
+    return _pairwise(values[:middle]) + _pairwise(values[middle:])
+
+
+@mistake
+def one_after_another(values: Halves) -> np.float16:
+    """This is what total = total + x gives: what each addition loses is gone. (So is it with lost = t - (total + y),
+    which is always 0.)"""
+    return plain(values)
+
+
+@mistake
 @np.errstate(all="ignore")  # the error feeds on itself, up to infinity
-def _adds_the_loss(values: Halves) -> np.float16:
+def adds_the_loss(values: Halves) -> np.float16:
+    """This is what y = x + lost gives: what was too much is added once more. (t - total) - y is arrived minus meant, so
+    it has to be subtracted."""
     total, lost = ZERO, ZERO
     for x in values:
         y = x + lost
@@ -90,8 +107,9 @@ def _adds_the_loss(values: Halves) -> np.float16:
     return total
 
 
-def _forgets_y(values: Halves) -> np.float16:
-    """Takes the loss of adding x, but adds y."""
+@mistake
+def forgets_what_it_corrected(values: Halves) -> np.float16:
+    """This is what (t - total) - x gives. It was y that was added; with x the earlier loss is counted as new."""
     total, lost = ZERO, ZERO
     for x in values:
         t = total + (x - lost)
@@ -100,7 +118,9 @@ def _forgets_y(values: Halves) -> np.float16:
     return total
 
 
-def _moves_total_first(values: Halves) -> np.float16:
+@mistake
+def moves_the_total_too_early(values: Halves) -> np.float16:
+    """This is what total = t before computing the loss gives: t - total is then 0. Compute lost first."""
     total, lost = ZERO, ZERO
     for x in values:
         y = x - lost
@@ -110,22 +130,27 @@ def _moves_total_first(values: Halves) -> np.float16:
     return total
 
 
-def _first_twice(values: Halves) -> np.float16:
+@mistake
+def counts_the_first_number_twice(values: Halves) -> np.float16:
+    """This is what starting with values[0] and then running over all values gives: the first counts twice."""
     return kahan(np.concatenate([values[:1], values]))
 
 
-def _sorted(values: Halves) -> np.float16:
+@mistake
+def sorts_first(values: Halves) -> np.float16:
+    """This is what adding from small to large gives: better than before, but each addition still loses."""
     return plain(values[np.argsort(np.abs(values), kind="stable")])
 
 
-def _pairwise(values: Halves) -> np.float16:
-    if len(values) < 3:
-        return plain(values)
-    middle = len(values) // 2
-    return _pairwise(values[:middle]) + _pairwise(values[middle:])
+@mistake
+def adds_in_pairs(values: Halves) -> np.float16:
+    """This is what adding in pairs gives: a good sum as well, but not Kahan's."""
+    return _pairwise(values)
 
 
-def _returns_loss(values: Halves) -> np.float16:
+@mistake
+def returns_the_loss(values: Halves) -> np.float16:
+    """This is the last loss. Return the total."""
     total, lost = ZERO, ZERO
     for x in values:
         y = x - lost
@@ -135,9 +160,15 @@ def _returns_loss(values: Halves) -> np.float16:
     return lost
 
 
+@mistake
+def sums_in_FP32(values: Halves) -> np.float16:
+    """This is what a wider sum, rounded once, gives (values.sum() does that inside). It is better, and what hardware
+    does where it can; here use FP16 only."""
+    return _once(values)
+
+
 EXERCISE = Exercise(
     id="rounding.kahan",
-    lesson="02_rounding",
     title="Kahan's sum",
     entry="my_kahan",
     difficulty=2,
@@ -150,56 +181,7 @@ EXERCISE = Exercise(
         Check("one number, and none", 1, _short),
         Check("sums that FP16 alone cannot get quite right", 1, _not_once, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "one after another",
-            plain,
-            "this is what total = total + x gives: what each addition loses is gone. (So is it with "
-            "lost = t - (total + y), which is always 0.)",
-        ),
-        Mistake(
-            "adds the loss",
-            _adds_the_loss,
-            "this is what y = x + lost gives: what was too much is added once more. (t - total) - y is arrived minus "
-            "meant, so it has to be subtracted.",
-        ),
-        Mistake(
-            "forgets what it corrected",
-            _forgets_y,
-            "this is what (t - total) - x gives. It was y that was added; with x the earlier loss is counted as new.",
-        ),
-        Mistake(
-            "moves the total too early",
-            _moves_total_first,
-            "this is what total = t before computing the loss gives: t - total is then 0. Compute lost first.",
-        ),
-        Mistake(
-            "counts the first number twice",
-            _first_twice,
-            "this is what starting with values[0] and then running over all values gives: the first counts twice.",
-        ),
-        Mistake(
-            "sorts first",
-            _sorted,
-            "this is what adding from small to large gives: better than before, but each addition still loses.",
-        ),
-        Mistake(
-            "adds in pairs",
-            _pairwise,
-            "this is what adding in pairs gives: a good sum as well, but not Kahan's.",
-        ),
-        Mistake(
-            "returns the loss",
-            _returns_loss,
-            "this is the last loss. Return the total.",
-        ),
-        Mistake(
-            "sums in FP32",
-            _once,
-            "this is what a wider sum, rounded once, gives (values.sum() does that inside). It is better, and what "
-            "hardware does where it can; here use FP16 only.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"np": np},
     withheld=(sum_compensated,),
 )

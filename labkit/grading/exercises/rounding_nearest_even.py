@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from random import Random
 
 import numpy as np
 
 from labkit.formats import FP16, Rounding, decode, encode, round_to, ulp
-from labkit.grading.compare import bits, show_number
-from labkit.grading.exercise import Case, Check, Exercise, Mistake, Rows
+from labkit.grading.difference import bits, show_number
+from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, mistakes_in
 
 
 def reference(x: float) -> float:
@@ -104,35 +103,104 @@ def _by_hand(
     return float(whole(x / spacing) * spacing)
 
 
-def _flushes(x: float) -> float:
-    return reference(x) if abs(x) >= 2.0**-14 else 0.0
-
-
-def _through_fp32(x: float) -> float:
-    return reference(float(np.float32(x)))
-
-
-def _loses_sign_of_infinity(x: float) -> float:
-    return math.inf if abs(x) >= 65520 else reference(x)
-
-
-def _to_odd(x: float) -> float:
-    """Half-way to the odd one."""
-    toward = reference(x)
-    other = float(round_to(x, FP16, Rounding.TOWARD_NEGATIVE if toward > x else Rounding.TOWARD_POSITIVE))
-    tie = math.isfinite(toward) and toward != x and abs(toward - x) == abs(other - x)
-    return other if tie and int(encode(toward, FP16)) % 2 == 0 else toward
-
-
 def _neighbours(x: float) -> Rows:
     modes = (("below it", Rounding.TOWARD_NEGATIVE), ("above it", Rounding.TOWARD_POSITIVE))
     ends = ((name, float(round_to(x, FP16, mode))) for name, mode in modes)
     return tuple((name, f"{bits(value)}  {show_number(value, 9)}") for name, value in ends)
 
 
+@mistake
+def truncates(x: float) -> float:
+    """This is what cutting off gives (int does that). The result should be the *nearer* neighbour."""
+    return _by_hand(x, whole=math.trunc)
+
+
+@mistake
+def rounds_down(x: float) -> float:
+    """This is what rounding down gives: always to the lower neighbour, even where the upper one is nearer."""
+    return _by_hand(x, whole=math.floor)
+
+
+@mistake
+def half_way_away_from_zero(x: float) -> float:
+    """This is what rounding half-way cases away from zero gives, as taught at school. IEEE 754 takes the even one."""
+    return _by_hand(x, whole=_half_away)
+
+
+@mistake
+def half_way_up(x: float) -> float:
+    """This is what floor(x + 0.5) gives: half-way cases go up. They should go to the even one."""
+    return _by_hand(x, whole=_half_up)
+
+
+@mistake
+def half_way_towards_zero(x: float) -> float:
+    """This is what rounding half-way cases towards zero gives. They should go to the even one."""
+    return _by_hand(x, whole=_half_to_zero)
+
+
+@mistake
+def half_way_to_the_odd_one(x: float) -> float:
+    """This is what rounding half-way cases to the odd neighbour gives. They should go to the even one, whose last bit
+    is 0."""
+    toward = reference(x)
+    other = float(round_to(x, FP16, Rounding.TOWARD_NEGATIVE if toward > x else Rounding.TOWARD_POSITIVE))
+    tie = math.isfinite(toward) and toward != x and abs(toward - x) == abs(other - x)
+    return other if tie and int(encode(toward, FP16)) % 2 == 0 else toward
+
+
+@mistake
+def forgets_subnormals(x: float) -> float:
+    """This is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24."""
+    return _by_hand(x, lowest=-40)
+
+
+@mistake
+def flushes_subnormals(x: float) -> float:
+    """This is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 goes on to 2^-24."""
+    return reference(x) if abs(x) >= 2.0**-14 else 0.0
+
+
+@mistake
+def keeps_ten_bits(x: float) -> float:
+    """This is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, one of them hidden."""
+    return _by_hand(x, bits=9)
+
+
+@mistake
+def never_overflows(x: float) -> float:
+    """This is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on it is infinity."""
+    return _by_hand(x, limit=math.inf)
+
+
+@mistake
+def saturates(x: float) -> float:
+    """This is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity."""
+    return _by_hand(x, beyond=65504.0)
+
+
+@mistake
+def overflows_at_65504(x: float) -> float:
+    """This is what infinity for everything above 65504 gives. Up to 65520, half a spacing further, 65504 is the
+    nearest."""
+    return _by_hand(x, limit=65504.0000001)
+
+
+@mistake
+def loses_the_sign_of_infinity(x: float) -> float:
+    """This is what +inf on both sides gives. Below -65520 it is -inf."""
+    return math.inf if abs(x) >= 65520 else reference(x)
+
+
+@mistake
+def rounds_twice(x: float) -> float:
+    """This is what rounding to FP32 first gives: it moves numbers onto the half-way point, and the second rounding
+    takes them the wrong way. Round once."""
+    return reference(float(np.float32(x)))
+
+
 EXERCISE = Exercise(
     id="rounding.nearest_even",
-    lesson="02_rounding",
     title="Round to FP16",
     entry="my_round",
     difficulty=2,
@@ -145,82 +213,7 @@ EXERCISE = Exercise(
         Check("at the upper end", 1, _large),
         Check("a hair's breadth beside half-way", 1, _just_beside_half_way, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "truncates",
-            partial(_by_hand, whole=math.trunc),
-            "this is what cutting off gives (int does that). The result should be the *nearer* neighbour.",
-        ),
-        Mistake(
-            "rounds down",
-            partial(_by_hand, whole=math.floor),
-            "this is what rounding down gives: always to the lower neighbour, even where the upper one is nearer.",
-        ),
-        Mistake(
-            "half-way away from zero",
-            partial(_by_hand, whole=_half_away),
-            "this is what rounding half-way cases away from zero gives, as taught at school. IEEE 754 takes the even "
-            "one.",
-        ),
-        Mistake(
-            "half-way up",
-            partial(_by_hand, whole=_half_up),
-            "this is what floor(x + 0.5) gives: half-way cases go up. They should go to the even one.",
-        ),
-        Mistake(
-            "half-way towards zero",
-            partial(_by_hand, whole=_half_to_zero),
-            "this is what rounding half-way cases towards zero gives. They should go to the even one.",
-        ),
-        Mistake(
-            "half-way to the odd one",
-            _to_odd,
-            "this is what rounding half-way cases to the odd neighbour gives. They should go to the even one, whose "
-            "last bit is 0.",
-        ),
-        Mistake(
-            "forgets subnormals",
-            partial(_by_hand, lowest=-40),
-            "this is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24.",
-        ),
-        Mistake(
-            "flushes subnormals",
-            _flushes,
-            "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 goes on to 2^-24.",
-        ),
-        Mistake(
-            "keeps ten bits",
-            partial(_by_hand, bits=9),
-            "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, one of them hidden.",
-        ),
-        Mistake(
-            "never overflows",
-            partial(_by_hand, limit=math.inf),
-            "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on it is infinity.",
-        ),
-        Mistake(
-            "saturates",
-            partial(_by_hand, beyond=65504.0),
-            "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
-        ),
-        Mistake(
-            "overflows at 65504",
-            partial(_by_hand, limit=65504.0000001),
-            "this is what infinity for everything above 65504 gives. Up to 65520, half a spacing further, 65504 is the "
-            "nearest.",
-        ),
-        Mistake(
-            "loses the sign of infinity",
-            _loses_sign_of_infinity,
-            "this is what +inf on both sides gives. Below -65520 it is -inf.",
-        ),
-        Mistake(
-            "rounds twice",
-            _through_fp32,
-            "this is what rounding to FP32 first gives: it moves numbers onto the half-way point, and the second "
-            "rounding takes them the wrong way. Round once.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(round_to, encode, np.float16),
     aside=_neighbours,
 )

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import FP16, decode, next_down, next_up, ulp
-from labkit.grading.compare import bits
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.difference import bits
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 UPDATES = np.arange(0x0001, 0x7800, dtype=np.uint16).view(np.float16)  # all from 2^-24 to just below 2^15
 
@@ -61,39 +61,86 @@ def _anywhere(random: Random) -> list[Case]:
     return _weights([random.randrange(1, 26 << 10) for _ in range(12)])
 
 
-def _half_spacing(weight: np.float16) -> np.float16:
-    return np.float16(max(float(ulp(weight, FP16)) / 2, FP16.smallest_subnormal))
-
-
-def _just_above_half(weight: np.float16) -> np.float16:
-    half = float(ulp(weight, FP16)) / 2
-    return np.float16(next_up(half, FP16)) if half >= FP16.smallest_subnormal else reference(weight)
-
-
-def _power_of_two(weight: np.float16) -> np.float16:
-    powers = np.float16(2.0) ** np.arange(-24, 16, dtype=np.float16)
-    return np.float16(powers[int(np.argmax(weight + powers != weight))])
-
-
 def _relative(share: float, weight: np.float16) -> np.float16:
     return np.float16(float(weight) * share)
 
 
-def _forgets_subnormals(weight: np.float16) -> np.float16:
+@mistake
+def half_the_spacing(weight: np.float16) -> np.float16:
+    """This is half the spacing, which moves a weight only if its last bit is 1. Half-way goes to the even neighbour,
+    and that may be the weight itself."""
+    return np.float16(max(float(ulp(weight, FP16)) / 2, FP16.smallest_subnormal))
+
+
+@mistake
+def always_more_than_half(weight: np.float16) -> np.float16:
+    """This is the first number above half the spacing. A weight whose last bit is 1 moves at exactly half: the even
+    neighbour is the other one."""
+    half = float(ulp(weight, FP16)) / 2
+    return np.float16(next_up(half, FP16)) if half >= FP16.smallest_subnormal else reference(weight)
+
+
+@mistake
+def a_whole_spacing(weight: np.float16) -> np.float16:
+    """This is the spacing at the weight. It moves the weight for sure, and so does a little more than half."""
+    return np.float16(ulp(weight, FP16))
+
+
+@mistake
+def powers_of_two_only(weight: np.float16) -> np.float16:
+    """This is what doubling the update until the weight moves gives: the smallest *power of two*. Try all FP16 numbers,
+    one by one."""
+    powers = np.float16(2.0) ** np.arange(-24, 16, dtype=np.float16)
+    return np.float16(powers[int(np.argmax(weight + powers != weight))])
+
+
+@mistake
+def the_same_for_every_weight(weight: np.float16) -> np.float16:
+    """This is the spacing between 1 and 2, whatever the weight."""
+    return np.float16(2.0**-10)
+
+
+@mistake
+def divides_the_weight_by_1024(weight: np.float16) -> np.float16:
+    """This is the weight times 2^-10. Updates of half that size still arrive, and the limit grows in steps, not in
+    proportion."""
+    return _relative(2.0**-10, weight)
+
+
+@mistake
+def divides_the_weight_by_2048(weight: np.float16) -> np.float16:
+    """This is the weight divided by 2048, a rule of thumb. The limit jumps at powers of two and stays between."""
+    return _relative(2.0**-11, weight)
+
+
+@mistake
+def adds_outside_FP16(weight: np.float16) -> np.float16:
+    """This is what adding in FP32 or FP64 gives: there every update moves the weight. Round the sum to FP16 before you
+    compare."""
+    return np.float16(FP16.smallest_subnormal)
+
+
+@mistake
+def forgets_subnormals(weight: np.float16) -> np.float16:
+    """This is what half the spacing gives for small weights when it is rounded to FP16: 0, and 0 moves nothing."""
     return np.float16(0.0) if float(weight) < 2.0**-13 else reference(weight)
 
 
-def _last_that_does_not(weight: np.float16) -> np.float16:
+@mistake
+def one_too_early(weight: np.float16) -> np.float16:
+    """This is the largest update that does *not* move the weight. The next one does."""
     return np.float16(next_down(float(reference(weight)), FP16))
 
 
-def _downwards(weight: np.float16) -> np.float16:
+@mistake
+def goes_down(weight: np.float16) -> np.float16:
+    """This is the answer for weight - update. Below a power of two the spacing is half as wide, so less is enough
+    there."""
     return _first(weight - UPDATES != weight)
 
 
 EXERCISE = Exercise(
     id="rounding.smallest_update",
-    lesson="02_rounding",
     title="The smallest update that moves a weight",
     entry="my_smallest_update",
     difficulty=2,
@@ -106,69 +153,7 @@ EXERCISE = Exercise(
         Check("subnormal weights", 1, _subnormal),
         Check("a dozen weights anywhere", 1, _anywhere, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "half the spacing",
-            _half_spacing,
-            "this is half the spacing, which moves a weight only if its last bit is 1. Half-way goes to the even "
-            "neighbour, and that may be the weight itself.",
-        ),
-        Mistake(
-            "always more than half",
-            _just_above_half,
-            "this is the first number above half the spacing. A weight whose last bit is 1 moves at exactly half: the "
-            "even neighbour is the other one.",
-        ),
-        Mistake(
-            "a whole spacing",
-            lambda weight: np.float16(ulp(weight, FP16)),
-            "this is the spacing at the weight. It moves the weight for sure, and so does a little more than half.",
-        ),
-        Mistake(
-            "powers of two only",
-            _power_of_two,
-            "this is what doubling the update until the weight moves gives: the smallest *power of two*. Try all FP16 "
-            "numbers, one by one.",
-        ),
-        Mistake(
-            "the same for every weight",
-            lambda weight: np.float16(2.0**-10),
-            "this is the spacing between 1 and 2, whatever the weight.",
-        ),
-        Mistake(
-            "weight / 1024",
-            lambda weight: _relative(2.0**-10, weight),
-            "this is the weight times 2^-10. Updates of half that size still arrive, and the limit grows in steps, not "
-            "in proportion.",
-        ),
-        Mistake(
-            "weight / 2048",
-            lambda weight: _relative(2.0**-11, weight),
-            "this is the weight divided by 2048, a rule of thumb. The limit jumps at powers of two and stays between.",
-        ),
-        Mistake(
-            "adds outside FP16",
-            lambda weight: np.float16(FP16.smallest_subnormal),
-            "this is what adding in FP32 or FP64 gives: there every update moves the weight. Round the sum to FP16 "
-            "before you compare.",
-        ),
-        Mistake(
-            "forgets subnormals",
-            _forgets_subnormals,
-            "this is what half the spacing gives for small weights when it is rounded to FP16: 0, and 0 moves nothing.",
-        ),
-        Mistake(
-            "one too early",
-            _last_that_does_not,
-            "this is the largest update that does *not* move the weight. The next one does.",
-        ),
-        Mistake(
-            "goes down",
-            _downwards,
-            "this is the answer for weight - update. Below a power of two the spacing is half as wide, so less is "
-            "enough there.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"np": np},
     aside=lambda weight: (("in bits", bits(weight)),),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(x: float, spacing: float, random: float) -> float:
@@ -60,54 +60,76 @@ def _many(random: Random) -> list[Case]:
     return [(*number, (2 * i + 1) / 200) for number in numbers for i in range(100)]
 
 
-def _nearest(x: float, spacing: float, random: float) -> float:
+@mistake
+def rounds_to_nearest(x: float, spacing: float, random: float) -> float:
+    """This is round to nearest: the random number changes nothing, and small updates are swallowed again."""
     return round(x / spacing) * spacing
 
 
-def _coin(x: float, spacing: float, random: float) -> float:
+@mistake
+def tosses_a_coin(x: float, spacing: float, random: float) -> float:
+    """This is what up or down with probability 1/2 gives. The nearer neighbour has to be taken more often."""
     lower, part = _split(x, spacing)
     return lower + spacing * (part > 0 and random < 0.5)
 
 
-def _turned_round(x: float, spacing: float, random: float) -> float:
+@mistake
+def turned_round(x: float, spacing: float, random: float) -> float:
+    """This is what going up where random is *above* the part gives: the farther neighbour is taken more often."""
     lower, part = _split(x, spacing)
     return lower + spacing * (random >= part)
 
 
-def _other_end(x: float, spacing: float, random: float) -> float:
+@mistake
+def from_the_other_end(x: float, spacing: float, random: float) -> float:
+    """This is what floor(x / spacing + random) gives: right in the mean, but it goes up for large random numbers. Here
+    it is up where random is below the part."""
     return math.floor(x / spacing + random) * spacing
 
 
-def _truncates(x: float, spacing: float, random: float) -> float:
+@mistake
+def truncates(x: float, spacing: float, random: float) -> float:
+    """This is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes negative. Take
+    math.floor."""
     lower = int(x / spacing) * spacing
     return lower + spacing * (random < (x - lower) / spacing)
 
 
-def _away_from_zero(x: float, spacing: float, random: float) -> float:
+@mistake
+def away_from_zero(x: float, spacing: float, random: float) -> float:
+    """This is what rounding |x| and putting the sign back gives: right in the mean, but below zero it goes down where
+    up was asked."""
     return math.copysign(reference(abs(x), spacing, random), x)
 
 
-def _absolute_rest(x: float, spacing: float, random: float) -> float:
+@mistake
+def forgets_to_divide_by_the_spacing(x: float, spacing: float, random: float) -> float:
+    """This is what comparing random with x - lower gives. That is a length; divide it by the spacing."""
     lower, part = _split(x, spacing)
     return lower + spacing * (random < part * spacing)
 
 
-def _moves_exact(x: float, spacing: float, random: float) -> float:
+@mistake
+def moves_what_is_exact(x: float, spacing: float, random: float) -> float:
+    """This is what random <= part gives: with random = 0 a number that needs no rounding moves. Take <."""
     lower, part = _split(x, spacing)
     return lower + spacing * (random <= part)
 
 
-def _adds_noise(x: float, spacing: float, random: float) -> float:
+@mistake
+def adds_noise_then_rounds_to_nearest(x: float, spacing: float, random: float) -> float:
+    """This is what round(x / spacing + random) gives: half a spacing too high in the mean."""
     return round(x / spacing + random) * spacing
 
 
-def _whole_numbers(x: float, spacing: float, random: float) -> float:
+@mistake
+def counts_spacings(x: float, spacing: float, random: float) -> float:
+    """This is how many spacings the result is. Multiply by the spacing."""
     return reference(x, spacing, random) / spacing
 
 
 EXERCISE = Exercise(
     id="rounding.stochastic",
-    lesson="02_rounding",
     title="Round by chance",
     entry="my_stochastic",
     difficulty=2,
@@ -119,59 +141,5 @@ EXERCISE = Exercise(
         Check("multiples of the spacing stay", 1, _exact),
         Check("a hundred random numbers for one x", 1, _many, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "rounds to nearest",
-            _nearest,
-            "this is round to nearest: the random number changes nothing, and small updates are lost again.",
-        ),
-        Mistake(
-            "tosses a coin",
-            _coin,
-            "this is what up or down with probability 1/2 gives. The nearer neighbour has to be taken more often.",
-        ),
-        Mistake(
-            "turned round",
-            _turned_round,
-            "this is what going up where random is *above* the part gives: the farther neighbour is taken more often.",
-        ),
-        Mistake(
-            "from the other end",
-            _other_end,
-            "this is what floor(x / spacing + random) gives: right in the mean, but it goes up for large random "
-            "numbers. Here it is up where random is below the part.",
-        ),
-        Mistake(
-            "truncates",
-            _truncates,
-            "this is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes negative. Take "
-            "math.floor.",
-        ),
-        Mistake(
-            "away from zero",
-            _away_from_zero,
-            "this is what rounding |x| and putting the sign back gives: right in the mean, but below zero it goes down "
-            "where up was asked.",
-        ),
-        Mistake(
-            "forgets to divide by the spacing",
-            _absolute_rest,
-            "this is what comparing random with x - lower gives. That is a length; divide it by the spacing.",
-        ),
-        Mistake(
-            "moves what is exact",
-            _moves_exact,
-            "this is what random <= part gives: with random = 0 a number that needs no rounding moves. Take <.",
-        ),
-        Mistake(
-            "adds noise, then rounds to nearest",
-            _adds_noise,
-            "this is what round(x / spacing + random) gives: half a spacing too high in the mean.",
-        ),
-        Mistake(
-            "counts spacings",
-            _whole_numbers,
-            "this is how many spacings the result is. Multiply by the spacing.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

@@ -15,7 +15,7 @@ from random import Random
 import torch
 
 from labkit.amp import ScalerConfig, ScalerState, advance
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -88,75 +88,105 @@ def _answer(scale: float, tracker: int) -> ScalerState:
     return ScalerState(scale=scale, growth_tracker=tracker)
 
 
-def _good(state: ScalerState, config: ScalerConfig) -> ScalerState:
+def _clean(state: ScalerState, config: ScalerConfig) -> ScalerState:
     return advance(state, False, config)
 
 
-def _overflow(state: ScalerState, config: ScalerConfig) -> ScalerState:
+def _skipped(state: ScalerState, config: ScalerConfig) -> ScalerState:
     return advance(state, True, config)
-
-
-def _keeps_count(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _answer(state.scale * config.backoff_factor, state.growth_tracker) if found_inf else _good(state, config)
-
-
-def _counts_overflows(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _answer(state.scale * config.backoff_factor, state.growth_tracker + 1) if found_inf else _good(state, config)
 
 
 def _grows_when(grows: bool, state: ScalerState, config: ScalerConfig) -> ScalerState:
     return _answer(state.scale * config.growth_factor, 0) if grows else _answer(state.scale, state.growth_tracker + 1)
 
 
-def _grows_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+@mistake
+def keeps_the_count_at_overflow(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what keeping the tracker at an overflow gives: the scale grows again too soon. Clean steps must be in a
+    row."""
+    return _answer(state.scale * config.backoff_factor, state.growth_tracker) if found_inf else _clean(state, config)
+
+
+@mistake
+def counts_the_overflow(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what counting a skipped step as a clean one gives."""
+    return (
+        _answer(state.scale * config.backoff_factor, state.growth_tracker + 1) if found_inf else _clean(state, config)
+    )
+
+
+@mistake
+def grows_one_step_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what comparing the tracker before counting this step gives, or > where >= is meant."""
     late = state.growth_tracker + 1 > config.growth_interval
-    return _overflow(state, config) if found_inf else _grows_when(late, state, config)
+    return _skipped(state, config) if found_inf else _grows_when(late, state, config)
 
 
-def _grows_early(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+@mistake
+def grows_one_step_early(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what growing one clean step too early gives: this step completes the interval only if the count, with it,
+    reaches growth_interval."""
     early = state.growth_tracker + 1 >= config.growth_interval - 1
-    return _overflow(state, config) if found_inf else _grows_when(early, state, config)
+    return _skipped(state, config) if found_inf else _grows_when(early, state, config)
 
 
-def _grows_always(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _overflow(state, config) if found_inf else _grows_when(True, state, config)
+@mistake
+def grows_at_every_clean_step(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what growing without waiting for the interval gives: every second step or so overflows."""
+    return _skipped(state, config) if found_inf else _grows_when(True, state, config)
 
 
-def _never_restarts(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _overflow(state, config) if found_inf else _answer(_good(state, config).scale, state.growth_tracker + 1)
+@mistake
+def forgets_to_start_again_after_growth(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what not resetting the tracker after growth gives: the count runs past the interval."""
+    return _skipped(state, config) if found_inf else _answer(_clean(state, config).scale, state.growth_tracker + 1)
 
 
-def _never_counts(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _overflow(state, config) if found_inf else _answer(_good(state, config).scale, 0)
+@mistake
+def never_counts(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what not counting clean steps gives: the tracker stays at 0 and the scale never grows."""
+    return _skipped(state, config) if found_inf else _answer(_clean(state, config).scale, 0)
 
 
-def _grows_on_overflow(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _answer(state.scale * config.growth_factor, 0) if found_inf else _good(state, config)
+@mistake
+def grows_on_overflow(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what multiplying by the growth factor at an overflow gives: inf calls for a smaller scale, not a larger
+    one."""
+    return _answer(state.scale * config.growth_factor, 0) if found_inf else _clean(state, config)
 
 
-def _divides_by_backoff(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _answer(state.scale / config.backoff_factor, 0) if found_inf else _good(state, config)
+@mistake
+def divides_by_the_backoff_factor(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what dividing by the backoff factor gives. It is below 1: multiply by it."""
+    return _answer(state.scale / config.backoff_factor, 0) if found_inf else _clean(state, config)
 
 
-def _never_backs_off(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _answer(state.scale, 0) if found_inf else _good(state, config)
+@mistake
+def never_backs_off(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what leaving the scale at an overflow gives: the next step overflows just the same."""
+    return _answer(state.scale, 0) if found_inf else _clean(state, config)
 
 
-def _ignores_found_inf(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return _good(state, config)
+@mistake
+def never_looks_for_inf(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what not looking at found_inf gives: an overflow counts as a clean step."""
+    return _clean(state, config)
 
 
-def _own_factors(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+@mistake
+def has_factors_of_its_own(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what writing 2 and 0.5 into the code gives. Take them from config."""
     return advance(state, found_inf, ScalerConfig(growth_interval=config.growth_interval))
 
 
-def _own_interval(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+@mistake
+def has_an_interval_of_its_own(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    """This is what writing 2000 into the code gives. Take it from config."""
     return advance(state, found_inf, ScalerConfig(config.init_scale, config.growth_factor, config.backoff_factor))
 
 
 EXERCISE = Exercise(
     id="scaling.advance",
-    lesson="06_loss_scaling",
     title="The rule that moves the scale",
     entry="my_advance",
     difficulty=2,
@@ -169,76 +199,7 @@ EXERCISE = Exercise(
         Check("sixty steps in a row", 2, _in_a_row, hidden=True),
         Check("an interval of one step", 1, _every_step, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "keeps the count at overflow",
-            _keeps_count,
-            "this is what keeping the tracker at an overflow gives: the scale grows again too soon. Clean steps "
-            "must be in a row.",
-        ),
-        Mistake(
-            "counts the overflow",
-            _counts_overflows,
-            "this is what counting a skipped step as a clean one gives.",
-        ),
-        Mistake(
-            "grows one step late",
-            _grows_late,
-            "this is what comparing the tracker before counting this step gives, or > where >= is meant.",
-        ),
-        Mistake(
-            "grows one step early",
-            _grows_early,
-            "this is what growing one clean step too early gives: this step completes the interval only if the "
-            "count, with it, reaches growth_interval.",
-        ),
-        Mistake(
-            "grows at every clean step",
-            _grows_always,
-            "this is what growing without waiting for the interval gives: every second step or so overflows.",
-        ),
-        Mistake(
-            "forgets to start again after growth",
-            _never_restarts,
-            "this is what not resetting the tracker after growth gives: the count runs past the interval.",
-        ),
-        Mistake(
-            "never counts",
-            _never_counts,
-            "this is what not counting clean steps gives: the tracker stays at 0 and the scale never grows.",
-        ),
-        Mistake(
-            "grows on overflow",
-            _grows_on_overflow,
-            "this is what multiplying by the growth factor at an overflow gives: inf calls for a smaller scale, "
-            "not a larger one.",
-        ),
-        Mistake(
-            "divides by the backoff factor",
-            _divides_by_backoff,
-            "this is what dividing by the backoff factor gives. It is below 1: multiply by it.",
-        ),
-        Mistake(
-            "never backs off",
-            _never_backs_off,
-            "this is what leaving the scale at an overflow gives: the next step overflows just the same.",
-        ),
-        Mistake(
-            "ignores found_inf",
-            _ignores_found_inf,
-            "this is what not looking at found_inf gives: an overflow counts as a clean step.",
-        ),
-        Mistake(
-            "has factors of its own",
-            _own_factors,
-            "this is what writing 2 and 0.5 into the code gives. Take them from config.",
-        ),
-        Mistake(
-            "has an interval of its own",
-            _own_interval,
-            "this is what writing 2000 into the code gives. Take it from config.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
     withheld=(advance,),
 )

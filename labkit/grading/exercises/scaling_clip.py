@@ -10,8 +10,6 @@ than 9: 64 ulps accept both. The nearest mistake, a norm rounded to FP16, is up 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from random import Random
 from typing import cast
 
@@ -19,7 +17,8 @@ import torch
 from torch import Tensor
 
 from labkit.amp import unscale
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 SHAPES = ((2,), (2, 2), (3,))
 
@@ -44,14 +43,7 @@ def _shorten(gradients: list[Tensor], by: float) -> list[Tensor]:
 
 def _scaled(random: Random, low: int, high: int, log2_unit: int) -> list[Tensor]:
     """Return FP16 tensors of whole numbers, low <= |n| < high <= 2048, in units of a power of two: all exact."""
-
-    def number() -> float:
-        return random.choice((-1, 1)) * random.randrange(low, high) * 2.0**log2_unit
-
-    return [
-        torch.tensor([number() for _ in range(math.prod(shape))], dtype=torch.float16).reshape(shape)
-        for shape in SHAPES
-    ]
+    return [(whole(random, shape, low, high) * 2.0**log2_unit).half() for shape in SHAPES]
 
 
 def _long(random: Random) -> list[Case]:
@@ -101,72 +93,104 @@ def _zero(random: Random) -> list[Case]:
 Answer = list[Tensor] | None
 
 
-def _clips_before_unscaling(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+def _clipped(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    gradients, _ = unscale(scaled_grads, scale)
+    return _shorten(gradients, max_norm / (_norm(gradients) + 1e-6))
+
+
+@mistake
+def clips_before_unscaling(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what clipping before unscaling gives: max_norm was applied to gradients `scale` times too long, and then
+    they were divided as well."""
     clipped = clip_step(scaled_grads, 1.0, max_norm)
     return clipped and [gradient / scale for gradient in clipped]
 
 
-def _forgets_to_unscale(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def forgets_to_unscale(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what forgetting to unscale gives: the scaled gradients were clipped and returned."""
     return clip_step(scaled_grads, 1.0, max_norm)
 
 
-def _unscales_in_fp16(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def unscales_in_FP16(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what dividing in FP16 gives: small gradients underflow. Cast to FP32 first, then divide."""
     return clip_step([gradient / scale for gradient in scaled_grads], 1.0, max_norm)
 
 
-def _measures_in_fp16(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def measures_the_norm_in_FP16(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 it is inf."""
     gradients, found_inf = unscale(scaled_grads, scale)
     norm = float(torch.stack([gradient.norm() for gradient in scaled_grads]).norm()) / scale
     return None if found_inf else _shorten(gradients, max_norm / (norm + 1e-6))
 
 
-def _clips_each_tensor(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def clips_each_tensor_by_itself(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what clipping tensor by tensor gives: each gets a factor of its own, and the direction of the step
+    changes."""
     gradients, found_inf = unscale(scaled_grads, scale)
     return None if found_inf else [_shorten([g], max_norm / (_norm([g]) + 1e-6))[0] for g in gradients]
 
 
-def _clamps_elements(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def clamps_the_elements(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what clamping each element gives: the direction of the step changes."""
     gradients, found_inf = unscale(scaled_grads, scale)
     return None if found_inf else [gradient.clamp(-max_norm, max_norm) for gradient in gradients]
 
 
-def _adds_norms(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def adds_the_norms(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what adding up the tensors' norms gives. It is their squares that add up."""
     gradients, found_inf = unscale(scaled_grads, scale)
     return None if found_inf else _shorten(gradients, max_norm / (sum(_norm([g]) for g in gradients) + 1e-6))
 
 
-def _forgets_root(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def forgets_the_square_root(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what forgetting the square root gives."""
     gradients, found_inf = unscale(scaled_grads, scale)
     return None if found_inf else _shorten(gradients, max_norm / (_norm(gradients) ** 2 + 1e-6))
 
 
-def _lengthens(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def lengthens_short_gradients(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what forgetting min(1, ...) gives: short gradients are stretched to max_norm."""
     gradients, found_inf = unscale(scaled_grads, scale)
     by = max_norm / (_norm(gradients) + 1e-6)
     return None if found_inf else [gradient * by for gradient in gradients]
 
 
-def _scales_max_norm(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+@mistake
+def scales_the_limit_as_well(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what comparing unscaled gradients with max_norm x scale gives: next to nothing is clipped."""
     return clip_step(scaled_grads, scale, max_norm * scale)
 
 
-def _never_skips(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
-    gradients, _ = unscale(scaled_grads, scale)
-    return _shorten(gradients, max_norm / (_norm(gradients) + 1e-6))
+@mistake
+def never_skips(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what clipping inf gives: a factor of 0, and inf x 0 is NaN."""
+    return _clipped(scaled_grads, scale, max_norm)
 
 
-def _skips_when(bad: Callable[[Tensor], Tensor]) -> Callable[[list[Tensor], float, float], Answer]:
-    def answer(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
-        if any(bool(bad(gradient).any()) for gradient in scaled_grads):
-            return None
-        return _never_skips(scaled_grads, scale, max_norm)
+@mistake
+def skips_on_inf_only(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what looking for inf alone gives: a NaN makes the norm NaN, and with it every weight."""
+    bad = any(bool(gradient.isinf().any()) for gradient in scaled_grads)
+    return None if bad else _clipped(scaled_grads, scale, max_norm)
 
-    return answer
+
+@mistake
+def skips_on_NaN_only(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
+    """This is what looking for NaN alone gives. An overflow makes inf."""
+    bad = any(bool(gradient.isnan().any()) for gradient in scaled_grads)
+    return None if bad else _clipped(scaled_grads, scale, max_norm)
 
 
 EXERCISE = Exercise(
     id="scaling.clip",
-    lesson="06_loss_scaling",
     title="Clip at the right place",
     entry="my_clip_step",
     difficulty=2,
@@ -182,75 +206,7 @@ EXERCISE = Exercise(
         Check("the norm of large scaled gradients", 2, _heavy, hidden=True),
         Check("gradients of zero stay zero", 1, _zero, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "clips before unscaling",
-            _clips_before_unscaling,
-            "this is what clipping before unscaling gives: max_norm was applied to gradients `scale` times too "
-            "long, and then they were divided as well.",
-        ),
-        Mistake(
-            "forgets to unscale",
-            _forgets_to_unscale,
-            "this is what forgetting to unscale gives: the scaled gradients were clipped and returned.",
-        ),
-        Mistake(
-            "unscales in FP16",
-            _unscales_in_fp16,
-            "this is what dividing in FP16 gives: small gradients underflow. Convert to FP32 first, then divide.",
-        ),
-        Mistake(
-            "measures the norm in FP16",
-            _measures_in_fp16,
-            "this is what a norm in FP16 gives: it rounds to 11 bits, and beyond 65504 it is inf.",
-        ),
-        Mistake(
-            "clips each tensor by itself",
-            _clips_each_tensor,
-            "this is what clipping tensor by tensor gives: each gets a factor of its own, and the direction of "
-            "the step changes.",
-        ),
-        Mistake(
-            "clamps the elements",
-            _clamps_elements,
-            "this is what clamping each element gives: the direction of the step changes.",
-        ),
-        Mistake(
-            "adds the norms",
-            _adds_norms,
-            "this is what adding up the tensors' norms gives. It is their squares that add up.",
-        ),
-        Mistake(
-            "forgets the square root",
-            _forgets_root,
-            "this is what forgetting the square root gives.",
-        ),
-        Mistake(
-            "lengthens short gradients",
-            _lengthens,
-            "this is what forgetting min(1, ...) gives: short gradients are stretched to max_norm.",
-        ),
-        Mistake(
-            "scales max_norm as well",
-            _scales_max_norm,
-            "this is what comparing unscaled gradients with max_norm x scale gives: next to nothing is clipped.",
-        ),
-        Mistake(
-            "never skips",
-            _never_skips,
-            "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.",
-        ),
-        Mistake(
-            "skips on inf only",
-            _skips_when(torch.isinf),
-            "this is what looking for inf alone gives: a NaN makes the norm NaN, and with it every weight.",
-        ),
-        Mistake(
-            "skips on NaN only",
-            _skips_when(torch.isnan),
-            "this is what looking for NaN alone gives. An overflow makes inf.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     ulps=64,
     provides={"torch": torch},
 )

@@ -10,21 +10,21 @@ has its own consequence in some case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
-from labkit.grading.wire import travels
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.wire import sendable
 
-SIZE = 4
+SHAPE = (4,)
 LEARNING_RATE = 0.25
 
 
-@travels
+@sendable
 @dataclass
 class Loop:
     """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.
@@ -50,7 +50,7 @@ class Loop:
 
     def zero_grad(self) -> None:
         """Forget the gradient."""
-        self.gradient = torch.zeros(SIZE).half()
+        self.gradient = torch.zeros(SHAPE).half()
 
     def backward(self, batch: Tensor) -> None:
         """Forward pass, loss times scale, backward pass: adds the scaled gradient of a batch, in FP16."""
@@ -58,7 +58,7 @@ class Loop:
         self.gradient = self.gradient + (mean * self.scale).half()
 
     def unscale(self) -> None:
-        """Convert the gradient to FP32, divide by the scale, and look for inf and NaN."""
+        """Cast the gradient to FP32, divide by the scale, and look for inf and NaN."""
         self.gradient = self.gradient.float() / self.scale
         self.found_inf = not bool(torch.isfinite(self.gradient).all())
 
@@ -93,19 +93,26 @@ def reference(loop: Loop) -> Loop:
     >>> reference(before).model_weight
     tensor([-0.2500, -0.2500, -0.2500, -0.2500], dtype=torch.float16)
     """
-    loop.zero_grad()
+    return _run(loop, "unscale clip step copy_back update")
+
+
+def _run(loop: Loop, last: str, *, first: str = "zero_grad", each: str = "") -> Loop:
+    """Call some parts first, some after the backward pass of each batch, and the others last."""
+    _call(loop, first)
     for batch in loop.batches:
         loop.backward(batch)
-    loop.unscale()
-    loop.clip()
-    loop.step()
-    loop.copy_back()
-    loop.update()
+        _call(loop, each)
+    return _call(loop, last)
+
+
+def _call(loop: Loop, parts: str) -> Loop:
+    for part in parts.split():
+        getattr(loop, part)()
     return loop
 
 
 def _batch(random: Random, high: int = 64) -> Tensor:
-    return torch.tensor([float(random.choice((-1, 1)) * random.randrange(16, high)) for _ in range(SIZE)]) / 16
+    return whole(random, SHAPE, 16, high) / 16
 
 
 def _loop(random: Random, batches: int = 1, max_norm: float = 1000.0, tracker: int = 0, scale: float = 0.0) -> Loop:
@@ -145,44 +152,92 @@ def _growing(random: Random) -> list[Case]:
     return [(_loop(random, tracker=2, batches=n, max_norm=m),) for n, m in ((1, 1000.0), (2, 0.5))]
 
 
-Call = Callable[[Loop], None]
+@mistake
+def clips_before_unscaling(loop: Loop) -> Loop:
+    """This is what clipping before unscaling gives: max_norm was compared with a gradient `scale` times too long."""
+    return _run(loop, "clip unscale step copy_back update")
 
 
-def _backward(loop: Loop) -> None:
-    for batch in loop.batches:
-        loop.backward(batch)
+@mistake
+def never_unscales(loop: Loop) -> Loop:
+    """This is what stepping with the scaled gradient gives; and nobody looked for inf."""
+    return _run(loop, "clip step copy_back update")
 
 
-def _of(*calls: Call) -> Callable[[Loop], Loop]:
-    def answer(loop: Loop) -> Loop:
-        for call in calls:
-            call(loop)
-        return loop
-
-    return answer
+@mistake
+def steps_before_unscaling(loop: Loop) -> Loop:
+    """This is what stepping before unscaling gives: the step is `scale` times too long, and nobody had looked for
+    inf."""
+    return _run(loop, "step unscale clip copy_back update")
 
 
-def _each_batch(*calls: Call) -> Call:
-    def answer(loop: Loop) -> None:
-        for batch in loop.batches:
-            loop.backward(batch)
-            for call in calls:
-                call(loop)
-
-    return answer
+@mistake
+def updates_the_scale_first(loop: Loop) -> Loop:
+    """This is what moving the scale before unscaling gives: the gradient is divided by another scale than it was
+    multiplied by, or an old found_inf moves it."""
+    return _run(loop, "update unscale clip step copy_back")
 
 
-def _first_batch(loop: Loop) -> None:
+@mistake
+def never_updates_the_scale(loop: Loop) -> Loop:
+    """This is what forgetting update() gives: a scale that is too high skips every step from now on."""
+    return _run(loop, "unscale clip step copy_back")
+
+
+@mistake
+def zeroes_after_the_backward_pass(loop: Loop) -> Loop:
+    """This is what zero_grad() after backward() gives: the gradient is gone before it was used."""
+    return _run(loop, "zero_grad unscale clip step copy_back update", first="")
+
+
+@mistake
+def never_zeroes(loop: Loop) -> Loop:
+    """This is what forgetting zero_grad() gives: the last step's gradient is still in the sum."""
+    return _run(loop, "unscale clip step copy_back update", first="")
+
+
+@mistake
+def unscales_after_every_batch(loop: Loop) -> Loop:
+    """This is what unscaling after every batch gives: what was accumulated is divided again each time. Unscale once,
+    after the last batch."""
+    return _run(loop, "clip step copy_back update", each="unscale")
+
+
+@mistake
+def steps_after_every_batch(loop: Loop) -> Loop:
+    """This is what a step after every batch gives. Accumulation means one step for all of them."""
+    return _run(loop, "", each="unscale clip step copy_back update")
+
+
+@mistake
+def updates_after_every_batch(loop: Loop) -> Loop:
+    """This is what update() after every batch gives: batches of one step are added under different scales."""
+    return _run(loop, "unscale clip step copy_back", each="update")
+
+
+@mistake
+def uses_the_first_batch_only(loop: Loop) -> Loop:
+    """This is what using one batch gives: run backward for each of loop.batches."""
+    loop.zero_grad()
     loop.backward(loop.batches[0])
+    return _call(loop, "unscale clip step copy_back update")
 
 
-_ZERO, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE = (
-    Loop.zero_grad, Loop.unscale, Loop.clip, Loop.step, Loop.copy_back, Loop.update,
-)  # fmt: skip
+@mistake
+def never_copies_back(loop: Loop) -> Loop:
+    """This is what forgetting copy_back() gives, or calling it before step(): the master moves, and the model computes
+    with old weights."""
+    return _run(loop, "unscale clip step update")
+
+
+@mistake
+def never_clips(loop: Loop) -> Loop:
+    """This is what forgetting clip() gives."""
+    return _run(loop, "unscale step copy_back update")
+
 
 EXERCISE = Exercise(
     id="scaling.order",
-    lesson="06_loss_scaling",
     title="Order the loop",
     entry="my_training_step",
     difficulty=2,
@@ -195,77 +250,6 @@ EXERCISE = Exercise(
         Check("a step that overflows", 2, _overflowing),
         Check("a step after which the scale grows", 2, _growing, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "clips before unscaling",
-            _of(_ZERO, _backward, _CLIP, _UNSCALE, _STEP, _COPY, _UPDATE),
-            "this is what clipping before unscaling gives: max_norm was compared with a gradient `scale` "
-            "times too long.",
-        ),
-        Mistake(
-            "never unscales",
-            _of(_ZERO, _backward, _CLIP, _STEP, _COPY, _UPDATE),
-            "this is what stepping with the scaled gradient gives; and nobody looked for inf.",
-        ),
-        Mistake(
-            "steps before unscaling",
-            _of(_ZERO, _backward, _STEP, _UNSCALE, _CLIP, _COPY, _UPDATE),
-            "this is what stepping before unscaling gives: the step is `scale` times too long, and nobody had "
-            "looked for inf.",
-        ),
-        Mistake(
-            "updates the scale first",
-            _of(_ZERO, _backward, _UPDATE, _UNSCALE, _CLIP, _STEP, _COPY),
-            "this is what moving the scale before unscaling gives: the gradient is divided by another scale "
-            "than it was multiplied by, or an old found_inf moves it.",
-        ),
-        Mistake(
-            "never updates the scale",
-            _of(_ZERO, _backward, _UNSCALE, _CLIP, _STEP, _COPY),
-            "this is what forgetting update() gives: a scale that is too high skips every step from now on.",
-        ),
-        Mistake(
-            "zeroes after the backward pass",
-            _of(_backward, _ZERO, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
-            "this is what zero_grad() after backward() gives: the gradient is gone before it was used.",
-        ),
-        Mistake(
-            "never zeroes",
-            _of(_backward, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
-            "this is what forgetting zero_grad() gives: the last step's gradient is still in the sum.",
-        ),
-        Mistake(
-            "unscales after every batch",
-            _of(_ZERO, _each_batch(_UNSCALE), _CLIP, _STEP, _COPY, _UPDATE),
-            "this is what unscaling after every batch gives: what was accumulated is divided again each time. Unscale "
-            "once, after the last batch.",
-        ),
-        Mistake(
-            "steps after every batch",
-            _of(_ZERO, _each_batch(_UNSCALE, _CLIP, _STEP, _COPY, _UPDATE)),
-            "this is what a step after every batch gives. Accumulation means one step for all of them.",
-        ),
-        Mistake(
-            "updates after every batch",
-            _of(_ZERO, _each_batch(_UPDATE), _UNSCALE, _CLIP, _STEP, _COPY),
-            "this is what update() after every batch gives: batches of one step are added under different scales.",
-        ),
-        Mistake(
-            "uses the first batch only",
-            _of(_ZERO, _first_batch, _UNSCALE, _CLIP, _STEP, _COPY, _UPDATE),
-            "this is what using one batch gives: run backward for each of loop.batches.",
-        ),
-        Mistake(
-            "never copies back",
-            _of(_ZERO, _backward, _UNSCALE, _CLIP, _STEP, _UPDATE),
-            "this is what forgetting copy_back() gives, or calling it before step(): the master moves, and the model "
-            "computes with old weights.",
-        ),
-        Mistake(
-            "never clips",
-            _of(_ZERO, _backward, _UNSCALE, _STEP, _COPY, _UPDATE),
-            "this is what forgetting clip() gives.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

@@ -13,14 +13,13 @@ Source: torch 2.13, torch/amp/grad_scaler.py and ATen/native/cuda/AmpKernels.cu 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 import torch
 from torch import Tensor
 
 from labkit.amp import advance
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[float, int, bool]
 FLOOR = 1.0
@@ -88,7 +87,7 @@ def _lowered(random: Random) -> list[Case]:
 
 
 def _bottom(random: Random) -> list[Case]:
-    """Bad steps at the floor and just above it."""
+    """Steps with inf at the floor and just above it."""
     cases: list[Case] = []
     for scale in (FLOOR, 2 * FLOOR, 4 * FLOOR):
         grads = _grads(random)
@@ -107,38 +106,79 @@ def reference(scale: float, tracker: int, grads: list[Tensor], growth_interval: 
     return scaler_step(scale, tracker, grads, growth_interval)
 
 
-def _with(**faults: bool) -> Callable[..., object]:
-    def answer(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
-        return scaler_step(scale, tracker, grads, growth_interval, **faults)
+@mistake
+def not_repaired(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This is the faulty scaler as it was."""
+    return scaler_step(scale, tracker, grads, growth_interval, sums=True, equals=True, sinks=True)
 
-    return answer
+
+@mistake
+def only_the_floor_is_repaired(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a sum that overflows in FP16 although every term is finite, and a count compared with ==, so a
+    lowered interval is never met and growth stops for ever."""
+    return scaler_step(scale, tracker, grads, growth_interval, sums=True, equals=True)
 
 
-def _inf_alone(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+@mistake
+def only_the_comparison_is_repaired(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a sum that overflows in FP16 although every term is finite, and a scale that sinks without a
+    floor: after enough skipped steps it is 0, and 1 / 0 is inf."""
+    return scaler_step(scale, tracker, grads, growth_interval, sums=True, sinks=True)
+
+
+@mistake
+def only_the_sum_is_repaired(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a count compared with ==, so a lowered interval is never met and growth stops for ever; and a
+    scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf."""
+    return scaler_step(scale, tracker, grads, growth_interval, equals=True, sinks=True)
+
+
+@mistake
+def the_sum_is_left(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a sum that overflows in FP16 although every term is finite."""
+    return scaler_step(scale, tracker, grads, growth_interval, sums=True)
+
+
+@mistake
+def the_comparison_is_left(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a count compared with ==, so a lowered interval is never met and growth stops for ever."""
+    return scaler_step(scale, tracker, grads, growth_interval, equals=True)
+
+
+@mistake
+def the_floor_is_left(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This still has a scale that sinks without a floor: after enough skipped steps it is 0, and 1 / 0 is inf."""
+    return scaler_step(scale, tracker, grads, growth_interval, sinks=True)
+
+
+@mistake
+def looks_for_inf_alone(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This is what a repair with isinf gives: the sum found NaN too. torch.isfinite finds both."""
     return reference(scale, tracker, [torch.where(grad.isnan(), 0.0, grad) for grad in grads], growth_interval)
 
 
-def _stuck(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+@mistake
+def stuck_at_the_floor(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This is what refusing to move at the floor gives: the scale could never grow again."""
     after = reference(scale, tracker, grads, growth_interval)
     return (FLOOR, *after[1:]) if scale == FLOOR else after
 
 
-def _gives_up(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+@mistake
+def gives_up_at_the_floor(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This is what stepping at the floor whatever was found gives: inf reaches the weights."""
     new, count, stepped = reference(scale, tracker, grads, growth_interval)
     return new, count, stepped or scale <= FLOOR
 
 
-def _grows_late(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+@mistake
+def grows_one_step_late(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
+    """This is what > gives where >= was needed: the step that completes the interval grows the scale."""
     return reference(scale, tracker, grads, growth_interval + 1)
 
 
-_SUM = "a sum that overflows in FP16 although every term is finite"
-_EQUAL = "a count compared with ==, so a lowered interval is never met and growth stops for ever"
-_SINK = "a scale that sinks without a floor: after enough bad steps it is 0, and 1 / 0 is inf"
-
 EXERCISE = Exercise(
     id="scaling.repair",
-    lesson="06_loss_scaling",
     title="Repair a scaler",
     entry="my_repaired_step",
     difficulty=3,
@@ -152,35 +192,7 @@ EXERCISE = Exercise(
         Check("the scale never falls below 1", 2, _bottom),
         Check("from 1 the scale grows again", 1, _growth_at_the_floor, hidden=True),
     ),
-    mistakes=(
-        Mistake("not repaired", _with(sums=True, equals=True, sinks=True), "this is the faulty scaler as it was."),
-        Mistake("one repaired: the floor", _with(sums=True, equals=True), f"this still has {_SUM}, and {_EQUAL}."),
-        Mistake("one repaired: ==", _with(sums=True, sinks=True), f"this still has {_SUM}, and {_SINK}."),
-        Mistake("one repaired: the sum", _with(equals=True, sinks=True), f"this still has {_EQUAL}; and {_SINK}."),
-        Mistake("the sum is left", _with(sums=True), f"this still has {_SUM}."),
-        Mistake("== is left", _with(equals=True), f"this still has {_EQUAL}."),
-        Mistake("the floor is left", _with(sinks=True), f"this still has {_SINK}."),
-        Mistake(
-            "looks for inf alone",
-            _inf_alone,
-            "this is what a repair with isinf gives: the sum found NaN too. torch.isfinite finds both.",
-        ),
-        Mistake(
-            "stuck at the floor",
-            _stuck,
-            "this is what refusing to move at the floor gives: the scale could never grow again.",
-        ),
-        Mistake(
-            "gives up at the floor",
-            _gives_up,
-            "this is what stepping at the floor whatever was found gives: inf reaches the weights.",
-        ),
-        Mistake(
-            "grows one step late",
-            _grows_late,
-            "this is what > gives where >= was needed: the step that completes the interval grows the scale.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
     withheld=(advance,),
 )

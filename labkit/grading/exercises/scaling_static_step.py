@@ -1,6 +1,6 @@
 """Can you take one training step with a loss scale that never moves?
 
-The point: convert to FP32 *before* unscaling, because FP16 loses the small gradients once more, and throw the step
+The point: cast to FP32 *before* unscaling, because FP16 loses the small gradients once more, and throw the step
 away when the gradient holds inf or NaN.
 
 Invariant: weights, gradients and learning rates are such that every sum fits FP32's 24 bits and every factor is a
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from labkit.amp import unscale
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
-SIZE = 4
+SHAPE = (4,)
 
 
 @dataclass(frozen=True)
@@ -48,17 +49,17 @@ def static_step(weight: Tensor, gradient_of: Callable[[float], Tensor], scale: f
     return weight if found_inf else weight - lr * gradient
 
 
-def _whole(random: Random, low: int, high: int) -> Tensor:
-    """Return SIZE whole numbers, low <= |n| < high, of either sign, in FP32."""
-    return torch.tensor([float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(SIZE)])
+def _backward(random: Random, low: int, high: int, units: int) -> ScaledBackward:
+    """Return the backward pass of a gradient of whole numbers over `units`."""
+    return ScaledBackward(whole(random, SHAPE, low, high) / units)
 
 
 def _ordinary(random: Random) -> list[Case]:
     """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is exact."""
     return [
         (
-            _whole(random, 0, 1024) / 2**10,
-            ScaledBackward(_whole(random, 65, 1024) / 2**11),
+            whole(random, SHAPE, 0, 1024) / 2**10,
+            _backward(random, 65, 1024, 2**11),
             2.0 ** random.randrange(4, 12),
             random.choice((0.5, 0.25, 0.125)),
         )
@@ -69,7 +70,12 @@ def _ordinary(random: Random) -> list[Case]:
 def _tiny(random: Random) -> list[Case]:
     """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it holds them."""
     return [
-        (torch.zeros(SIZE), ScaledBackward(_whole(random, 1, 1024) / 2**36), 2.0 ** random.randrange(22, 27), 0.5)
+        (
+            torch.zeros(SHAPE),
+            ScaledBackward(whole(random, SHAPE, 1, 1024) / 2**36),
+            2.0 ** random.randrange(22, 27),
+            0.5,
+        )
         for _ in range(4)
     ]
 
@@ -78,8 +84,8 @@ def _spoiled(random: Random, element: Callable[[], float]) -> list[Case]:
     """Ordinary cases, but for one element of the gradient."""
     cases: list[Case] = []
     for weight, _, scale, lr in _ordinary(random):
-        gradient = _whole(random, 65, 1024) / 2**11
-        gradient[random.randrange(SIZE)] = element()
+        gradient = whole(random, SHAPE, 65, 1024) / 2**11
+        gradient[random.randrange(*SHAPE)] = element()
         cases.append((weight, ScaledBackward(gradient), scale, lr))
     return cases
 
@@ -96,7 +102,12 @@ def _not_a_number(random: Random) -> list[Case]:
 def _small_steps(random: Random) -> list[Case]:
     """Weights from 8 to 16, where FP16's spacing is 2^-7, and steps below 2^-9."""
     return [
-        (8 + _whole(random, 1, 512).abs() / 2**6, ScaledBackward(_whole(random, 1, 64) / 2**14), 2.0**10, 0.125)
+        (
+            8 + whole(random, SHAPE, 1, 512).abs() / 2**6,
+            ScaledBackward(whole(random, SHAPE, 1, 64) / 2**14),
+            2.0**10,
+            0.125,
+        )
         for _ in range(4)
     ]
 
@@ -112,67 +123,93 @@ def _bad(gradient: Tensor) -> bool:
 Step = Callable[[float], Tensor]
 
 
-def _forgets_to_unscale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def forgets_to_unscale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what forgetting to unscale gives: the step is `scale` times too long."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float(), lr, _bad(scaled))
 
 
-def _unscales_in_fp16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def unscales_in_FP16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what dividing in FP16 gives: what the scale had saved underflows again. Cast to FP32 first, then
+    divide."""
     scaled = gradient_of(scale)
     return _step(weight, (scaled / scale).float(), lr, _bad(scaled))
 
 
-def _multiplies(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def multiplies_by_the_scale_again(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what multiplying by the scale once more gives. The loss was multiplied; to undo it, divide."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() * scale, lr, _bad(scaled))
 
 
-def _divides_lr_too(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def divides_the_learning_rate_as_well(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what unscaling twice gives: the gradient and the learning rate were both divided by the scale."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() / scale, lr / scale, _bad(scaled))
 
 
-def _never_skips(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def never_skips(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what stepping with inf or NaN gives: one such step and the weight never recovers."""
     return weight - lr * (gradient_of(scale).float() / scale)
 
 
-def _skips_on_nan_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def skips_on_NaN_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() / scale, lr, bool(scaled.isnan().any()))
 
 
-def _skips_on_inf_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def skips_on_inf_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what looking for inf alone gives. Where two infs met in the backward pass there is NaN."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() / scale, lr, bool(scaled.isinf().any()))
 
 
-def _overlooks_minus_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def overlooks_minus_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what comparing with +inf gives: gradients overflow downwards as well."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() / scale, lr, bool(((scaled == torch.inf) | scaled.isnan()).any()))
 
 
-def _puts_zero_for_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def puts_0_for_inf(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what replacing inf by 0 gives: the other elements still step, in a direction nobody computed. Skip the
+    whole step."""
     return weight - lr * torch.nan_to_num(gradient_of(scale).float() / scale, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _steps_in_fp16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def steps_in_FP16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what an FP16 weight gives: steps below its spacing are rounded away. Keep the weight in FP32."""
     scaled = gradient_of(scale)
     return weight if _bad(scaled) else (weight.half() - (lr * scaled.float() / scale).half()).float()
 
 
-def _forgets_to_scale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def forgets_to_scale(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what a scale of 1 gives: the small gradients underflow in the backward pass, and nothing brings them
+    back."""
     gradient = gradient_of(1.0)
     return _step(weight, gradient.float(), lr, _bad(gradient))
 
 
-def _climbs(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+@mistake
+def climbs(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what adding the gradient gives: the loss goes up. Subtract."""
     scaled = gradient_of(scale)
     return _step(weight, scaled.float() / scale, -lr, _bad(scaled))
 
 
 EXERCISE = Exercise(
     id="scaling.static_step",
-    lesson="06_loss_scaling",
     title="One step with a static scale",
     entry="my_static_step",
     difficulty=1,
@@ -185,70 +222,6 @@ EXERCISE = Exercise(
         Check("NaN skips the step", 1, _not_a_number),
         Check("steps too small for an FP16 weight arrive", 2, _small_steps, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "forgets to unscale",
-            _forgets_to_unscale,
-            "this is what forgetting to unscale gives: the step is `scale` times too long.",
-        ),
-        Mistake(
-            "unscales in FP16",
-            _unscales_in_fp16,
-            "this is what dividing in FP16 gives: what the scale had saved underflows again. Convert to FP32 "
-            "first, then divide.",
-        ),
-        Mistake(
-            "multiplies by the scale again",
-            _multiplies,
-            "this is what multiplying by the scale once more gives. The loss was multiplied; to undo it, divide.",
-        ),
-        Mistake(
-            "divides the learning rate as well",
-            _divides_lr_too,
-            "this is what unscaling twice gives: the gradient and the learning rate were both divided by the scale.",
-        ),
-        Mistake(
-            "never skips",
-            _never_skips,
-            "this is what stepping with inf or NaN gives: one bad step and the weight never recovers.",
-        ),
-        Mistake(
-            "skips on NaN only",
-            _skips_on_nan_only,
-            "this is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf.",
-        ),
-        Mistake(
-            "skips on inf only",
-            _skips_on_inf_only,
-            "this is what looking for inf alone gives. Where two infs met in the backward pass there is NaN.",
-        ),
-        Mistake(
-            "overlooks minus inf",
-            _overlooks_minus_inf,
-            "this is what comparing with +inf gives: gradients overflow downwards as well.",
-        ),
-        Mistake(
-            "puts 0 for inf",
-            _puts_zero_for_inf,
-            "this is what replacing inf by 0 gives: the other elements still step, in a direction nobody "
-            "computed. Skip the whole step.",
-        ),
-        Mistake(
-            "steps in FP16",
-            _steps_in_fp16,
-            "this is what an FP16 weight gives: steps below its spacing are rounded away. Keep the weight in FP32.",
-        ),
-        Mistake(
-            "forgets to scale",
-            _forgets_to_scale,
-            "this is what a scale of 1 gives: the small gradients underflow in the backward pass, and nothing "
-            "brings them back.",
-        ),
-        Mistake(
-            "climbs",
-            _climbs,
-            "this is what adding the gradient gives: the loss goes up. Subtract.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

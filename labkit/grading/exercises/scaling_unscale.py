@@ -1,6 +1,6 @@
 """Can you take the scale out of the gradients again, and say whether they may be used?
 
-The point: convert to FP32 before dividing, look at every element of every tensor, and look for inf *and* NaN. A sum is
+The point: cast to FP32 before dividing, look at every element of every tensor, and look for inf *and* NaN. A sum is
 no substitute: it overflows although all its terms are finite.
 
 Invariant: scales are powers of two and gradients are FP16 numbers, so every quotient is exact and answers are compared
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from labkit.amp import unscale
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 SHAPES = ((3,), (2, 3))
 Answer = tuple[list[Tensor], bool]
@@ -32,14 +33,8 @@ def reference(scaled_grads: list[Tensor], scale: float) -> Answer:
     return gradients, not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
 
 
-def _whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor:
-    """Return whole numbers, low <= |n| < high, of either sign, in FP16."""
-    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(torch.Size(shape).numel())]
-    return torch.tensor(numbers).reshape(shape).half()
-
-
 def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
-    return [_whole(random, shape, low, high) for shape in SHAPES]
+    return [whole(random, shape, low, high).half() for shape in SHAPES]
 
 
 def _ordinary(random: Random) -> list[Case]:
@@ -73,7 +68,7 @@ def _not_a_number(random: Random) -> list[Case]:
 
 def _heavy(random: Random) -> list[Case]:
     """Finite elements of one sign, three of which add up to more than 65504."""
-    return [([_whole(random, shape, 900, 1024).abs() * 32 for shape in SHAPES], 2.0**k) for k in (8, 12)]
+    return [([whole(random, shape, 900, 1024).half().abs() * 32 for shape in SHAPES], 2.0**k) for k in (8, 12)]
 
 
 def _opposite(random: Random) -> list[Case]:
@@ -93,51 +88,78 @@ def _any(scaled_grads: list[Tensor], bad: Callable[[Tensor], Tensor]) -> bool:
     return any(bool(bad(gradient).any()) for gradient in scaled_grads)
 
 
-def _divides_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def divides_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what dividing before casting gives: FP16 rounds the small quotients to 0. Cast first."""
     return [(g / scale).float() for g in scaled_grads], reference(scaled_grads, scale)[1]
 
 
-def _multiplies(scaled_grads: list[Tensor], scale: float) -> Answer:
-    return [g.float() * scale for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-def _keeps_the_scale(scaled_grads: list[Tensor], scale: float) -> Answer:
-    return [g.float() for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-def _stays_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def stays_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what never casting gives: the master weights need FP32 gradients."""
     return [g / scale for g in scaled_grads], reference(scaled_grads, scale)[1]
 
 
-def _sums_in_fp16(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def multiplies(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what scaling a second time gives: divide."""
+    return [g.float() * scale for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+@mistake
+def keeps_the_scale(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is the scaled gradient, cast: divide by the scale."""
+    return [g.float() for g in scaled_grads], reference(scaled_grads, scale)[1]
+
+
+@mistake
+def tests_the_sum_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what testing the FP16 sum gives: it overflows at 65520 although every term is finite, and a clean step is
+    thrown away. Sum in FP32, or ask torch.isfinite for every element."""
     total = sum(g.float().sum() for g in scaled_grads)
     halves = _any([g.sum() for g in scaled_grads], lambda t: ~torch.isfinite(t))
     return _answer(scaled_grads, scale, halves or not bool(torch.isfinite(torch.as_tensor(total))))
 
 
-def _looks_at_the_first(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def looks_for_inf_alone(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what looking for inf alone gives, or comparing magnitudes with 65504: every comparison with NaN is False,
+    and inf - inf or 0 x inf inside the backward pass makes NaN."""
+    return _answer(scaled_grads, scale, _any(scaled_grads, torch.isinf))
+
+
+@mistake
+def looks_for_NaN_alone(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf."""
+    return _answer(scaled_grads, scale, _any(scaled_grads, torch.isnan))
+
+
+@mistake
+def looks_at_the_first_tensor(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what looking at the first tensor alone gives. One bad tensor spoils the step."""
     return _answer(scaled_grads, scale, reference(scaled_grads[:1], scale)[1])
 
 
-def _looks_at_the_last(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def looks_at_the_last_tensor(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what overwriting found_inf in the loop gives: only the last tensor counts. Use `or`."""
     return _answer(scaled_grads, scale, reference(scaled_grads[-1:], scale)[1])
 
 
-def _says_the_opposite(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def says_the_opposite(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is whether all are finite. found_inf is True where some element is not."""
     return _answer(scaled_grads, scale, not reference(scaled_grads, scale)[1])
 
 
-def _only(bad: Callable[[Tensor], Tensor]) -> Callable[[list[Tensor], float], Answer]:
-    return lambda scaled_grads, scale: _answer(scaled_grads, scale, _any(scaled_grads, bad))
-
-
-def _repairs(scaled_grads: list[Tensor], scale: float) -> Answer:
+@mistake
+def repairs_the_gradients(scaled_grads: list[Tensor], scale: float) -> Answer:
+    """This is what replacing inf and NaN by 0 gives: nobody learns that the scale is too high. Report it."""
     return [torch.nan_to_num(g.float() / scale, 0.0, 0.0, 0.0) for g in scaled_grads], False
 
 
 EXERCISE = Exercise(
     id="scaling.unscale",
-    lesson="06_loss_scaling",
     title="Unscale, and find inf",
     entry="my_unscale",
     difficulty=1,
@@ -151,57 +173,7 @@ EXERCISE = Exercise(
         Check("large but finite gradients are no reason to skip", 1, _heavy, hidden=True),
         Check("inf and -inf do not cancel", 1, _opposite, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "divides in FP16",
-            _divides_in_fp16,
-            "this is what dividing before converting gives: FP16 rounds the small quotients to 0. Convert first.",
-        ),
-        Mistake(
-            "stays in FP16",
-            _stays_in_fp16,
-            "this is what never converting gives: the master weights need FP32 gradients.",
-        ),
-        Mistake("multiplies", _multiplies, "this is what scaling a second time gives: divide."),
-        Mistake("keeps the scale", _keeps_the_scale, "this is the scaled gradient, converted: divide by the scale."),
-        Mistake(
-            "tests the sum in FP16",
-            _sums_in_fp16,
-            "this is what testing the FP16 sum gives: it overflows at 65520 although every term is finite, and a "
-            "good step is thrown away. Sum in FP32, or ask torch.isfinite for every element.",
-        ),
-        Mistake(
-            "looks for inf alone",
-            _only(torch.isinf),
-            "this is what looking for inf alone gives, or comparing magnitudes with 65504: every comparison with NaN "
-            "is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
-        ),
-        Mistake(
-            "looks for NaN alone",
-            _only(torch.isnan),
-            "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf.",
-        ),
-        Mistake(
-            "looks at the first tensor",
-            _looks_at_the_first,
-            "this is what looking at the first tensor alone gives. One bad tensor spoils the step.",
-        ),
-        Mistake(
-            "looks at the last tensor",
-            _looks_at_the_last,
-            "this is what overwriting found_inf in the loop gives: only the last tensor counts. Use `or`.",
-        ),
-        Mistake(
-            "says the opposite",
-            _says_the_opposite,
-            "this is whether all are finite. found_inf is True where some element is not.",
-        ),
-        Mistake(
-            "repairs the gradients",
-            _repairs,
-            "this is what replacing inf and NaN by 0 gives: nobody learns that the scale is too high. Report it.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
     withheld=(unscale,),
 )

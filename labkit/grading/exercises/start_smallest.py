@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.formats import BF16, E5M2, FP16, FP32, Format
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(exponent_bits: int, significand_bits: int) -> float:
@@ -32,9 +32,44 @@ def _bias(exponent_bits: int) -> int:
     return (1 << (exponent_bits - 1)) - 1
 
 
+@mistake
+def smallest_normal(exponent_bits: int, significand_bits: int) -> float:
+    """This is the smallest normal number. Below it the format counts on, in 2^significand_bits steps."""
+    return 2.0 ** (1 - _bias(exponent_bits))
+
+
+@mistake
+def epsilon(exponent_bits: int, significand_bits: int) -> float:
+    """This is the spacing at 1, called epsilon. The smallest number lies much further down."""
+    return 2.0**-significand_bits
+
+
+@mistake
+def forgets_that_the_lowest_exponent_field_is_1(exponent_bits: int, significand_bits: int) -> float:
+    """This is what taking -bias for the lowest exponent gives. It is 1 - bias: exponent field 0 shares it."""
+    return 2.0 ** (-_bias(exponent_bits) - significand_bits)
+
+
+@mistake
+def has_the_bias_of_FP16(exponent_bits: int, significand_bits: int) -> float:
+    """This is what a bias of 15 gives, which is FP16's. It follows from exponent_bits."""
+    return 2.0 ** (1 - 15 - significand_bits)
+
+
+@mistake
+def divides_by_the_steps_twice(exponent_bits: int, significand_bits: int) -> float:
+    """This divides by the number of steps twice."""
+    return 2.0 ** (1 - _bias(exponent_bits) - 2 * significand_bits)
+
+
+@mistake
+def answers_for_FP16(exponent_bits: int, significand_bits: int) -> float:
+    """This is what FP16 gives, whatever is asked. Compute it from exponent_bits and significand_bits."""
+    return 2.0**-24
+
+
 EXERCISE = Exercise(
     id="start.smallest",
-    lesson="00_start",
     title="Where a format ends",
     entry="my_smallest",
     difficulty=1,
@@ -44,36 +79,5 @@ EXERCISE = Exercise(
         Check("the formats that people use", 1, _known),
         Check("any format", 1, _any, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "smallest normal",
-            lambda exponent_bits, significand_bits: 2.0 ** (1 - _bias(exponent_bits)),
-            "this is the smallest normal number. Below it the format counts on, in 2^significand_bits steps.",
-        ),
-        Mistake(
-            "epsilon",
-            lambda exponent_bits, significand_bits: 2.0**-significand_bits,
-            "this is the spacing at 1, called epsilon. The smallest number lies much further down.",
-        ),
-        Mistake(
-            "forgets that the lowest exponent field is 1",
-            lambda exponent_bits, significand_bits: 2.0 ** (-_bias(exponent_bits) - significand_bits),
-            "this is what taking -bias for the lowest exponent gives. It is 1 - bias: exponent field 0 shares it.",
-        ),
-        Mistake(
-            "has FP16's bias",
-            lambda exponent_bits, significand_bits: 2.0 ** (1 - 15 - significand_bits),
-            "this is what a bias of 15 gives, which is FP16's. It follows from exponent_bits.",
-        ),
-        Mistake(
-            "divides by the steps twice",
-            lambda exponent_bits, significand_bits: 2.0 ** (1 - _bias(exponent_bits) - 2 * significand_bits),
-            "this divides by the number of steps twice.",
-        ),
-        Mistake(
-            "writes FP16's",
-            lambda exponent_bits, significand_bits: 2.0**-24,
-            "this is what FP16 gives, whatever is asked. Compute it from exponent_bits and significand_bits.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
 )

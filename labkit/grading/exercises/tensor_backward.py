@@ -11,7 +11,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Shape = tuple[int, int, int]
 Answer = tuple[Tensor, Tensor, list[Shape]]
@@ -31,13 +32,8 @@ def _shapes(x: Tensor, weight: Tensor) -> list[Shape]:
     return [(batch, inputs, outputs), (outputs, inputs, batch)]
 
 
-def _matrix(random: Random, rows: int, columns: int) -> Tensor:
-    values = [float(random.choice((-1, 1)) * random.randrange(1, 16)) for _ in range(rows * columns)]
-    return torch.tensor(values).reshape(rows, columns)
-
-
 def _case(random: Random, batch: int, inputs: int, outputs: int) -> Case:
-    return _matrix(random, batch, inputs), _matrix(random, outputs, inputs), _matrix(random, batch, outputs)
+    return tuple(whole(random, shape, 1, 16) for shape in ((batch, inputs), (outputs, inputs), (batch, outputs)))
 
 
 def _rectangles(random: Random) -> list[Case]:
@@ -56,41 +52,54 @@ def _thin(random: Random) -> list[Case]:
     return [_case(random, 1, p, q), _case(random, p, 1, q), _case(random, p, q, 1)]
 
 
-def _weight_transposed(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def transposes_the_gradient_of_the_weight(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is the gradient of W^T. torch stores W as [outputs, inputs], and its gradient has the same shape."""
     return grad_y @ weight, x.T @ grad_y, _shapes(x, weight)
 
 
-def _as_the_books(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def weight_as_books_write_it(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is what books write for a weight of [inputs, outputs]. torch's layer computes X W^T: transpose back."""
     return grad_y @ weight.T, x.T @ grad_y, _shapes(x, weight)
 
 
-def _swapped(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def the_two_swapped(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is the weight's gradient first, and x's second."""
     grad_x, grad_weight, shapes = reference(x, weight, grad_y)
     return grad_weight, grad_x, shapes
 
 
-def _mean(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def the_mean_over_the_batch(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is divided by the batch. If the loss is a mean, that is in grad_y already; here rows are added up."""
     grad_x, grad_weight, shapes = reference(x, weight, grad_y)
     return grad_x, grad_weight / len(x) / 2, shapes
 
 
-def _forward_shapes(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def sizes_of_the_forward_product(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is (m, n, k) of the forward product. k is what is summed over: outputs for dX, the batch for dW."""
     forward = (len(x), len(weight), x.shape[1])
     return (*reference(x, weight, grad_y)[:2], [forward, forward])
 
 
-def _k_first(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def n_and_k_swapped(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is (m, k, n). The result is m by n, and k is what is summed over."""
     return (*reference(x, weight, grad_y)[:2], [(m, k, n) for m, n, k in _shapes(x, weight)])
 
 
-def _from_y(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+@mistake
+def multiplies_by_y(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
+    """This is what y gives. What comes back from the loss is grad_y."""
     y = x @ weight.T
     return y @ weight, y.T @ x, _shapes(x, weight)
 
 
 EXERCISE = Exercise(
     id="tensor.backward",
-    lesson="03_tensor_cores",
     title="The backward products",
     entry="my_backward",
     difficulty=2,
@@ -101,30 +110,6 @@ EXERCISE = Exercise(
         Check("square matrices", 1, _squares),
         Check("one row, one input, one output", 2, _thin, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "the weight's gradient transposed",
-            _weight_transposed,
-            "this is the gradient of W^T. torch stores W as [outputs, inputs], and its gradient has the same shape.",
-        ),
-        Mistake(
-            "a weight of [inputs, outputs]",
-            _as_the_books,
-            "this is what books write for a weight of [inputs, outputs]. torch's layer computes X W^T: transpose back.",
-        ),
-        Mistake("the two swapped", _swapped, "this is the weight's gradient first, and x's second."),
-        Mistake(
-            "the mean over the batch",
-            _mean,
-            "this is divided by the batch. If the loss is a mean, that is in grad_y already; here rows are added up.",
-        ),
-        Mistake(
-            "the forward product's sizes",
-            _forward_shapes,
-            "this is (m, n, k) of the forward product. k is what is summed over: outputs for dX, the batch for dW.",
-        ),
-        Mistake("n and k swapped", _k_first, "this is (m, k, n). The result is m by n, and k is what is summed over."),
-        Mistake("multiplies by y", _from_y, "this is what y gives. What comes back from the loss is grad_y."),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

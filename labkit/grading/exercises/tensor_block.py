@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from labkit.gemm import SPECS, accumulate, emulate, explain
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Floats = Sequence[float]
 PRECISION = 24  # of FP32
@@ -74,7 +74,7 @@ def _exact(random: Random) -> list[Case]:
     ]
 
 
-def _crumbs(random: Random) -> list[Case]:
+def _small_beside_large(random: Random) -> list[Case]:
     """A large C, and products that lie on both sides of the last place kept."""
     cases: list[Case] = [([2.0**-12] * 16, [2.0**-12] * 16, 1.0, bits) for bits in (23, 24)]
     for bits in (23, 25):
@@ -124,24 +124,76 @@ def _anything(random: Random) -> list[Case]:
     ]  # fmt: skip
 
 
-def _in_fp32(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+def _nearest_result(total: int, unit: float) -> float:
+    return float(np.float32(total * unit))
+
+
+@mistake
+def adds_in_FP32_one_by_one(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is a loop in FP32, one rounding for each addition. A Tensor Core cuts all terms first, then adds exactly."""
     total = np.float32(c)
     for x, y in zip(a, b, strict=True):
         total = np.float32(total + np.float32(x * y))
     return float(total)
 
 
-def _exactly(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+@mistake
+def cuts_nothing(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is the exact sum, cut to FP32 at its end. Each term loses what lies behind `fraction_bits` first."""
     return _block(a, b, c, 48, cut=round)
 
 
-def _nearest_result(total: int, unit: float) -> float:
-    return float(np.float32(total * unit))
+@mistake
+def rounds_the_terms(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what rounding the aligned terms gives. They are cut: what lies behind the last place is dropped."""
+    return _block(a, b, c, fraction_bits, cut=round)
+
+
+@mistake
+def cuts_downwards(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` cuts toward zero."""
+    return _block(a, b, c, fraction_bits, cut=math.floor)
+
+
+@mistake
+def normalises_the_products(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what the exponent of the product itself gives. 1.5 * 1.5 counts with exponent 0: those of its operands,
+    added up."""
+    return _block(a, b, c, fraction_bits, largest=lambda terms: max(_exponent(value) for value, _ in terms if value))
+
+
+@mistake
+def leaves_C_out_of_the_alignment(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what aligning to the largest product gives. C is a term like the others."""
+    return _block(a, b, c, fraction_bits, largest=lambda terms: _largest(terms[:-1]))
+
+
+@mistake
+def aligns_to_C(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what aligning everything to C gives. The largest exponent decides, whoever has it."""
+    return _block(a, b, c, fraction_bits, largest=lambda terms: terms[-1][1])
+
+
+@mistake
+def counts_the_leading_bit(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is one bit too few: `fraction_bits` stand behind the point, the leading bit comes on top."""
+    return _block(a, b, c, fraction_bits - 1)
+
+
+@mistake
+def rounds_the_result(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is what rounding the sum to the nearest FP32 number gives. It is cut, too."""
+    return _block(a, b, c, fraction_bits, finish=_nearest_result)
+
+
+@mistake
+def leaves_the_sum_too_long(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
+    """This is the sum before it becomes FP32: it has more than 24 significant bits."""
+    return _block(a, b, c, fraction_bits, finish=lambda total, unit: total * unit)
 
 
 EXERCISE = Exercise(
     id="tensor.block",
-    lesson="03_tensor_cores",
     title="One block of a Tensor Core",
     entry="my_block",
     difficulty=3,
@@ -149,66 +201,13 @@ EXERCISE = Exercise(
     reference=reference,
     checks=(
         Check("sums of which nothing is cut", 1, _exact),
-        Check("small terms beside a large one", 2, _crumbs),
+        Check("small terms beside a large one", 2, _small_beside_large),
         Check("negative terms are cut toward zero", 1, _signs),
         Check("products are not normalised", 2, _not_normalised),
         Check("the sum is cut to FP32, not rounded", 1, _long_sums),
         Check("any block, to the bit", 2, _anything, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "adds in FP32 one by one",
-            _in_fp32,
-            "this is a loop in FP32, one rounding for each addition. A Tensor Core cuts all terms first, then adds "
-            "exactly.",
-        ),
-        Mistake(
-            "cuts nothing",
-            _exactly,
-            "this is the exact sum, cut to FP32 at its end. Each term loses what lies behind `fraction_bits` first.",
-        ),
-        Mistake(
-            "rounds the terms",
-            lambda *block: _block(*block, cut=round),
-            "this is what rounding the aligned terms gives. They are cut: what lies behind the last place is dropped.",
-        ),
-        Mistake(
-            "cuts downwards",
-            lambda *block: _block(*block, cut=math.floor),
-            "this is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` cuts toward zero.",
-        ),
-        Mistake(
-            "normalises the products",
-            lambda *block: _block(*block, largest=lambda terms: max(_exponent(value) for value, _ in terms if value)),
-            "this is what the exponent of the product itself gives. 1.5 * 1.5 counts with exponent 0: those of its "
-            "operands, added up.",
-        ),
-        Mistake(
-            "leaves C out of the alignment",
-            lambda *block: _block(*block, largest=lambda terms: _largest(terms[:-1])),
-            "this is what aligning to the largest product gives. C is a term like the others.",
-        ),
-        Mistake(
-            "aligns to C",
-            lambda *block: _block(*block, largest=lambda terms: terms[-1][1]),
-            "this is what aligning everything to C gives. The largest exponent decides, whoever has it.",
-        ),
-        Mistake(
-            "counts the leading bit",
-            lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits - 1),
-            "this is one bit too few: `fraction_bits` stand behind the point, the leading bit comes on top.",
-        ),
-        Mistake(
-            "rounds the result",
-            lambda *block: _block(*block, finish=_nearest_result),
-            "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
-        ),
-        Mistake(
-            "leaves the sum too long",
-            lambda *block: _block(*block, finish=lambda total, unit: total * unit),
-            "this is the sum before it becomes FP32: it has more than 24 significant bits.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"math": math, "np": np},
     withheld=(explain, emulate, accumulate),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.bench import intensity
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[int, int, str]
 
@@ -53,30 +53,59 @@ def _beside_the_ridge(random: Random) -> list[Case]:
     return [(batch, inputs, outputs, 2, flops / moved * part) for part in (1.01, 1.0, 0.99)]
 
 
-def _one_flop_each(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
-    flops, moved, _ = reference(batch, inputs, outputs, bytes_each, ridge)
-    return _bound(flops // 2, moved, ridge)
-
-
 def _without(part: str, batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
     flops, moved, _ = reference(batch, inputs, outputs, bytes_each, ridge)
     sizes = {"weight": inputs * outputs, "result": batch * outputs}
     return _bound(flops, moved - bytes_each * sizes[part], ridge)
 
 
-def _the_other_way(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+@mistake
+def one_FLOP_for_each_product(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is one FLOP for each product. A product is multiplied and added: two."""
+    flops, moved, _ = reference(batch, inputs, outputs, bytes_each, ridge)
+    return _bound(flops // 2, moved, ridge)
+
+
+@mistake
+def forgets_the_weight(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is without the weight, which is read too; with a small batch it is nearly all there is to move."""
+    return _without("weight", batch, inputs, outputs, bytes_each, ridge)
+
+
+@mistake
+def forgets_the_result(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is without Y, which is written."""
+    return _without("result", batch, inputs, outputs, bytes_each, ridge)
+
+
+@mistake
+def two_bytes_always(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is two bytes for every element. FP32 has four: `bytes_each` says how many."""
+    return reference(batch, inputs, outputs, 2, ridge)
+
+
+@mistake
+def elements_for_bytes(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is the number of elements. Each has `bytes_each` bytes."""
+    return reference(batch, inputs, outputs, 1, ridge)
+
+
+@mistake
+def the_bounds_the_wrong_way_round(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is the wrong way round: few FLOPs for each byte means that the memory is the limit."""
     flops, moved, bound = reference(batch, inputs, outputs, bytes_each, ridge)
     return flops, moved, "compute" if bound == "bandwidth" else "bandwidth"
 
 
-def _by_flops(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+@mistake
+def compares_FLOPs_with_the_ridge(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
+    """This is what comparing FLOPs with the ridge gives. The ridge is FLOPs for each byte: divide first."""
     flops, moved, _ = reference(batch, inputs, outputs, bytes_each, ridge)
     return flops, moved, "bandwidth" if flops < ridge else "compute"
 
 
 EXERCISE = Exercise(
     id="tensor.intensity",
-    lesson="03_tensor_cores",
     title="What limits a layer",
     entry="my_layer",
     difficulty=1,
@@ -88,40 +117,6 @@ EXERCISE = Exercise(
         Check("the same in FP32", 1, _in_fp32),
         Check("close to the ridge", 2, _beside_the_ridge, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "one FLOP for each product",
-            _one_flop_each,
-            "this is one FLOP for each product. A product is multiplied and added: two.",
-        ),
-        Mistake(
-            "forgets the weight",
-            lambda *layer: _without("weight", *layer),
-            "this is without the weight, which is read too; with a small batch it is nearly all there is to move.",
-        ),
-        Mistake(
-            "forgets the result", lambda *layer: _without("result", *layer), "this is without Y, which is written."
-        ),
-        Mistake(
-            "two bytes always",
-            lambda batch, inputs, outputs, bytes_each, ridge: reference(batch, inputs, outputs, 2, ridge),
-            "this is two bytes for every element. FP32 has four: `bytes_each` says how many.",
-        ),
-        Mistake(
-            "elements for bytes",
-            lambda batch, inputs, outputs, bytes_each, ridge: reference(batch, inputs, outputs, 1, ridge),
-            "this is the number of elements. Each has `bytes_each` bytes.",
-        ),
-        Mistake(
-            "the bounds the wrong way round",
-            _the_other_way,
-            "this is the wrong way round: few FLOPs for each byte means that the memory is the limit.",
-        ),
-        Mistake(
-            "compares FLOPs with the ridge",
-            _by_flops,
-            "this is what comparing FLOPs with the ridge gives. The ridge is FLOPs for each byte: divide first.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     withheld=(intensity,),
 )

@@ -12,7 +12,8 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.draws import whole
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[Tensor, Tensor, Tensor]
 MULTIPLE = 8
@@ -53,8 +54,7 @@ def _padded(x: Tensor, weight: Tensor, up: Callable[[int], int] = _up, fill: flo
 
 def _matrix(random: Random, rows: int, columns: int) -> Tensor:
     """Small whole numbers over 8, none of them zero."""
-    values = [random.choice((-1, 1)) * random.randrange(1, 16) / 8 for _ in range(rows * columns)]
-    return torch.tensor(values).reshape(rows, columns).half()
+    return (whole(random, (rows, columns), 1, 16) / 8).half()
 
 
 def _case(random: Random, n: int, inputs: int, outputs: int) -> Case:
@@ -78,22 +78,49 @@ def _ones(random: Random) -> list[Case]:
     return [_case(random, 1, 1, 1), _case(random, 7, 9, 17)]
 
 
-def _uncut(x: Tensor, weight: Tensor) -> Answer:
+@mistake
+def leaves_the_result_padded(x: Tensor, weight: Tensor) -> Answer:
+    """This is y with the padding still on it. Cut it back: whoever comes next knows the layer's own sizes."""
     wide, tall = _grown(x, _up), _grown(weight, _up)
     return wide, tall, _product(wide, tall)
 
 
-def _in_front(x: Tensor, weight: Tensor) -> Answer:
+@mistake
+def pads_with_ones(x: Tensor, weight: Tensor) -> Answer:
+    """This is what padding with something other than 0 gives: padded inputs join every sum."""
+    return _padded(x, weight, fill=1.0)
+
+
+@mistake
+def pads_in_front(x: Tensor, weight: Tensor) -> Answer:
+    """This is zeros in front. The old numbers belong into the first rows and columns."""
     wide, tall = _grown(x, _up, front=True), _grown(weight, _up, front=True)
     return wide, tall, _product(wide, tall)[: len(x), : len(weight)]
 
 
-def _inputs_only(x: Tensor, weight: Tensor) -> Answer:
+@mistake
+def pads_the_inputs_only(x: Tensor, weight: Tensor) -> Answer:
+    """This is padding of the inputs alone. All three sizes of the product count: rows, inputs and outputs."""
     wide, tall = (_grown(t, _up)[: len(t)] for t in (x, weight))
     return wide, tall, _product(wide, tall)
 
 
-def _cut_down(x: Tensor, weight: Tensor) -> Answer:
+@mistake
+def always_adds_some(x: Tensor, weight: Tensor) -> Answer:
+    """This is 8 more even where the size is a multiple of 8 already."""
+    return _padded(x, weight, lambda size: (size // MULTIPLE + 1) * MULTIPLE)
+
+
+@mistake
+def to_a_power_of_two(x: Tensor, weight: Tensor) -> Answer:
+    """This is the next power of two: 1025 would become 2048. The next multiple of 8 is enough."""
+    return _padded(x, weight, lambda size: max(MULTIPLE, 1 << (size - 1).bit_length()))
+
+
+@mistake
+def cuts_down(x: Tensor, weight: Tensor) -> Answer:
+    """This is what rounding the sizes down gives: inputs and classes are cut off."""
+
     def down(size: int) -> int:
         return max(MULTIPLE, size // MULTIPLE * MULTIPLE)
 
@@ -101,14 +128,15 @@ def _cut_down(x: Tensor, weight: Tensor) -> Answer:
     return x, weight, _product(x, weight)
 
 
-def _in_fp32(x: Tensor, weight: Tensor) -> Answer:
+@mistake
+def pads_in_FP32(x: Tensor, weight: Tensor) -> Answer:
+    """This is FP32 padding. torch.zeros makes FP32 unless told the dtype."""
     wide, tall, y = _padded(x, weight)
     return wide.float(), tall.float(), y
 
 
 EXERCISE = Exercise(
     id="tensor.padding",
-    lesson="03_tensor_cores",
     title="Multiples of 8",
     entry="my_padded_linear",
     difficulty=2,
@@ -120,43 +148,6 @@ EXERCISE = Exercise(
         Check("sizes that fit already", 1, _already),
         Check("one row, one input, one output; and 7, 9, 17", 2, _ones, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "leaves the result padded",
-            _uncut,
-            "this is y with the padding still on it. Cut it back: whoever comes next knows the layer's own sizes.",
-        ),
-        Mistake(
-            "pads with ones",
-            lambda x, weight: _padded(x, weight, fill=1.0),
-            "this is what padding with something other than 0 gives: padded inputs join every sum.",
-        ),
-        Mistake(
-            "pads in front",
-            _in_front,
-            "this is zeros in front. The old numbers belong into the first rows and columns.",
-        ),
-        Mistake(
-            "pads the inputs only",
-            _inputs_only,
-            "this is padding of the inputs alone. All three sizes of the product count: rows, inputs and outputs.",
-        ),
-        Mistake(
-            "always adds some",
-            lambda x, weight: _padded(x, weight, lambda size: (size // MULTIPLE + 1) * MULTIPLE),
-            "this is 8 more even where the size is a multiple of 8 already.",
-        ),
-        Mistake(
-            "to a power of two",
-            lambda x, weight: _padded(x, weight, lambda size: max(MULTIPLE, 1 << (size - 1).bit_length())),
-            "this is the next power of two: 1025 would become 2048. The next multiple of 8 is enough.",
-        ),
-        Mistake(
-            "cuts down",
-            _cut_down,
-            "this is what rounding the sizes down gives: inputs and classes are lost.",
-        ),
-        Mistake("pads in FP32", _in_fp32, "this is FP32 padding. torch.zeros makes FP32 unless told the dtype."),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"torch": torch},
 )

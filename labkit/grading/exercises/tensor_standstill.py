@@ -1,7 +1,8 @@
 """Can you find where an FP16 accumulator stops counting?
 
 The point: a running sum grows until one more product is no more than half its spacing; from there on every further
-product is lost, and more data change nothing. Oracles in the tests: numpy's float16 running sum, and gfloat's rounding.
+product is swallowed, and more data change nothing.
+Oracles in the tests: numpy's float16 running sum, and gfloat's rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from random import Random
 import numpy as np
 
 from labkit.gemm import accumulate
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 Answer = tuple[int, float]
 
@@ -63,27 +64,41 @@ def _tiny(random: Random) -> list[Case]:
     return [(2.0**-13, 2.0**-12), (2.0**-14, 2.0**-14), (2.0**-12, 2.0**-11 * 1.5), (2.0**-10, 2.0**-10)]
 
 
-def _rule(a: float, b: float) -> Answer:
+@mistake
+def always_2048(a: float, b: float) -> Answer:
+    """This is 2048 of them whatever they are. That is the answer for powers of two; others go on past it."""
     return 2048, float(np.float16(2048 * a * b))
 
 
-def _one_more(a: float, b: float) -> Answer:
+@mistake
+def counts_the_lost_one(a: float, b: float) -> Answer:
+    """This is one too many: the product that changed nothing was not counted."""
     k, total = reference(a, b)
     return k + 1, total
 
 
-def _exact_total(a: float, b: float) -> Answer:
+@mistake
+def the_exact_total(a: float, b: float) -> Answer:
+    """This is k * a * b. The accumulator rounded after each addition, and stands elsewhere."""
     k, _ = reference(a, b)
     return k, k * a * b
 
 
-def _to_the_end(a: float, b: float) -> Answer:
-    """Count to where FP16 ends."""
+@mistake
+def rounds_the_products_first(a: float, b: float) -> Answer:
+    """This is what rounding a * b to FP16 before adding gives. The product is exact; only the sum is rounded."""
+    return _count(float(np.float16(a * b)))
+
+
+@mistake
+def waits_for_65504(a: float, b: float) -> Answer:
+    """This is where FP16 ends. The accumulator stands still long before, where its spacing is too wide."""
     return int(65504 / abs(a * b)), float(np.copysign(65504, a * b))
 
 
-def _whole_spacing(a: float, b: float) -> Answer:
-    """Stop where the product is less than a whole spacing."""
+@mistake
+def a_whole_spacing(a: float, b: float) -> Answer:
+    """This is what stopping below a whole spacing gives. Down to half a spacing the sum is still rounded up."""
     k, total = 0, np.float16(0)
     while abs(a * b) >= float(np.spacing(abs(total))):
         k, total = k + 1, np.float16(float(total) + a * b)
@@ -92,7 +107,6 @@ def _whole_spacing(a: float, b: float) -> Answer:
 
 EXERCISE = Exercise(
     id="tensor.standstill",
-    lesson="03_tensor_cores",
     title="Where an FP16 accumulator stops",
     entry="my_standstill",
     difficulty=2,
@@ -104,38 +118,7 @@ EXERCISE = Exercise(
         Check("products longer than FP16: added first, rounded once", 2, _long_products),
         Check("tiny products", 1, _tiny, hidden=True),
     ),
-    mistakes=(
-        Mistake(
-            "2048 always",
-            _rule,
-            "this is 2048 of them whatever they are. That is the answer for powers of two; others go on past it.",
-        ),
-        Mistake(
-            "counts the lost one",
-            _one_more,
-            "this is one too many: the product that changed nothing was not counted.",
-        ),
-        Mistake(
-            "the exact total",
-            _exact_total,
-            "this is k * a * b. The accumulator rounded after each addition, and stands elsewhere.",
-        ),
-        Mistake(
-            "rounds the products first",
-            lambda a, b: _count(float(np.float16(a * b))),
-            "this is what rounding a * b to FP16 before adding gives. The product is exact; only the sum is rounded.",
-        ),
-        Mistake(
-            "waits for 65504",
-            _to_the_end,
-            "this is where FP16 ends. The accumulator stands still long before, where its spacing is too wide.",
-        ),
-        Mistake(
-            "a whole spacing",
-            _whole_spacing,
-            "this is what stopping below a whole spacing gives. Down to half a spacing the sum is still rounded up.",
-        ),
-    ),
+    mistakes=mistakes_in(vars()),
     provides={"np": np},
     withheld=(accumulate,),
 )

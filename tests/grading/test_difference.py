@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from labkit.grading.compare import bits, difference, show, show_number
-from labkit.grading.wire import Failure, Record, Stranger
+from labkit.grading.difference import bits, difference, show, show_number
+from labkit.grading.wire import Failure, Instance, Opaque
 
 
 def test_worked_example() -> None:
@@ -42,8 +42,8 @@ def test_what_is_forgiven(expected: object, got: object) -> None:
         (torch.ones(2), torch.ones(2).half(), "expected a tensor in FP32, got one in FP16"),
         (torch.ones(2), torch.ones(2, 1), "expected the shape [2], got [2, 1]"),
         (torch.ones(2, 2), torch.tensor([[1.0, 1.0], [3.0, 1.0]]), "[1, 0]: expected 1, got 3"),
-        (Record("ScalerState", {"scale": 8.0}), Stranger("an object of the class Yes"), "got an object of the class"),
-        (Record("ScalerState", {"scale": 8.0}), Record("ScalerConfig", {"scale": 8.0}), "got a ScalerConfig"),
+        (Instance("ScalerState", {"scale": 8.0}), Opaque("an object of the class Yes"), "got an object of the class"),
+        (Instance("ScalerState", {"scale": 8.0}), Instance("ScalerConfig", {"scale": 8.0}), "got a ScalerConfig"),
         (1.0, Failure("error", "it stopped with KeyError: 1", "line 2: x"), "it stopped with KeyError: 1\nline 2: x"),
     ],
 )
@@ -51,7 +51,7 @@ def test_what_is_not_forgiven(expected: object, got: object, says: str) -> None:
     assert says in (difference(expected, got) or "")
 
 
-@pytest.mark.parametrize("value", [Stranger("anything"), Failure("error", "it stopped")])
+@pytest.mark.parametrize("value", [Opaque("anything"), Failure("error", "it stopped")])
 def test_strangers_and_failures_equal_nothing_not_even_themselves(value: object) -> None:
     assert difference(value, value) is not None
 

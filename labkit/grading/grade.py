@@ -1,6 +1,7 @@
-"""How is a learner told?
+"""What is the answer to an answer, and how is it told?
 
-Idea: one grade, three ways to say it: a table for the notebook, plain text for a terminal, one line for the teacher's
+Idea: a `Grade` is data: one `Verdict` per check, the first counter-example of each, and the mistake, when the answer is
+a known one. It is said in three ways: a table for the notebook, plain text for a terminal, one line for the teacher's
 list. All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
 
 Invariant: no sentence here claims more than was checked. While hidden checks are left, it says so.
@@ -8,11 +9,11 @@ Invariant: no sentence here claims more than was checked. While hidden checks ar
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from labkit.grading.exercise import Exercise, Grade, Verdict
+from labkit.grading.exercise import Check, Exercise, Mistake, Rows
+from labkit.grading.outcome import Outcome
 
 _STYLE = (
     "font-family:var(--jp-ui-font-family,sans-serif);font-size:var(--jp-ui-font-size1,13px);"
@@ -25,6 +26,80 @@ _CODE = (
     "font-family:var(--jp-code-font-family,monospace);font-size:var(--jp-code-font-size,13px);white-space:pre-wrap;"
     "text-align:left;vertical-align:top;padding:0 1em 0 0"
 )
+
+
+@dataclass(frozen=True)
+class CounterExample:
+    """The first call of a check whose answer was wrong, as text."""
+
+    given: Rows
+    expected: str
+    got: str
+    difference: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check, answered. `counter_example` is None when it passed; `outcomes` are those that the check judges by."""
+
+    check: Check
+    counter_example: CounterExample | None = None
+    unsolved: bool = False
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Return whether every case passed."""
+        return self.counter_example is None
+
+    @property
+    def points(self) -> int:
+        """Return the points earned."""
+        return self.check.points if self.passed else 0
+
+
+@dataclass(frozen=True, repr=False)
+class Grade:
+    """The answer to an answer; a notebook shows it as a table.
+
+    mistake    the known mistake that gives these very answers, if there is one
+    complete   True: hidden checks are among the verdicts
+    note       why there are no verdicts, or what happened on the way to them; "" where nothing did
+    """
+
+    exercise: Exercise
+    verdicts: tuple[Verdict, ...]
+    mistake: Mistake | None = None
+    complete: bool = False
+    note: str = ""
+
+    @property
+    def points(self) -> int:
+        """Return the points earned so far."""
+        return sum(verdict.points for verdict in self.verdicts)
+
+    @property
+    def out_of(self) -> int:
+        """Return the points of the exercise, hidden checks included."""
+        return self.exercise.points
+
+    @property
+    def unsolved(self) -> bool:
+        """Return whether the starter is still in place."""
+        return bool(self.verdicts) and all(verdict.unsolved for verdict in self.verdicts)
+
+    @property
+    def reason(self) -> str:
+        """Return one line that says why it is this many points."""
+        return as_line(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def heading(exercise: Exercise) -> str:

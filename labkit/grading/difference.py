@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from labkit.grading.outcome import Outcome
-from labkit.grading.wire import Failure, Record, Stranger
+from labkit.grading.wire import Failure, Instance, Opaque
 
 SHOWN = 6
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -33,7 +33,7 @@ def difference(expected: object, got: object, ulps: int = 0) -> str | None:
     ulps   how many representable values a float may lie away, counted in its own format
 
     >>> difference([1.0, 2.0], (1, 2))
-    >>> difference(Record("ScalerState", {"scale": 8.0}), Record("ScalerState", {"scale": 16.0}))
+    >>> difference(Instance("ScalerState", {"scale": 8.0}), Instance("ScalerState", {"scale": 16.0}))
     '.scale: expected 8, got 16'
     >>> difference(1.0, None)
     'it returned None: did you forget `return`?'
@@ -44,13 +44,13 @@ def difference(expected: object, got: object, ulps: int = 0) -> str | None:
         return f"{got.message}\n{got.where}".strip()
     if isinstance(got, Outcome):  # it says itself
         return None if got.passed else got.says
-    return _part(expected, got, ulps, "")
+    return _differ(expected, got, ulps, "")
 
 
 def show(value: object) -> str:
     """Return a value from the wire as a person reads it.
 
-    >>> show(Record("ScalerState", {"scale": 65536.0, "growth_tracker": 3}))
+    >>> show(Instance("ScalerState", {"scale": 65536.0, "growth_tracker": 3}))
     'ScalerState(scale=65536, growth_tracker=3)'
     >>> show(torch.tensor([2.0**-24, 0.1], dtype=torch.float16))
     'FP16 tensor [2]: 2^-24 (5.96e-08), 0.09998'
@@ -67,9 +67,9 @@ def show(value: object) -> str:
             return f"[{inside}]" if isinstance(value, list) else f"({inside})"
         case dict():
             return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"
-        case Record(name, fields):
+        case Instance(name, fields):
             return f"{name}({', '.join(f'{key}={show(item)}' for key, item in fields.items())})"
-        case Stranger(what):
+        case Opaque(what):
             return what
         case Outcome(says=says):
             return says
@@ -111,44 +111,44 @@ def bits_of_code(code: int) -> str:
     return f"S {digits[0]}  E {digits[1:6]}  F {digits[6:]}"
 
 
-def _part(expected: object, got: object, ulps: int, at: str) -> str | None:
+def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
     if isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor):
-        return _part_elements(expected, got, ulps, at)
+        return _elements_differ(expected, got, ulps, at)
     if isinstance(expected, np.ndarray) and isinstance(got, np.ndarray):
-        return _part_elements(torch.from_numpy(expected), torch.from_numpy(got), ulps, at)
+        return _elements_differ(torch.from_numpy(expected), torch.from_numpy(got), ulps, at)
     if isinstance(expected, (list, tuple)) and isinstance(got, (list, tuple)):
-        return _part_sequences(expected, got, ulps, at)
+        return _sequences_differ(expected, got, ulps, at)
     if isinstance(expected, dict) and isinstance(got, dict):
-        return _part_fields(expected, got, ulps, at, "[{!r}]")
-    if isinstance(expected, Record) and isinstance(got, Record) and expected.name == got.name:
-        return _part_fields(expected.fields, got.fields, ulps, at, ".{}")
+        return _fields_differ(expected, got, ulps, at, "[{!r}]")
+    if isinstance(expected, Instance) and isinstance(got, Instance) and expected.name == got.name:
+        return _fields_differ(expected.fields, got.fields, ulps, at, ".{}")
     if _is_number(expected) and _is_number(got):
-        return _part_numbers(cast(float, expected), cast(float, got), ulps, at)
-    if type(expected) is type(got) and not isinstance(expected, (Record, Stranger, Failure)):
+        return _numbers_differ(cast(float, expected), cast(float, got), ulps, at)
+    if type(expected) is type(got) and not isinstance(expected, (Instance, Opaque, Failure)):
         return None if expected == got else _sentence(at, show(expected), show(got))
     return _sentence(at, f"{_kind(expected)}", _kind(got))
 
 
-def _part_sequences(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
+def _sequences_differ(expected: Sequence[object], got: Sequence[object], ulps: int, at: str) -> str | None:
     if len(expected) != len(got):
         return _sentence(at, f"a length of {len(expected)}", f"{len(got)}")
-    places = (_part(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
+    places = (_differ(a, b, ulps, f"{at}[{i}]") for i, (a, b) in enumerate(zip(expected, got, strict=True)))
     return next((place for place in places if place is not None), None)
 
 
-def _part_fields(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
+def _fields_differ(expected: dict[Any, object], got: dict[Any, object], ulps: int, at: str, style: str) -> str | None:
     if expected.keys() != got.keys():
         return _sentence(at, f"the keys {sorted(map(str, expected))}", f"{sorted(map(str, got))}")
-    places = (_part(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
+    places = (_differ(item, got[key], ulps, at + style.format(key)) for key, item in expected.items())
     return next((place for place in places if place is not None), None)
 
 
-def _part_numbers(expected: float, got: float, ulps: int, at: str) -> str | None:
+def _numbers_differ(expected: float, got: float, ulps: int, at: str) -> str | None:
     if expected == got or (expected != expected and got != got):
         return None
     if _fits(expected) and _fits(got) and abs(expected - got) <= ulps * math.ulp(expected):
         return None
-    return _sentence(at, *_apart(expected, got))
+    return _sentence(at, *_shown_apart(expected, got))
 
 
 def _fits(value: float) -> bool:
@@ -159,18 +159,18 @@ def _fits(value: float) -> bool:
         return False
 
 
-def _part_elements(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: str) -> str | None:
+def _elements_differ(expected: torch.Tensor, got: torch.Tensor, ulps: int, at: str) -> str | None:
     if expected.dtype != got.dtype:
         return _sentence(at, f"a tensor in {_name(expected)}", f"one in {_name(got)}")
     if expected.shape != got.shape:
         return _sentence(at, f"the shape {list(expected.shape)}", f"{list(got.shape)}")
-    wrong = (~_near(expected, got, ulps)).reshape(-1).nonzero()
+    wrong = (~_within_ulps(expected, got, ulps)).reshape(-1).nonzero()
     if len(wrong) == 0:
         return None
     first = int(wrong[0])
     index = ", ".join(str(int(i)) for i in np.unravel_index(first, expected.shape)) if expected.dim() else ""
     a, b = expected.reshape(-1)[first].item(), got.reshape(-1)[first].item()
-    return _sentence(f"{at}[{index}]" if index else at, *_apart(a, b)) + _in_bits(expected.dtype, a, b)
+    return _sentence(f"{at}[{index}]" if index else at, *_shown_apart(a, b)) + _in_bits(expected.dtype, a, b)
 
 
 def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
@@ -182,17 +182,17 @@ def _in_bits(dtype: torch.dtype, expected: float, got: float) -> str:
     return ""
 
 
-def _near(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.Tensor:
+def _within_ulps(expected: torch.Tensor, got: torch.Tensor, ulps: int) -> torch.Tensor:
     """Return, per element, whether both are equal, both NaN, or finite and at most `ulps` floats apart."""
     if not expected.dtype.is_floating_point:
         return expected == got
     wide_expected, wide_got = expected.double(), got.double()
     equal = (wide_expected == wide_got) | (wide_expected.isnan() & wide_got.isnan())
     finite = wide_expected.isfinite() & wide_got.isfinite()
-    return equal | (finite & ((_rank(expected) - _rank(got)).abs() <= ulps))
+    return equal | (finite & ((_place_among_floats(expected) - _place_among_floats(got)).abs() <= ulps))
 
 
-def _rank(tensor: torch.Tensor) -> torch.Tensor:
+def _place_among_floats(tensor: torch.Tensor) -> torch.Tensor:
     """Return the place of each float among all floats of its format: neighbours differ by 1, both zeros are 0."""
     integer = _INTEGERS[tensor.element_size()]
     code = tensor.contiguous().view(integer).long()
@@ -200,7 +200,7 @@ def _rank(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(code < 0, -magnitude, magnitude)
 
 
-def _apart(expected: float, got: float) -> tuple[str, str]:
+def _shown_apart(expected: float, got: float) -> tuple[str, str]:
     """Return both numbers with as many digits as it takes to tell them apart."""
     pairs = ((show_number(expected, digits), show_number(got, digits)) for digits in (6, 9, 17))
     return next((pair for pair in pairs if pair[0] != pair[1]), (repr(expected), repr(got)))
@@ -218,9 +218,9 @@ def _kind(value: object) -> str:
     """Return what a value is, for a sentence about a wrong type."""
     if isinstance(value, torch.Tensor):
         return f"a tensor in {_name(value)}"
-    if isinstance(value, Record):
+    if isinstance(value, Instance):
         return f"a {value.name}"
-    if isinstance(value, (bool, str, Stranger)) or value is None:
+    if isinstance(value, (bool, str, Opaque)) or value is None:
         return show(value)
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name} ({show(value)})"

@@ -1,0 +1,32 @@
+"""What do several exercises draw?
+
+Invariant: the same generator state gives the same numbers on every machine; they come from `random.Random`, whose
+sequences Python promises, and never from torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case
+
+
+def whole(random: Random, shape: tuple[int, ...], low: int, high: int) -> Tensor:
+    """Return whole numbers, low <= |n| < high, of either sign, in FP32.
+
+    >>> numbers = whole(Random(0), (2, 3), 5, 8)
+    >>> numbers.shape, sorted(set(numbers.abs().flatten().tolist()) - {5, 6, 7})
+    (torch.Size([2, 3]), [])
+    """
+    numbers = [float(random.choice((-1, 1)) * random.randrange(low, high)) for _ in range(math.prod(shape))]
+    return torch.tensor(numbers).reshape(shape)
+
+
+def always(*cases: Case) -> Callable[[Random], list[Case]]:
+    """Return the draw that makes these calls, whatever the seed."""
+    return lambda _: list(cases)

@@ -1,0 +1,75 @@
+"""One answer, two doors: what a learner's cell earns in the notebook, it earns by `labkit grade`.
+
+The cells are those of the lessons with their solutions in place, not the references.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading.judge import answers_of, paper_of
+from labkit.grading.submission import Cell, program_of
+from labkit.grading.supervise import Limits, Reply, Request, run
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+ALL = list(EXERCISES.values())
+DAY = 2017  # a seed of grading
+
+
+def load_build() -> Any:
+    """Return notebooks/build.py, which is a program and no package."""
+    spec = importlib.util.spec_from_file_location("build", NOTEBOOKS / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cells_of(lesson: str) -> list[Cell]:
+    """Return the code cells of a solved lesson."""
+    cells = load_build().solved(NOTEBOOKS / "source" / f"{lesson}.py")["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return [Cell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, list[str]]:
+    """Return what runs for each exercise: the definitions it names elsewhere in its lesson, then its own cell."""
+    lessons = {lesson: cells_of(lesson) for lesson in {exercise.lesson for exercise in ALL}}
+    return {exercise.id: program_of(lessons[exercise.lesson], exercise) for exercise in ALL}
+
+
+@pytest.fixture(scope="module")
+def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
+    """Run all cells as `labkit grade` does, in one process of its own."""
+    return run([Request(id, program, DAY) for id, program in programs.items()], Limits())
+
+
+def function_of(exercise: Exercise, program: list[str]) -> Any:
+    """Run a learner's cell as a kernel does, and return the function that it hands to `check`."""
+    handed: dict[str, Any] = {}
+    names: dict[str, Any] = dict(exercise.provides)
+    with patch("labkit.grading.check", lambda id, function: handed.update({id: function})):
+        for source in program:
+            exec(source, names)
+    return handed[exercise.id]
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
+    exercise: Exercise, programs: dict[str, list[str]], replies: dict[str, Reply]
+) -> None:
+    paper, reply = paper_of(exercise, DAY), replies[exercise.id]
+    here = answers_of(paper, function_of(exercise, programs[exercise.id]), exercise.withheld)
+    assert (reply.answers, reply.note) == (here, "")
+    if exercise.id.startswith("project."):  # trains for its marks: tests/test_notebooks.py waits for that
+        return
+    grade = judge(paper, reply.answers)
+    assert (grade.points, grade.mistake) == (exercise.points, None)
