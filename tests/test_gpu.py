@@ -4,18 +4,22 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from labkit import cli, gpu
+from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, device_report, from_json
 from labkit.bench.device import GENERATIONS
 from labkit.capture import tiles
 from labkit.capture.tiles import load_capture
 from labkit.gemm import SPECS
-from labkit.train import load
+from labkit.gpu import checks, parts
+from labkit.train import TASKS, Place, device_folder, load, place
+from labkit.train.race import fingerprint
 
 ROOT = Path(__file__).parents[1]
 HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")
@@ -72,6 +76,46 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
     assert names == {"layers.json", "bandwidth.json", "triton.json"}
 
 
+# In a hurry on a GPU: three minutes, whole cases, and nothing lost of what was recorded at length
+
+
+def quick_budgets(*words):
+    from argparse import ArgumentParser
+
+    parser = ArgumentParser()
+    gpu.add_arguments(parser)
+    return gpu.command.budgets_of(parser.parse_args(["--quick", *words]))
+
+
+def test_quick_on_a_gpu_is_three_minutes_of_what_the_lessons_draw():
+    budgets = quick_budgets()
+    assert set(budgets) == {"ceilings", "size", "layers", "alignment", "tasks"}
+    assert sum(budgets.values()) + gpu.GRACE <= gpu.QUICK_LIMIT == 180
+    assert list(quick_budgets("--device", "cpu")) == list(gpu.PARTS), "a rehearsal has them all"
+    assert quick_budgets("--only", "mma") == {"mma": gpu.PARTS["mma"].seconds}
+
+
+def test_quick_cases_are_large_enough_to_mean_something_on_a_gpu_and_small_on_a_cpu(tmp_path):
+    assert parts._extent(order(tmp_path, HOPPER)) is parts.GPU_SHORT
+    assert parts._extent(order(tmp_path)) is parts.QUICK
+    assert parts._extent(replace(order(tmp_path, HOPPER), quick=False)) is None
+    assert max(parts.GPU_SHORT.sizes) >= 4096
+    longest = 3 * 4 * parts.GPU_SHORT.elements  # a copy's two tensors in FP32, and one in reserve
+    assert longest < 2**30, "a card of 4 GiB has room for it"
+
+
+def test_a_quick_sweep_does_not_take_the_place_of_a_fuller_one(tmp_path):
+    rehearse(tmp_path, "size")
+    path = next(tmp_path.rglob("size.json"))
+    fewer = from_json(path.read_text())
+    fuller = replace(fewer, runs=2 * fewer.runs)
+    path.write_text(fuller.to_json())
+    assert "do not replace them" in parts._kept(path, fewer, quick=True)
+    assert from_json(path.read_text()) == fuller
+    assert "do not replace" not in parts._kept(path, fewer, quick=False)
+    assert from_json(path.read_text()) == fewer
+
+
 def test_every_sweep_of_a_gpu_belongs_to_some_part():
     from labkit.bench import sweeps
 
@@ -105,7 +149,7 @@ def hopper(monkeypatch):
 
 def test_captures_are_kept_and_compared(hopper, tmp_path):
     hopper.add("mma.sync.m16n8k8.f32.f16.f16.f32")
-    lines = list(gpu._captures(order(tmp_path, HOPPER)))
+    lines = list(parts._captures(order(tmp_path, HOPPER)))
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
     assert len(files) == len(lines) == 12
     assert load_capture(files[-1]).device == "A stand-in"
@@ -123,63 +167,89 @@ def test_an_instruction_that_fails_does_not_keep_the_others_from_being_asked(hop
         return answer(row, *words)
 
     monkeypatch.setattr(tiles, "capture", refuse)
-    lines = list(gpu._captures(order(tmp_path, HOPPER)))
+    lines = list(parts._captures(order(tmp_path, HOPPER)))
     assert len(list(tmp_path.rglob("mma.sync*.npz"))) == 6
     assert sum("NOT CAPTURED, the GPU's driver refused" in line for line in lines) == 6
 
 
 def test_when_the_time_is_up_the_rest_is_named(hopper, tmp_path):
-    lines = list(gpu._captures(order(tmp_path, HOPPER, seconds=-1)))
+    lines = list(parts._captures(order(tmp_path, HOPPER, seconds=-1)))
     assert all(line.endswith("not asked, the time was up") for line in lines)
     assert not list(tmp_path.rglob("*.npz"))
 
 
 def test_a_gpu_that_cannot_be_asked_is_told_so(tmp_path):
     old = DeviceReport("cuda", "Tesla V100", 0, 1, (7, 0), GENERATIONS[0])
-    assert list(gpu._captures(order(tmp_path, old))) == ["Tesla V100 has no instruction that the lab knows how to ask"]
+    assert list(parts._captures(order(tmp_path, old))) == [
+        "Tesla V100 has no instruction that the lab knows how to ask"
+    ]
 
 
 # Checks and trainings
 
 
+@dataclass
+class Found:
+    number: int
+
+
 def test_a_check_is_run_told_and_kept(monkeypatch, tmp_path, capsys):
-    (tmp_path / "check_amp.py").write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\n"
-        "@dataclass\n"
-        "class Found:\n"
-        "    number: int\n"
-        "def main(device, *, width=1024):\n"
-        "    return {'device asked': device, 'width': Found(width).number}\n"
-        "def told(answers):\n"
-        "    return f\"asked {answers['device asked']} with width {answers['width']}\"\n"
-    )
-    monkeypatch.setattr(gpu, "CHECKS", tmp_path)
-    assert rehearse(tmp_path, "amp") == 0
+    def main(device, *, width=1024):
+        return {"device asked": device, "width": Found(width).number}
+
+    def told(answers):
+        return f"asked {answers['device asked']} with width {answers['width']}"
+
+    monkeypatch.setitem(parts.CHECKS, "speed", checks.Check(main, told))
+    assert rehearse(tmp_path, "speed") == 0
     assert "asked cpu with width 64" in capsys.readouterr().out
-    kept = json.loads(next((tmp_path / "checks").rglob("amp.json")).read_text())
+    kept = json.loads(next((tmp_path / "checks").rglob("speed.json")).read_text())
     assert kept["width"] == 64
     assert kept["device"] == device_report("cpu").name
     assert {"versions", "date"} <= set(kept)
 
 
-def test_a_check_that_is_not_there_is_named(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(gpu, "CHECKS", tmp_path)
-    assert rehearse(tmp_path, "speed") == 0
-    assert "check_speed.py is not in this checkout" in capsys.readouterr().out
+def test_a_check_that_can_share_its_time_is_told_how_much_is_left(monkeypatch, tmp_path):
+    given = []
+    monkeypatch.setitem(
+        parts.CHECKS, "tasks", checks.Check(lambda device, *, seconds: given.append(seconds) or {}, str)
+    )
+    list(parts.PARTS["tasks"].run(order(tmp_path, seconds=50)))
+    assert 0 < given[0] <= 50
+
+
+def test_the_lab_s_tasks_are_timed_and_told(tmp_path, capsys):
+    assert rehearse(tmp_path, "tasks") == 0
+    said = capsys.readouterr().out
+    assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said
+    assert "segmentation_small under O1, trained twice: the same losses" in said
+    kept = json.loads(next((tmp_path / "checks").rglob("tasks.json")).read_text())
+    assert set(kept["rates"]["digits"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+
+
+def test_tasks_for_which_no_time_is_left_are_named():
+    answers = checks.tasks.main("cpu", names=("digits",), steps=1, seconds=-1)
+    assert answers["left_out"] == {"digits": "the time was up"}
+    assert "digits was not timed: the time was up" in checks.tasks.told(answers)
 
 
 def test_a_training_is_on_record_apart_from_those_of_other_devices(tmp_path):
-    (line,) = gpu._races(order(tmp_path))
-    path = tmp_path / "runs" / device_report("cpu").slug / "segmentation" / "fp32-seed0.json"
+    (line,) = parts._races(order(tmp_path))
+    path = tmp_path / "runs" / device_report("cpu").slug / "quick" / "segmentation" / "fp32-seed0.json"
     record = load(path)
     assert (record.task, record.recipe, len(record.steps)) == ("segmentation", "FP32", 2)
-    assert record.fingerprint
+    assert record.fingerprint == fingerprint(replace(TASKS["segmentation"], steps=2), RECIPES["FP32"]), "a shorter task"
     assert str(path) in line
 
 
+@pytest.mark.parametrize("name", ["Tesla T4", "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4060 Laptop GPU"])
+def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path, name):
+    report = replace(HOPPER, name=name)
+    assert device_folder(tmp_path, Place(torch.device("cuda"), name, "gpu")) == tmp_path / report.slug
+
+
 def test_a_training_that_was_cut_short_is_not_kept(tmp_path):
-    (line,) = gpu._races(order(tmp_path, seconds=-1))
+    (line,) = parts._races(order(tmp_path, seconds=-1))
     assert line.endswith("not finished, the time was up")
     assert not list(tmp_path.rglob("*.json"))
 

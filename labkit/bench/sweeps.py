@@ -55,6 +55,14 @@ GPU = Extent(
     images=32,
     elements=2**27,
 )
+GPU_SHORT = Extent(  # what a card says of itself in three minutes; small enough for one of 4 GiB
+    sizes=(256, 512, 1024, 2048, 4096, 8192),
+    base=2048,
+    batches=(1, 8, 16, 32, 64, 128, 256, 512, 1024, 1025, 1032, 2048),
+    layers=((4096, 1024, 4096), (16, 1024, 4096), (64, 300, 10)),
+    images=16,
+    elements=2**26,
+)
 CPU = Extent(
     sizes=(32, 64, 128, 256, 512, 1024, 2048),
     base=512,

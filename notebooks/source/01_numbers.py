@@ -39,7 +39,9 @@ predict("numbers.exponent_bits")
 
 # %% id="touch-fields" tags=["claim-C01"]
 for row in (FP32, FP16, BF16):
-    print(f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}")
+    print(
+        f"{row.name:<5} 1 + {row.exponent_bits} + {row.significand_bits:<3}  1.5 is {field_bits(encode(1.5, row), row)}"
+    )
 
 # %% [markdown]
 # Now touch one. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one into 0.5? Which one makes it
@@ -65,6 +67,7 @@ BitExplorer(FP16, value=1.0)
 #
 # `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields (`>>` shifts right, `&` keeps the bits
 # that both have), then follow the three lines above. Infinity is `math.inf`, NaN is `math.nan`.
+
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
 def my_decode(code):
@@ -149,6 +152,7 @@ print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 #
 # `x` is a number of FP16, as a Python float. Mind what happens below 2^-14 (look at the first line of the count again).
 
+
 # %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
 def my_ulp(x):
     """Return the distance between FP16's numbers at x: 2^-10 from 1 up to 2. At 0 it is that of the smallest ones."""
@@ -166,6 +170,7 @@ check("numbers.ulp", my_ulp)
 # Sooner or later the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format like FP16
 # (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, last exponent field set
 # aside.
+
 
 # %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]
 def my_first_gap(exponent_bits, significand_bits):
@@ -200,6 +205,7 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
 #
 # Integers in, integers out: this is how it is done in hardware. Be careful around zero and at both infinities.
 
+
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
 def my_next_up(code):
     """Return the code of the next larger FP16 number; +inf stays +inf. `code` is no NaN."""
@@ -232,6 +238,7 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # ### Exercise 5: bytes of a tensor  ●○○  3 min
 #
 # Formats of 6 and 4 bits exist too. Count as if they were packed without gaps, and the last byte filled up.
+
 
 # %% id="exercise-numbers-bytes" tags=["exercise-numbers.bytes"]
 def my_bytes(shape, bits):

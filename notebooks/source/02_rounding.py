@@ -69,6 +69,7 @@ for mode in modes:
 # Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then mind
 # both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity.
 
+
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
 def my_round(x):
     """Return the FP16 number nearest to the Python float x, ties to even; +-inf where FP16 overflows."""
@@ -141,6 +142,7 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
 # Find it by trying: `np.arange(1, 0x7800, dtype=np.uint16).view(np.float16)` is every FP16 number from 2^-24 to 32752, in
 # order. The weight is positive and below 2048; here the update is *added*.
 
+
 # %% id="exercise-rounding-smallest-update" tags=["exercise-rounding.smallest_update"]
 def my_smallest_update(weight):
     """Return the smallest FP16 number above 0 which, added to the np.float16 weight in FP16, changes it."""
@@ -195,6 +197,7 @@ print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2
 # The random number is given, from 0 up to but not including 1, so your answer is exact. Up is towards +inf, for negative
 # numbers too.
 
+
 # %% id="exercise-rounding-stochastic" tags=["exercise-rounding.stochastic"]
 def my_stochastic(x, spacing, random):
     """Return x rounded to a multiple of spacing: up if random is less than x's part of the way up, else down."""
@@ -226,6 +229,7 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 #
 # Two variables, `total` and `lost`, both `np.float16(0)` at the start; four lines in the loop. Every operation on two
 # `np.float16` rounds to FP16, so you need no rounding of your own.
+
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]
 def my_kahan(values):
@@ -265,6 +269,7 @@ print("FP32:", x.float() / (x.float().norm() + 1e-8))
 #
 # RMSNorm, as it was first published: `x / ((x * x).mean().sqrt() + 1e-8)`. Written like that and given FP16, it is wrong in
 # three ways. Keep the formula and the 1e-8; the result shall be FP16 again.
+
 
 # %% id="exercise-rounding-epsilon" tags=["exercise-rounding.epsilon"]
 def my_normalise(x):

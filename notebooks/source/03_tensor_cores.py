@@ -28,7 +28,18 @@ import torch
 from torch.nn import functional as F
 
 from labkit.formats import BF16, FP16, FP32
-from labkit.bench import ConvCase, ElementwiseCase, GemmCase, device_report, formats_on, intensity, linear_gemms, measure, roofline, run_cases
+from labkit.bench import (
+    ConvCase,
+    ElementwiseCase,
+    GemmCase,
+    device_report,
+    formats_on,
+    intensity,
+    linear_gemms,
+    measure,
+    roofline,
+    run_cases,
+)
 from labkit.gemm import SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, emulate
 from labkit.grading import check
 from labkit.widgets import MmaBlock, predict, roofline_figure, sum_errors_figure, sweep_figure

@@ -53,6 +53,7 @@ print("x", x.dtype, "  linear", y.dtype, "  mse_loss", loss.dtype)
 # gives, and how far that is from the same network in FP32. The rail on the left has the colour of what flows.
 # **Click another list**, or reach a row with Tab and use the arrow keys.
 
+
 # %% id="touch-ledger" tags=["claim-C24"]
 class Classifier(nn.Module):
     """Two convolutions, a mean over the pixels, a linear layer, and the loss."""
@@ -91,6 +92,7 @@ CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], ti
 #
 # Ask of each: is it a product of matrices? Does it leave FP16's range, or sum many terms? Must several operands agree? If none
 # of it, it is left alone. (What torch calls *set dtype*, for softmax and sum, counts as "deny" here: it runs in FP32.)
+
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
 def my_list(op):
@@ -177,6 +179,7 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
 # A forward pass is a list of steps: `("h1", "allow", ("x", "w"))` computes `h1` from `x` and `w` with an operation of the allow
 # list. `given` holds the dtypes of the inputs. Which dtype has the result of each step?
 
+
 # %% id="exercise-autocast-dtypes" tags=["exercise-autocast.dtypes"]
 def my_dtypes(steps, given):
     """Return a list with "FP16" or "FP32" for the result of each step.
@@ -207,6 +210,7 @@ check("autocast.dtypes", my_dtypes)
 # FP32 and rounded to FP16 *once*; on paper that is `(a.float() @ b.float()).half()`. The three products are
 #
 # $$Y = X W^T + b, \qquad dX = dY\, W, \qquad dW = dY^T X.$$
+
 
 # %% id="exercise-autocast-linear" tags=["exercise-autocast.linear"]
 def my_linear(x, weight, bias, grad_y):
@@ -251,6 +255,7 @@ print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().it
 # written by hand instead, with one large activation, as real transformers have them. Autocast keeps it alive, because `pow`,
 # `rsqrt`, `exp` and `sum` stand on the deny list. **Move each of them to *allow*, and back.** Which ends in NaN, which is
 # harmless here, and which two do damage that nobody would notice? Then try *All allowed*, with FP16 and with BF16.
+
 
 # %% id="touch-block"
 class Block(nn.Module):
@@ -298,6 +303,7 @@ print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.d
 # Your logits arrive in FP16, one example per row. Return FP16 probabilities. Write it with `exp`, `max` and `sum`, without
 # torch's own softmax; it should survive logits of 6,000 and of -500.
 
+
 # %% id="exercise-autocast-softmax" tags=["exercise-autocast.softmax"]
 def my_softmax(logits):
     """Return the softmax of each row in FP16; logits is FP16 [n, classes]."""
@@ -341,6 +347,7 @@ with autocast(FP16):
 
 # %% [markdown]
 # `einsum` *is* a product of matrices: after two casts it calls `bmm`, and a `bmm` of FP16 is what Tensor Cores do.
+
 
 # %% id="touch-register" tags=["claim-C29"]
 def energy(h):
@@ -397,6 +404,7 @@ with autocast(FP16) as region:
 # by 0.5 in place; `("close", "")` the autocast region ends and the cache is emptied. Cast as rarely as you can, and never
 # use a stale one. `tensor._version` counts a tensor's in-place edits.
 
+
 # %% id="exercise-autocast-cache" tags=["exercise-autocast.cache"]
 def my_casts(weights, events):
     """Return (list of the FP16 tensors that were used, in order; how many casts were made).
@@ -445,6 +453,7 @@ StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 # squares are 0, and so is the epsilon.
 #
 # In torch, the same step is seven lines, and they can stay in the code when you want FP32: both parts can be switched off.
+
 
 # %% id="touch-torch" tags=["claim-C52"]
 def train_in_torch(enabled, steps=5):

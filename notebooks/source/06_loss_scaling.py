@@ -78,6 +78,7 @@ for kind in ("activation gradients", "weight gradients"):
 # %% id="predict-trap"
 predict("scaling.trap")
 
+
 # %% id="touch-trap"
 def weight_gradients(task):
     """Return the FP16 and the FP32 weight gradients of the same step: same weights, same batch."""
@@ -127,6 +128,7 @@ print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-
 #
 # `gradient_of(scale)` runs the backward pass of `scale * loss` and returns its gradient in FP16. Take one step of SGD with
 # it. Two things decide whether it works: *where* you go back to FP32, and what you do when the gradient holds inf or NaN.
+
 
 # %% id="exercise-scaling-static-step" tags=["exercise-scaling.static_step"]
 def my_static_step(weight, gradient_of, scale, lr):
@@ -192,7 +194,9 @@ state = initial(config)
 for step in range(1, 21):
     found_inf = state.scale > 2.0**15  # a network whose gradients overflow above 2^15
     after = advance(state, found_inf, config)
-    print(f"{step:>2}  scale {state.scale:>7.0f}  {'inf: skip' if found_inf else 'clean':<9} tracker {after.growth_tracker}")
+    print(
+        f"{step:>2}  scale {state.scale:>7.0f}  {'inf: skip' if found_inf else 'clean':<9} tracker {after.growth_tracker}"
+    )
     state = after
 
 # %% [markdown]
@@ -201,6 +205,7 @@ for step in range(1, 21):
 # `state` has `scale` and `growth_tracker` (clean steps in a row so far); `config` has `growth_factor`, `backoff_factor` and
 # `growth_interval`. Inf or NaN backs off; the clean step that completes the interval grows. Either way the count starts
 # again. Write it yourself, without calling `advance`.
+
 
 # %% id="exercise-scaling-advance" tags=["exercise-scaling.advance"]
 def my_advance(state, found_inf, config):
@@ -349,6 +354,7 @@ print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 # `max_norm` speaks about the gradient of the loss, all tensors together. What you are given still carries the scale, in
 # FP16.
 
+
 # %% id="exercise-scaling-clip" tags=["exercise-scaling.clip"]
 def my_clip_step(scaled_grads, scale, max_norm):
     """Return the unscaled FP32 gradients, shortened together to a norm of at most max_norm; None on inf or NaN.
@@ -374,6 +380,7 @@ check("scaling.clip", my_clip_step)
 # do. Call them in the right order: `loop.backward(batch)` once for each of `loop.batches` (it runs forward, multiplies the
 # loss by the scale and *adds* to the gradient), and once each `zero_grad()`, `unscale()`, `clip()`, `step()`, `copy_back()`,
 # `update()`. The last step's gradient is still there when you begin.
+
 
 # %% id="exercise-scaling-order" tags=["exercise-scaling.order"]
 def my_training_step(loop):
@@ -401,6 +408,7 @@ check("scaling.order", my_training_step)
 
 # %% id="predict-hidden"
 predict("scaling.hidden")
+
 
 # %% id="touch-hidden" tags=["claim-C39"]
 def weight_after(gradient, work, when):
@@ -462,6 +470,7 @@ for name, test in bad.items():
 # Between the backward pass and the optimizer's step two things happen: the scale is taken out, and somebody looks. Do both
 # for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN.
 
+
 # %% id="exercise-scaling-unscale" tags=["exercise-scaling.unscale"]
 def my_unscale(scaled_grads, scale):
     """Return (the unscaled gradients in FP32, found_inf).
@@ -484,6 +493,7 @@ check("scaling.unscale", my_unscale)
 # This scaler is short, looks right, and has **three faults**. Each of them has been shipped by somebody; two of them are in
 # torch to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1.
 
+
 # %% id="touch-faulty"
 def faulty_step(scale, tracker, grads, growth_interval):
     """Return (scale, tracker, stepped) after a step with these scaled FP16 gradients."""
@@ -497,6 +507,7 @@ def faulty_step(scale, tracker, grads, growth_interval):
 
 
 faulty_step(1024.0, 9, [torch.ones(3).half()], growth_interval=10)
+
 
 # %% id="exercise-scaling-repair" tags=["exercise-scaling.repair"]
 def my_repaired_step(scale, tracker, grads, growth_interval):

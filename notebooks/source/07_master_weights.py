@@ -59,7 +59,9 @@ for recipe in recipes:
     weights = run.weights.master_weights
     before = [weight.detach().clone() for weight in weights]
     run.step()
-    print(f"{recipe:<16}{swallowed(before, weights, [weight.grad for weight in weights]):6.1%} of the updates swallowed")
+    print(
+        f"{recipe:<16}{swallowed(before, weights, [weight.grad for weight in weights]):6.1%} of the updates swallowed"
+    )
 
 # %% [markdown]
 # An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range
@@ -102,6 +104,7 @@ for step in range(1, 11):
 # Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass in FP16 and carries the
 # scale; one with inf or NaN is left out.
 
+
 # %% id="exercise-master-step" tags=["exercise-master.step"]
 def my_master_training(master, scaled_grads, scale, lr):
     """Return (the model weight in FP16, the master weight in FP32) after the last step.
@@ -135,6 +138,7 @@ LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
 # %% id="predict-bill"
 predict("master.bill")
 
+
 # %% id="touch-bill"
 def engine_of(recipe):
     """Return a small network in training under a recipe, one step old."""
@@ -164,6 +168,7 @@ for recipe in ("FP32", "O1", "O2", "O3"):
 # How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients have the model's format. The
 # optimizer keeps its moments in the format of the weights that it steps: the masters if there are any.
 
+
 # %% id="exercise-master-memory" tags=["exercise-master.memory"]
 def my_bill(parameters, model_bits, master, moments):
     """Return the number of bytes.
@@ -188,6 +193,7 @@ check("master.memory", my_bill)
 # Fine-tuning uses parameter groups: frozen layers, a smaller learning rate for early ones, no weight decay on biases and
 # norms. Masters must keep the groups apart, or one rate rules them all.
 
+
 # %% id="touch-groups" tags=["claim-C44"]
 def train_in_groups(groups):
     """Train a network with a frozen first layer and strong weight decay, its gradients all zero; return the network."""
@@ -207,7 +213,9 @@ def train_in_groups(groups):
 two_groups = partial(no_decay_on_norms_and_biases, weight_decay=0.5)
 for name, groups in (("one group for all", None), ("no decay on norms and biases", two_groups)):
     net = train_in_groups(groups)
-    print(f"{name:<30} mean weight of the norm {net[1].weight.mean():.3f}   of the last layer {net[2].weight.abs().mean():.3f}")
+    print(
+        f"{name:<30} mean weight of the norm {net[1].weight.mean():.3f}   of the last layer {net[2].weight.abs().mean():.3f}"
+    )
 
 # %% [markdown]
 # The gradients were zero, so whatever moved was moved by weight decay: it shrank the norm's weights, which nobody wanted. In
@@ -217,6 +225,7 @@ for name, groups in (("one group for all", None), ("no decay on norms and biases
 #
 # Make the two groups that most recipes use: weight decay for everything with two dimensions or more, none for the rest
 # (biases, the weights of normalisation layers, single numbers). Frozen parameters belong to neither.
+
 
 # %% id="exercise-master-groups" tags=["exercise-master.groups"]
 def my_groups(parameters):
@@ -241,6 +250,7 @@ check("master.groups", my_groups)
 
 # %% id="predict-flat"
 predict("master.flat")
+
 
 # %% id="touch-flat" tags=["claim-C43"]
 def seconds_per_step(parameters, elements, foreach, flat):
@@ -271,6 +281,7 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
 #
 # `flat` holds the master weights of all layers, one after another, row by row. Take one step of SGD on it and cut the model's
 # FP16 weights out of the result. Each weight has its gradient's shape.
+
 
 # %% id="exercise-master-flat" tags=["exercise-master.flat"]
 def my_flat_step(flat, scaled_grads, scale, lr):
@@ -307,8 +318,10 @@ for _ in range(200):
     engine.weights.step([torch.full((1, 1), -(2.0**-13))])  # the weight grows by 2^-13 a step
     ema.update()
     in_fp16 = (0.99 * in_fp16.float() + 0.01 * engine.model.weight.float()).half()
-print(f"weight {engine.weights.master_weights[0].item():.5f}   average of the master {ema.averages['weight'].item():.5f}"
-      f"   average in FP16 {in_fp16.item():.5f}")
+print(
+    f"weight {engine.weights.master_weights[0].item():.5f}   average of the master {ema.averages['weight'].item():.5f}"
+    f"   average in FP16 {in_fp16.item():.5f}"
+)
 
 # %% [markdown]
 # The average in FP16 never left 1: a hundredth of the distance is below half an ulp. What is true of weights is true of
@@ -319,6 +332,7 @@ print(f"weight {engine.weights.master_weights[0].item():.5f}   average of the ma
 #
 # Keep an exponential moving average of the weights: it starts as the first one, and every step moves it to
 # `decay * average + (1 - decay) * weight`. A skipped step is no step.
+
 
 # %% id="exercise-master-ema" tags=["exercise-master.ema"]
 def my_ema(history, decay):

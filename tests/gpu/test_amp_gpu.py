@@ -1,6 +1,6 @@
 """On a GPU: our autocast and scaler against torch.amp's, call by call and run by run. Without one: can the check fail?
 
-What is compared, and how, is in check_amp.py, which `make gpu` runs without pytest.
+What is compared, and how, is in labkit/gpu/checks, which `make gpu` runs without pytest.
 """
 
 import json
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from labkit.frameworks import GradScaler, autocast
-from tests.gpu import check_amp
+from labkit.gpu.checks import amp, networks, outputs, recurrent
 
 on_a_gpu = [
     pytest.mark.gpu,
@@ -26,33 +26,36 @@ class TestOnAGpu:
     pytestmark = on_a_gpu
 
     def test_every_operation_of_torchs_lists_has_the_same_output_bit_for_bit(self):
-        with check_amp.repeatable():
-            outcome = check_amp.check_autocast("cuda", TORCHS["cuda"][0], check_amp.pair("cuda")[0])
+        with amp.repeatable():
+            outcome = outputs.check_autocast("cuda", TORCHS["cuda"][0], amp.pair("cuda")[0])
         wrong = {call: how for call, how in outcome.items() if how != "equal" and not how.startswith("unusable")}
         assert wrong == {}
         assert sum(how == "equal" for how in outcome.values()) > 100
 
     def test_training_has_the_losses_scales_and_trackers_of_torchs(self):
-        theirs, ours = TORCHS["cuda"], check_amp.pair("cuda")
-        with check_amp.repeatable():
-            outcome = check_amp.check_training("cuda", theirs, ours, width=256, steps=30)
-        assert outcome == dict.fromkeys(check_amp.NETWORKS, "equal")
+        theirs, ours = TORCHS["cuda"], amp.pair("cuda")
+        with amp.repeatable():
+            outcome = amp.check_training("cuda", theirs, ours, width=256, steps=30)
+        assert outcome == dict.fromkeys(networks.NETWORKS, "equal")
+
+    def test_recurrent_layers_give_torchs_bits(self):
+        assert set(recurrent.main()["recurrent"].values()) == {"equal"}
 
     def test_prices_are_told_with_their_memory(self):
-        answers = check_amp.main(width=64, batch=8, steps=2, rounds=1)
+        answers = amp.main(width=64, batch=8, steps=2, rounds=1)
         assert all(price["mebibytes"] > 0 for price in answers["prices"])
-        assert torch.cuda.get_device_name() in check_amp.told(answers)
+        assert torch.cuda.get_device_name() in amp.told(answers)
 
 
 # --- without a GPU: what would the check say? ---
 
 
 def outcomes(theirs, ours):
-    return {call.split(" ", 1)[1]: how for call, how in check_amp.check_autocast("cpu", theirs, ours).items()}
+    return {call.split(" ", 1)[1]: how for call, how in outputs.check_autocast("cpu", theirs, ours).items()}
 
 
 def test_it_sees_that_torchs_cpu_policy_is_another():
-    outcome = outcomes(TORCHS["cpu"][0], check_amp.pair("cpu")[0])
+    outcome = outcomes(TORCHS["cpu"][0], amp.pair("cpu")[0])
     assert outcome["torch_fp16 torch.mm"] == "equal", "a product is rounded once by both"
     assert outcome["torch_fp32 torch.softmax"] == "torch.float32 instead of torch.float16"
     assert outcome["torch_fp32 method.exp"] == "torch.float32 instead of torch.float16"
@@ -60,15 +63,15 @@ def test_it_sees_that_torchs_cpu_policy_is_another():
 
 def test_it_tells_values_refusals_and_dtypes_apart():
     nowhere = partial(autocast, "cpu", enabled=False)
-    row = check_amp.Row("group", "matmul", "torch", (torch.full((2, 2), 1 / 3), torch.full((2, 2), 1 / 3)), {})
-    assert check_amp.compare_row(row, nowhere, nowhere) == "equal"
-    assert check_amp.compare_row(row, nowhere, check_amp.pair("cpu")[0]) == "torch.float16 instead of torch.float32"
-    back = check_amp.Row("group", "prod", "torch", (torch.rand(8).half(),), {"dtype": torch.float16})
-    assert check_amp.compare_row(back, nowhere, nowhere) == "equal"
-    banned = check_amp.Row("group", "binary_cross_entropy", "nn", (torch.rand(2), torch.rand(2)), {})
-    assert check_amp.compare_row(banned, nowhere, check_amp.pair("cpu")[0]).startswith("we refuse: ")
-    assert check_amp.compare_row(banned, check_amp.pair("cpu")[0], nowhere).startswith("torch refuses (")
-    assert check_amp.compare_row(banned, check_amp.pair("cpu")[0], check_amp.pair("cpu")[0]).startswith("unusable: ")
+    row = outputs.Row("group", "matmul", "torch", (torch.full((2, 2), 1 / 3), torch.full((2, 2), 1 / 3)), {})
+    assert outputs.compare_row(row, nowhere, nowhere) == "equal"
+    assert outputs.compare_row(row, nowhere, amp.pair("cpu")[0]) == "torch.float16 instead of torch.float32"
+    back = outputs.Row("group", "prod", "torch", (torch.rand(8).half(),), {"dtype": torch.float16})
+    assert outputs.compare_row(back, nowhere, nowhere) == "equal"
+    banned = outputs.Row("group", "binary_cross_entropy", "nn", (torch.rand(2), torch.rand(2)), {})
+    assert outputs.compare_row(banned, nowhere, amp.pair("cpu")[0]).startswith("we refuse: ")
+    assert outputs.compare_row(banned, amp.pair("cpu")[0], nowhere).startswith("torch refuses (")
+    assert outputs.compare_row(banned, amp.pair("cpu")[0], amp.pair("cpu")[0]).startswith("unusable: ")
 
 
 def test_it_sees_one_last_bit():
@@ -76,8 +79,8 @@ def test_it_sees_one_last_bit():
         def __torch_function__(self, func, types, args=(), kwargs=None):
             return torch.nextafter(func(*args, **(kwargs or {})), torch.tensor(torch.inf))
 
-    row = check_amp.Row("group", "exp", "torch", (torch.ones(3),), {})
-    assert check_amp.compare_row(row, partial(autocast, "cpu", enabled=False), Nudged) == "3 of 3 values differ"
+    row = outputs.Row("group", "exp", "torch", (torch.ones(3),), {})
+    assert outputs.compare_row(row, partial(autocast, "cpu", enabled=False), Nudged) == "3 of 3 values differ"
 
 
 def test_it_sees_a_scaler_that_grows_one_step_late():
@@ -85,18 +88,27 @@ def test_it_sees_a_scaler_that_grows_one_step_late():
         def __init__(self, device, init_scale, growth_interval):
             super().__init__(device, init_scale, growth_interval=growth_interval + 1)
 
-    region, _ = check_amp.pair("cpu")
-    outcome = check_amp.check_training(
-        "cpu", (region, GradScaler), (region, Late), width=16, steps=12, networks=["MLP"]
-    )
+    region, _ = amp.pair("cpu")
+    outcome = amp.check_training("cpu", (region, GradScaler), (region, Late), width=16, steps=12, networks=["MLP"])
     assert outcome["MLP"].startswith("step 1")
 
 
 def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
-    answers = json.loads(json.dumps(check_amp.main("cpu", width=16, batch=2, steps=1, rounds=1, networks=["MLP"])))
+    answers = json.loads(json.dumps(amp.main("cpu", width=16, batch=2, steps=1, rounds=1, networks=["MLP"])))
     assert answers["training"] == {"MLP": "equal"}
     assert [price["way"] for price in answers["prices"]][:2] == ["torch.amp", "drop-in"]
-    assert "CPU (a rehearsal)" in check_amp.told(answers)
+    assert "CPU (a rehearsal)" in amp.told(answers)
+
+
+def test_recurrent_layers_are_compared_padded_and_packed():
+    found = recurrent.main("cpu", width=8)["recurrent"]
+    assert list(found) == ["RNN", "RNN, packed", "GRU", "GRU, packed", "LSTM", "LSTM, packed"]
+
+
+def test_a_recurrent_layer_that_is_cast_otherwise_is_seen():
+    ours, nowhere = amp.pair("cpu")[0], partial(autocast, "cpu", enabled=False)
+    assert recurrent._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, nowhere) == "equal"
+    assert recurrent._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, ours) != "equal"
 
 
 BARE = """
@@ -108,9 +120,8 @@ class Bare:
             raise ImportError(name)
 
 sys.meta_path.insert(0, Bare())
-sys.path.insert(0, "tests/gpu")
-import check_amp
-print(len(check_amp.rows("cpu")))
+from labkit.gpu.checks import outputs
+print(len(outputs.rows("cpu")))
 """
 
 
@@ -118,10 +129,10 @@ print(len(check_amp.rows("cpu")))
 def test_torch_and_numpy_are_all_it_needs():
     done = subprocess.run([sys.executable, "-c", BARE], cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == len(check_amp.rows("cpu"))
+    assert int(done.stdout) == len(outputs.rows("cpu"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so():
     with pytest.raises(RuntimeError, match="torch sees none here"):
-        check_amp.main()
+        amp.main()

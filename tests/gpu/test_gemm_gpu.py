@@ -12,7 +12,7 @@ from labkit.capture.instructions import INSTRUCTIONS
 from labkit.capture.tiles import ask
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS
-from tests.gpu import check_speed, check_triton
+from labkit.gpu.checks import speed, triton
 
 GPU = torch.cuda.is_available()
 needs_gpu = pytest.mark.skipif(not GPU, reason="THERE IS NO GPU: nothing of this was asked of a Tensor Core")
@@ -32,7 +32,7 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(row):
 @pytest.mark.gpu
 @needs_gpu
 def test_our_own_kernel_is_right_on_this_gpu():
-    answers = check_triton.main()
+    answers = triton.main()
     if answers["why_not"]:
         pytest.skip(answers["why_not"])
     assert not any(answers["wrong"].values())
@@ -49,34 +49,34 @@ def test_cases_run_on_this_gpu():
 
 def test_the_speed_of_training_is_told_for_every_way_and_task():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    answers = check_speed.main("cpu", width=64, batch=8, steps=1, rounds=1)
+    answers = speed.main("cpu", width=64, batch=8, steps=1, rounds=1)
     rows = answers["rows"]
-    assert len(rows) == 3 * 2 * len(check_speed.WAYS)
+    assert len(rows) == 3 * 2 * len(speed.WAYS)
     assert all(row["times_as_fast"] == 1 for row in rows if row["way"] == "FP32")
     assert all(row["milliseconds"] > 0 for row in rows)
-    assert len(check_speed.told(answers).splitlines()) == len(rows)
+    assert len(speed.told(answers).splitlines()) == len(rows)
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
 
 
 def test_a_unet_gives_back_what_it_was_given_the_size_of():
-    assert check_speed.UNet(2)(torch.randn(1, 3, 16, 16)).shape == (1, 1, 16, 16)
+    assert speed.UNet(2)(torch.randn(1, 3, 16, 16)).shape == (1, 1, 16, 16)
 
 
 def test_wrong_products_are_counted_and_told(monkeypatch):
-    tile = check_triton.TILES[-1]
-    monkeypatch.setattr(check_triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype))
-    assert check_triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 0
-    monkeypatch.setattr(check_triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype) + torch.eye(20, 30))
-    assert check_triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 20
-    told = check_triton.told({"why_not": "", "wrong": {"a": 0, "b": 20}, "refused": {"c": "too small"}})
+    tile = triton.TILES[-1]
+    monkeypatch.setattr(triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype))
+    assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 0
+    monkeypatch.setattr(triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype) + torch.eye(20, 30))
+    assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 20
+    told = triton.told({"why_not": "", "wrong": {"a": 0, "b": 20}, "refused": {"c": "too small"}})
     assert told.splitlines() == [
         "our Triton kernel: 2 products, 1 of them wrong", "  b: 20 elements wrong", "  c: too small"
     ]  # fmt: skip
 
 
 def test_without_triton_the_check_says_why(monkeypatch):
-    monkeypatch.setattr(check_triton, "why_not", lambda device: "Triton is not installed")
-    assert check_triton.told(check_triton.main("cpu")) == "our Triton kernel was not run: Triton is not installed"
+    monkeypatch.setattr(triton, "why_not", lambda device: "Triton is not installed")
+    assert triton.told(triton.main("cpu")) == "our Triton kernel was not run: Triton is not installed"
 
 
 def test_what_was_not_asked_is_said():

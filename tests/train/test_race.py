@@ -109,9 +109,7 @@ def loss_of_a_notebook(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     return torch.nn.functional.cross_entropy(outputs, targets)
 
 
-def test_a_task_typed_into_a_notebook_is_trained_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_of_a_notebook, "__module__", "__main__")  # where another process would look in vain
     own = replace(SHORT, name="own", loss=loss_of_a_notebook)
     assert len(race(own, [RECIPES["FP32"]], [0, 1], tmp_path, workers=2)) == 2

@@ -1,17 +1,13 @@
 """Does our own Triton kernel multiply right on this GPU? Every tile, shapes that fit none, and BF16 in the first.
 
-python tests/gpu/check_triton.py          on a GPU, with Triton; needs torch, numpy and labkit, no pytest
+labkit gpu --only kernel
 """
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
 
 from labkit.bench.triton_gemm import TILES, Tile, matmul, why_not
 
@@ -53,9 +49,3 @@ def told(answers: dict[str, Any]) -> str:
     lines = [f"our Triton kernel: {len(answers['wrong'])} products, {len(bad)} of them wrong"]
     lines += [f"  {name}: {count} elements wrong" for name, count in bad.items()]
     return "\n".join(lines + [f"  {name}: {why}" for name, why in answers["refused"].items()])
-
-
-if __name__ == "__main__":
-    found = main()
-    sys.stdout.write(told(found) + "\n")
-    sys.exit(any(found["wrong"].values()))

@@ -3,24 +3,20 @@
 Networks of the sizes for which the question is asked, and one that is too small for it. All ways take turns, round by
 round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% on a UNet"), so it stands beside.
 
-    python tests/gpu/check_speed.py           on a GPU; needs torch, numpy and labkit, no pytest
+    labkit gpu --only speed
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
 
 from labkit.amp import RECIPES, Engine
 
@@ -46,7 +42,8 @@ class UNet(nn.Module):
         second = self.second(nn.functional.max_pool2d(first, 2))
         third = self.third(nn.functional.max_pool2d(second, 2))
         up = self.after_second(torch.cat([self.up_second(third), second], 1))
-        return self.last(self.after_first(torch.cat([self.up_first(up), first], 1)))
+        out: Tensor = self.last(self.after_first(torch.cat([self.up_first(up), first], 1)))
+        return out
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
@@ -180,7 +177,3 @@ def told(answers: dict[str, Any]) -> str:
             f"{row['times_as_fast']:5.2f} x as fast as FP32{memory}"
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(told(main()) + "\n")

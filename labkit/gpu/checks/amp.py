@@ -1,63 +1,36 @@
 """Does the engine do on a GPU what torch.amp does there, and at what price?
 
 Three questions, asked in one process, so that device and versions are the same for both sides: are the outputs of our
-autocast equal to torch's, bit for bit, for every operation of torch's own test lists; do whole training runs under our
-drop-in have the losses, scales and trackers of torch's; how long does a step take, and how much memory?
+autocast equal to torch's (`outputs`); do whole training runs under our drop-in have the losses, scales and trackers of
+torch's; how long does a step take, and how much memory? Off a GPU it is a rehearsal: our own autocast on both sides.
 
-    python tests/gpu/check_amp.py            on a GPU; needs torch, numpy and labkit, no pytest
-    python tests/gpu/check_amp.py cpu        a rehearsal: our own autocast on both sides, small networks
+    labkit gpu --only amp
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
-import types
-import unittest
-import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # a script finds labkit beside tests, installed or not
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler, autocast
+from labkit.gpu.checks.networks import NETWORKS, task
+from labkit.gpu.checks.outputs import EQUAL, check_autocast
 
-HOMES = {"torch": torch, "nn": torch._C._nn, "linalg": torch._C._linalg, "method": torch.Tensor}
-EQUAL = "equal"
 Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
 
 
 def pair(device: str) -> Pair:
     """Return our own drop-in pair, in FP16."""
     return partial(autocast, device, torch.float16), GradScaler
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to call one operation of torch's autocast test lists."""
-
-    group: str
-    name: str
-    home: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __str__(self) -> str:
-        return f"{self.group} {self.home}.{self.name}"
-
-    def __call__(self) -> Any:
-        return getattr(HOMES[self.home], self.name)(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True)
@@ -71,132 +44,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Price:
-    """What a training step costs: milliseconds (median), as a multiple of torch.amp's, and MiB at the peak,
-    None where nobody counts."""
+    """What a training step costs.
+
+    milliseconds  median
+    ratio         as a multiple of torch.amp's
+    mebibytes     at the peak; None where nobody counts
+    """
 
     network: str
     way: str
     milliseconds: float
     ratio: float
     mebibytes: float | None
-
-
-# --- the same outputs? ------------------------------------------------------------------------------------------------
-
-
-def rows(device: str) -> list[Row]:
-    """Return every call that torch's autocast test lists name."""
-    if "expecttest" not in sys.modules:
-        try:
-            import expecttest  # noqa: F401
-        except ImportError:  # the lists need no more of it than a base class for tests that nobody runs here
-            sys.modules["expecttest"] = types.ModuleType("expecttest")
-            sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
-    from torch.testing._internal.autocast_test_lists import AutocastTestLists
-
-    torch.manual_seed(0)
-    calls = []
-    for group, listed in vars(AutocastTestLists(torch.device(device))).items():
-        for name, args, *rest in (row for row in listed if isinstance(row[1], tuple)):  # einsum's is malformed upstream
-            kwargs = next((part for part in rest if isinstance(part, dict)), {})
-            calls += [Row(group, name, home, args, kwargs) for home, module in HOMES.items() if hasattr(module, name)]
-    return calls
-
-
-def compare_row(row: Row, theirs: Callable[[], Any], ours: Callable[[], Any]) -> str:
-    """Return "equal", "unusable: ..." where torch itself refuses, or how the two differ."""
-    expected, why_not = _call(row, theirs)
-    given, why_we_do_not = _call(row, ours)
-    if why_not:
-        refused = why_we_do_not and type(why_not) is type(why_we_do_not)
-        return f"unusable: {_line(why_not)}" if refused else f"torch refuses ({_line(why_not)}), we do not"
-    if why_we_do_not:
-        return f"we refuse: {_line(why_we_do_not)}"
-    for mine, its in zip(tree_leaves(given), tree_leaves(expected), strict=True):
-        if not isinstance(its, Tensor):
-            if mine != its:
-                return f"{mine} instead of {its}"
-        elif (mine.dtype, mine.shape) != (its.dtype, its.shape):
-            return f"{mine.dtype} instead of {its.dtype}"
-        elif not torch.equal(mine.contiguous().view(-1).view(torch.uint8), its.contiguous().view(-1).view(torch.uint8)):
-            return f"{int((mine != its).sum())} of {its.numel()} values differ"
-    return EQUAL
-
-
-def _call(row: Row, region: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        with region(), warnings.catch_warnings(action="ignore"):  # some rows are deprecated upstream
-            return row(), None
-    except Exception as refusal:
-        return None, refusal
-
-
-def _line(refusal: Exception) -> str:
-    return (str(refusal).splitlines() or [type(refusal).__name__])[0][:80]
-
-
-def check_autocast(device: str, theirs: Callable[[], Any], ours: Callable[[], Any]) -> dict[str, str]:
-    """Return each call of the lists -> "equal" or how the two differ."""
-    return {f"{number} {row}": compare_row(row, theirs, ours) for number, row in enumerate(rows(device))}
-
-
-# --- the same training? -----------------------------------------------------------------------------------------------
-
-
-class Attending(nn.Module):
-    """A transformer's encoder layer over the input's rows, and a projection of the last."""
-
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(width, out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.layer(x)[:, -1])
-        return out
-
-
-class Remembering(nn.Module):
-    """An LSTM over the input's rows, and a projection of its last state."""
-
-    def __init__(self, width: int, out: int) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(width, width, batch_first=True), nn.Linear(width, out)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.lstm(x)[0][:, -1])
-        return out
-
-
-def mlp(width: int, out: int) -> nn.Module:
-    """Return four layers and a norm."""
-    deep = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*deep, nn.LayerNorm(width), nn.Linear(width, out))
-
-
-def cnn(width: int, out: int) -> nn.Module:
-    """Return two convolutions with batch norm, for 8 channels of 16 x 16."""
-    channels = max(8, width // 8)
-    first = (nn.Conv2d(8, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
-    second = (nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(2))
-    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * channels, out))
-
-
-CLASSES = 16  # widths are multiples of 8 everywhere, as Tensor Cores like them
-NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
-    "MLP": mlp,
-    "CNN": cnn,
-    "transformer": Attending,
-    "LSTM": Remembering,
-}
-
-
-def task(network: str, width: int, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return a network, a batch and its targets, always the same."""
-    torch.manual_seed(0)
-    shape = {"MLP": (width,), "CNN": (8, 16, 16)}.get(network, (32, width))
-    model = NETWORKS[network](width, CLASSES).to(device)
-    return model, torch.randn(batch, *shape, device=device), torch.randint(0, CLASSES, (batch,), device=device)
 
 
 def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, width: int, steps: int) -> list[Step]:
@@ -233,9 +92,6 @@ def check_training(
         different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
         outcome[network] = next(different, EQUAL)
     return outcome
-
-
-# --- at what price? ---------------------------------------------------------------------------------------------------
 
 
 def _plain_step(
@@ -322,9 +178,6 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-# --- all of it --------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def repeatable() -> Iterator[None]:
     """Ask torch for kernels that give the same bits twice; otherwise torch.amp would not even equal itself."""
@@ -379,13 +232,3 @@ def told(answers: dict[str, Any]) -> str:
         numbers = f"{price['milliseconds']:9.3f} {price['ratio']:8.2f} {memory:>8}"
         lines.append(f"{price['network']:<12} {price['way']:<10} {numbers}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["cpu"]:
-        torch.set_num_threads(1)
-        found = main("cpu", width=64, batch=8, steps=2, rounds=1)
-    else:
-        found = main()
-    print(told(found))
-    print(json.dumps(found))

@@ -1,0 +1,109 @@
+"""How are the parts run? Each in a process of its own, so one that crashes or hangs takes nothing else with it.
+
+Idea: the parent is given a list of parts and seconds, and asks itself again for one part at a time (`--here`).
+
+Invariant: all of it ends within LIMIT, a quick one within QUICK_LIMIT; what a part has kept by then stays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+import torch
+
+from labkit.bench import device_report
+from labkit.gpu.order import Order
+from labkit.gpu.parts import PARTS, QUICK_PARTS
+from labkit.train import data_folder
+
+CHECKOUT = Path(__file__).parents[2]
+LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
+QUICK_LIMIT = 180.0
+GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to end
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Say what `labkit gpu` takes."""
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses (default: cuda)")
+    parser.add_argument("--quick", action="store_true", help="on a GPU: in 3 minutes, the parts that fill the lessons' "
+                        f"figures ({', '.join(QUICK_PARTS)}); with --device cpu: small cases of every part, to see "
+                        "whether everything runs")  # fmt: skip
+    parser.add_argument("--folder", type=Path, default=None, help="where results are kept (default: data)")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=None, metavar="PART",
+                        help="one or more of: " + ", ".join(PARTS))  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=None,
+                        help=f"for everything (default: {LIMIT:.0f}; quick on a GPU: {QUICK_LIMIT:.0f})")  # fmt: skip
+    parser.add_argument(
+        "--since", type=float, default=None, metavar="TIME", help="when those seconds began (Unix time)"
+    )
+    parser.add_argument("--here", action="store_true", help="run the parts in this process, not in one each")
+
+
+def run(arguments: Namespace) -> int:
+    """Run the parts; return 0 if all were done, 1 if one did not, 2 where there is no GPU."""
+    try:
+        report = device_report(arguments.device)
+    except ValueError:
+        sys.stderr.write(
+            "labkit gpu: torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
+            "to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal\n"
+        )
+        return 2
+    folder = (arguments.folder or data_folder()).resolve()
+    budgets = budgets_of(arguments)
+    limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
+    seconds = limit if arguments.seconds is None else arguments.seconds
+    if arguments.here:
+        spent = time.time() - (arguments.since or time.time())  # importing torch takes seconds, too
+        end = time.monotonic() + seconds - spent
+        return max(_here(name, Order(report, folder, end, arguments.quick)) for name in budgets)
+    _say(f"{report}\n")
+    began, outcomes = time.monotonic(), {}
+    for name, budget in budgets.items():
+        left = seconds - (time.monotonic() - began)
+        outcomes[name] = _apart(name, min(budget, left - GRACE), folder, arguments)
+    _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
+    _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
+    return int(any(outcome != "done" for outcome in outcomes.values()))
+
+
+def budgets_of(arguments: Namespace) -> dict[str, float]:
+    """Return part -> its seconds, in the order they are run."""
+    quick_on_gpu = arguments.quick and arguments.device == "cuda"
+    names = arguments.only or (QUICK_PARTS if quick_on_gpu else PARTS)
+    quick = QUICK_PARTS if quick_on_gpu else {}
+    return {name: quick.get(name, PARTS[name].seconds) for name in names}
+
+
+def _here(name: str, order: Order) -> int:
+    if order.report.kind == "cpu":
+        torch.set_num_threads(1)  # what is rehearsed is small: handing it to a second thread takes longer than doing it
+    for line in PARTS[name].run(order):
+        _say(line)
+    return 0
+
+
+def _apart(name: str, seconds: float, folder: Path, arguments: Namespace) -> str:
+    """Run a part in a process of its own and say how it ended."""
+    if seconds <= 0:
+        return "not begun, the time was up"
+    _say(f"--- {name}: {PARTS[name].about}, {seconds:.0f} s")
+    words = ["--device", arguments.device, "--folder", str(folder), "--only", name, *["--quick"] * arguments.quick]
+    limits = ["--seconds", f"{seconds:.0f}", "--since", str(time.time())]
+    command = [sys.executable, "-m", "labkit", "gpu", *words, *limits, "--here"]
+    paths = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=seconds + GRACE, check=False)
+    except subprocess.TimeoutExpired:
+        return f"stopped after {seconds + GRACE:.0f} s; what it had by then is kept"
+    return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
