@@ -1,7 +1,9 @@
 """How do learners' notebooks come from their sources?
 
 Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
-the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace.
+the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
+words of the field stand in source/glossary.toml; they become a notebook too, and a lesson's text links to a word where
+it first uses it.
 
 Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
 is ours.
@@ -17,6 +19,7 @@ import hashlib
 import json
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +35,10 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+
+GLOSSARY = "glossary.ipynb"
+# Code, formulas, headings, and what is a link already: no word in there becomes a link.
+UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*\)"
 
 Notebook = dict[str, Any]
 
@@ -67,6 +74,60 @@ def solution_of(cell: str) -> str:
     return "\n".join(line for line in cell.split("\n") if line.strip() not in (BEGIN, END))
 
 
+def terms() -> dict[str, dict[str, Any]]:
+    """Return the words of the field: name -> what source/glossary.toml says of it."""
+    return tomllib.loads((SOURCES / "glossary.toml").read_text(encoding="utf-8"))
+
+
+def glossary() -> Notebook:
+    """Return the page of all words, in the order of the alphabet: a heading for each, so that a link can lead to it."""
+    intro = (
+        "# Glossary\n\nThe words of the lessons, in short. A lesson links here where a word first appears; the number"
+        " says which lesson explains it."
+    )
+    rows = sorted(terms().items(), key=lambda row: row[0].lower())
+    texts = [intro, *(_explained(name, row) for name, row in rows)]
+    common = {"cell_type": "markdown", "metadata": {}}
+    cells = [{**common, "id": _id("glossary", text), "source": _lines(text)} for text in texts]
+    return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def anchor_of(name: str) -> str:
+    """Return what a link to a word ends in: JupyterLab names a heading by its text, with hyphens for spaces.
+
+    >>> anchor_of("loss scale")
+    'glossary.ipynb#loss-scale'
+    """
+    return f"{GLOSSARY}#{name.replace(' ', '-')}"
+
+
+def linked(text: str, names: dict[str, str]) -> str:
+    """Return a cell's text with a link at the first appearance of each word, and take the linked words out of `names`.
+
+    Code, formulas, headings and what is a link already stay as they are.
+
+    Args:
+        names: spelling -> the word of the glossary that it stands for.
+
+    >>> linked("One ulp, two ulps; `ulp`", {"ulp": "ulp"})
+    'One [ulp](glossary.ipynb#ulp), two ulps; `ulp`'
+    """
+    spellings = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    pattern = rf"{UNTOUCHED}|(?<![\w.])(?P<word>{spellings})s?(?![\w(])"
+    word = re.compile(pattern, re.MULTILINE | re.DOTALL | re.IGNORECASE)
+
+    def link(found: re.Match[str]) -> str:
+        spelling = _spelling(found["word"] or "", names)
+        if spelling is None:
+            return found[0]
+        name = names[spelling]
+        for known in [known for known, its in names.items() if its == name]:
+            del names[known]
+        return f"[{found[0]}]({anchor_of(name)})"
+
+    return word.sub(link, text) if names else text
+
+
 def text_of(notebook: Notebook) -> str:
     """Return a notebook as the text of its file: sorted keys, one space of indentation, a newline at the end."""
     return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -82,11 +143,16 @@ def target_of(source: Path) -> Path:
     return NOTEBOOKS / f"{source.stem}.ipynb"
 
 
+def wanted() -> dict[Path, str]:
+    """Return the text of each learner's notebook, the glossary among them, by where it belongs."""
+    return {NOTEBOOKS / GLOSSARY: text_of(glossary())} | {target_of(s): text_of(learners(s)) for s in sources()}
+
+
 def stale() -> list[Path]:
     """Return the notebooks that differ from what their sources give, are missing, or have no source."""
-    wanted = {target_of(source): text_of(learners(source)) for source in sources()}
+    texts = wanted()
     written = {path: path.read_text(encoding="utf-8") for path in NOTEBOOKS.glob("*.ipynb")}
-    return sorted(path for path in wanted.keys() | written.keys() if wanted.get(path) != written.get(path))
+    return sorted(path for path in texts.keys() | written.keys() if texts.get(path) != written.get(path))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,14 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for path in changed:
             print(f"{path.name} differs from its source; `make notebooks` writes it anew", file=sys.stderr)
         return 1 if changed else 0
-    wanted = {target_of(source): source for source in sources()}
+    texts = wanted()
     for path in changed:
-        if path in wanted:
-            path.write_text(text_of(learners(wanted[path])), encoding="utf-8", newline="\n")
+        if path in texts:
+            path.write_text(texts[path], encoding="utf-8", newline="\n")
             print(f"wrote {path.name}")
         else:
             print(f"{path.name} has no source in {SOURCES}: delete it, or write one", file=sys.stderr)
-    return 1 if set(changed) - wanted.keys() else 0
+    return 1 if set(changed) - texts.keys() else 0
 
 
 def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
@@ -117,20 +183,21 @@ def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
     """
     read = jupytext.read(source, fmt="py:percent")
     cells = [cell for cell in read.cells if cell.source.strip()]
-    names = _ids(source, cells)
+    ids = _ids(source, cells)
+    names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
     return {
-        "cells": [_cell(cell, name, edit) for cell, name in zip(cells, names, strict=True)],
+        "cells": [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)],
         "metadata": METADATA,
         "nbformat": 4,
         "nbformat_minor": 5,
     }
 
 
-def _cell(cell: Any, name: str, edit: Callable[[str], str]) -> dict[str, Any]:
+def _cell(cell: Any, id: str, edit: Callable[[str], str], names: dict[str, str]) -> dict[str, Any]:
     tags = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
-    common = {"cell_type": cell.cell_type, "id": name, "metadata": tags}
+    common = {"cell_type": cell.cell_type, "id": id, "metadata": tags}
     if cell.cell_type != "code":
-        return {**common, "source": _lines(cell.source)}
+        return {**common, "source": _lines(linked(cell.source, names))}
     return {**common, "execution_count": None, "outputs": [], "source": _lines(edit(cell.source))}
 
 
@@ -141,12 +208,28 @@ def _ids(source: Path, cells: Sequence[Any]) -> list[str]:
     for cell in cells:
         _require_closed(source, cell.source)
         seen[cell.source] += 1
-        content = f"{source.stem} {seen[cell.source]} {cell.source}"
-        names.append(cell.metadata.get("id") or hashlib.sha256(content.encode()).hexdigest()[:12])
+        names.append(cell.metadata.get("id") or _id(source.stem, str(seen[cell.source]), cell.source))
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
         raise ValueError(f"{source.name}: more than one cell has the id {doubled[0]!r}; an id is for one cell")
     return names
+
+
+def _id(*parts: str) -> str:
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+
+def _explained(name: str, row: dict[str, Any]) -> str:
+    example = f"\n\n*For example:* {row['example']}" if "example" in row else ""
+    return f"### {name}\n\n{row['means']}{example}\n\nLesson {row['lesson']}."
+
+
+def _spelling(found: str, names: dict[str, str]) -> str | None:
+    """Return the spelling that was found: a name with a capital letter stands only for itself."""
+    for spelling in (found, found.lower(), found[:1].lower() + found[1:]):
+        if spelling in names:
+            return spelling
+    return None
 
 
 def _require_closed(source: Path, cell: str) -> None:

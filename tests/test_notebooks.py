@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import nbclient
@@ -18,23 +16,13 @@ from labkit.grading import EXERCISES
 from labkit.grading.cli import Row, grade
 from labkit.grading.submission import find
 from labkit.grading.supervise import Limits
+from notebooks import build
 
 ROOT = Path(__file__).parents[1]
 SCREEN = 30  # lines of code that fit a projector
 CELL_SECONDS = 120  # far above the 20 s that a lesson may take, so that a busy machine fails no test
 
 
-def load_build() -> ModuleType:
-    """Return notebooks/build.py, which is a program and no package."""
-    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-build = load_build()
 SOURCES: list[Path] = build.sources()
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()})
 by_name = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
@@ -80,6 +68,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(build, "SOURCES", tmp_path / "source")
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "01_lesson.py").write_text(SOURCE)
+    (tmp_path / "source" / "glossary.toml").write_text('["lesson"]\nmeans = "This."\nlesson = "01"\n')
     return tmp_path
 
 

@@ -13,9 +13,16 @@
 # %% [markdown]
 # # 00 · Start here
 #
-# This is a lab for **mixed-precision training**: most of the arithmetic in 16 bits, and what 16 bits cannot hold in 32. You
-# will touch the bits, watch gradients fall off the bottom of FP16, bring them back with a loss scale, and race FP16 against
-# FP32. Everything you see is computed here, on your machine, or says where and when it was recorded.
+# This is a lab for **mixed-precision training**: a network is trained with numbers of 16 bits wherever that is safe, and with
+# numbers of 32 bits where 16 are not enough. The most common format of 16 bits is FP16. You will
+#
+# - touch the bits of a number,
+# - see gradients become zero because they are too small for FP16,
+# - bring them back with a loss scale,
+# - and compare trainings in FP16 with the same trainings in FP32.
+#
+# Everything you see is computed here, on your machine, or it says where and when it was recorded. Words of the field are
+# explained in the [glossary](glossary.ipynb); each lesson links to it where a word is new.
 #
 # First: is everything there? Run the next cell with **Shift+Enter**.
 
@@ -35,18 +42,18 @@ pulse()
 # %% [markdown]
 # ## How a lesson goes
 #
-# Every lesson repeats the same four beats.
+# Every lesson repeats the same four parts.
 #
 # ### 1 · Predict
-# You commit to an answer *before* you see. A wrong guess costs nothing, and it is the part you will remember. Try one:
+# You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one:
 
 # %% id="predict-warm-up"
 predict("start.warm_up")
 
 # %% [markdown]
 # ### 2 · Touch
-# Something answers your hand: a widget, or a few lines of code. This one is real: the gradients of a network that is about
-# to take its first step. Drag the scale, or press Tab until it has the focus and use the arrow keys.
+# You try something: a widget, or a few lines of code. This picture is real: it shows the gradients of a network that is about
+# to take its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
 
 # %% id="touch-warm-up"
 from labkit.amp import RECIPES
@@ -86,19 +93,23 @@ check("start.smallest", my_smallest)
 # %% [markdown]
 # ## The map
 #
-# | | lesson | you will see |
-# |---|---|---|
-# | **00** | Start here | you are here |
-# | **01** | [Numbers](01_numbers.ipynb) | the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart |
-# | **02** | [Rounding](02_rounding.ipynb) | one addition in slow motion, updates that a weight never notices, and two cures |
-# | **03** | [Tensor Cores](03_tensor_cores.ipynb) | a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16 |
-# | **05** | [Autocast](05_autocast.ipynb) | which operation runs in which dtype and what it costs; one training step, tensor by tensor |
-# | **06** | [Loss scaling](06_loss_scaling.ipynb) | gradients that FP16 loses, and how a scale brings them back |
-# | **07** | [Master weights](07_master_weights.ipynb) | updates that FP16 weights never notice, and what remembering them costs |
-# | **08** | [Recipes](08_recipes.ipynb) | O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears |
-# | **12** | [Project](12_project.ipynb) | three runs that fail for three reasons, yours to repair at the least memory |
+# | | lesson | minutes | you will see |
+# |---|---|---|---|
+# | **00** | Start here | 10 | you are here |
+# | **01** | [Numbers](01_numbers.ipynb) | 50 | the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart |
+# | **02** | [Rounding](02_rounding.ipynb) | 60 | one addition step by step, updates that do not change a weight, and two cures |
+# | **03** | [Tensor Cores](03_tensor_cores.ipynb) | 85 | a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16 |
+# | 04 | Seeing gradients | | *to come*: how to listen to a network of your own |
+# | **05** | [Autocast](05_autocast.ipynb) | 95 | which operation runs in which dtype and what it costs; one training step, tensor by tensor |
+# | **06** | [Loss scaling](06_loss_scaling.ipynb) | 140 | gradients that FP16 loses, and how a scale brings them back |
+# | **07** | [Master weights](07_master_weights.ipynb) | 65 | updates that do not change FP16 weights, and what it costs to remember them |
+# | **08** | [Recipes](08_recipes.ipynb) | 110 | O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears |
+# | 09 | Frameworks | | *to come*: the same training in other frameworks, and on many machines |
+# | 10 | Clinic | | *to come*: what goes wrong in practice, and how to find the cause |
+# | 11 | Beyond FP16 | | *to come*: BF16, FP8 and smaller formats |
+# | **12** | [Project](12_project.ipynb) | 60 | three runs that fail for three reasons; you repair them at the least memory |
 #
-# More lessons are being built; each appears in this table when it is ready.
+# The minutes are for a first reading, with all exercises. A lesson that is marked *to come* is not part of the lab yet.
 #
 # ## When a cell is red
 #

@@ -16,7 +16,7 @@
 # **You will be able to** read the sixteen bits of an FP16 number, say where FP16 ends and how far its numbers stand
 # apart, and tell which of the usual sentences about it are true.
 #
-# About 45 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
+# About 50 minutes. Builds on: binary numbers, and a little Python. Five exercises, 26 points.
 
 # %% id="setup"
 import math
@@ -31,8 +31,8 @@ from labkit.widgets import BitExplorer, NumberLine, predict
 # %% [markdown]
 # ## 1 · Sixteen bits
 #
-# A floating-point number is a sign, a power of two, and the digits behind the point. Its bits stand in that order: **S**ign,
-# **E**xponent, signi**f**icand.
+# A floating-point number has three parts: a sign, a power of two, and digits. 1.5 is $+1 \times 2^0 \times 1.5$, and -6 is
+# $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent, signi**f**icand.
 
 # %% id="predict-exponent-bits"
 predict("numbers.exponent_bits")
@@ -44,20 +44,27 @@ for row in (FP32, FP16, BF16):
     )
 
 # %% [markdown]
-# Now touch one. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one into 0.5? Which one makes it
+# Now touch one. **Click bits**, or type a number. Which bit turns 1 into 1.5? Which one turns 1 into 0.5? Which one makes it
 # infinite?
 
 # %% id="touch-bits"
 BitExplorer(FP16, value=1.0)
 
 # %% [markdown]
-# **How to read it.** The exponent is stored 15 too large, the *bias*, so that it needs no sign of its own. The significand
-# has a bit that is not stored: a number begins with 1, unless the exponent field is 0. The last exponent field, 31, is set
-# aside for infinity and for NaN, "not a number".
+# **How to read it.** Take the three fields as whole numbers $S$ (0 or 1), $E$ (0 to 31) and $F$ (0 to 1023).
+#
+# - The **exponent** is stored 15 too large. This 15 is called the *bias*. With it $E$ needs no sign of its own: $E = 15$ means
+#   $2^0$, $E = 14$ means $2^{-1}$.
+# - The **significand** is written in binary. $1.F$ means: 1, the point, then the ten binary digits of $F$. So $F$ =
+#   `1000000000` gives 1.1000000000 in binary, which is 1 + 1/2 = 1.5.
+# - The 1 before the point is **not stored**. It is always there, except where $E = 0$: then it is a 0.
+# - The last exponent field, $E = 31$, is kept for infinity and for NaN, "not a number".
 #
 # $$\text{value} = \begin{cases} (-1)^S \cdot 2^{E - 15} \cdot 1.F & 1 \le E \le 30 \quad \text{normal} \\
 # (-1)^S \cdot 2^{-14} \cdot 0.F & E = 0 \quad \text{zero and subnormal} \\
 # \pm\infty \text{ if } F = 0, \text{ else NaN} & E = 31 \end{cases}$$
+#
+# An example: `0 10000 1000000000` is $S = 0$, $E = 16$ and $1.F = 1.5$, so the value is $2^1 \times 1.5 = 3$.
 
 # %% [markdown]
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
@@ -65,8 +72,9 @@ BitExplorer(FP16, value=1.0)
 #
 # ### Exercise 1: sixteen bits, read by hand  ●●○  8 min
 #
-# `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields (`>>` shifts right, `&` keeps the bits
-# that both have), then follow the three lines above. Infinity is `math.inf`, NaN is `math.nan`.
+# `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
+# that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`. Infinity is `math.inf`, NaN is `math.nan`.
+# Two short cuts are not allowed here: `.view(np.float16)`, and the lab's own `decode`.
 
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
@@ -98,8 +106,8 @@ print(f"\nFP16: exponents {FP16.emin} to {FP16.emax}, largest number {FP16.max:,
 print(f"FP32: exponents {FP32.emin} to {FP32.emax}, largest number {FP32.max:.3g}")
 
 # %% [markdown]
-# The largest number is not 2^15 but just below 2^16: all ones behind the point, 2^15 x 1.1111111111 in binary. And the other
-# end?
+# The largest number is not 2^15 but almost 2^16: all digits behind the point are ones, 2^15 x 1.1111111111 in binary. And what
+# happens at the other end?
 
 # %% id="predict-underflow"
 predict("numbers.underflow")
@@ -111,10 +119,12 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
     print(f"{x:8.2g} becomes {rounded:9.3g}   {kind!s:<10} {abs(rounded - x) / x:7.2%} off")
 
 # %% [markdown]
-# **Nothing falls off a cliff at 6.1e-5.** Below it the exponent field is 0, the hidden 1 is gone, and the numbers go down to
-# zero in 1,024 equal steps of 2^-24 = 5.96e-8. So what is lost first is precision: eleven significant bits, then ten, then
-# nine, in the end one. Zero begins at half of the last step, 2.98e-8. That is where gradients will meet us again in lesson
-# 06.
+# **Below 6.1e-5 numbers do not become zero at once.** There the exponent field is 0, and the hidden 1 is gone. These numbers are
+# called *subnormal*. They go down to zero in 1,024 equal steps of 2^-24 = 5.96e-8.
+#
+# So *precision* is lost first. A number just above 6.1e-5 has eleven significant bits. Below, it has ten, then nine, in the end
+# one. A number becomes zero only where zero is the nearest: below 2.98e-8, which is half of the smallest step. Very small
+# gradients end there: lesson 06 comes back to this.
 
 # %% [markdown]
 # ## 3 · How far apart
@@ -123,8 +133,8 @@ for x in (7e-5, 3e-5, 1e-6, 2e-7, 8e-8, 3e-8, 2.9e-8):
 predict("numbers.between")
 
 # %% [markdown]
-# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows why small is crowded; the
-# logarithmic one, that each power of two gets the same.
+# **Drag the number**, and zoom: from the subnormal numbers to 65504. The linear view shows that small numbers stand close
+# together. The logarithmic view shows that every power of two has equally many.
 
 # %% id="touch-line"
 NumberLine(FP16)
@@ -142,15 +152,23 @@ print("\nfrom 1 on:", *np.sort(every[(every >= 1) & (every < 1.004)]))
 print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 
 # %% [markdown]
-# The distance between neighbours is called **ulp**, *unit in the last place*. It depends on nothing but the power of two
-# below the number, and it doubles with each. In FP16 the numbers above 1 are 2^-10 = 0.00098 apart, so 0.0001 is not
-# enough to leave 1.
+# The distance between neighbours is called **ulp**, *unit in the last place*. It depends only on the power of two below the
+# number, and it doubles with each. In FP16 the numbers above 1 are 2^-10 = 0.00098 apart, so adding 0.0001 does not reach the
+# next one.
 #
-# $$\text{ulp}(x) = 2^{e - 10}, \qquad 2^e \le |x| < 2^{e+1}$$
+# $$\text{ulp}(x) = 2^{\max(e, \, -14) - 10}, \qquad 2^e \le |x| < 2^{e+1}$$
+#
+# The $\max$ is for subnormal numbers: they are all 2^-24 apart, however small they are.
+#
+# | x | power of two below it | ulp(x) |
+# |---|---|---|
+# | 1.5 | 2^0 | 2^-10 = 0.00098 |
+# | 1000 | 2^9 = 512 | 2^-1 = 0.5 |
+# | 3e-5 (subnormal) | 2^-16 | 2^-24, not 2^-26 |
 #
 # ### Exercise 2: how far apart?  ●○○  5 min
 #
-# `x` is a number of FP16, as a Python float. Mind what happens below 2^-14 (look at the first line of the count again).
+# `x` is a number of FP16, as a Python float. Take care below 2^-14: the first line of the count above is from there.
 
 
 # %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
@@ -167,9 +185,9 @@ check("numbers.ulp", my_ulp)
 # %% [markdown]
 # ### Exercise 3: the first whole number that is missing  ●○○  5 min
 #
-# Sooner or later the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format like FP16
-# (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, last exponent field set
-# aside.
+# From some power of two on the ulp is 2, and odd numbers are missing. Which whole number above 0 is the first that a format
+# like FP16 (5, 10) does not hold? All formats here are built as FP16 is: bias 2^(exponent_bits - 1) - 1, and the last exponent
+# field is kept for infinity and NaN.
 
 
 # %% id="exercise-numbers-first-gap" tags=["exercise-numbers.first_gap"]
@@ -196,10 +214,12 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
     print(f"0x{code:04X} is {value:<12.6g} 0x{code + 1:04X} is {after:<12.6g} {field_bits(code + 1)}")
 
 # %% [markdown]
-# **The codes are in order.** That is why the exponent stands before the significand, and why it has a bias: the integer after
-# a code is the next larger number, across binades, out of the subnormal ones, up to infinity. Comparing two positive numbers
-# is comparing two integers. Only the sign spoils it: codes of negative numbers count away from zero, and zero has two codes,
-# +0 and -0, which are equal.
+# **The codes are in order.** Add 1 to a code, and you have the code of the next larger number. This works from one power of two
+# into the next, from subnormal to normal numbers, and from the largest number to infinity. It is the reason why the exponent
+# stands before the significand, and why it has a bias. Two positive numbers can be compared like two integers.
+#
+# Only the sign is an exception. Codes of negative numbers count *away* from zero. And zero has two codes, +0 and -0, which are
+# equal.
 #
 # ### Exercise 4: the next number  ●●○  6 min
 #
@@ -232,12 +252,12 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     print(f"{dtype!s:<15} {tensor.untyped_storage().nbytes():>10,} bytes")
 
 # %% [markdown]
-# For one tensor it is exactly half. Whether *training* takes half the memory is another question: there are master weights,
-# gradients and the optimizer's state as well, and not all of them are FP16. That is for lesson 07.
+# For one tensor it is exactly half. Whether *training* takes half the memory is another question. Training also keeps gradients,
+# the optimizer's state, and often a copy of the weights in FP32. Not all of these are FP16: see lesson 07.
 #
 # ### Exercise 5: bytes of a tensor  ●○○  3 min
 #
-# Formats of 6 and 4 bits exist too. Count as if they were packed without gaps, and the last byte filled up.
+# Formats of 6 and 4 bits exist too. Count as if elements were stored without gaps; the last byte counts as a whole one.
 
 
 # %% id="exercise-numbers-bytes" tags=["exercise-numbers.bytes"]
@@ -258,7 +278,7 @@ check("numbers.bytes", my_bytes)
 # | C01 FP16 is 1 + 5 + 10 bits, FP32 1 + 8 + 23 | true | section 1 |
 # | C02 exponents run from -14 to 15, the range from 2^-14 to 2^15 | half true: the exponents do; the largest number is 65504, almost 2^16 | section 2 |
 # | C03 a value above 65504 overflows to inf | half true: up to 65520 it rounds to 65504 | section 2 |
-# | C04 FP16 underflows to zero below 6e-5 | false: subnormal numbers go on to 6e-8, zero begins at 3e-8 | section 2 |
+# | C04 FP16 underflows to zero below 6e-5 | false: subnormal numbers go on to 6e-8; only below 3e-8 a number rounds to zero | section 2 |
 # | C05 FP32 reaches about 3.4e38 | true | section 2 |
 # | C06 between 1 and 2 the numbers are 2^-10 apart, so 1 + 0.0001 = 1 | true | section 3 |
 # | C09 an FP16 tensor takes half the bytes of an FP32 one | true, of one tensor | section 5 |

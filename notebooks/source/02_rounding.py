@@ -16,7 +16,7 @@
 # **You will be able to** say what any addition gives in FP16, find out which updates a weight will never notice, and apply
 # two cures: rounding by chance, and Kahan's sum.
 #
-# About 50 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises, 30 points.
+# About 60 minutes. Builds on: lesson 01 (ulp, subnormal numbers, codes in order). Five exercises, 30 points.
 
 # %% id="setup"
 import math

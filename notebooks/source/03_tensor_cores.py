@@ -16,7 +16,7 @@
 # **You will be able to** add up a block as a Tensor Core does, bit by bit, say which accumulator a long sum needs, and tell
 # before you time anything whether a layer will gain from FP16.
 #
-# About 70 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed: the
+# About 85 minutes. Builds on: lesson 02 (one addition, swallowed updates). Five exercises, 29 points. No GPU is needed: the
 # arithmetic of seven generations is emulated to the bit, and speed is measured on what you have.
 
 # %% id="setup"

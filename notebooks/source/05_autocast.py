@@ -16,7 +16,7 @@
 # **You will be able to** say in which dtype each operation of a network runs and why, see what it would cost if it ran in
 # another, and follow one training step, tensor by tensor, from its weights back to its weights.
 #
-# About 75 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
+# About 95 minutes. Builds on: FP16 ends at 65504 and rounds to 11 bits (lessons 01 and 02). Five
 # exercises, 33 points.
 
 # %% id="setup"
@@ -502,5 +502,5 @@ print("enabled=True does:", torch.equal(train_in_torch(True), train_plainly()))
 # | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
 #
 # **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`; `custom_fwd`,
-# `custom_bwd`; `apex.amp.register_float_function` and `apex.amp.half_function`; Lightning's `precision="16-mixed"`; Keras'
+# `custom_bwd`; `register_float_function` and `half_function` in `apex.amp` (removed from apex in 2025); Lightning's `precision="16-mixed"`; Keras'
 # `mixed_float16` policy, which decides by layer; JAX's `jmp.Policy`, which leaves the decision to you.

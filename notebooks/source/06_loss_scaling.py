@@ -17,7 +17,7 @@
 # rule that every framework uses to choose it for you; then to tune that rule, to compare six frameworks' versions of it,
 # and to find the faults in a broken one.
 #
-# About 100 minutes, in two sittings if you like (the second begins with section 7). Builds on: what FP16's bits mean (its
+# About 140 minutes, in two sittings if you like (the second begins with section 7). Builds on: what FP16's bits mean (its
 # smallest number is 2^-24 = 5.96e-8, its largest 65504) and what a backward pass is. Six exercises, 49 points.
 
 # %% id="setup"
@@ -545,6 +545,7 @@ check("scaling.repair", my_repaired_step)
 # | C40 testing the sum is faster than `isinf().any()` | half true: faster, but a sum in FP16 raises false alarms | section 10 |
 #
 # **Where you meet this.** `torch.amp.GradScaler` (`init_scale`, `growth_factor`, `backoff_factor`, `growth_interval`,
-# `unscale_`), `apex.amp.scale_loss`, DeepSpeed's `DynamicLossScaler` (adds *hysteresis*), Megatron-LM's
-# `DynamicGradScaler`, OneFlow's `GradScaler` for `nn.Graph`, fastai's `MixedPrecision` callback, Keras'
+# `unscale_`), `apex.amp.scale_loss` (removed from apex in 2025), DeepSpeed's `DynamicLossScaler` (adds *hysteresis*), Megatron-LM's
+# `DynamicGradScaler`, OneFlow's `GradScaler` for `nn.Graph`, the `MixedPrecision` callback of fastai v1
+# (fastai v2 uses torch's scaler), Keras'
 # `LossScaleOptimizer`. BF16 needs none of it: it has FP32's exponent range, and pays with three bits of precision.

@@ -16,7 +16,7 @@
 # **You will be able to** say when FP16 weights stop learning, write the step that every framework takes with master weights,
 # and work out what they cost.
 #
-# About 60 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 34 points.
+# About 65 minutes. Builds on: lesson 02 (half an ulp), lesson 06 (scale, unscale, skip). Five exercises, 28 points.
 
 # %% id="setup"
 import time
@@ -381,7 +381,7 @@ race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for see
 # | C44 parameter groups survive | true if somebody keeps them apart | section 4 |
 # | C45 an EMA of the weights must follow the master weights | true, and be kept in FP32 | section 5 |
 #
-# **Where you meet this.** `apex.fp16_utils.prep_param_lists(flat_master=...)` and `FP16_Optimizer`, fastai's
-# `to_fp16(flat_master=True)`, DeepSpeed's and Megatron's `fp32_groups_flat`, `multi_precision=True` in MXNet and Paddle.
+# **Where you meet this.** `prep_param_lists(flat_master=...)` and `FP16_Optimizer` in the old apex (its mixed
+# precision was removed in 2025), `to_fp16(flat_master=True)` in fastai v1, DeepSpeed's and Megatron's `fp32_groups_flat`, `multi_precision=True` in MXNet and Paddle.
 # Under `torch.amp.autocast` (O1) the parameters themselves are FP32: they *are* the master, and the FP16 copy is a cache.
 # BF16 training at scale either keeps an FP32 master or rounds stochastically.
