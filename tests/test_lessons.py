@@ -5,9 +5,15 @@ from __future__ import annotations
 import doctest
 import re
 
+import numpy as np
 import pytest
+import torch
 
+from labkit.amp import ScalerConfig, autocast
+from labkit.formats import FP16
 from labkit.grading import EXERCISES
+from labkit.train import recorded
+from labkit.widgets import ScalerPresets, recorded_gemm, recorded_trace
 from notebooks import build
 
 SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
@@ -114,3 +120,49 @@ def test_the_glossary_on_disk_is_this_one_and_has_no_code() -> None:
 @pytest.mark.parametrize("lesson", [name for name, text in SOURCES.items() if re.search(r"\bapex\b", text)])
 def test_where_apex_is_named_its_end_is_too(lesson: str) -> None:
     assert "2025" in SOURCES[lesson]
+
+
+# --- what lessons say of records, counted again ---
+
+
+def test_lesson_06_counts_the_steps_that_no_scale_could_help() -> None:
+    """torch as shipped stays at 2^16 for all 2,000 steps; numpy counts them, without the lab's replay."""
+    trace = recorded_trace()
+    lower, upper = np.exp2(trace.keeps_from), 65520 / np.array(trace.largest)
+    none = np.flatnonzero(lower >= upper)
+    assert upper.min() > 2.0**16, "torch never overflows here, so its scale never moves before step 2,000"
+    lossy = set(np.flatnonzero(lower > 2.0**16))
+    counts = [len(lossy), len(lossy & set(none)), len(lossy - set(none)), none[0] + 1]
+    assert counts == [1651, 1148, 503, 780]
+    assert set(range(970, 2000)) < set(none), "after step 970 (counted from 1) there is no window"
+    said = SOURCES["06_loss_scaling"]
+    assert all(f"{count:,}" in said for count in counts)
+    presets = ScalerPresets(presets={"50": ScalerConfig(growth_interval=50)})
+    presets.alike = False
+    fifty = presets.replays["50"]
+    helpable = (fifty.lossy == 1) & (lower < upper)
+    assert (int(helpable.sum()), fifty.skips) == (41, 27)
+    assert "only 41 of them remain, at the price of 27 skipped steps" in " ".join(said.replace("\n# ", " ").split())
+
+
+def test_lesson_06_says_what_the_runs_without_a_scale_reached() -> None:
+    assert {f"{recorded('segmentation', 'FP16', seed).metric:.3f}" for seed in range(3)} == {"0.000"}
+    assert "its Dice is 0.000, where FP32 reaches 0.67" in SOURCES["06_loss_scaling"].replace("\n# ", " ")
+
+
+def test_lesson_05_shows_that_the_cpu_s_lists_are_others() -> None:
+    """torch's CPU policy leaves these in FP16; the CUDA lists, which are the lab's, do not."""
+    h = torch.randn(4, 8).half()
+    for operation in (lambda: torch.softmax(h, -1), lambda: torch.exp(h), lambda: torch.sum(h)):
+        with torch.autocast("cpu", torch.float16):
+            assert operation().dtype is torch.float16
+        with autocast(FP16):
+            assert operation().dtype is torch.float32
+
+
+def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8() -> None:
+    (record,) = recorded_gemm("alignment", "cpu")
+    speed = {(run.case.format.name, run.case.m, run.case.n, run.case.k): run.tflops for run in record.runs}
+    worst = min(taken / speed[name, 512, 512, 512] for (name, *_), taken in speed.items())
+    assert 0.70 < worst < 0.80
+    assert "loses a quarter at most" in SOURCES["03_tensor_cores"]

@@ -51,7 +51,8 @@ from labkit.widgets import MmaBlock, predict, roofline_figure, sum_errors_figure
 #
 # $$D = A \cdot B + C \qquad D_{ij} = C_{ij} + \sum_k A_{ik} \, B_{kj}$$
 #
-# A Tensor Core does it for a small tile in one go: 4 x 4 x 4 on Volta, where they began.
+# A *Tensor Core* is the part of an NVIDIA GPU that does this for a small piece of the matrices, a *tile*, in one instruction. On
+# Volta, the first GPU that had them, a tile is 4 x 4 x 4.
 
 # %% id="predict-product"
 predict("tensor.product")
@@ -75,7 +76,7 @@ print(
 )
 
 # %% [markdown]
-# "Multiply in FP16, add in FP32", one reads. Look closely at both halves of that:
+# "Multiply in FP16, add in FP32", people say. Look closely at both halves of this sentence:
 
 
 # %% id="touch-halves" tags=["claim-C19"]
@@ -99,9 +100,11 @@ print("".join(f"{name:>9}" for name in ("FP32", "V100", "A100", "H100", "exactly
 print(f"{'':<16}" + "".join(f"{(value - 1) * 2**24:>9g}" for value in (in_fp32, *found, 1 + 22.5 * 2**-24)))
 
 # %% [markdown]
-# **The products are better than FP16, the additions worse than FP32.** 11 bits times 11 bits are 22, and all of them enter
-# the sum, with an exponent that FP16 does not have. But adding is not what a processor's FP32 unit does. What it is instead
-# differs from generation to generation, and you can watch it in section 3. First, what the accumulator is for.
+# **The products are better than FP16, the additions worse than FP32.** A product of two numbers of 11 bits has 22 bits, and all of
+# them enter the sum. So does its exponent, even where FP16 has no such exponent: 300 * 300 is 90,000, not inf.
+#
+# But a Tensor Core does not add as a processor's FP32 unit does. How it adds differs from generation to generation; you can watch
+# it in section 3. First: why does it matter where a sum is kept?
 
 # %% [markdown]
 # ## 2 · What adds up
@@ -125,14 +128,16 @@ for name, adder in adders.items():
     print(f"{name:<24}{short:>8,.0f}{long:>10,.0f}")
 
 # %% [markdown]
-# **An accumulator does not overflow first; it stops counting.** One by one, FP16 stands still at 2048, where 1 is half its
-# spacing. A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16
-# accumulator it gets 4, 8 or 16 times as far, and then stands still all the same. With C and D in FP32 a V100 counts to 16.8
-# million, an A100 to 33.6 and an H100 to 67.1.
+# **An accumulator does not overflow first. It stops counting.** The *accumulator* is where the sum is kept. Added one by one, an
+# FP16 accumulator stops at 2048: its numbers are 2 apart there, and 1 is half of that.
+#
+# A Tensor Core adds a whole block before it rounds: 4 ones on a V100, 8 on an A100, 16 on an H100. So with an FP16 accumulator it
+# counts 4, 8 or 16 times as far, and then it stops as well. With C and D in FP32 a V100 counts to 16.8 million, an A100 to 33.6
+# and an H100 to 67.1.
 #
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #
-# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it); the sum is rounded to
+# Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded to
 # `np.float16` once, after each addition. Count the additions that changed something.
 
 
@@ -158,9 +163,9 @@ check("tensor.standstill", my_standstill)
 predict("tensor.same")
 
 # %% [markdown]
-# One element of D, one block of its sum, every bit. **Move the slider** until the last bit falls over the edge, then choose
-# another GPU. `large, small, minus large` shows the edge itself; with `ones` you can find where each generation stands still;
-# `random` is everyday life.
+# You see one element of D and one block of its sum, bit by bit. **Move the slider** until the last bit is cut off, then choose
+# another GPU. `large, small, minus large` shows where bits are cut off. With `ones` you can find where each generation stops
+# counting. `random` is the everyday case.
 
 # %% id="touch-block"
 MmaBlock("1 and crumbs", "V100")
@@ -178,28 +183,36 @@ for name, (a, b, c) in sums.items():
     print(f"{name:<22}" + "".join(f"{2**24 * value:>10,.0f}" for value in (exact, *found)))
 
 # %% [markdown]
-# **Align, cut, add, cut.** All products of a block, and C, are shifted to the largest exponent among them. What then lies
-# behind the last of 23 (V100), 24 (A100) or 25 (H100) bits is cut off, never rounded. What is left is added exactly, and the
-# sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the next block.
+# **Align, cut, add, cut.** This is what a Tensor Core does with a block:
+#
+# 1. **Align.** All products of the block, and C, are shifted to the largest exponent among them.
+# 2. **Cut.** Bits behind the last of 23 (V100), 24 (A100) or 25 (H100) places are cut off, never rounded.
+# 3. **Add.** What is left is added exactly.
+# 4. **Cut.** The sum is cut to FP32 (or rounded to nearest, if D is FP16). Then D is the C of the next block.
+#
+# In a formula, with $F$ places, terms $t$ and their exponents $e_t$:
 #
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
-# So a block forgets small terms *however many there are*, and a sum of positive numbers is always too small. Over a long sum
-# that adds up: same inputs, and every generation has an answer of its own.
+# So small terms beside a large one are lost, *however many there are*, and a sum of positive numbers is never too large. Over a long
+# sum these errors add up. Same inputs, and every generation has an answer of its own:
 
 # %% id="touch-errors"
 sum_errors_figure()
 
 # %% [markdown]
-# Cutting always errs the same way, so errors pile up with the number of blocks, K / 4, K / 8 or K / 16; rounding to nearest
-# errs both ways. Even so, a V100's sum of 8,192 products is a thousand times better than an FP16 accumulator's, and off by
-# less than the 2^-11 by which a single FP16 operand may be. (In which order cuBLAS adds blocks above this nobody promises.)
+# Cutting always errs in the same direction, so errors add up with the number of blocks: K / 4, K / 8 or K / 16. Rounding to nearest
+# errs in both directions. Even so, a V100's sum of 8,192 products is a thousand times better than an FP16 accumulator's. It is off
+# by less than 2^-11, and that is how much a single FP16 operand may be off. (In which order cuBLAS adds the blocks nobody promises.)
 #
 # ### Exercise 2: one block  ●●●  15 min
 #
-# Terms are the products and C. The exponent of a number is `math.frexp(x)[1] - 1`, that of a product is the *sum* of its
-# operands' exponents, and a term of 0 aligns nothing. One unit is 2^(largest exponent - fraction_bits); `math.trunc` cuts to
-# whole units. Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
+# Terms are the products and C.
+#
+# - The exponent of a number is `math.frexp(x)[1] - 1`. That of a product is the *sum* of its operands' exponents.
+# - A term of 0 has no exponent: leave it out when you look for the largest.
+# - One unit is 2^(largest exponent - fraction_bits). `math.trunc` cuts to whole units.
+# - Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
 
 
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
@@ -240,8 +253,8 @@ for case in linear_gemms(batch=64, inputs=300, outputs=10):
     print(f"{case.about:<24}{case.m:>6}{case.n:>6}{case.k:>6}{case.flops:>12,}")
 
 # %% [markdown]
-# **Each size is summed over once.** Forward sums over the inputs, dX over the outputs, dW over the batch. So the length of the
-# sums, and with it the error, is another one in each; and a size that no Tensor Core likes shows up in all three.
+# **Each of the three sizes is summed over once.** Forward sums over the inputs, dX over the outputs, dW over the batch. So the
+# length of the sums, and with it the error, is different in each. And a size that is slow on a Tensor Core is in all three.
 #
 # $$Y = X W^\top \qquad dX = dY \, W \qquad dW = dY^\top X$$
 #
@@ -269,8 +282,9 @@ check("tensor.backward", my_backward)
 predict("tensor.bound")
 
 # %% [markdown]
-# Two ceilings, both measured on your machine now: how fast it copies, and how fast it multiplies. **Put your own layers** into
-# the list.
+# A device has two limits: how fast it reads and writes (*bandwidth*), and how fast it multiplies. Both are measured on your machine
+# now. A *FLOP* is one multiplication or addition; the *intensity* of a layer is how many FLOP it does for each byte that it moves.
+# **Put your own layers** into the list.
 
 # %% id="touch-roofline"
 print(device_report(), "\n")
@@ -291,9 +305,12 @@ print(f"{'ridge, where the limits meet':<32}{roof.ridge(FP32):>10.3g}{roof.ridge
 roofline_figure(here=[ceilings, measure("layers", rounds=2, seconds=8)])
 
 # %% [markdown]
-# **Under the slope only bytes count, under the flat roof only multipliers.** Half the bytes are twice the speed on the slope,
-# with or without Tensor Cores. On the flat part Tensor Cores lift the roof, and with it the ridge: what was compute-bound in
-# FP32 may wait for memory in FP16. A small batch, an activation, a norm, an optimizer's step lie on the slope for ever.
+# **Under the slope only bytes count. Under the flat roof only multipliers count.** This picture is called a *roofline*.
+#
+# - On the slope (little intensity) half the bytes give twice the speed, with or without Tensor Cores.
+# - On the flat part Tensor Cores lift the roof. The *ridge*, where slope and roof meet, moves to the right. A layer that was limited
+#   by its multiplications in FP32 may be limited by memory in FP16.
+# - A small batch, an activation, a norm, an optimizer's step are always on the slope.
 #
 # $$\text{intensity} = \frac{2 \, m \, n \, k}{\text{bytes} \cdot (mk + kn + mn)} \qquad \text{speed} \le \min(\text{peak}, \ \text{intensity} \cdot \text{bandwidth})$$
 
@@ -348,25 +365,26 @@ for n in sizes:
 sweep_figure("size")
 
 # %% [markdown]
-# **Hardware that multiplies the format decides.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32; where it has
-# BF16 instructions, BF16 is 2 to 3 times as fast, in products that are large enough, and slower in small ones. A whole training step gains
-# less than its products: everything on the slope gains 2x at most, and what stays in FP32 nothing. So "2x to train" needs a
-# GPU, a network of large products, and a measurement: `make gpu` makes it.
+# **What counts is hardware that multiplies the format.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32. Where it
+# has BF16 instructions, BF16 is 2 to 3 times as fast in large products, and slower in small ones.
 #
-# And the sizes? Tensor Cores are fed 16 bytes at a time, which is 8 numbers of FP16 or BF16. A row that does not begin at a
-# multiple of that has to be fetched in smaller pieces.
+# A whole training step gains less than its products. Everything on the slope gains 2x at most, and what stays in FP32 gains nothing.
+# So "2x to train" needs a GPU, a network of large products, and a measurement: `make gpu` makes it.
+#
+# And the sizes? Tensor Cores are fed 16 bytes at a time: 8 numbers of FP16 or BF16. A row that does not begin at a multiple of 16
+# bytes has to be fetched in smaller pieces.
 
 # %% id="touch-alignment"
 sweep_figure("alignment")
 
 # %% [markdown]
-# The CPU on the right loses a fifth at most; what a GPU does is for a GPU to say. The cure costs little: 1,001 classes become
-# 1,008, 0.7% more work.
+# The CPU on the right loses a quarter at most (FP16, rows of 511 numbers). What a GPU does only a GPU can say. The cure costs
+# little: 1,001 classes become 1,008, which is 0.7% more work.
 #
 # ### Exercise 5: multiples of 8  ●●○  8 min
 #
-# Pad with zeros, behind, in the tensors' own dtype. Multiply as a Tensor Core does: FP16 in, FP32 inside, FP16 out:
-# `(x.float() @ weight.float().T).half()`.
+# Add zeros at the end (this is called *padding*), in the tensors' own dtype. Multiply as a Tensor Core does: FP16 in, FP32 inside,
+# FP16 out: `(x.float() @ weight.float().T).half()`.
 
 
 # %% id="exercise-tensor-padding" tags=["exercise-tensor.padding"]

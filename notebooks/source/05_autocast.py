@@ -35,7 +35,8 @@ from labkit.widgets import CastLedger, StepDebugger, predict
 # %% [markdown]
 # ## 1 · Nobody writes a cast
 #
-# A network has FP32 weights and gets FP32 inputs. One line, `with autocast(FP16):`, and much of it runs in FP16. How much?
+# A network has FP32 weights and gets FP32 inputs. To *cast* a tensor is to change its dtype. With one line,
+# `with autocast(FP16):`, many operations of the network run in FP16. Which ones?
 
 # %% id="predict-dtypes"
 predict("autocast.dtypes")
@@ -49,8 +50,8 @@ with autocast(FP16):
 print("x", x.dtype, "  linear", y.dtype, "  mse_loss", loss.dtype)
 
 # %% [markdown]
-# Now a whole network. Each row is one operation of its forward pass: what it takes, on which list it stands and why, what it
-# gives, and how far that is from the same network in FP32. The rail on the left has the colour of what flows.
+# Now a whole network. Each row is one operation of its forward pass. You see its operands, the list on which it stands and why,
+# its result, and how far that is from the same network in FP32. The coloured bar on the left shows the format.
 # **Click another list**, or reach a row with Tab and use the arrow keys.
 
 
@@ -75,23 +76,57 @@ digits = single_digits()
 CastLedger(Classifier(), digits.train_inputs[:64], digits.train_targets[:64], title="A small classifier")
 
 # %% [markdown]
-# Three lists, and a fourth that is none. **Allow**: products of matrices and convolutions gain from FP16 and lose little,
-# because a Tensor Core adds up in FP32 and rounds once. **Deny**: what leaves FP16's range or sums many terms runs in FP32.
-# **Promote**: several operands must agree, so the widest wins. Everything else **keeps** what it is given, and that includes
-# `mean` and `batch_norm`. One rounding to FP16 costs at most
+# There are three lists. Most operations are on none of them.
 #
-# $$\left|\frac{\mathrm{fl}(x) - x}{x}\right| \le 2^{-11} \approx 0.05\,\%,$$
+# | list | what autocast does | for example | why |
+# |---|---|---|---|
+# | **allow list** | casts the operands to FP16 | `linear`, `conv2d`, `matmul` | most of the work is here, and FP16 costs little: only operands and result are rounded |
+# | **deny list** | casts the operands to FP32 | `exp`, `layer_norm`, losses | the result leaves FP16's range, or many terms are added up |
+# | **promote list** | casts all operands to the widest dtype among them | `addcmul`, `dot` | the operands must agree |
+# | no list (**keep**) | nothing | `relu`, `mean`, `batch_norm` | the operation takes what it is given |
 #
-# the mark on each bar. Now move `cross_entropy` to *allow*: the loss loses all but three digits, and no more than that. Kernels
-# of this kind compute in FP32 inside, so only what goes in and comes out is rounded. Where it hurts more is section 3.
+# How much does one rounding to FP16 cost? At most this *relative error*:
+#
+# $$\left|\frac{\text{rounded}(x) - x}{x}\right| \le 2^{-11} \approx 0.05\,\%,$$
+#
+# the mark on each bar. A product of matrices rounds its operands and its result. The sum in between is kept at about FP32's
+# precision: lesson 03 has the exact rule.
+#
+# Now move `cross_entropy` to *allow*: the loss keeps only three digits, but no more than that is lost. Kernels of this kind
+# compute in FP32 inside. Only what goes in and comes out is rounded. Where it hurts more is section 3.
+#
+# **Whose lists are these?** They are those of torch *on a GPU* (CUDA). The lab uses them on every machine. torch's own autocast
+# for the *CPU* has other lists:
+
+# %% id="touch-cpu-lists"
+h = torch.randn(4, 8).half()
+operations = {
+    "linear": lambda: F.linear(h, torch.eye(8)),
+    "softmax": lambda: torch.softmax(h, dim=-1),
+    "exp": lambda: torch.exp(h),
+    "sum": lambda: torch.sum(h),
+    "mse_loss": lambda: F.mse_loss(h, torch.zeros(4, 8)),
+}
+print("an FP16 tensor in:  the lab, and torch on a GPU    torch on the CPU")
+for name, run in operations.items():
+    with autocast(FP16):
+        as_cuda = run().dtype
+    with torch.autocast("cpu", torch.float16):
+        as_cpu = run().dtype
+    print(f"{name:<20}{as_cuda!s:<27}{as_cpu}")
+
+# %% [markdown]
+# So `softmax`, `exp` and `sum` stay in FP16 on the CPU. What you read about autocast is nearly always about GPUs. Before you
+# train with `torch.autocast("cpu", ...)`, look at its own list.
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
 #
 # ### Exercise 1: ten operations, four lists  ●○○  6 min
 #
-# Ask of each: is it a product of matrices? Does it leave FP16's range, or sum many terms? Must several operands agree? If none
-# of it, it is left alone. (What torch calls *set dtype*, for softmax and sum, counts as "deny" here: it runs in FP32.)
+# Ask of each: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several operands agree? If
+# the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for softmax and sum: they get FP32.
+# It counts as "deny" here.)
 
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]
@@ -131,13 +166,13 @@ print("weight", layer.weight.dtype, "  its gradient", layer.weight.grad.dtype)
 print("activation", y.dtype, "  loss", loss.dtype, "  Adam's state", optimizer.state[layer.weight]["exp_avg"].dtype)
 
 # %% [markdown]
-# The weight was never FP16. Autocast casts a *copy* for the product, and the backward pass sends the gradient back through
-# that cast: FP16 up to it, FP32 behind it. So the optimizer sees FP32 weights and FP32 gradients, and there is nothing else
-# to do: the FP32 weights *are* the master weights. (Only after `model.half()`, in the style of O2, are weights stored in
-# FP16, and then a master is needed: lesson 07.)
+# The weight was never FP16. Autocast casts a *copy* of it for the product. The backward pass sends the gradient back through that
+# cast: before the cast it is FP16, behind it FP32. So the optimizer sees FP32 weights and FP32 gradients. Nothing else is needed:
+# the FP32 weights *are* the master weights. (If a model is stored in FP16 with `model.half()`, it has no FP32 weights. Then a
+# separate FP32 copy is needed: lesson 07.)
 #
-# And where does `loss.backward()` belong, inside the block or outside? Torch's own operations do not care: their backward
-# runs in the dtype of their forward. But a backward pass that somebody wrote in Python is code like any other:
+# And where does `loss.backward()` belong, inside the block or outside? For torch's own operations it makes no difference: their
+# backward runs in the dtype of their forward. But a backward pass that somebody wrote in Python is code like any other:
 
 # %% id="touch-backward" tags=["claim-C26"]
 rotation = torch.linalg.qr(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))[0]
@@ -172,7 +207,7 @@ for name, function in (("linear", layer), ("written in Python", Rotated.apply)):
 
 # %% [markdown]
 # Inside the block, torch's autocast turned the FP32 rotation into an FP16 one. Call `backward` outside. (The lab's autocast
-# steps aside while a backward pass runs; torch has `custom_fwd` and `custom_bwd` for functions like this one.)
+# does nothing while a backward pass runs. torch has `custom_fwd` and `custom_bwd` for functions like this one.)
 #
 # ### Exercise 2: follow the dtypes  ●●○  8 min
 #
@@ -206,8 +241,9 @@ check("autocast.dtypes", my_dtypes)
 # %% [markdown]
 # ### Exercise 3: a linear layer, cast by hand  ●●●  15 min
 #
-# Write what `F.linear` does under autocast, forward and backward. On a Tensor Core a product of FP16 operands is accumulated in
-# FP32 and rounded to FP16 *once*; on paper that is `(a.float() @ b.float()).half()`. The three products are
+# Write what `F.linear` does under autocast, forward and backward. In the lab a product of FP16 operands is added up in FP32 and
+# rounded to FP16 *once*, at the end: `(a.float() @ b.float()).half()`. (A Tensor Core comes close to that; lesson 03 has its exact
+# rule.) The three products are
 #
 # $$Y = X W^T + b, \qquad dX = dY\, W, \qquad dW = dY^T X.$$
 
@@ -247,14 +283,17 @@ for largest in (11.0, 12.0):
 print("exp leaves FP16 above log(65504) =", round(torch.tensor(65504.0).log().item(), 2))
 
 # %% [markdown]
-# Dividing every power by the largest one changes nothing on paper and everything in FP16:
+# Divide every power by the largest one. On paper nothing changes. In FP16 everything does:
 #
 # $$\frac{e^{z_i}}{\sum_j e^{z_j}} = \frac{e^{z_i - m}}{\sum_j e^{z_j - m}}, \qquad m = \max_j z_j.$$
 #
-# Torch's softmax does this, and computes in FP32 besides. Here is a transformer block whose normalisation and softmax are
-# written by hand instead, with one large activation, as real transformers have them. Autocast keeps it alive, because `pow`,
-# `rsqrt`, `exp` and `sum` stand on the deny list. **Move each of them to *allow*, and back.** Which ends in NaN, which is
-# harmless here, and which two do damage that nobody would notice? Then try *All allowed*, with FP16 and with BF16.
+# torch's softmax does this, and computes in FP32 besides.
+#
+# Below is a transformer block whose normalisation and softmax are written by hand. It has one large activation, as real
+# transformers do. Autocast keeps it correct, because `pow`, `rsqrt`, `exp` and `sum` stand on the deny list.
+#
+# **Move each of them to *allow*, and back.** Which one ends in NaN? Which one does no harm here? Which two do damage that nobody
+# would notice? Then try *All allowed*, with FP16 and with BF16.
 
 
 # %% id="touch-block"
@@ -280,9 +319,11 @@ activations[0, 0, 7] = 300.0
 CastLedger(Block(), activations, title="A transformer block, written by hand")
 
 # %% [markdown]
-# `exp` ends in NaN, and `rsqrt` is harmless. `pow` and `sum` are the bad ones: their inf ends up in a denominator, $1/\infty$
-# is 0, and a token is switched off without a NaN or an error. What is stored *between* operations has to fit; an official
-# `layer_norm` or `softmax` has no such in-between. BF16 overflows nowhere and is coarser everywhere.
+# `exp` ends in NaN, and `rsqrt` does no harm. `pow` and `sum` are the dangerous ones. Their result overflows to inf, and this inf
+# is a divisor later: $1/\infty$ is 0. One token is switched off, without a NaN and without an error.
+#
+# The lesson of it: what is stored *between* two operations has to fit into FP16. An official `layer_norm` or `softmax` is one
+# operation, so nothing is stored in between. BF16 overflows nowhere, and it is coarser everywhere.
 #
 # And batch norm, of which people say that it "stays in FP32"?
 
@@ -295,13 +336,13 @@ print("takes", h.dtype, "  gives", normalised.dtype)
 print("its weight", norm.weight.dtype, "  its running mean", norm.running_mean.dtype)
 
 # %% [markdown]
-# Half of it does. Its weights, its statistics and its arithmetic are FP32; what goes in and comes out is FP16. It stands on no
-# list at all, because its kernel takes care of itself.
+# That is half true. Its weights, its statistics and its arithmetic are FP32. What goes in and comes out is FP16. It stands on no
+# list, because its kernel computes in FP32 by itself.
 #
 # ### Exercise 4: a softmax that survives FP16  ●●○  8 min
 #
 # Your logits arrive in FP16, one example per row. Return FP16 probabilities. Write it with `exp`, `max` and `sum`, without
-# torch's own softmax; it should survive logits of 6,000 and of -500.
+# torch's own softmax. It should work for logits of 6,000 and of -500.
 
 
 # %% id="exercise-autocast-softmax" tags=["exercise-autocast.softmax"]
@@ -320,7 +361,7 @@ check("autocast.softmax", my_softmax)
 # ## 4 · Off the lists, and by hand
 #
 # Three things that people say: *einsum does not gain from FP16*; *a function that is on no list must be registered first*;
-# *cast by hand, or hand in `.half()` tensors, and autocast is defeated*.
+# *if you cast by hand, or pass `.half()` tensors, autocast no longer works*. Which of them are true?
 
 # %% id="predict-hand"
 predict("autocast.hand")
@@ -346,7 +387,7 @@ with autocast(FP16):
     print("einsum gives", product.dtype, "and equals a @ b to the bit:", torch.equal(product, a @ b))
 
 # %% [markdown]
-# `einsum` *is* a product of matrices: after two casts it calls `bmm`, and a `bmm` of FP16 is what Tensor Cores do.
+# `einsum` *is* a product of matrices. After two casts it calls `bmm`, and a `bmm` of FP16 is what Tensor Cores do.
 
 
 # %% id="touch-register" tags=["claim-C29"]
@@ -362,8 +403,8 @@ with autocast(FP16):
         print("registered as float:  energy", safe_energy(h).item())
 
 # %% [markdown]
-# Nothing has to be registered: the lists hold for the operations *inside* a function too, and `h * h`, which is on none, keeps
-# the FP16 it is given. Registering is for the case where that is wrong, as here, where $300^2$ overflows between the lines.
+# Nothing has to be registered. The lists hold for the operations *inside* a function too. `h * h` is on no list, so it keeps the
+# FP16 that it is given. Register a function where that is wrong. Here it is: $300^2$ overflows inside the function.
 
 # %% id="touch-hand" tags=["claim-C30"]
 torch.manual_seed(0)
@@ -380,29 +421,51 @@ with torch.no_grad():
 print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weight.item())
 
 # %% [markdown]
-# So: on listed operations a cast by hand changes nothing. Off the lists, what you cast stays cast, and overflows. And
-# `model.half()` does defeat it: there are no FP32 weights left for the optimizer to step.
+# | you cast by hand ... | what happens |
+# |---|---|
+# | the operand of an operation on the allow list | nothing changes: autocast would cast it too |
+# | the operand of an operation on the deny list | autocast casts it back to FP32; the rounding to FP16 remains |
+# | the operand of an operation on no list | it stays FP16, and may overflow: 300 * 300 is inf |
+# | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are lost |
 #
-# One more thing happens behind your back. A weight that is used twice is cast once: autocast keeps the copy until the block
-# ends, and must notice when the weight changes meanwhile.
+# One more thing happens unseen. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends. This
+# is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's own:
 
 # %% id="touch-cache"
 layer, x = nn.Linear(64, 64), torch.randn(32, 64)
 with autocast(FP16) as region:
     for _ in range(10):
         layer(x)
-    print("casts made:", region.cache.misses, "  casts saved:", region.cache.hits)
-    with torch.no_grad():
+    print("the lab: casts made:", region.cache.misses, "  casts saved:", region.cache.hits)
+
+
+def halved_inside(block):
+    """Return whether the layer's result changes when its weights are halved inside the block."""
+    layer = nn.Linear(64, 64)
+    with block, torch.no_grad():
+        before = layer(x)
         layer.weight.mul_(0.5)
-    layer(x)
-    print("after an edit in place:", region.cache.misses, "made")
+        layer.bias.mul_(0.5)
+        return not torch.equal(layer(x), before)
+
+
+print("the lab's autocast sees the new weights:  ", halved_inside(autocast(FP16)))
+print("torch.autocast sees the new weights:      ", halved_inside(torch.autocast("cpu", torch.float16)))
 
 # %% [markdown]
+# The lab's cache notices that the weight was edited, and casts again. torch's does not: the second result comes from the *old*
+# weight, and nothing says so. In a usual training you will not meet this, because weights change after the block. But whoever
+# edits weights inside the block should know it.
+#
 # ### Exercise 5: a cache that sees edits  ●●○  10 min
 #
-# Play a list of events: `("use", "w1")` a layer wants the FP16 cast of `weights["w1"]`; `("edit", "w1")` someone multiplies it
-# by 0.5 in place; `("close", "")` the autocast region ends and the cache is emptied. Cast as rarely as you can, and never
-# use a stale one. `tensor._version` counts a tensor's in-place edits.
+# Play a list of events:
+#
+# - `("use", "w1")`: a layer wants the FP16 cast of `weights["w1"]`.
+# - `("edit", "w1")`: someone multiplies it by 0.5 in place.
+# - `("close", "")`: the autocast block ends, and the cache is emptied.
+#
+# Cast as rarely as you can, and never use a cast that is out of date. `tensor._version` counts a tensor's in-place edits.
 
 
 # %% id="exercise-autocast-cache" tags=["exercise-autocast.cache"]
@@ -434,25 +497,31 @@ check("autocast.cache", my_casts)
 # %% [markdown]
 # ## 5 · One training step in slow motion
 #
-# Autocast is one of eight things that happen in a step. Here they are, one by one, on a real step of a real network; nothing
-# is computed for show. Each bar is a tensor, from its smallest to its largest magnitude.
+# Autocast is one of eight things that happen in a step. Here they are, one by one, on a real step of a real network. Each bar is
+# a tensor, from its smallest to its largest magnitude.
 
 # %% id="predict-stage"
 predict("autocast.stage")
 
 # %% [markdown]
 # Walk through with *Next*, or with the arrow keys on the stages. Watch stage 4 turn into stage 5. Then drag the scale to
-# $2^{36}$ and walk through again; take *Another step* a few times. Last, compare the recipes: **O1** is autocast, **O2** keeps the
-# whole model in FP16 with an FP32 master, **O3** has FP16 only.
+# $2^{36}$ and walk through again; take *Another step* a few times. Last, compare three recipes. Their names come from apex, the
+# first library for mixed precision in PyTorch (its mixed precision was removed in 2025); lesson 08 has more on them.
+#
+# | | weights of the model | computes in | optimizer steps |
+# |---|---|---|---|
+# | **O1** | FP32 | FP16 where autocast says so | these FP32 weights |
+# | **O2** | FP16 | FP16 | an FP32 copy, the master weights |
+# | **O3** | FP16 | FP16 | the FP16 weights |
 
 # %% id="touch-step"
 StepDebugger(replace(TASKS["segmentation_small"], batch_size=4))
 
 # %% [markdown]
-# O3's Adam ends in inf and NaN at once: it divides by the root of squared gradients, plus an epsilon of 1e-8. In FP16 the
+# O3's Adam ends in inf and NaN at once. It divides by the root of squared gradients, plus an epsilon of 1e-8. In FP16 the
 # squares are 0, and so is the epsilon.
 #
-# In torch, the same step is seven lines, and they can stay in the code when you want FP32: both parts can be switched off.
+# In torch, the same step is seven lines. They can stay in the code when you want FP32, because both parts can be switched off.
 
 
 # %% id="touch-torch" tags=["claim-C52"]

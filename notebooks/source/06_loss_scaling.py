@@ -14,11 +14,18 @@
 # # 06 · Loss scaling
 #
 # **You will be able to** see which gradients FP16 loses, choose a loss scale that brings them back, and write the
-# rule that every framework uses to choose it for you; then to tune that rule, to compare six frameworks' versions of it,
-# and to find the faults in a broken one.
+# rule that every framework uses to choose it for you. Then you tune that rule, compare six frameworks' versions of it,
+# and find the faults in a broken one.
 #
-# About 140 minutes, in two sittings if you like (the second begins with section 7). Builds on: what FP16's bits mean (its
-# smallest number is 2^-24 = 5.96e-8, its largest 65504) and what a backward pass is. Six exercises, 49 points.
+# About 140 minutes, best in two sittings (the second begins with section 7). Six exercises, 49 points. Builds on: what a
+# backward pass is. You can take this lesson alone. Three things from the others are used here:
+#
+# - FP16 holds numbers from 2^-24 = 5.96e-8 to 65504. Smaller results *underflow*: they become 0. Larger ones *overflow*: they
+#   become inf.
+# - Every training here keeps its weights in FP32 between two steps (the *master weights*). The network computes with a copy of
+#   them in FP16. Lesson 07 says why.
+# - A *recipe* is a name for all settings of a training. `FP32`: everything in 32 bits. `FP16`: FP16 without a loss scale.
+#   `FP16 static`: with a scale of 2^10 that never changes. `FP16 dynamic`: with a scale that changes.
 
 # %% id="setup"
 import torch
@@ -34,28 +41,32 @@ from labkit.widgets import predict, race_figure
 # %% [markdown]
 # ## 1 · Where the gradients are
 #
-# A small network looks at canvases with scattered digits and says, for every pixel and each of the ten classes, whether
-# that digit covers it. The loss is a mean over 24 canvases x 10 classes x 48 x 48 pixels.
+# A small network looks at pictures with scattered digits. For every pixel and each of the ten classes it says whether that
+# digit covers the pixel. The loss is a mean over 24 pictures x 10 classes x 48 x 48 pixels.
 
 # %% id="predict-lost"
 predict("scaling.lost")
 
 # %% [markdown]
-# Now look. The bars are the gradients of one real backward pass in FP32, one bar per power of two. Behind them stands
-# what FP16 can hold. **Drag the scale**, or focus it with Tab and use the arrow keys.
+# Now look. The bars are the gradients of one real backward pass in FP32, one bar for each power of two. Behind them you see
+# what FP16 can hold. **Drag the scale**, or focus it with Tab and use the arrow keys. (Gradients that are exactly zero in FP32
+# are left out. A ReLU makes many of them, in any format.)
 
 # %% id="touch-histogram" tags=["claim-C21"]
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
 UnderflowHistogram(gradient_snapshot(run, "activation gradients"))
 
 # %% [markdown]
-# **Why so small?** The loss is a mean, so every gradient at the output is
+# **Why so small?** The loss is a mean over $N$ numbers, so every gradient at the output is
 #
 # $$\frac{\partial L}{\partial z} = \frac{\sigma(z) - y}{N}, \qquad N = 24 \cdot 10 \cdot 48 \cdot 48 = 552{,}960.$$
 #
-# An easy pixel has $\sigma(z) - y \approx 0.01$, which leaves 1.8e-8: below half of FP16's smallest subnormal, so it
-# rounds to zero. The chain rule passes those zeros on to every layer below. Multiply the loss by $S$, and the chain rule
-# multiplies *every* gradient by $S$: the whole histogram moves to the right, and nothing else changes.
+# Here $z$ is the network's output for one pixel, $\sigma(z)$ the probability that it stands for, and $y$ the truth, 0 or 1. For
+# an easy pixel $\sigma(z) - y$ is about 0.01. Divided by $N$ that is 1.8e-8, less than half of FP16's smallest number, so it
+# rounds to zero. The chain rule passes these zeros on to every layer before.
+#
+# Now multiply the loss by $S$, the **loss scale**. By the chain rule *every* gradient is multiplied by $S$. The whole histogram
+# moves to the right, and nothing else changes.
 #
 # Is it always the activation gradients that suffer? Look at the weight gradients of the same step.
 
@@ -67,13 +78,13 @@ for kind in ("activation gradients", "weight gradients"):
         print(f"{kind:<21} scale 2^{log2_scale:<3} {lost:8.3%} underflow")
 
 # %% [markdown]
-# Here, yes: a weight gradient sums over all pixels that used the weight, an activation gradient belongs to one pixel.
-# In a network without convolutions and without such a mean it can be the other way round.
+# Here, yes. A weight gradient is a sum over all pixels that used the weight. An activation gradient belongs to one pixel, so it
+# is much smaller. In a network without convolutions and without such a mean it can be the other way round.
 
 # %% [markdown]
 # ## 2 · A trap: counting zeros
 #
-# It is tempting to look for underflow where it happens, by counting zeros inside the FP16 backward pass.
+# You want to know how much underflows. It is tempting to count zeros inside the FP16 backward pass.
 
 # %% id="predict-trap"
 predict("scaling.trap")
@@ -91,8 +102,8 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
     print(f"{name} {task:<19} zeros in FP16 {zeros_inside(in_fp16):4.0%}   zeros in FP32 {zeros_inside(in_fp32):4.0%}")
 
 # %% [markdown]
-# B's zeros are zeros in FP32 as well. What was *lost* shows only beside the FP32 gradients of the same weights and the
-# same batch, and further up than where we counted:
+# B's zeros are zeros in FP32 as well: nothing was lost there. To see what was *lost*, compare with the FP32 gradients of the
+# same weights and the same batch. And look at the activation gradients, not only at the weight gradients:
 
 # %% id="touch-honest"
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
@@ -101,13 +112,14 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
     print(f"{name} {task:<19} {lost:6.1%} of the activation gradients are non-zero in FP32 and zero in FP16")
 
 # %% [markdown]
-# So every underflow number in this lab is counted against FP32. It costs a second backward pass, which is why the widgets
+# So every underflow number in this lab is counted against FP32. That costs a second backward pass. Therefore the widgets
 # measure it only every tenth step.
 
 # %% [markdown]
 # ## 3 · One step with a static scale
 #
-# Multiply the loss before the backward pass, divide the gradients before the optimizer's step. Where, exactly?
+# Multiply the loss before the backward pass. Divide the gradients before the optimizer's step: this is called *unscale*. Where
+# exactly do you divide?
 
 # %% id="predict-order"
 predict("scaling.order")
@@ -119,7 +131,7 @@ print("divide in FP16, then convert:", (arrived / 2**10).float().item())
 print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 =", 2.0**-27, ")")
 
 # %% [markdown]
-# The order is: scale, backward, **convert, unscale**, look for inf and NaN, step.
+# The order is: scale, backward, **convert to FP32, unscale**, check for inf and NaN, step.
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
@@ -127,7 +139,8 @@ print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-
 # ### Exercise 1: one step with a static scale  ●○○  8 min
 #
 # `gradient_of(scale)` runs the backward pass of `scale * loss` and returns its gradient in FP16. Take one step of SGD with
-# it. Two things decide whether it works: *where* you go back to FP32, and what you do when the gradient holds inf or NaN.
+# it: weight minus `lr` times gradient. Two things decide whether it works: *where* you convert to FP32, and what you do when
+# the gradient holds inf or NaN.
 
 
 # %% id="exercise-scaling-static-step" tags=["exercise-scaling.static_step"]
@@ -163,13 +176,13 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
     print(f"scale 2^{log2_scale:<3} {underflow(exact, scaled):8.3%} lost   {not_finite:>9,} inf or NaN")
 
 # %% [markdown]
-# There is a window. Below it gradients underflow, above it they overflow, and *where* it lies depends on the network, the
-# loss and the step. The popular 128 to 1024 do well in this one, though 128 stands at its edge (1.5% lost); another task
-# has another window. (The last 0.012% are no underflow: FP16 rounded an activation to the other side of a ReLU, so one
-# gradient went out and another came on.)
+# There is a **window** of scales that work. Below it gradients underflow, above it they overflow. *Where* it lies depends on the
+# network, the loss and the step. The popular scales 128 to 1024 do well here, though 128 is at the lower edge: it loses 1.5%.
+# Another task has another window. (The last 0.012% are no underflow. FP16 rounded an activation to the other side of a ReLU: one
+# gradient became zero, and another one appeared.)
 #
-# The two ends differ in one important way. **Underflow is silent.** Overflow announces itself as inf or NaN. If nobody
-# looks, one bad step is the end of the weights:
+# The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN. If nobody
+# checks for it, one bad step ruins the weights:
 
 # %% id="touch-unchecked" tags=["claim-C36"]
 from dataclasses import replace
@@ -182,9 +195,9 @@ for skip in (True, False):
     print(f"{'checked and skipped' if skip else 'nobody checks':<20} weights are {'finite' if healthy else 'ruined'}")
 
 # %% [markdown]
-# That asymmetry *is* the algorithm: start high, and let overflow say when it was too much. After an overflow, skip the
-# step and multiply the scale by `backoff_factor`; after `growth_interval` clean steps in a row, try `growth_factor` times
-# more.
+# This is what the rule of all frameworks uses. Start high. An overflow says that the scale is too high: skip the step, and
+# multiply the scale by `backoff_factor` (0.5 in most of them). Nothing says that the scale is too low. So after
+# `growth_interval` clean steps in a row, try a higher one: multiply by `growth_factor` (2 in most of them).
 #
 # $$S \leftarrow \begin{cases} S \cdot \text{backoff} & \text{inf or NaN} \\ S \cdot \text{growth} & \text{after enough clean steps in a row} \\ S & \text{otherwise} \end{cases}$$
 
@@ -224,56 +237,94 @@ check("scaling.advance", my_advance)
 # %% [markdown]
 # ## 5 · Four knobs
 #
-# Your `advance` has four knobs. To try them, a scaler needs to know of each step only whether it overflows, and that follows
-# from its largest gradient: at scale $S$ there is an inf where $S \cdot \max|g| \geq 65520$. So 2,000 steps of a real training
-# were **recorded** once, and every scaler can be tried on them in a millisecond. (What a recording cannot show: a skipped
-# step would have left slightly other weights behind.)
+# Your `advance` has four knobs: the first scale, the two factors, and the interval. To try them, a scaler needs to know only
+# one thing of each step: does it overflow? That follows from the step's largest gradient: at scale $S$ there is an inf where
+# $S \cdot \max|g| \geq 65520$.
+#
+# So 2,000 steps of a real training were **recorded** once, and every scaler can be tried on them in a millisecond. (One thing a
+# recording cannot show: a skipped step would have left slightly other weights behind.)
 
 # %% id="predict-interval"
 predict("scaling.interval")
 
 # %% [markdown]
-# The window is what you measured in section 4, step by step, here for the smaller `segmentation_small`: above it a step
-# overflows and is skipped, below it more than 1% of its gradients are lost. You see the first 400 steps. **Drag the knobs**,
-# one at a time; then start at 2^0, and find the interval that climbs fast enough.
+# You know the window from section 4. Here it is drawn step by step, for the smaller task `segmentation_small`. Above it a step
+# overflows and is skipped. Below it more than 1% of its gradients are lost. You see the first 400 steps.
+#
+# **Drag the knobs**, one at a time. Then start at 2^0, and find the interval that climbs fast enough.
 
 # %% id="touch-timeline" tags=["claim-C34"]
 ScalerTimeline(growth_interval=20)
 
 # %% [markdown]
-# The scale climbs until it overflows, steps back and tries again: once the top is reached, about one step in
-# `growth_interval` is the price of *knowing* that it is the top. A longer interval skips less, and follows more slowly when
-# the window moves. And it does move. As the network learns, most gradients shrink while the largest even grow: the lower edge
-# rises from 2^5 to 2^18 within these 400 steps, so the static 2^10 that was right at the start is too low at the end.
+# The scale climbs until it overflows, goes down one power of two, and tries again. At the top, about one step in
+# `growth_interval` is skipped. That is the price for *knowing* where the top is. A longer interval skips fewer steps, but it
+# follows more slowly when the window moves.
+#
+# And the window does move. While the network learns, most gradients become smaller, and the largest ones even grow. The lower
+# edge rises from 2^5 to about 2^18 within these 400 steps. A static scale of 2^10 was right at the start and is too low at the end.
 
 # %% [markdown]
 # ## 6 · Six frameworks, one training
 #
-# Every framework has this rule, and none has it quite alike: another start, another interval, a cap, a floor. And *hysteresis*
-# (DeepSpeed, Megatron): after the scale has grown, the first overflow only skips its step, and the scale backs off from the
-# second on, for a single bad batch is no reason to halve the scale for the next thousand steps.
+# Every framework has this rule, and each has it a little differently: another start, another interval, a largest scale (*cap*) or
+# a smallest one (*floor*). Two of them, DeepSpeed and Megatron, have *hysteresis* as well. After the scale has grown, the first
+# overflow only skips its step. Only from the second one on the scale is lowered. The idea: a single bad batch should not halve
+# the scale for the next thousand steps.
+#
+# Two names need a word. *apex* was NVIDIA's library; its mixed precision was removed from it in 2025. *fastai* is version 1
+# here: version 2 uses torch's scaler.
 
 # %% id="predict-shipped"
 predict("scaling.shipped")
 
 # %% [markdown]
-# First with the same start and interval for all, so that only the rules differ: choose DeepSpeed and look through the lens at
-# the steps that it skips beside torch. Then *as shipped*.
+# First all six have the same start and the same interval, so that only the rules differ. Choose DeepSpeed, and look through the
+# lens at the steps that it skips and torch does not. Then choose *as shipped*.
 
 # %% id="touch-presets"
 ScalerPresets()
 
 # %% [markdown]
-# Hysteresis costs one more skipped step at the top of each climb, and a batch that overflows alone costs no scale. A cap
-# (apex, fastai) stays below most of the overflows, and cannot climb when the window does. As shipped, five of the six stand at
-# 2^16 for their first thousand steps: these defaults are for trainings of many thousand steps, and in a short one
-# `growth_interval` is yours to choose.
+# **What the rules do.** Hysteresis costs one more skipped step at the top of each climb. In return, a batch that overflows alone
+# does not lower the scale. A cap (apex, fastai) keeps the scale below most overflows, but then it cannot follow when the window
+# rises. As shipped, five of the six stay at 2^16 for their first thousand steps. These defaults are made for trainings of many
+# thousand steps; in a short one, choose `growth_interval` yourself.
+#
+# As shipped, torch runs 1,651 of the 2,000 steps at a scale that loses gradients. Is that the interval's fault? Look at the
+# window first. In which steps is there *no* scale that works, because the lower edge is above the upper edge?
+
+# %% id="touch-no-window" tags=["claim-C34"]
+scalers = ScalerPresets(presets={f"{n:,}": ScalerConfig(growth_interval=n) for n in (2000, 200, 50)})
+scalers.alike = False  # each with its own interval, over all recorded steps
+overflows_from = 65520 / torch.tensor(scalers.trace.largest)  # the upper edge, step by step
+loses_below = 2.0 ** torch.tensor(scalers.trace.keeps_from)  # the lower edge
+no_window = loses_below >= overflows_from
+print(f"{int(no_window.sum()):,} of {len(no_window):,} steps have no window; the first is step {1 + int(no_window.nonzero()[0])}\n")
+
+print("growth_interval   skipped   steps that lose gradients   no scale could help   a higher scale could")
+for interval, replay in scalers.replays.items():
+    lossy = torch.tensor(replay.lossy) == 1
+    hopeless, saved = int((lossy & no_window).sum()), int((lossy & ~no_window).sum())
+    print(f"{interval:>15}{replay.skips:>10}{int(lossy.sum()):>28,}{hopeless:>22,}{saved:>23,}")
+
+# %% [markdown]
+# **The window closes.** In step 780 it is empty for the first time, and after step 970 it is empty in every step. The largest
+# gradients are then more than 2^40 times as large as the smallest 1%, and FP16 has only 40 powers of two from its smallest
+# number to its largest. No scaler can help there, only another format: BF16 has the exponents of FP32.
+#
+# So of torch's 1,651 bad steps 1,148 are not its fault. The other 503 are: a higher scale would have kept their gradients, and
+# the interval of 2,000 never tried one. With an interval of 50 only 41 of them remain, at the price of 27 skipped steps. Count
+# what can be helped before you turn a knob.
+#
+# (A step that "loses gradients" here loses more than 1% of them. Section 6 of lesson 08 shows that this is a warning: a training
+# can lose many gradients and still learn well.)
 
 # %% [markdown]
 # ## 7 · Live
 #
-# The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**; the dark
-# curve is FP32 from the same seed.
+# The same task with a coarser network, so that a step takes milliseconds. It starts in FP16 **without scaling**. The dark
+# curve is FP32 from the same seed: the same first weights and the same batches.
 
 # %% id="predict-recover"
 predict("scaling.recover")
@@ -287,7 +338,8 @@ LiveTraining(TASKS["segmentation_small"], RECIPES["FP16"], seed=0)
 
 # %% [markdown]
 # And the full-size task, three seeds of each recipe. These runs are **recorded**, not live: the title says where and when.
-# You can make your own with `labkit race segmentation` in a terminal.
+# You can make your own with `labkit race segmentation` in a terminal. *Dice* measures how well the pixels that were found
+# overlap with the true ones: 1 is perfect, 0 is no overlap. `FP16 static too high` has a scale of 2^26.
 
 # %% id="touch-record" tags=["claim-C37"]
 recipes = ["FP32", "FP16", "FP16 static", "FP16 dynamic", "FP16 static too high"]
@@ -305,35 +357,41 @@ bar = TrainingBar(TASKS["segmentation"], RECIPES["FP16 dynamic"], seed=7)
 bar
 
 # %% [markdown]
-# *Training diverges without scaling*, one often reads. Not here: it stalls. Nothing breaks and no NaN appears, the network
-# only learns less, which is worse, because nobody is told. And on many tasks nothing happens at all: `digits`, above, is as
-# good in FP16 without a scale as in FP32. Whether you need a scale is a question to your gradients.
+# *Training diverges without scaling*, one often reads. Not here: it **stalls**. There is no error and no NaN, and yet the network
+# learns almost nothing. In all three recorded runs its Dice is 0.000, where FP32 reaches 0.67. This is worse than a crash,
+# because nothing tells you.
+#
+# On many tasks nothing happens at all. `digits`, above, is as good in FP16 without a scale as in FP32. Whether you need a scale
+# depends on your gradients.
 
 # %% [markdown]
 # ## 8 · Beat the scaler
 #
-# Now you are the scaler. Two networks with the same first weights see the same batches for a minute; one has your hand on its
-# scale, the other a dynamic scaler (from 2^16, growing after 25 clean steps). So that the window does not stand still, the loss
-# is multiplied by a weight that wanders over 28 powers of two, as when a term is faded in or a reward grows; the gradients are
-# clipped to one norm, so that the optimizer notices nothing of it. FP16 does.
+# Now you are the scaler. Two networks with the same first weights see the same batches for a minute. You choose the scale of
+# one. A dynamic scaler chooses the scale of the other (it starts at 2^16 and grows after 25 clean steps).
 #
-# A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as every training does. What
+# To make it interesting, the window moves. The loss is multiplied by a weight that wanders over 28 powers of two. This happens
+# in real trainings too, when a term of the loss is slowly switched on. The gradients are clipped to one norm, so the optimizer
+# notices nothing of it. FP16 does.
+#
+# A step is *useful* if it was taken and lost at most 1% of its gradients. You see your overflows, as in every training. What
 # underflowed you see at the end, with the window. **Press Start, then ↑ and ↓.** (With *show the window* it is easy.)
 
 # %% id="touch-game"
 BeatTheScaler(seed=0)
 
 # %% [markdown]
-# The scaler is quick downwards, one power of two per skipped step, and slow upwards, one per 25 clean steps: when the window
-# jumps up, it loses gradients for a hundred steps and nobody tells it. That is where you can win. Where the window only
-# trembles you cannot: it never tires of probing. Compare the two losses, too: a few dozen bad steps hardly show in them,
-# which is why nobody notices.
+# The scaler is quick on the way down: one power of two for each skipped step. It is slow on the way up: one power of two for 25
+# clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and nothing tells it. There you can
+# win. Where the window moves only a little you cannot win, because the scaler never gets tired of trying.
+#
+# Compare the two losses, too. A few dozen bad steps hardly show in them. That is why nobody notices.
 
 # %% [markdown]
 # ## 9 · Clip at the right place
 #
-# Gradient clipping shortens the gradient when its norm is above `max_norm`, a number about the gradient of the *loss*. But
-# after the backward pass you hold the gradient of the *scaled* loss.
+# Gradient clipping shortens the gradient when its norm is above `max_norm`. That number is about the gradient of the *loss*. But
+# after the backward pass you have the gradient of the *scaled* loss.
 
 # %% id="touch-clip" tags=["claim-C38"]
 gradient = torch.tensor([0.3, 0.4])  # its norm is 0.5: with max_norm = 1 there is nothing to clip
@@ -345,14 +403,13 @@ print("clip, then unscale:", too_early, " norm", too_early.norm().item())
 print("unscale, then clip:", in_time, " norm", in_time.norm().item())
 
 # %% [markdown]
-# Clipped too early, no gradient is ever longer than `max_norm` / 1024: this one is 512 times too short, a longer one up to
-# 1024 times. Under SGD the network barely moves, a bug that looks like a bad learning rate. In torch the line that prevents
-# it is `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
+# Clipped too early, no gradient can be longer than `max_norm` / 1024. This one is 512 times too short; a longer one can be up to
+# 1024 times too short. With SGD the network then barely moves, and it looks like a bad learning rate. In torch one line prevents
+# it: `scaler.unscale_(optimizer)` before `clip_grad_norm_`.
 #
 # ### Exercise 3: clip at the right place  ●●○  12 min
 #
-# `max_norm` speaks about the gradient of the loss, all tensors together. What you are given still carries the scale, in
-# FP16.
+# `max_norm` is about the gradient of the loss, all tensors together. What you are given still carries the scale, in FP16.
 
 
 # %% id="exercise-scaling-clip" tags=["exercise-scaling.clip"]
@@ -377,9 +434,14 @@ check("scaling.clip", my_clip_step)
 # ### Exercise 4: order the loop  ●●○  8 min
 #
 # `loop` is a training loop between two steps. A step is made of seven calls, and every wrong order does what it would really
-# do. Call them in the right order: `loop.backward(batch)` once for each of `loop.batches` (it runs forward, multiplies the
-# loss by the scale and *adds* to the gradient), and once each `zero_grad()`, `unscale()`, `clip()`, `step()`, `copy_back()`,
-# `update()`. The last step's gradient is still there when you begin.
+# do. Call them in the right order:
+#
+# - `loop.backward(batch)` once for each of `loop.batches`. It runs forward, multiplies the loss by the scale and *adds* to the
+#   gradient.
+# - each of these once: `zero_grad()`, `unscale()`, `clip()`, `step()`, `copy_back()` (it copies the FP32 master weights into the
+#   FP16 model), `update()` (it moves the scale).
+#
+# The last step's gradient is still there when you begin.
 
 
 # %% id="exercise-scaling-order" tags=["exercise-scaling.order"]
@@ -401,10 +463,11 @@ def my_training_step(loop):
 check("scaling.order", my_training_step)
 
 # %% [markdown]
-# ## 10 · Who looks, when, and how
+# ## 10 · The check for inf: when, and how
 #
-# All this rests on one look at the gradients. Clipping was easy to misplace; so is everything else that works on gradients:
-# clamping, normalising, adding noise, a penalty. Before the look, or after it?
+# Everything here depends on one check of the gradients for inf and NaN. It was easy to put clipping in the wrong place. The same
+# is true of everything else that works on gradients: clamping, normalising, adding noise, a penalty. Does it belong before the
+# check, or after it?
 
 # %% id="predict-hidden"
 predict("scaling.hidden")
@@ -412,7 +475,7 @@ predict("scaling.hidden")
 
 # %% id="touch-hidden" tags=["claim-C39"]
 def weight_after(gradient, work, when):
-    """Return a weight of 1 after a step whose gradient is worked on before or after the look for inf and NaN."""
+    """Return a weight of 1 after a step whose gradient is worked on before or after the check for inf and NaN."""
     gradient = work(gradient) if when == "before" else gradient
     if not torch.isfinite(gradient).all():
         return "skipped"
@@ -424,16 +487,21 @@ clamp, normalise = lambda g: g.clamp(-1, 1), lambda g: g / g.norm()
 overflowed, all_zero = torch.tensor([float("inf"), 0.5]), torch.zeros(2)
 for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp, overflowed)):
     for when in ("before", "after"):
-        print(f"{name:<10} {when:<7} the look: {weight_after(gradient, work, when)}")
+        print(f"{name:<10} {when:<7} the check: {weight_after(gradient, work, when)}")
 
 # %% [markdown]
-# *Whatever works on gradients belongs where inf and NaN are still looked for, else a bad step slips through*: half of it. What
-# can **make** a NaN (0/0 in normalising) belongs before the look, so that the look sees it. What can **hide** an inf (clamping,
-# `nan_to_num`) belongs after: before, the step is taken with a gradient that is wrong, and the scale never hears that it is
-# too high. A norm does neither: it is inf if any gradient is. In torch the look is inside `unscale_`, before your code, so what
-# makes NaN must be looked at once more.
+# *Whatever works on gradients belongs where inf and NaN are still checked for, else a bad step slips through*: that is half true.
 #
-# And how does one look? `isinf().any()` makes a whole tensor of booleans first. A sum is inf or NaN if any term is.
+# | your code | for example | its place | why |
+# |---|---|---|---|
+# | can **make** a NaN | normalising: 0 / 0 | before the check | so that the check sees the NaN |
+# | can **hide** an inf | `clamp`, `nan_to_num` | after the check | before it, inf becomes a finite number: a wrong step is taken, and the scale stays too high |
+# | does neither | a norm: it is inf if any gradient is | anywhere | |
+#
+# In torch the check is inside `unscale_`, which comes before your code. So if your code can make a NaN, check once more.
+#
+# And how is the check done? `isinf().any()` first makes a whole tensor of booleans. A sum needs only one number: it is inf or NaN
+# if any of its terms is.
 
 # %% id="predict-sum"
 predict("scaling.sum")
@@ -461,14 +529,14 @@ for name, test in bad.items():
     print(f"{name:<21} {microseconds(test):>6.0f} µs   {alarms}")
 
 # %% [markdown]
-# The sum is faster here, and one of its alarms is false: 300,000 gradients of 2 are all finite, and their sum in FP16 is not.
-# A false alarm skips a good step and halves the scale for nothing. Sum in FP32, or ask each element. (`isinf().any()` does not
-# even see NaN.) torch's own look is neither: one fused kernel that unscales and checks in the same pass.
+# The sum is faster here, and one of its alarms is false. 300,000 gradients of 2 are all finite, and their sum in FP16 is not. A
+# false alarm skips a good step and halves the scale for nothing. So add up in FP32, or check each element. (`isinf().any()` does
+# not even see NaN.) torch does neither: one kernel unscales and checks in the same pass.
 #
 # ### Exercise 5: unscale, and find inf  ●○○  8 min
 #
-# Between the backward pass and the optimizer's step two things happen: the scale is taken out, and somebody looks. Do both
-# for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN.
+# Between the backward pass and the optimizer's step two things happen: the gradients are divided by the scale, and they are
+# checked. Do both for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN.
 
 
 # %% id="exercise-scaling-unscale" tags=["exercise-scaling.unscale"]
@@ -490,8 +558,8 @@ check("scaling.unscale", my_unscale)
 # %% [markdown]
 # ### Exercise 6: repair a scaler  ●●●  12 min
 #
-# This scaler is short, looks right, and has **three faults**. Each of them has been shipped by somebody; two of them are in
-# torch to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1.
+# This scaler is short, looks right, and has **three faults**. All three have been in real frameworks; two of them are in torch
+# to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1.
 
 
 # %% id="touch-faulty"
@@ -536,16 +604,16 @@ check("scaling.repair", my_repaired_step)
 # | C21 many gradients of a real network are below what FP16 can hold | true, for this one | section 1 |
 # | C22 activation gradients underflow first | half true: here about 80% against 2%; it depends on the network | section 1 |
 # | C33 scale the loss, and by the chain rule every gradient is scaled | true: the histogram shifts | section 1 |
-# | C34 static scales from 128 to 1024 are enough for many networks | half true: there is a window, and it moves | section 4 |
+# | C34 static scales from 128 to 1024 are enough for many networks | half true: there is a window, it moves, and it can close | sections 4, 6 |
 # | C35 dynamic: back off on inf, grow after enough clean steps | true | section 4 |
 # | C36 a static scale that is too high ruins the weights when nobody checks | true: one step is enough | section 4 |
 # | C37 without scaling training diverges or stalls | half true: it stalls here, and elsewhere nothing happens | section 7 |
 # | C38 unscale before clipping | true | section 9 |
-# | C39 what works on gradients belongs where inf and NaN are still looked for | half true: what makes NaN does, what hides inf does not | section 10 |
+# | C39 what works on gradients belongs where inf and NaN are still checked for | half true: what makes NaN does, what hides inf does not | section 10 |
 # | C40 testing the sum is faster than `isinf().any()` | half true: faster, but a sum in FP16 raises false alarms | section 10 |
 #
 # **Where you meet this.** `torch.amp.GradScaler` (`init_scale`, `growth_factor`, `backoff_factor`, `growth_interval`,
-# `unscale_`), `apex.amp.scale_loss` (removed from apex in 2025), DeepSpeed's `DynamicLossScaler` (adds *hysteresis*), Megatron-LM's
-# `DynamicGradScaler`, OneFlow's `GradScaler` for `nn.Graph`, the `MixedPrecision` callback of fastai v1
-# (fastai v2 uses torch's scaler), Keras'
-# `LossScaleOptimizer`. BF16 needs none of it: it has FP32's exponent range, and pays with three bits of precision.
+# `unscale_`); `apex.amp.scale_loss` (removed from apex in 2025); DeepSpeed's `DynamicLossScaler` (adds *hysteresis*);
+# Megatron-LM's `DynamicGradScaler`; OneFlow's `GradScaler` for `nn.Graph`; the `MixedPrecision` callback of fastai v1 (fastai v2
+# uses torch's scaler); Keras' `LossScaleOptimizer`. BF16 needs none of it. It has FP32's exponent range, and pays with three
+# bits of precision.
