@@ -54,6 +54,8 @@ predict("start.warm_up")
 # ### 2 · Touch
 # You try something: a widget, or a few lines of code. This picture is real: it shows the gradients of a network that is about
 # to take its first step. Drag the scale. Or press Tab until the slider has the focus, and use the arrow keys.
+#
+# **Without a mouse:** Tab goes from a cell into its widget, Esc goes back to the cell. Shift+Enter works in both.
 
 # %% id="touch-warm-up"
 from labkit.amp import RECIPES

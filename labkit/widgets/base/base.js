@@ -1,9 +1,11 @@
-// Shared behaviour of every labkit widget: this file, canvas.js, controls.js and plot.js. Python puts them
-// before the widget's own (labkit/widgets/assets.py), so everything is in scope there; nothing is exported, loaded or built.
+// Shared behaviour of every labkit widget: this file, canvas.js, controls.js, keys.js and plot.js. Python puts them before
+// the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported, loaded or built.
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
-//   mount(el, {label, kind, scope})   makes the root: labelled group, theme, and no key pressed in it reaches JupyterLab
+//   mount(el, {label, kind, scope})   makes the root: labelled group, theme. Keys stay inside but for those that run a cell
+//                                  or save, and Esc, which gives the cell the focus (keys.js): whoever closes something
+//                                  with Esc calls preventDefault(), and the focus stays
 //   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
 //                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
@@ -68,7 +70,7 @@ function h(tag, properties = {}, ...children) {
 }
 
 function mount(el, { label, kind, scope: owner }) {
-  // Lumino looks for the attribute, other hosts for the event; both keep `d d` from deleting the cell.
+  // Lumino looks for the attribute, other hosts for the event (keys.js); both keep `d d` from deleting the cell.
   const root = h("section", {
     class: `labkit labkit-${kind}`,
     role: "group",
@@ -76,9 +78,8 @@ function mount(el, { label, kind, scope: owner }) {
     tabindex: "-1",
     "data-lm-suppress-shortcuts": "true",
   });
-  for (const type of ["keydown", "keypress", "keyup"]) {
-    owner.listen(root, type, (event) => event.stopPropagation());
-  }
+  keepKeys(root, owner);
+  keepFocus(root, owner);
   // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
   owner.listen(root, "pointerdown", (event) => {
     if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {

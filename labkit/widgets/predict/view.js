@@ -1,4 +1,7 @@
-// A question, its choices, and a button that commits. The reply comes from Python, after the choice has gone there.
+// A question, its choices, and a button that commits. The reply comes from Python, after the choice has gone there, and
+// takes the focus, so that it is read out and the keyboard goes on from there.
+
+const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
 function render({ model, el }) {
   const owner = scope();
@@ -25,10 +28,12 @@ function render({ model, el }) {
       model.save_changes();
     },
   });
-  const reply = h("p", { class: "lk-reply", role: "status", "aria-live": "polite" });
+  const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 
   function show() {
     const done = model.get("choice") !== "";
+    reply.replaceChildren(rich(model.get("answered") || (done ? WAITING : "")));
+    if (done && root.contains(document.activeElement)) reply.focus();
     commit.enable(!done && Boolean(picked));
     commit.element.hidden = done;
     for (const [i, input] of inputs.entries()) {
@@ -36,7 +41,6 @@ function render({ model, el }) {
       labels[i].dataset.picked = String(done && input.value === model.get("choice"));
     }
     root.dataset.right = done ? String(model.get("right")) : "";
-    reply.replaceChildren(rich(model.get("answered")));
   }
 
   root.append(

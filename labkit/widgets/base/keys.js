@@ -1,0 +1,54 @@
+// Keys: what is pressed inside a widget stays there, but for the few that belong to the notebook, and Esc, the way back.
+//
+// JupyterLab acts on a key by where it was pressed, so those few are pressed once more on the widget's cell, which has the
+// focus first. Where no cell of JupyterLab's is around (VS Code, Colab) they go on as the browser sent them.
+
+const HOME = ".jp-Cell, .jp-MainAreaWidget"; // the second: an output that was given a tab of its own
+
+function keepKeys(root, owner) {
+  for (const type of ["keypress", "keyup"]) owner.listen(root, type, (event) => event.stopPropagation());
+  owner.listen(root, "keydown", (event) => {
+    const home = root.closest(HOME);
+    const goesOn = belongsToNotebook(event) && !event.defaultPrevented;
+    if (home || !goesOn) event.stopPropagation();
+    if (!goesOn || (event.key === "Escape" && closeDetails(event.target)) || !home) return;
+    if (!isSave(event)) home.focus({ preventScroll: true });
+    // What JupyterLab has acted on, the browser must not act on too: Ctrl+S would save the page.
+    if (!home.dispatchEvent(new KeyboardEvent(event.type, event))) event.preventDefault();
+  });
+}
+
+function belongsToNotebook(event) {
+  if (event.isComposing) return false;
+  if (event.key === "Enter") return event.shiftKey || event.ctrlKey || event.metaKey || event.altKey;
+  return event.key === "Escape" || isSave(event);
+}
+
+// The key's number and not its letter, as JupyterLab does it: S is S under a Greek or Cyrillic layout too.
+function isSave(event) {
+  return event.keyCode === 83 && (event.ctrlKey || event.metaKey) && !event.altKey;
+}
+
+function closeDetails(inside) {
+  const panel = inside.closest("details[open]");
+  if (!panel) return false;
+  panel.open = false;
+  panel.querySelector("summary").focus();
+  return true;
+}
+
+// A control that is hidden, disabled or removed while it has the focus would drop it on the page, where no key means
+// anything; the root takes it, so that Tab and Esc go on from here.
+function keepFocus(root, owner) {
+  let focused = null;
+  const gone = (element) => !element.isConnected || element.matches(":disabled") || !element.getClientRects().length;
+  owner.listen(root, "focusin", (event) => (focused = event.target));
+  owner.listen(root, "focusout", (event) => {
+    if (event.relatedTarget || !gone(event.target)) focused = null;
+  });
+  const observer = new MutationObserver(() => {
+    if (focused && gone(focused)) root.focus({ preventScroll: true });
+  });
+  observer.observe(root, { subtree: true, childList: true, attributes: true, attributeFilter: ["disabled", "hidden"] });
+  owner.add(() => observer.disconnect());
+}

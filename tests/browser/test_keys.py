@@ -1,0 +1,323 @@
+"""Keys in and out of widgets: what a learner without a mouse meets, in a real JupyterLab.
+
+Nothing is clicked here and no command is called: every step is a key. `where` says what has the focus.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.widgets.base.assets import script
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+SETUP = """
+from labkit.amp import RECIPES
+from labkit.train import TASKS
+from labkit.widgets import BitExplorer, TrainingBar, Workbench, predict
+"""
+CELLS = [
+    SETUP,
+    "question = predict('start.warm_up')\nquestion",
+    "bits = BitExplorer()\nbits",
+    "bar = TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=3)\nbar",
+    "bench = Workbench(TASKS['digits'], RECIPES['FP16'])\nbench",
+    "'the last cell'",
+]
+QUESTION, BITS, BAR, BENCH, LAST = range(1, 6)
+WHERE = """() => {
+  const { content } = jupyterapp.shell.currentWidget;
+  const on = document.activeElement;
+  const place = on.closest(".labkit") ? "widget" : on === content.activeCell.node ? "cell" : on.tagName;
+  return `${place} ${content.activeCellIndex} ${content.mode}`;
+}"""
+SOURCES = "jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model.sharedModel.getSource())"
+COUNTS = "jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model.executionCount)"
+OUTPUT = """index => {
+  const cell = jupyterapp.shell.currentWidget.content.widgets[index];
+  if (cell.model.type !== "code" || !cell.model.sharedModel.getSource().trim()) return true;
+  return cell.model.executionCount > 0 && cell.model.executionState !== "running";
+}"""
+HAS_WIDGET = "index => jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.labkit')"
+BUTTONS_OF_A_CELL = 6  # copy, up, down, insert above, insert below, delete
+RING = """(element) => {
+  const { outlineStyle, outlineWidth } = getComputedStyle(element);
+  return outlineStyle === "none" ? 0 : parseFloat(outlineWidth);
+}"""
+
+
+def where(page):
+    return page.evaluate(WHERE)
+
+
+def at(page, place):
+    """Wait until the focus is there: "widget 3 command" is inside the widget of cell 3."""
+    page.wait_for_function(f"place => ({WHERE})() === place", arg=place, timeout=10_000)
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def go_to(page, index):
+    """By arrow keys, from whichever cell has the focus."""
+    here = page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex")
+    for _ in range(abs(index - here)):
+        press(page, "ArrowDown" if index > here else "ArrowUp")
+    at(page, f"cell {index} command")
+
+
+def enter(page, index):
+    """Go to a cell, and from there into its widget: past the cell's own buttons, where JupyterLab shows them."""
+    go_to(page, index)
+    page.wait_for_function(HAS_WIDGET, arg=index)
+    for _ in range(BUTTONS_OF_A_CELL + 1):
+        press(page, "Tab")
+        if where(page).startswith("widget"):
+            break
+    assert where(page) == f"widget {index} command"
+
+
+def focus_first_cell(page):
+    """What a click into the notebook, or the end of the menu, leaves: the first cell has the focus."""
+    page.evaluate("jupyterapp.shell.currentWidget.content.widgets[0].node.focus()")
+    at(page, "cell 0 command")
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    nb = lab.notebook(CELLS, name="keys", width=1280, height=720)
+    nb.run_all()
+    nb.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 4")
+    yield nb
+    assert nb.errors == []
+    lab.close(nb)
+
+
+@pytest.fixture
+def page(notebook):
+    """The page, with the focus on the first cell."""
+    press(notebook.page, "Escape")
+    focus_first_cell(notebook.page)
+    return notebook.page
+
+
+# --- out ---
+
+
+@pytest.mark.parametrize("index", [QUESTION, BITS, BAR, BENCH])
+def test_esc_gives_the_cell_the_focus_and_arrow_keys_go_on(page, index):
+    enter(page, index)
+    press(page, "Escape")
+    at(page, f"cell {index} command")
+    press(page, "ArrowDown")
+    at(page, f"cell {index + 1} command")
+
+
+@pytest.mark.parametrize(("keys", "goes_to"), [("Control+Enter", BITS), ("Shift+Enter", BAR)])
+def test_keys_that_run_a_cell_run_the_widget_s(notebook, page, keys, goes_to):
+    enter(page, BITS)
+    before = page.evaluate(COUNTS)
+    press(page, keys)
+    at(page, f"cell {goes_to} command")
+    page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
+    page.wait_for_function(HAS_WIDGET, arg=BITS)
+    after = page.evaluate(COUNTS)
+    assert [now for i, now in enumerate(after) if i != BITS] == [then for i, then in enumerate(before) if i != BITS]
+
+
+def test_alt_enter_runs_it_and_begins_a_new_cell_below(page):
+    enter(page, QUESTION)
+    before = page.evaluate(SOURCES)
+    press(page, "Alt+Enter")
+    page.wait_for_function(f"({WHERE})().endsWith('{QUESTION + 1} edit')")
+    assert page.evaluate(SOURCES) == [*before[: QUESTION + 1], "", *before[QUESTION + 1 :]]
+    press(page, "Escape", "d", "d")
+    page.wait_for_function(f"before => {SOURCES}.length === before", arg=len(before))
+    page.wait_for_function(HAS_WIDGET, arg=QUESTION)
+
+
+def test_ctrl_s_saves_and_the_focus_stays(notebook, lab, page):
+    enter(page, BITS)
+    saved = lab.folder / "keys.ipynb"
+    page.evaluate("jupyterapp.shell.currentWidget.context.model.setMetadata('by_key', 'control s')")
+    page.evaluate("addEventListener('keydown', (e) => setTimeout(() => (window.pageKept = e.defaultPrevented)), true)")
+    press(page, "Control+s")
+    page.wait_for_function("() => !jupyterapp.shell.currentWidget.context.model.dirty")
+    assert nbformat.read(saved, 4).metadata["by_key"] == "control s"
+    page.wait_for_function("() => window.pageKept === true")  # the browser does not save the page as well
+    assert where(page) == f"widget {BITS} command"
+
+
+def test_esc_closes_what_is_open_first(page):
+    enter(page, BENCH)
+    summary = page.locator(".wb-details summary")
+    summary.focus()
+    press(page, "Enter")
+    page.wait_for_selector(".wb-details[open]")
+    press(page, "Escape")
+    page.wait_for_selector(".wb-details:not([open])")
+    assert summary.evaluate("e => e === document.activeElement")
+    press(page, "Escape")
+    at(page, f"cell {BENCH} command")
+
+
+# --- in, and staying ---
+
+
+@pytest.mark.parametrize("index", [QUESTION, BITS, BAR, BENCH])
+def test_every_other_key_stays_inside(page, index):
+    enter(page, index)
+    before = page.evaluate(SOURCES)
+    press(page, "d", "d", "a", "b", "x", "m", "j", "k", "ArrowDown", "ArrowUp", "Delete", "d", "d")
+    assert where(page) == f"widget {index} command"
+    assert page.evaluate(SOURCES) == before
+
+
+def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
+    enter(page, BITS)
+    assert page.evaluate("document.activeElement.className") == "be-box"
+    press(page, "Control+a")
+    page.keyboard.type("0.1")
+    page.wait_for_selector('.labkit-bits[data-code="0x2e66"]')
+    press(page, "Enter")
+    assert where(page) == f"widget {BITS} command"
+    assert page.evaluate("document.activeElement.value") == "0.1"
+    press(page, "Control+a")
+    assert page.evaluate("getSelection().toString()") == "0.1"
+
+
+def test_after_commit_the_reply_has_the_focus(page):
+    """It is a status that can be focused, so it is read out; and Shift+Enter or Esc still work from there."""
+    enter(page, QUESTION)
+    press(page, "Space", "Tab", "Enter")
+    page.wait_for_selector(".lk-reply:focus:has-text('Not quite: about a quarter.')")
+    reply = page.locator(".lk-reply")
+    assert (reply.get_attribute("role"), reply.get_attribute("tabindex")) == ("status", "-1")
+    assert reply.evaluate(RING) == 2
+    press(page, "Tab")
+    assert page.evaluate("document.activeElement.className") == "be-box"  # what follows: the next widget
+    press(page, "Escape")
+    at(page, f"cell {BITS} command")
+
+
+def test_a_button_that_goes_out_under_the_finger_leaves_the_focus_in_its_widget(page):
+    enter(page, BAR)
+    press(page, "Enter")
+    page.wait_for_selector(".labkit-training-bar[data-phase=finished]")
+    at(page, f"widget {BAR} command")
+    press(page, "Escape")
+    at(page, f"cell {BAR} command")
+
+
+def test_both_themes_show_where_the_focus_is(notebook, page):
+    """Look at these: tests/browser/screenshots/keys-*.png."""
+    seen = []
+    for name in ("Light", "Dark"):
+        notebook.theme(f"JupyterLab {name}")
+        focus_first_cell(page)
+        go_to(page, QUESTION)
+        press(page, "Control+Enter")
+        page.wait_for_selector(".labkit-predict[data-right='']")
+        for index, keys in ((BITS, []), (BENCH, []), (QUESTION, []), (QUESTION, ["Space", "Tab", "Enter"])):
+            if not keys:
+                enter(page, index)
+            press(page, *keys)
+            page.wait_for_selector(".lk-reply:focus:not(:empty)" if keys else ":focus")
+            assert page.locator(":focus").evaluate(RING) == 2
+            seen.append(notebook.screenshot(f"keys-{name.lower()}-{len(seen) % 4}").read_bytes())
+    assert len(set(seen)) == 8
+    notebook.theme("JupyterLab Light")
+
+
+# --- where JupyterLab is not ---
+
+ELSEWHERE = """async (source) => {
+  const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+  const traits = { choices: ["a", "b"], choice: "", question: "?", answered: "", right: false };
+  const model = { get: (name) => traits[name], set() {}, save_changes() {}, on() {}, off() {} };
+  window.heard = [];
+  document.addEventListener("keydown", (event) => heard.push(event.key));
+  widget.render({ model, el: document.body.appendChild(document.createElement("div")) });
+  document.querySelector(".labkit input").focus();
+}"""
+
+
+def test_another_host_hears_the_notebook_s_keys_itself_and_no_others(browser):
+    """VS Code, Colab: there is no cell to give the focus to."""
+    page = browser.new_page()
+    page.evaluate(ELSEWHERE, script("predict"))
+    press(page, "d", "d", "Enter", "ArrowDown", "x")
+    assert page.evaluate("heard") == []
+    press(page, "Shift+Enter", "Escape")
+    assert page.evaluate("heard") == ["Enter", "Escape"]
+    assert page.evaluate("document.activeElement.tagName") == "INPUT"
+    page.close()
+
+
+# --- the whole of lesson 01, from the first cell to the last check ---
+
+
+def lesson():
+    """Lesson 01 as it is handed out, and its sources with the solutions filled in."""
+    spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "notebooks" / "build.py")
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    source = build.SOURCES / "01_numbers.py"
+    return [nbformat.reads(build.text_of(form(source)), 4) for form in (build.learners, build.solved)]
+
+
+def paste(page, text):
+    """Put a text where the focus is, from the clipboard."""
+    page.evaluate("text => navigator.clipboard.writeText(text)", text)
+    press(page, "Control+v")
+
+
+def run(page, index):
+    press(page, "Shift+Enter")
+    page.wait_for_function(OUTPUT, arg=index)
+
+
+def visit(page, index):
+    """Go up into the widget of the cell that has just run, answer what it asks, and come back to the next cell."""
+    enter(page, index)
+    press(page, "d", "d")
+    if page.evaluate("document.activeElement.type") == "radio":
+        press(page, "Space", "Tab", "Enter")
+        page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
+    press(page, "d", "d", "Escape")
+    at(page, f"cell {index} command")
+    press(page, "ArrowDown")
+
+
+def test_lesson_one_by_keyboard_alone(lab):
+    learners, solved = lesson()
+    nb = lab.open(learners, "01_numbers", width=1280, height=720)
+    page = nb.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    focus_first_cell(page)
+    for index, (before, after) in enumerate(zip(learners.cells, solved.cells, strict=True)):
+        if before.source != after.source:
+            press(page, "Enter", "Control+a")
+            paste(page, after.source)
+        run(page, index)
+        if re.search(r"^(predict|BitExplorer|NumberLine)\(", before.source, re.MULTILINE):
+            visit(page, index)
+    expected = [cell.source for cell in solved.cells]
+    sources = page.evaluate(SOURCES)
+    assert [s for s in sources if s] == expected
+    assert len(sources) == nb.cells() <= len(expected) + 1  # running the last cell begins a new one
+    replies = page.locator(".lk-reply").all_inner_texts()
+    assert len(replies) == sum(cell.source.startswith("predict(") for cell in learners.cells)
+    assert all(re.match("Yes|Not quite", reply) for reply in replies)
+    summaries = page.locator(".labkit-grade > div:last-child").all_inner_texts()
+    assert len(summaries) == 5
+    assert all(re.match(r"(\d+) of \1 visible checks pass", summary) for summary in summaries)
+    assert nb.errors == []
+    lab.close(nb)
