@@ -225,8 +225,10 @@ def test_both_themes_show_where_the_focus_is(notebook, page):
         go_to(page, QUESTION)
         press(page, "Control+Enter")
         page.wait_for_selector(".labkit-predict[data-right='']")
+        at(page, f"cell {QUESTION} command")
         for index, keys in ((BITS, []), (BENCH, []), (QUESTION, []), (QUESTION, ["Space", "Tab", "Enter"])):
             if not keys:
+                press(page, "Escape")
                 enter(page, index)
             press(page, *keys)
             page.wait_for_selector(".lk-reply:focus:not(:empty)" if keys else ":focus")

@@ -3,9 +3,10 @@
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
-//   mount(el, {label, kind, scope})   makes the root: labelled group, theme. Keys stay inside but for those that run a cell
-//                                  or save, and Esc, which gives the cell the focus (keys.js): whoever closes something
-//                                  with Esc calls preventDefault(), and the focus stays
+//   mount(el, {label, kind, scope})   makes the root: labelled group, theme, keepKeys and keepFocus
+//   keepKeys(root, scope)          keys stay inside but for those that run a cell or save, and Esc, which gives the cell the
+//                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
+//   keepFocus(root, scope)         a control that is hidden, disabled or removed leaves its focus to the root
 //   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
 //                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,

@@ -5,37 +5,31 @@
 
 const HOME = ".jp-Cell, .jp-MainAreaWidget"; // the second: an output that was given a tab of its own
 
+// The key's number and not its letter, as JupyterLab does it: S is S under a Greek or Cyrillic layout too.
+const saves = (event) => event.keyCode === 83 && (event.ctrlKey || event.metaKey) && !event.altKey;
+const runs = (event) => event.key === "Enter" && (event.shiftKey || event.ctrlKey || event.metaKey || event.altKey);
+const leaves = (event) => event.key === "Escape";
+
 function keepKeys(root, owner) {
   for (const type of ["keypress", "keyup"]) owner.listen(root, type, (event) => event.stopPropagation());
   owner.listen(root, "keydown", (event) => {
+    const goesOn = !event.defaultPrevented && !event.isComposing && (runs(event) || saves(event) || leaves(event));
     const home = root.closest(HOME);
-    const goesOn = belongsToNotebook(event) && !event.defaultPrevented;
     if (home || !goesOn) event.stopPropagation();
-    if (!goesOn || (event.key === "Escape" && closeDetails(event.target)) || !home) return;
-    if (!isSave(event)) home.focus({ preventScroll: true });
+    if (!home || !goesOn || (leaves(event) && closeDetails(event.target))) return;
+    if (!saves(event)) home.focus({ preventScroll: true });
     // What JupyterLab has acted on, the browser must not act on too: Ctrl+S would save the page.
     if (!home.dispatchEvent(new KeyboardEvent(event.type, event))) event.preventDefault();
   });
 }
 
-function belongsToNotebook(event) {
-  if (event.isComposing) return false;
-  if (event.key === "Enter") return event.shiftKey || event.ctrlKey || event.metaKey || event.altKey;
-  return event.key === "Escape" || isSave(event);
-}
-
-// The key's number and not its letter, as JupyterLab does it: S is S under a Greek or Cyrillic layout too.
-function isSave(event) {
-  return event.keyCode === 83 && (event.ctrlKey || event.metaKey) && !event.altKey;
-}
-
-function closeDetails(inside) {
+const closeDetails = (inside) => {
   const panel = inside.closest("details[open]");
   if (!panel) return false;
   panel.open = false;
   panel.querySelector("summary").focus();
   return true;
-}
+};
 
 // A control that is hidden, disabled or removed while it has the focus would drop it on the page, where no key means
 // anything; the root takes it, so that Tab and Esc go on from here.
