@@ -27,7 +27,7 @@ _DTYPES = {
 }
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
-PIECE = 2**17  # elements a thread rounds at a time
+PARALLEL_FROM = 2**15  # an operation on more elements than these wakes torch's threads (at::internal::GRAIN_SIZE)
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
     Rounding.TOWARD_ZERO: torch.Tensor.trunc_,
@@ -103,9 +103,12 @@ def round_tensor(
 def _in_pieces(
     values: torch.Tensor, format: Format, rounding: Rounding, overflow: Overflow, random_bits: torch.Tensor | None
 ) -> torch.Tensor:
-    """Round piece by piece on a CPU, so that what stands between the steps stays in its cache; else at once."""
+    """Round piece by piece on a CPU, so that what stands between the steps stays in its cache; else at once.
+
+    A piece wakes no threads: a dozen operations on each would wait for all of them, and on a busy machine for long.
+    """
     flat, bits = values.reshape(-1), None if random_bits is None else random_bits.reshape(-1)
-    size = PIECE * torch.get_num_threads() if values.is_cpu else max(1, flat.numel())
+    size = PARALLEL_FROM if values.is_cpu else max(1, flat.numel())
     rounded = torch.empty_like(flat)
     for first in range(0, flat.numel(), size):
         part = slice(first, first + size)

@@ -21,7 +21,8 @@ from labkit.formats import (
     round_to,
     ulp,
 )
-from labkit.interop import PIECE, dtype_of, format_of, round_tensor
+from labkit.interop import PARALLEL_FROM, dtype_of, format_of, round_tensor
+from tests.oracles.largest_operation import largest_operation
 
 MINE = Format("mine", exponent_bits=4, significand_bits=7)
 WIDE = Format("wide", exponent_bits=8, significand_bits=20)
@@ -113,10 +114,18 @@ def test_shapes_strides_and_memory():
 
 
 def test_a_large_tensor_is_rounded_in_pieces_that_fit_together():
-    values = random_floats(3 * PIECE * torch.get_num_threads() // 2, seed=8).reshape(3, -1).T
+    values = random_floats(3 * PARALLEL_FROM, seed=8).reshape(3, -1).T
     bits = np.random.default_rng(9).integers(2**32, size=values.shape)
     got = round_tensor(torch.from_numpy(values), E4M3, Rounding.STOCHASTIC, random_bits=torch.from_numpy(bits))
     assert_equal_bits(got.contiguous(), round_to(values, E4M3, Rounding.STOCHASTIC, random_bits=bits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rounding", [Rounding.NEAREST_EVEN, Rounding.NEAREST_AWAY, Rounding.TOWARD_ZERO])
+def test_what_is_rounded_in_pieces_wakes_no_threads(dtype, rounding):
+    # torch works in parallel above 2^15 elements; a dozen such operations on each piece wait for all threads each time.
+    values = torch.randn(2**17, dtype=dtype)
+    assert largest_operation(round_tensor, values, E4M3, rounding) <= 2**15
 
 
 def test_dtypes_and_formats_name_each_other():

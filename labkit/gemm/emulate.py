@@ -33,7 +33,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import FP16, FP32, TF32, Format, Rounding, round_to
+from labkit.formats import FP16, FP32, TF32, Format, round_to
 from labkit.gemm.mma import ZERO_EXPONENT, MmaSpec
 from labkit.interop import format_of
 
@@ -44,6 +44,7 @@ TILE = 2**17  # aligned terms that are worked on at a time: 1 MiB, what a core h
 ABSENT = -2000  # exponent of a zero operand: below that of any product, so a zero product aligns nothing
 _BIAS, _POINT = 1023, 52  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
 _EXPONENT = 0x7FF << _POINT
+_TF32_BITS = np.int32(-1 << 13)  # of an FP32 number: all but the last 13
 _NAN: dict[Format, np.signedinteger] = {FP32: np.int32(0x7FFFFFFF), FP16: np.int16(0x7FFF)}
 
 
@@ -55,7 +56,8 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
 
     Args:
         A, B: torch tensors or numpy arrays with values of `spec.operands`, in its dtype or a wider one. For TF32, FP32
-            numbers whose last 13 bits are cut off, as the instruction ignores them. Leading dimensions must agree.
+            numbers whose last 13 bits are cut off, of a NaN too: the instruction ignores them.
+            Leading dimensions must agree.
         C: values of the result format, or None for zeros.
         out: FP32 or FP16, the format of C and D; `spec.result` unless given.
 
@@ -94,16 +96,17 @@ def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
     """
     if isinstance(matrix, Tensor):
         stored: object = format_of(matrix.dtype) if matrix.is_floating_point() else None
-        values = matrix.detach().cpu().double().numpy()
+        matrix = matrix.detach().cpu()
     elif isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f":
         stored = FP16 if matrix.dtype == np.float16 else FP32 if matrix.dtype == np.float32 else None
-        values = matrix.astype(np.float64)
     else:
         raise TypeError(f"{name} must be a torch tensor or a numpy array of floats; it was given {type(matrix)}.")
+    if (format, stored) == (TF32, FP32):  # by bits: a NaN whose only ones are among the last 13 becomes an infinity
+        with np.errstate(invalid="ignore"):  # a signalling NaN stays one
+            return np.asarray((np.asarray(matrix).view(np.int32) & _TF32_BITS).view(np.float32), np.float64)
+    values: Floats = matrix.double().numpy() if isinstance(matrix, Tensor) else matrix.astype(np.float64)
     if stored == format:
         return values
-    if format == TF32 and stored == FP32:
-        return np.asarray(round_to(values, TF32, Rounding.TOWARD_ZERO), np.float64)
     off = ~((round_to(values, format) == values) | np.isnan(values))
     if off.any():
         raise ValueError(

@@ -100,11 +100,17 @@ def _names(formats: object) -> str:
 
 _PAPER = "arXiv:2511.10909; PTX ISA"
 _BOTH = "arXiv:2511.10909; MATLAB-tensor-core; PTX ISA"
+_WGMMA_FP8 = "arXiv:2511.10909 (wgmma); PTX ISA"
+_TCGEN05_FP8 = "arXiv:2511.10909 (tcgen05.mma); PTX ISA"
 _FP8_CUT = (
     "C and the products keep 13 bits behind the point, and the FP32 result as many: D is an FP32 number with 10 zeros "
     "at its end. DeepSeek-V3's report (arXiv:2412.19437, 3.3.2) counts about 14 bits, the leading one included."
 )
 _HOPPER_FP8 = _FP8_CUT + " That is wgmma; on Hopper mma.sync computes FP8 in its FP16 units and cuts nothing like it."
+_BLACKWELL_FP8 = (
+    "That is tcgen05.mma. On Blackwell mma.sync adds FP8 products in another way: MATLAB-tensor-core took its FP8 data "
+    "for B200 from mma.sync, and a third of them differ from this row."
+)
 _TURING = (
     "Sources disagree: arXiv:2511.10909 models m16n8k8 as one block of 8; Fasi et al. 2021 and the SMT model of "
     "arXiv:2502.15999 describe Turing with blocks of 4, as Volta. MATLAB-tensor-core has no Turing. See TURING_4."
@@ -150,13 +156,18 @@ ROWS: tuple[MmaSpec, ...] = (
     *(
         row
         for name in ("H100", "H200")
-        for row in _rows(
-            name, "wgmma.mma_async", _BOTH,
-            (FP16, (64, 256, 16), 16, 25, ""),
-            (BF16, (64, 256, 16), 16, 25, _WIDE),
-            (TF32, (64, 256, 8), 8, 25, _WIDE),
-            (E4M3, (64, 256, 32), 32, 13, _HOPPER_FP8),
-            (E5M2, (64, 256, 32), 32, 13, _HOPPER_FP8),
+        for row in (
+            *_rows(
+                name, "wgmma.mma_async", _BOTH,
+                (FP16, (64, 256, 16), 16, 25, ""),
+                (BF16, (64, 256, 16), 16, 25, _WIDE),
+                (TF32, (64, 256, 8), 8, 25, _WIDE),
+            ),
+            *_rows(
+                name, "wgmma.mma_async", _WGMMA_FP8,
+                (E4M3, (64, 256, 32), 32, 13, _HOPPER_FP8),
+                (E5M2, (64, 256, 32), 32, 13, _HOPPER_FP8),
+            ),
         )
     ),
     *_rows(
@@ -164,8 +175,11 @@ ROWS: tuple[MmaSpec, ...] = (
         (FP16, (128, 256, 16), 16, 25, _B200),
         (BF16, (128, 256, 16), 16, 25, _WIDE),
         (TF32, (128, 256, 8), 8, 25, _WIDE),
-        (E4M3, (128, 256, 32), 32, 25, ""),
-        (E5M2, (128, 256, 32), 32, 25, ""),
+    ),
+    *_rows(
+        "B200", "tcgen05.mma", _TCGEN05_FP8,
+        (E4M3, (128, 256, 32), 32, 25, _BLACKWELL_FP8),
+        (E5M2, (128, 256, 32), 32, 25, _BLACKWELL_FP8),
     ),
 )  # fmt: skip
 

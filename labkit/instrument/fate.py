@@ -30,6 +30,10 @@ class Fate:
 def fate(histogram: ExponentHistogram, format: Format) -> Fate:
     """Say what rounding to `format` does to the numbers of a histogram, binade by binade.
 
+    Raises:
+        ValueError: the format has no sign or no zero (E8M0); nothing can underflow there, and half of all numbers has
+            no place.
+
     >>> import torch
     >>> from labkit.formats import FP16
     >>> from labkit.instrument import exponent_histogram, shift
@@ -39,6 +43,12 @@ def fate(histogram: ExponentHistogram, format: Format) -> Fate:
     >>> fate(shift(h, 10), FP16).underflowed
     0.0
     """
+    if not (format.signed and format.has_zero):
+        missing = " and ".join(["no sign"] * (not format.signed) + ["no zero"] * (not format.has_zero))
+        raise ValueError(
+            f"fate tells which numbers of either sign underflow to zero; {format.name} has {missing}. "
+            "Take a format that has both, as FP16 or E4M3."
+        )
     total = histogram.finite_non_zero
     if total == 0:
         return Fate(0.0, 0.0, 0.0, 0.0)

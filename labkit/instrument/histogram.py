@@ -9,16 +9,23 @@ Invariant: counts + zeros + non_finite add up to the number of elements that wer
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from labkit.formats import Format
+from labkit.interop import PARALLEL_FROM, format_of
+
+Counts: TypeAlias = NDArray[np.int64]
+
 FP32_LOWEST_EXPONENT = -149  # 2^-149 is FP32's smallest subnormal (IEEE 754-2019, 3.6)
 FP32_HIGHEST_EXPONENT = 127
+GPU_PIECE = 1 << 24  # elements: enough to keep a GPU busy, and what is made of them is small
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +38,7 @@ class ExponentHistogram:
     non_finite  infinities and NaNs
     """
 
-    counts: NDArray[np.int64]
+    counts: Counts
     lo: int
     zeros: int
     non_finite: int
@@ -65,39 +72,83 @@ class ExponentHistogram:
 def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     """Count a tensor's magnitudes per binade, from 2^-149 to 2^127.
 
-    Takes FP16, BF16 and FP32 tensors of any shape, on any device; the counting happens there.
+    Takes FP16, BF16 and FP32 tensors of any shape, on any device; the counting happens there, piece by piece, and makes
+    no copy of the tensor (of one with gaps between its elements, one copy).
 
     Raises:
-        TypeError: the tensor is not of one of those three dtypes (FP64 would have to be rounded first).
+        TypeError: it is no dense tensor of one of those three dtypes (FP64 would have to be rounded first).
 
     >>> h = exponent_histogram(torch.tensor([1.0, 1.5, -0.25, 0.0, float("inf")]))
     >>> h.count(0, 0), h.count(-2, -2), h.zeros, h.non_finite
     (2, 1, 1, 1)
     """
+    _check(tensor)
+    format = format_of(tensor.dtype)
+    count = _count_fp32 if tensor.dtype == torch.float32 else _count_16_bits
+    zeros, subnormals, fields = count(_bits(tensor), format)
+    counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
+    first_normal = format.emin - FP32_LOWEST_EXPONENT
+    counts[first_normal - len(subnormals) : first_normal] = subnormals
+    counts[first_normal : first_normal + len(fields) - 2] = fields[1:-1]  # the last field: infinities and NaNs
+    return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, int(zeros), int(fields[-1]))
+
+
+def _check(tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"exponent_histogram counts a torch tensor; it was given {type(tensor).__name__}.")
+    if tensor.layout != torch.strided:
+        stored = "tensor.coalesce().values()" if tensor.layout == torch.sparse_coo else "tensor.values()"
+        raise TypeError(
+            f"exponent_histogram counts dense tensors; this one is laid out as {tensor.layout}. Take {stored} for "
+            "the numbers that it stores, or tensor.to_dense() to count the zeros between them too."
+        )
     if tensor.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise TypeError(
             f"exponent_histogram counts FP16, BF16 and FP32 tensors; this one is {tensor.dtype}. "
             "Call .float() first if rounding it to FP32 is what you mean."
         )
-    values = tensor.detach().float().flatten()
-    fields = _count_exponent_fields(values)
-    zeros = values.numel() - int(torch.count_nonzero(values))
-    counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
-    counts[23:] = fields[1:255]
-    if fields[0] > zeros:  # field 0 also holds FP32's subnormals, whose binade stands in the significand
-        subnormal = values[(values != 0) & (values.abs() < 2.0**-126)].double()
-        exponents = torch.frexp(subnormal).exponent.long() - 1
-        counts[:23] = torch.bincount(exponents - FP32_LOWEST_EXPONENT, minlength=23).cpu().numpy()
-    return ExponentHistogram(counts, FP32_LOWEST_EXPONENT, zeros, int(fields[255]))
 
 
-def _count_exponent_fields(values: Tensor) -> NDArray[np.int64]:
-    """Count FP32 values by their exponent field, 0 to 255 (FP32: sign 1, exponent 8, significand 23 bits)."""
-    piece = 1 << 16 if values.device.type == "cpu" else max(values.numel(), 1)  # what fits into a CPU's cache
-    counts = torch.zeros(256, dtype=torch.int64, device=values.device)
-    for bits in values.view(torch.int32).split(piece):
-        counts += torch.bincount((bits >> 23) & 0xFF, minlength=256)
-    return counts.cpu().numpy()
+def _bits(tensor: Tensor) -> Tensor:
+    """Return the bit patterns, [n] whole numbers, in the order in which they lie in memory: no order matters here."""
+    in_memory = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.detach().permute(in_memory).flatten().view(torch.int32 if tensor.itemsize == 4 else torch.int16)
+
+
+def _pieces(bits: Tensor) -> Iterator[Tensor]:
+    """Yield the bits without their signs, piece by piece; on a CPU none is so large that torch would wake threads."""
+    for piece in bits.split(PARALLEL_FROM if bits.is_cpu else GPU_PIECE):
+        yield piece & torch.iinfo(bits.dtype).max
+
+
+def _count_16_bits(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
+    """Return how many zeros there are, and how many in each binade of the subnormals and in each exponent field.
+
+    A number of 16 bits without its sign is one of 32,768 codes: they are counted, and the rest is adding up.
+    """
+    codes = torch.zeros(1 << 15, dtype=torch.int64, device=bits.device)
+    for piece in _pieces(bits):
+        codes += torch.bincount(piece, minlength=1 << 15)
+    fields = codes.cpu().numpy().reshape(-1, 1 << format.significand_bits)
+    subnormals = np.add.reduceat(fields[0], 1 << np.arange(format.significand_bits))  # codes from 2^i, below 2^(i+1)
+    return fields[0, 0], subnormals, fields.sum(axis=1)
+
+
+def _count_fp32(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
+    """Return the same for FP32. Exponent field 0 is looked into where there is something in it."""
+    point = format.significand_bits
+    fields = torch.zeros(1 << format.exponent_bits, dtype=torch.int64, device=bits.device)
+    for piece in _pieces(bits):
+        fields += torch.bincount(piece >> point, minlength=len(fields))
+    small, zeros = int(fields[0]), 0
+    if small:
+        zeros = bits.numel() - sum(int(torch.count_nonzero(piece)) for piece in _pieces(bits))
+    subnormals = torch.zeros(point, dtype=torch.int64, device=bits.device)
+    for piece in _pieces(bits) if small > zeros else ():
+        # As a number in FP32, a significand has its own exponent; 2^23 stands for all that is no subnormal.
+        exponents = piece.clamp_(max=1 << point).float().view(torch.int32) >> point
+        subnormals += torch.bincount(exponents, minlength=256)[format.bias : format.bias + point]
+    return zeros, subnormals.cpu().numpy(), fields.cpu().numpy()
 
 
 def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,6 +245,16 @@ def test_tf32_ignores_the_last_13_bits() -> None:
     x = torch.tensor([[1 + 2.0**-10 + 2.0**-11 + 2.0**-23]])
     assert emulate(x, torch.ones(1, 1), None, spec).item() == 1 + 2.0**-10
     assert emulate(-x, torch.ones(1, 1), None, spec).item() == -1 - 2.0**-10, "toward zero"
+
+
+@pytest.mark.parametrize("make", [torch.from_numpy, lambda array: array], ids=["torch", "numpy"])
+def test_tf32_ignores_the_last_13_bits_of_a_nan_too(make: Callable[[np.ndarray], Any]) -> None:
+    # 0x7F800001 is a NaN whose only one is the last bit, 0xFF801FFF has all that is cut, 0x7F802000 the first kept.
+    spec = SPECS["A100"].for_operands(TF32)
+    words = np.array([[0x7F800001], [0xFF801FFF], [0x7F802000], [0x7FC00000]], dtype=np.uint32)
+    d = np.asarray(emulate(make(words.view(np.float32)), make(np.ones((1, 1), np.float32)), None, spec)).ravel()
+    assert d[:2].tolist() == [math.inf, -math.inf]
+    assert np.isnan(d[2:]).all()
 
 
 # --- specials ----------------------------------------------------------------------------------------------------

@@ -50,6 +50,17 @@ def test_what_the_sources_disagree_on_is_said() -> None:
     assert all(row.note for row in ROWS if row.fraction_bits == 13)
 
 
+def test_a_row_claims_no_data_that_were_taken_from_another_instruction() -> None:
+    # MATLAB-tensor-core/model_validation/CUDA asks FP8 by mma.sync only, on every GPU.
+    for row in ROWS:
+        if row.operands in (E4M3, E5M2) and row.instruction != "mma.sync":
+            asked = row.instruction.removesuffix(".mma_async")
+            assert f"({asked})" in row.source
+            assert "MATLAB-tensor-core" not in row.source
+            assert asked in row.note
+            assert "mma.sync" in row.note, "and what the other one does is said"
+
+
 @pytest.mark.parametrize("row", ROWS, ids=NAMES)
 def test_a_blocks_sum_stays_exact_in_fp64(row: MmaSpec) -> None:
     # The proof in emulate.py needs (4L + 2) 2^F below 2^53; the largest sum there is, term by term, is below that.

@@ -1,10 +1,12 @@
 """The fate of a tensor in FP16, told from its histogram, against rounding the tensor itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from labkit.formats import BF16, E4M3, FP16
+from labkit.formats import BF16, E4M3, E8M0, FP16, Format
 from labkit.instrument import exponent_histogram, fate, shift
 
 
@@ -53,3 +55,16 @@ def test_other_formats_by_their_own_ranges() -> None:
     assert fate(h, E4M3).underflowed == 0.25  # E4M3 ends at 2^-9, half of which survives
     assert fate(h, E4M3).overflowed == 0.25  # and at 448
     assert fate(h, BF16).normal == 1.0
+
+
+@pytest.mark.parametrize(
+    ("format", "missing"),
+    [
+        (E8M0, "no sign and no zero"),
+        (replace(E8M0, name="positive", has_zero=True), "no sign"),
+        (replace(E8M0, name="all", signed=True), "no zero"),
+    ],
+)
+def test_a_format_without_a_sign_or_a_zero_is_refused(format: Format, missing: str) -> None:
+    with pytest.raises(ValueError, match=f"{format.name} has {missing}. Take a format"):
+        fate(exponent_histogram(torch.ones(3)), format)

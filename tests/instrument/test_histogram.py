@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from labkit.instrument import exponent_histogram, merge, shift
+from tests.oracles.largest_operation import largest_operation
+
+SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)  # 1 to 131,071 times 2^-149
 
 
 def test_worked_example() -> None:
@@ -52,7 +55,67 @@ def test_every_bit_pattern_against_frexp(dtype: torch.dtype) -> None:
     assert h.non_finite == int((~np.isfinite(exact)).sum())
 
 
+def test_order_gaps_and_repetitions_do_not_matter() -> None:
+    grid = torch.randn(6, 8, 10, 12)
+    flat = exponent_histogram(grid.flatten())
+    assert exponent_histogram(grid.permute(2, 0, 3, 1)) == flat
+    assert exponent_histogram(grid.to(memory_format=torch.channels_last)) == flat
+    assert exponent_histogram(grid[:, ::2]) == exponent_histogram(grid[:, ::2].contiguous())
+    assert exponent_histogram(torch.tensor(3.0).expand(5, 7)).count(1, 1) == 35
+    assert exponent_histogram(torch.tensor(3.0, requires_grad=True)).count(1, 1) == 1
+
+
+def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor flushes nothing")
+    try:
+        h = exponent_histogram(SUBNORMAL)
+    finally:
+        torch.set_flush_denormal(False)
+    assert [h.count(e, e) for e in range(-149, -131)] == [*(2**i for i in range(17)), 0]
+    assert h.zeros == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [torch.randn(2**17), torch.randn(2**17).half() * 2**-14, torch.randn(2**17).bfloat16(), SUBNORMAL,
+     torch.cat([SUBNORMAL, torch.zeros(2**17), torch.randn(2**17)]), torch.randn(2**17).relu(),
+     torch.randn(8, 16, 32, 32).to(memory_format=torch.channels_last)],
+    ids=["FP32", "FP16", "BF16", "subnormal", "all kinds", "half zeros", "channels last"],
+)  # fmt: skip
+def test_no_operation_is_so_large_that_it_wakes_threads_or_needs_memory(values: torch.Tensor) -> None:
+    # torch works in parallel above 2^15 elements; each such operation waits for all threads, which may be busy.
+    assert largest_operation(exponent_histogram, values) <= 2**15
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        (torch.sparse_coo, r"torch.sparse_coo. Take tensor.coalesce\(\).values\(\)"),
+        (torch.sparse_csr, r"torch.sparse_csr. Take tensor.values\(\)"),
+    ],
+)
+def test_a_sparse_tensor_is_answered_and_can_be_counted_as_the_message_says(layout: torch.layout, says: str) -> None:
+    sparse = torch.eye(3).to_sparse(layout=layout)
+    with pytest.raises(TypeError, match=says):
+        exponent_histogram(sparse)
+    assert exponent_histogram(sparse.to_dense()).zeros == 6
+
+
+def test_the_gradient_of_a_sparse_embedding_is_answered_and_counted_as_the_message_says() -> None:
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    table(torch.tensor([1, 1, 3])).sum().backward()
+    assert table.weight.grad is not None
+    with pytest.raises(TypeError, match="dense tensors"):
+        exponent_histogram(table.weight.grad)
+    h = exponent_histogram(table.weight.grad.coalesce().values())
+    assert (h.count(1, 1), h.count(0, 0), h.zeros) == (4, 4, 0)  # row 1 came twice: its gradient is 2
+
+
 def test_bad_input_is_answered() -> None:
+    with pytest.raises(TypeError, match="given ndarray"):
+        exponent_histogram(np.ones(3))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="counts FP16, BF16 and FP32"):
         exponent_histogram(torch.zeros(3, dtype=torch.float64))
     for no_binades in (0.5, math.nan, math.inf):
