@@ -48,7 +48,7 @@ class Check:
     name     what is asked, as a sentence the learner reads beside pass or fail
     points   earned when all its cases pass
     cases    random generator -> the calls to make; the same generator state gives the same calls
-    hidden   True: runs at grading only
+    hidden   True: runs at grading only, because it takes long; it asks for nothing that a visible one does not
     outcome  (answer off the wire, its case) -> what is judged: the answer itself, or what came of it (an `Outcome`)
     """
 

@@ -4,7 +4,7 @@ Idea: a `Grade` is data: one `Verdict` per check, the first counter-example of e
 a known one. It is said in three ways: a table for the notebook, plain text for a terminal, one line for the teacher's
 list. All of them say it in words; colour and symbols only repeat them. Colours come from JupyterLab's theme.
 
-Invariant: no sentence here claims more than was checked. While hidden checks are left, it says so.
+Invariant: the last line says "Solved" where every check passed that the notebook makes, and nowhere else.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Grade:
     """The answer to an answer; a notebook shows it as a table.
 
     mistake    the known mistake that gives these very answers, if there is one
-    complete   True: hidden checks are among the verdicts
+    complete   True: it is that of `labkit grade`; False: that of a notebook
     note       why there are no verdicts, or what happened on the way to them; "" where nothing did
     """
 
@@ -118,8 +118,10 @@ def summary(grade: Grade) -> str:
         return f"{points}. {grade.note}"
     if grade.complete:
         return f"{passed} of {total} checks pass: {points}." + (f" {grade.note}" if grade.note else "")
-    left = grade.out_of - sum(verdict.check.points for verdict in grade.verdicts)
-    return f"{passed} of {total} visible checks pass: {points} so far; more run at grading, for the other {left}."
+    if passed < total:
+        return f"{passed} of {total} checks pass: {points}."
+    left = f", and {grade.out_of - grade.points} more for the same at grading" if grade.points < grade.out_of else ""
+    return f"Solved. {passed} of {total} checks pass: {points}{left}. Grading repeats them on further cases."
 
 
 def as_line(grade: Grade) -> str:

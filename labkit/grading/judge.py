@@ -2,8 +2,8 @@
 
 Idea: reference, submission and every known mistake write the same `Paper`: the calls that a seed makes of an exercise's
 checks. A check passes where the submission agrees with the reference; the submission *is* a mistake where it agrees
-with it on every case of every check. A notebook shows the visible checks, made from `VISIBLE_SEED`. Grading runs all of
-them on a seed chosen on the day, so a table of the visible answers earns nothing.
+with it on every case of every check. A notebook shows the calls of `VISIBLE_SEED`. Grading repeats them, and adds those
+of a seed chosen on the day: what a notebook refuses earns nothing, and neither does a table of its answers.
 
 Invariant: `judge` runs none of the learner's code. It sees answers that came off the wire, wherever they were given.
 """
@@ -29,16 +29,15 @@ VISIBLE_SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class Paper:
-    """What is asked of an answer: the checks of an exercise that count, and the calls of each, cases[check][case]."""
+    """What is asked of an answer: the checks of an exercise that count, and the calls of each, cases[check][case].
+
+    complete   True: a paper of grading; False: what a notebook asks
+    """
 
     exercise: Exercise
     checks: tuple[Check, ...]
     cases: tuple[tuple[Case, ...], ...]
-
-    @property
-    def complete(self) -> bool:
-        """Return whether hidden checks are among them."""
-        return len(self.checks) == len(self.exercise.checks)
+    complete: bool
 
 
 def check(exercise_id: str, function: object) -> Grade:
@@ -52,7 +51,7 @@ def check(exercise_id: str, function: object) -> Grade:
         ValueError: there is no exercise of this name.
     """
     exercise = find_exercise(exercise_id)
-    paper = paper_of(exercise, VISIBLE_SEED, complete=False)
+    paper = visible_paper(exercise)
     return judge(paper, answers_of(paper, function, exercise.withheld))
 
 
@@ -71,10 +70,19 @@ def find_exercise(exercise_id: str) -> Exercise:
 
 
 @lru_cache(maxsize=256)
-def paper_of(exercise: Exercise, seed: int, complete: bool = True) -> Paper:
-    """Return what this seed asks: the visible checks, or all of them. A class meets the same paper, so it is kept."""
-    checks = tuple(check for check in exercise.checks if complete or not check.hidden)
-    return Paper(exercise, checks, tuple(tuple(cases_of(exercise, check, seed)) for check in checks))
+def visible_paper(exercise: Exercise) -> Paper:
+    """Return what a notebook asks: the visible checks, on the same calls every time."""
+    checks = tuple(check for check in exercise.checks if not check.hidden)
+    return Paper(exercise, checks, tuple(tuple(cases_of(exercise, check, VISIBLE_SEED)) for check in checks), False)
+
+
+@lru_cache(maxsize=256)
+def paper_of(exercise: Exercise, seed: int) -> Paper:
+    """Return what grading asks: the notebook's calls, then those of this seed; a class meets one paper, kept."""
+    visible = visible_paper(exercise)
+    shown = dict(zip(visible.checks, visible.cases, strict=True))
+    cases = tuple((*shown.get(check, ()), *cases_of(exercise, check, seed)) for check in exercise.checks)
+    return Paper(exercise, exercise.checks, cases, True)
 
 
 def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:

@@ -12,7 +12,7 @@ import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.answer import ask
-from labkit.grading.judge import VISIBLE_SEED, answers_of, paper_of
+from labkit.grading.judge import answers_of, paper_of, visible_paper
 
 ADVANCE = EXERCISES["scaling.advance"]
 
@@ -35,9 +35,8 @@ def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) ->
 
 def test_a_right_answer_is_told_what_is_still_to_come() -> None:
     said = str(check("scaling.advance", solved))
-    assert said.count("✓ pass") == 3
-    assert "3 of 3 visible checks pass: 5 of 8 points so far; more run at grading, for the other 3." in said
-    assert "all" not in said.lower().split()
+    assert said.count("✓ pass") == 5
+    assert said.endswith("Solved. 5 of 5 checks pass: 8 of 8 points. Grading repeats them on further cases.")
 
 
 def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_of_its_mistake() -> None:
@@ -45,6 +44,7 @@ def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_o
     assert (grade.points, grade.out_of) == (3, 8)
     assert grade.mistake is not None
     said = str(grade)
+    assert said.endswith("2 of 5 checks pass: 3 of 8 points.")
     assert "✗ fail  the clean step that completes the interval grows the scale  (0 of 2 points)" in said
     assert "found_inf  False" in said
     assert "differs    .scale: expected" in said
@@ -56,15 +56,28 @@ def test_the_visible_checks_are_the_same_every_time() -> None:
 
 
 def test_a_table_of_the_visible_answers_earns_nothing_at_grading() -> None:
-    visible = paper_of(ADVANCE, VISIBLE_SEED, complete=False)
+    visible = visible_paper(ADVANCE)
     table = [(case, advance(*case)) for cases in visible.cases for case in cases]  # type: ignore[arg-type]
 
     def looked_up(*case: Any) -> ScalerState:
         return next((answer for known, answer in table if known == case), ScalerState(1.0))
 
-    assert check("scaling.advance", looked_up).points == 5
+    assert check("scaling.advance", looked_up).points == 8
     everything = paper_of(ADVANCE, 12345)
     assert judge(everything, answers_of(everything, looked_up)).points == 0
+
+
+def test_what_the_notebook_refuses_earns_nothing_at_grading() -> None:
+    """An answer that is wrong on the notebook's own cases alone: grading must not be kinder."""
+    known = [case for cases in visible_paper(ADVANCE).cases for case in cases]
+
+    def wrong_there(*case: Any) -> ScalerState:
+        return ScalerState(1.0) if case in known else advance(*case)
+
+    assert check("scaling.advance", wrong_there).points == 0
+    for seed in range(3):
+        paper = paper_of(ADVANCE, seed)
+        assert judge(paper, answers_of(paper, wrong_there)).points == 0
 
 
 def not_written(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:

@@ -125,7 +125,7 @@ EXERCISE = Exercise(
         Check("a weight that is used again is not cast again", 1, _again),
         Check("an edited weight is cast anew, the other one is not", 2, _edited),
         Check("closing the region empties the cache", 1, _closed),
-        Check("long mixtures", 2, _long, hidden=True),
+        Check("long mixtures", 2, _long),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

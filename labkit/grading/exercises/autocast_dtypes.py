@@ -136,7 +136,7 @@ EXERCISE = Exercise(
         Check("one operation after another", 1, _programs("ak", "ad", "da", "dk", "adk", "kak")),
         Check("operations of several operands", 1, _other_order),
         Check("a residual connection", 1, _residual),
-        Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap"), hidden=True),
+        Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap")),
     ),
     mistakes=mistakes_in(vars()),
 )

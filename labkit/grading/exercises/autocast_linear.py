@@ -159,7 +159,7 @@ EXERCISE = Exercise(
         Check("operands that FP16 must round", 2, _rounded),
         Check("long sums: accumulate in FP32, round once", 2, _long),
         Check("the bias belongs into the FP32 sum", 2, _swamped),
-        Check("gradients that underflow, underflow", 1, _tiny, hidden=True),
+        Check("gradients that underflow, underflow", 1, _tiny),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

@@ -151,7 +151,7 @@ EXERCISE = Exercise(
         Check("vectors", 1, _vectors),
         Check("matrices and biases", 2, _matrices),
         Check("gradients too small for FP16", 1, _tiny),
-        Check("filters, a single number, one tensor alone", 1, _more, hidden=True),
+        Check("filters, a single number, one tensor alone", 1, _more),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

@@ -134,7 +134,7 @@ EXERCISE = Exercise(
         Check("weights decay, biases do not", 1, _plain),
         Check("the weights of normalisation layers do not decay", 1, _norms),
         Check("frozen parameters are in no group", 1, _frozen),
-        Check("embeddings, a single number, frozen layers", 2, _other, hidden=True),
+        Check("embeddings, a single number, frozen layers", 2, _other),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -109,7 +109,7 @@ EXERCISE = Exercise(
     checks=(
         Check("FP32 training: SGD, with momentum, Adam", 1, _fp32),
         Check("an FP16 model with master weights", 2, _mixed),
-        Check("pure FP16: the optimizer's state is FP16 too", 1, _pure, hidden=True),
+        Check("pure FP16: the optimizer's state is FP16 too", 1, _pure),
     ),
     mistakes=mistakes_in(vars()),
 )

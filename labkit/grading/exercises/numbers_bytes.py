@@ -102,7 +102,7 @@ EXERCISE = Exercise(
     checks=(
         Check("tensors in 16 and in 32 bits", 1, _usual),
         Check("a single number, and an empty tensor", 1, _edges),
-        Check("formats of 8, 6 and 4 bits", 1, _narrow, hidden=True),
+        Check("formats of 8, 6 and 4 bits", 1, _narrow),
     ),
     mistakes=mistakes_in(vars()),
 )

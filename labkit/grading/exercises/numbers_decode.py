@@ -173,7 +173,7 @@ EXERCISE = Exercise(
         Check("normal numbers", 2, _normal),
         Check("zero and the subnormal numbers", 2, _subnormal),
         Check("infinities and NaN", 1, _special),
-        Check("codes of every kind", 2, _all_kinds, hidden=True),
+        Check("codes of every kind", 2, _all_kinds),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(decode, np.float16),

@@ -99,7 +99,7 @@ EXERCISE = Exercise(
     checks=(
         Check("the formats that people use", 2, _known),
         Check("any format with room above", 1, _wide),
-        Check("formats that end before they get gaps", 1, _short, hidden=True),
+        Check("formats that end before they get gaps", 1, _short),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -137,7 +137,7 @@ EXERCISE = Exercise(
         Check("from one binade into the next, and out of zero", 1, _across),
         Check("negative numbers", 1, _negative),
         Check("-0, the largest number and the infinities", 2, _edges),
-        Check("codes anywhere", 2, _anything, hidden=True),
+        Check("codes anywhere", 2, _anything),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(next_up, np.nextafter),

@@ -129,7 +129,7 @@ EXERCISE = Exercise(
         Check("between them", 1, _between),
         Check("below zero", 1, _negative),
         Check("subnormal numbers and zero", 1, _small),
-        Check("anywhere", 1, _anything, hidden=True),
+        Check("anywhere", 1, _anything),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(ulp, np.spacing),

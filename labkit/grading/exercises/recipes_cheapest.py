@@ -141,7 +141,7 @@ EXERCISE = Exercise(
         Check("a cheap one that fails, two that pass", 1, _plain),
         Check("one that is behind by less than seeds scatter", 2, _behind),
         Check("none that passes", 1, _none),
-        Check("one whose last seed broke", 1, _broken, hidden=True),
+        Check("one whose last seed broke", 1, _broken),
     ),
     mistakes=mistakes_in(vars()),
     provides={"math": math, "statistics": statistics},

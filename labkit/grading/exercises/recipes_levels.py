@@ -93,7 +93,7 @@ EXERCISE = Exercise(
         Check("O3, all of it", 1, always(("O3",))),
         Check("O1, by operation", 1, always(("O1",))),
         Check("O2, nearly all of it", 1, always(("O2",))),
-        Check("O0, none of it", 1, always(("O0",)), hidden=True),
+        Check("O0, none of it", 1, always(("O0",))),
     ),
     mistakes=mistakes_in(vars()),
 )

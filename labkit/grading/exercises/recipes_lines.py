@@ -101,7 +101,7 @@ EXERCISE = Exercise(
         Check("FP32: nothing is added", 1, always((False, False))),
         Check("scaling alone, as O1 takes it", 1, always((False, True))),
         Check("both, as in O2", 2, always((True, True))),
-        Check("masters alone, as BF16 takes them", 1, always((True, False)), hidden=True),
+        Check("masters alone, as BF16 takes them", 1, always((True, False))),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -98,7 +98,7 @@ EXERCISE = Exercise(
     checks=(
         Check("O0, O1, O2 and O3", 2, _levels),
         Check("mixtures of FP16 that have no name", 1, _others),
-        Check("the same shapes in BF16", 1, _bf16, hidden=True),
+        Check("the same shapes in BF16", 1, _bf16),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

@@ -149,7 +149,7 @@ EXERCISE = Exercise(
         Check("zeros stay zeros", 1, _zeros),
         Check("small numbers", 2, _small),
         Check("large numbers", 1, _large),
-        Check("one number that differs from the rest", 1, _one_small, hidden=True),
+        Check("one number that differs from the rest", 1, _one_small),
     ),
     mistakes=mistakes_in(vars()),
     ulps=1,

@@ -179,7 +179,7 @@ EXERCISE = Exercise(
         Check("positive numbers", 1, _positive),
         Check("numbers of either sign", 1, _signed),
         Check("one number, and none", 1, _short),
-        Check("sums that FP16 alone cannot get quite right", 1, _not_once, hidden=True),
+        Check("sums that FP16 alone cannot get quite right", 1, _not_once),
     ),
     mistakes=mistakes_in(vars()),
     provides={"np": np},

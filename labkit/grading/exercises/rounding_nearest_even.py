@@ -211,7 +211,7 @@ EXERCISE = Exercise(
         Check("half-way to the even one", 2, _half_way),
         Check("among the subnormal numbers", 1, _small),
         Check("at the upper end", 1, _large),
-        Check("a hair's breadth beside half-way", 1, _just_beside_half_way, hidden=True),
+        Check("a hair's breadth beside half-way", 1, _just_beside_half_way),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(round_to, encode, np.float16),

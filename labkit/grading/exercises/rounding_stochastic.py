@@ -139,7 +139,7 @@ EXERCISE = Exercise(
         Check("positive numbers", 2, _positive),
         Check("negative numbers", 1, _negative),
         Check("multiples of the spacing stay", 1, _exact),
-        Check("a hundred random numbers for one x", 1, _many, hidden=True),
+        Check("a hundred random numbers for one x", 1, _many),
     ),
     mistakes=mistakes_in(vars()),
 )

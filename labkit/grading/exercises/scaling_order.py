@@ -248,7 +248,7 @@ EXERCISE = Exercise(
         Check("several batches, accumulated", 1, _several),
         Check("a gradient longer than max_norm", 1, _long),
         Check("a step that overflows", 2, _overflowing),
-        Check("a step after which the scale grows", 2, _growing, hidden=True),
+        Check("a step after which the scale grows", 2, _growing),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

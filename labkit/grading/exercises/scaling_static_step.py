@@ -220,7 +220,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16 arrive", 2, _tiny),
         Check("inf skips the step", 1, _overflowing),
         Check("NaN skips the step", 1, _not_a_number),
-        Check("steps too small for an FP16 weight arrive", 2, _small_steps, hidden=True),
+        Check("steps too small for an FP16 weight arrive", 2, _small_steps),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

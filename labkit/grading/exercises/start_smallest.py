@@ -77,7 +77,7 @@ EXERCISE = Exercise(
     reference=reference,
     checks=(
         Check("the formats that people use", 1, _known),
-        Check("any format", 1, _any, hidden=True),
+        Check("any format", 1, _any),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -108,7 +108,7 @@ EXERCISE = Exercise(
     checks=(
         Check("three different sizes", 2, _rectangles),
         Check("square matrices", 1, _squares),
-        Check("one row, one input, one output", 2, _thin, hidden=True),
+        Check("one row, one input, one output", 2, _thin),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

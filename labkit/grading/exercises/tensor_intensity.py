@@ -115,7 +115,7 @@ EXERCISE = Exercise(
         Check("large layers", 1, _layers),
         Check("small batches", 1, _small_batches),
         Check("the same in FP32", 1, _in_fp32),
-        Check("close to the ridge", 2, _beside_the_ridge, hidden=True),
+        Check("close to the ridge", 2, _beside_the_ridge),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(intensity,),

@@ -146,7 +146,7 @@ EXERCISE = Exercise(
         Check("sizes that fit nowhere", 1, _odd),
         Check("only the number of classes does not fit", 1, _classes),
         Check("sizes that fit already", 1, _already),
-        Check("one row, one input, one output; and 7, 9, 17", 2, _ones, hidden=True),
+        Check("one row, one input, one output; and 7, 9, 17", 2, _ones),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

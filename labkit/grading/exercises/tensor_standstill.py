@@ -116,7 +116,7 @@ EXERCISE = Exercise(
         Check("powers of two", 1, _powers),
         Check("other products", 1, _others),
         Check("products longer than FP16: added first, rounded once", 2, _long_products),
-        Check("tiny products", 1, _tiny, hidden=True),
+        Check("tiny products", 1, _tiny),
     ),
     mistakes=mistakes_in(vars()),
     provides={"np": np},
