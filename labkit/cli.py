@@ -14,6 +14,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import sysconfig
 import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
@@ -158,12 +159,13 @@ def _lab(arguments: Namespace) -> int:
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
     notebook = arguments.notebook.resolve()
-    command = [sys.executable, "-m", "jupyterlab", *lab_flags(notebook, is_root, browser, arguments.port)]
+    flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(os.environ, sys.stdout.isatty())
+    command, environment = [sys.executable, "-m", "jupyterlab", *flags], lab_environment(os.environ)
     if not browser:
         print("No browser is opened from here: open the address that JupyterLab prints below.", flush=True)
     if os.name != "nt":
-        os.execv(command[0], command)
-    return subprocess.call(command)
+        os.execve(command[0], command, environment)
+    return subprocess.call(command, env=environment)
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:
@@ -198,6 +200,29 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
     address = f"/lab/tree/{quote(notebook.relative_to(top).as_posix())}"
     flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}", f"--LabApp.default_url={address}"]
     return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
+
+
+def lab_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for JupyterLab, its terminals and kernels: one in which `labkit` and `python` are found.
+
+    The lab may have been started by its full path, without "activating" anything.
+    """
+    programs = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
+    path = [*dict.fromkeys(programs), *filter(None, [environment.get("PATH")])]
+    return {**environment, "PATH": os.pathsep.join(path)}
+
+
+def shell_flags(environment: Mapping[str, str], is_a_terminal: bool) -> list[str]:
+    """Return the flag that has JupyterLab's terminals open the usual shell.
+
+    Where the server has no terminal of its own (a container, a hub) they would open a login shell, which forgets PATH.
+
+    >>> shell_flags({"SHELL": "/bin/zsh"}, is_a_terminal=False)
+    ['--ServerApp.terminado_settings=shell_command=/bin/zsh']
+    """
+    if is_a_terminal or os.name == "nt":
+        return []
+    return [f"--ServerApp.terminado_settings=shell_command={environment.get('SHELL') or 'sh'}"]
 
 
 def _nothing(_: ArgumentParser) -> None:

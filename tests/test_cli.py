@@ -1,12 +1,19 @@
 """What does the terminal answer? Well-asked questions get an answer, others a line that says what would do."""
 
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
+import websocket
 
 import labkit
 from labkit import cli
@@ -92,10 +99,11 @@ def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
     notebook = tmp_path / "mine.ipynb"
     notebook.write_text("{}")
     started = []
-    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
-    monkeypatch.setattr(subprocess, "call", lambda words: 0)
+    monkeypatch.setattr(os, "execve", lambda path, words, environment: started.append((words, environment)))
+    monkeypatch.setattr(subprocess, "call", lambda words, env: 0)
     cli.main(["lab", "--no-browser", "--port", "9999", str(notebook)])
-    (words,) = started
+    ((words, environment),) = started
+    assert shutil.which("labkit", path=environment["PATH"].split(os.pathsep)[0])
     assert words[:3] == [sys.executable, "-m", "jupyterlab"]
     assert {"--no-browser", "--ServerApp.port=9999", f"--ServerApp.root_dir={tmp_path}"} <= set(words)
     assert "--LabApp.default_url=/lab/tree/mine.ipynb" in words
@@ -108,6 +116,56 @@ def test_lab_shows_the_whole_checkout_for_a_lesson():
         "--ServerApp.port=8888",
         "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
     ]
+
+
+def test_what_the_lab_starts_finds_labkit_first_and_all_else_as_before():
+    environment = cli.lab_environment({"PATH": "/usr/bin", "LANG": "C"})
+    first, *others = environment["PATH"].split(os.pathsep)
+    assert shutil.which("labkit", path=first)
+    assert others[-1] == "/usr/bin"
+    assert environment["LANG"] == "C"
+    assert os.pathsep + os.pathsep not in cli.lab_environment({})["PATH"] + os.pathsep
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell and the PATH are those of Unix")
+def test_a_terminal_of_the_lab_knows_the_command_that_lessons_name(tmp_path):
+    """A real server, started by the full path of its Python, with a PATH that has nothing of ours; a real terminal."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folders = ("HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")
+    environment = {"PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "JUPYTER_TOKEN": "secret", "PYTHONPATH": str(ROOT)}
+    environment |= dict.fromkeys(folders, str(tmp_path))
+    (tmp_path / "mine.ipynb").write_text("{}")
+    command = [sys.executable, "-m", "labkit", "lab", "--no-browser", "--port", str(port), str(tmp_path / "mine.ipynb")]
+    log = tmp_path / "log"
+    with log.open("w") as output, subprocess.Popen(command, env=environment, stdout=output, stderr=output) as server:
+        try:
+            terminal = open_terminal(server, f"127.0.0.1:{port}", log)
+            terminal.send(json.dumps(["stdin", "labkit version\r"]))
+            said = ""
+            while f"labkit {labkit.__version__} on Python" not in said and "not found" not in said:
+                said += "".join(str(part) for part in json.loads(terminal.recv())[1:])
+            assert "not found" not in said
+            terminal.close()
+        finally:
+            server.terminate()
+
+
+def open_terminal(server: subprocess.Popen, address: str, log: Path) -> websocket.WebSocket:
+    """Ask the server for a terminal as soon as it answers, and connect to it."""
+    asked = urllib.request.Request(f"http://{address}/api/terminals?token=secret", method="POST", data=b"")
+    while server.poll() is None:
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                name = json.load(answer)["name"]
+        except urllib.error.HTTPError as error:
+            pytest.fail(f"{error}: {error.read()}\n{log.read_text()[-3000:]}")
+        except OSError:
+            time.sleep(0.2)  # nothing listens yet, and nothing else will say when it does
+        else:
+            return websocket.create_connection(f"ws://{address}/terminals/websocket/{name}?token=secret", timeout=60)
+    pytest.fail(f"JupyterLab ended; its log:\n{log.read_text()[-3000:]}")
 
 
 @pytest.mark.parametrize(
