@@ -16,6 +16,11 @@ SCRIPTS = {
     if file.name.endswith(".js")
 }
 WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
+TRAINS = {"beat_scaler": ("driven",), "live": ("driven", "bench"), "workbench": ("driven", "bench")}  # what they share
+
+
+def folders(name):
+    return (*TRAINS.get(name, ()), name)
 
 
 def test_every_widget_stands_in_a_folder():
@@ -25,8 +30,8 @@ def test_every_widget_stands_in_a_folder():
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_a_module_is_the_base_then_its_own_files(name):
-    text = script(name)
-    belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", name)]
+    text = script(*folders(name))
+    belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", *folders(name))]
     assert text.startswith(SCRIPTS["base", "base.js"])
     assert text.endswith(SCRIPTS[name, "view.js"])
     assert [source[:60] for source in belonging if text.count(source) != 1] == []
@@ -36,13 +41,13 @@ def test_a_module_is_the_base_then_its_own_files(name):
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_no_name_is_declared_twice_in_a_module(name):
-    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(name), re.MULTILINE)
+    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(*folders(name)), re.MULTILINE)
     assert sorted({word for word in declared if declared.count(word) > 1}) == []
 
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_nothing_is_loaded_from_elsewhere(name):
-    text = script(name) + style(name)
+    text = script(*folders(name)) + style(*folders(name))
     assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text)
 
 

@@ -25,9 +25,9 @@ from labkit.widgets.beat_scaler.runs import (
     course,
     make_run,
 )
-from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox, command_of
+from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox
 from labkit.widgets.beat_scaler.words import Tally, sentence, tally
-from labkit.widgets.live.state import Button, Phase
+from labkit.widgets.driven.state import Button, Phase
 
 KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
 
@@ -35,7 +35,7 @@ KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weig
 class FakeRun:
     """Steps without training: it overflows above the window, and its loss is a number."""
 
-    def __init__(self, task, recipe, seed, weights):
+    def __init__(self, task, recipe, seed, weights, device=None):
         self.recipe, self.scaler, self.weights, self.done, self.looks = recipe, initial(recipe.scaler), weights, 0, 0
 
     def window(self):
@@ -51,7 +51,9 @@ class FakeRun:
 
 
 def duel(steps=60, **options):
-    return Duel(TASK, 0, **{"steps": steps, "make_run": FakeRun, "wait": lambda seconds: None, **options})
+    return Duel(
+        TASK, 0, **{"steps": steps, "device": "cpu", "make_run": FakeRun, "wait": lambda seconds: None, **options}
+    )
 
 
 def played(game, moves=()):
@@ -279,17 +281,18 @@ def test_every_step_is_told_once_and_json_holds_no_nan():
     json.dumps([content for content, _ in frames], allow_nan=False)
     assert frames[10][0]["useful"] is None
     assert frames[-1][0]["useful"] == [side.useful for side in game.tallies()]
-    box.forget()
+    box.start_over()
     box.post(urgent=True)
     assert (frames[-1][0]["whole"], len(frames[-1][1][0])) == (True, 30 * 5 * 4)
 
 
 def test_messages_of_the_browser_become_commands():
-    assert command_of({"do": "press", "button": "start"}) is Button.START
-    assert command_of({"do": "move", "log2_scale": 7}) == Move(7)
-    assert command_of({"do": "show", "window": True}) == Show(True)
+    game = BeatTheScaler(steps=30, make_run=FakeRun)
+    assert game.command({"do": "move", "log2_scale": 7}) == Move(7)
+    assert game.command({"do": "show", "window": True}) == Show(True)
     with pytest.raises(ValueError, match='"move"'):
-        command_of({"do": "jump"})
+        game.command({"do": "jump"})
+    game.close()
 
 
 def test_the_widget_plays_a_game_in_its_thread():

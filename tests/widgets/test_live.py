@@ -12,24 +12,18 @@ import pytest
 from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
+from labkit.widgets import LiveTraining
+from labkit.widgets.base.number_words import short
+from labkit.widgets.bench.controller import Bench, Turn
+from labkit.widgets.bench.figure import static_bench
+from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
+from labkit.widgets.bench.outbox import BenchOutbox, state
+from labkit.widgets.bench.runs import MERGE_STEPS, SETTLE_STEPS
+from labkit.widgets.bench.words import Scene, scene, sentence, who
+from labkit.widgets.driven.outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS
+from labkit.widgets.driven.state import AFTER, Button, Phase, enabled, press
 from labkit.widgets.driven.thread import Driver
-from labkit.widgets.live.controller import MERGE_STEPS, SETTLE_STEPS, Controller
-from labkit.widgets.live.figure import static_live
-from labkit.widgets.live.outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS, Outbox, state
-from labkit.widgets.live.state import (
-    AFTER,
-    Button,
-    Change,
-    Phase,
-    Scaling,
-    Settings,
-    enabled,
-    press,
-    recipe_for,
-    settings_of,
-)
-from labkit.widgets.live.widget import LiveTraining, command_of
-from labkit.widgets.live.words import Scene, change_label, number, sentence
+from labkit.widgets.live.widget import OFFERED
 
 TASK = TASKS["segmentation"]
 
@@ -41,7 +35,7 @@ class FakeRun:
     breaks_at: ClassVar[int] = 0
     measure_every = 10
 
-    def __init__(self, task, recipe, seed):
+    def __init__(self, task, recipe, seed, device=None):
         self.recipe, self.scaler, self.done, self.changes = recipe, initial(recipe.scaler), 0, []
 
     def step(self):
@@ -63,7 +57,16 @@ class FakeRun:
 
 
 def controller(steps=20, recipe="FP16", **attributes):
-    return Controller(TASK, RECIPES[recipe], steps=steps, make_run=type("Fake", (FakeRun,), attributes))
+    return live_bench(recipe, steps, type("Fake", (FakeRun,), attributes))
+
+
+def live_bench(recipe, steps, make_run):
+    """The bench of a live training: three knobs, no fork."""
+    return Bench(TASK, RECIPES[recipe], steps=steps, device="cpu", offered=OFFERED, forkable=False, make_run=make_run)
+
+
+def change(**knobs):
+    return Turn(knobs)
 
 
 def ticked(c, times):
@@ -84,7 +87,7 @@ def test_a_training_from_start_to_end():
         phases.append(c.phase)
         c.tick()
     assert [*phases, c.phase] == ["idle", "running", "running", "running", "finished"]
-    assert [s.step for s in c.ours.steps] == [s.step for s in c.fp32.steps] == [1, 2, 3]
+    assert [s.step for s in c.run.steps] == [s.step for s in c.fp32.steps] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -105,7 +108,7 @@ def test_step_does_one_step_and_pauses():
         assert c.due
         c.tick()
         c.tick()
-        assert (len(c.ours.steps), c.phase, c.due) == (expected, "paused", False)
+        assert (len(c.run.steps), c.phase, c.due) == (expected, "paused", False)
 
 
 def test_steps_asked_for_faster_than_they_are_done_are_all_done_unless_stopped():
@@ -114,26 +117,26 @@ def test_steps_asked_for_faster_than_they_are_done_are_all_done_unless_stopped()
         c.handle(button)
     while c.due:
         c.tick()
-    assert (c.phase, len(c.ours.steps)) == ("paused", 3)
+    assert (c.phase, len(c.run.steps)) == ("paused", 3)
     c.handle(Button.STEP)
     c.handle(Button.STOP)
     c.tick()
-    assert (c.phase, len(c.ours.steps)) == ("finished", 3)
+    assert (c.phase, len(c.run.steps)) == ("finished", 3)
 
 
 def test_stop_ends_the_run_before_its_last_step():
     c = ticked(controller(), 5)
     c.handle(Button.STOP)
     c.tick()
-    assert (c.phase, len(c.ours.steps)) == ("finished", 5)
-    assert sentence(c.scene()).startswith("Stopped at step 5 of 20: ")
+    assert (c.phase, len(c.run.steps)) == ("finished", 5)
+    assert sentence(scene(c)).startswith("Stopped at step 5 of 20: ")
 
 
 def test_nothing_runs_before_start():
     c = controller()
     c.tick()
     assert not c.due
-    assert c.ours.steps == c.fp32.steps == []
+    assert c.run.steps == c.fp32.steps == []
 
 
 # --- the FP32 run, and what a reset keeps -------------------------------------------------------------------
@@ -152,20 +155,20 @@ def test_fp32_goes_in_lockstep_the_first_time_and_is_kept_for_the_next():
 
 def test_reset_starts_a_new_run_keeps_the_controls_and_shows_the_run_before():
     c = controller()
-    c.handle(Change(scaling=Scaling.STATIC, log2_scale=5))
+    c.handle(change(scaling=Scaling.STATIC, log2_scale=5))
     ticked(c, 4)
-    before = list(c.ours.steps)
+    before = list(c.run.steps)
     c.handle(Button.RESET)
-    assert (c.phase, c.ours.steps, c.marks, c.settings.log2_scale) == ("idle", [], [], 5)
+    assert (c.phase, c.run.steps, c.run.marks, c.run.wanted.log2_scale) == ("idle", [], [], 5)
     assert c.previous == before
     ticked(c, 1)
-    assert c.ours.steps[0].scale == 32.0
+    assert c.run.steps[0].scale == 32.0
 
 
 def test_start_after_the_end_runs_again():
     c = ticked(controller(steps=2), 2)
     ticked(c, 1)
-    assert (c.phase, len(c.ours.steps), len(c.previous)) == ("running", 1, 2)
+    assert (c.phase, len(c.run.steps), len(c.previous)) == ("running", 1, 2)
 
 
 # --- changes on the way -------------------------------------------------------------------------------------
@@ -173,84 +176,84 @@ def test_start_after_the_end_runs_again():
 
 def test_a_change_takes_effect_at_the_next_step_and_leaves_a_mark_there():
     c = ticked(controller(), 3)
-    c.handle(Change(scaling=Scaling.STATIC, log2_scale=10))
-    assert [m.label for m in c.marks] == []
+    c.handle(change(scaling=Scaling.STATIC, log2_scale=10))
+    assert [m.label for m in c.run.marks] == []
     c.tick()
-    assert [s.scale for s in c.ours.steps] == [1, 1, 1, 1024]
-    assert [(m.step, m.label) for m in c.marks] == [(4, "scaling on, 2^10")]
+    assert [s.scale for s in c.run.steps] == [1, 1, 1, 1024]
+    assert [(m.step, m.label) for m in c.run.marks] == [(4, "scaling on, 2^10")]
 
 
 def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
     c = controller()
     c.handle(Button.START)
     c.build()  # takes a second, time enough to press something
-    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    c.handle(change(scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
-    assert c.marks == []
-    assert c.ours.steps[0].scale == 2.0**16
+    assert c.run.marks == []
+    assert c.run.steps[0].scale == 2.0**16
 
 
 def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
     c = ticked(controller(recipe="FP16 static", steps=40), 3)
     for exponent in (11, 12, 13):
-        c.handle(Change(log2_scale=exponent))
+        c.handle(change(log2_scale=exponent))
         c.tick()
-    assert [(m.step, m.label) for m in c.marks] == [(6, "scale 2^13")]
+    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13")]
     for _ in range(MERGE_STEPS):
         c.tick()
-    c.handle(Change(log2_scale=20))
+    c.handle(change(log2_scale=20))
     c.tick()
-    assert [(m.step, m.label) for m in c.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
+    assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
 
 
 def test_underflow_is_measured_once_the_hand_rests():
     c = ticked(controller(steps=40), 9)
     for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
-        c.handle(Change(scaling=Scaling.STATIC, log2_scale=exponent))
+        c.handle(change(scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
     for _ in range(10):
         c.tick()
-    assert [s.step for s in c.ours.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
+    assert [s.step for s in c.run.steps if s.underflow is not None] == [1, 12 + SETTLE_STEPS - 1, 21]
 
 
 def test_there_and_back_again_leaves_no_mark():
     c = ticked(controller(), 3)
-    c.handle(Change(master_weights=False))
+    c.handle(change(masters="forgotten"))
     c.tick()
-    assert [m.label for m in c.marks] == ["master weights off"]
-    c.handle(Change(master_weights=True))
+    assert [m.label for m in c.run.marks] == ["master weights forgotten"]
+    c.handle(change(masters="kept"))
     c.tick()
-    assert c.marks == []
+    assert c.run.marks == []
 
 
 def test_a_dynamic_scale_that_wandered_off_can_be_asked_back_to_where_it_began():
     c = controller()
-    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    c.handle(change(scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
-    c.ours.run.scaler = replace(c.ours.run.scaler, scale=2.0**12)
-    c.handle(Change(log2_scale=16))
+    c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
+    c.handle(change(log2_scale=16))
     c.tick()
-    assert c.ours.steps[-1].scale == 2.0**16
-    assert [m.label for m in c.marks] == ["scale 2^16"]
+    assert c.run.steps[-1].scale == 2.0**16
+    assert [m.label for m in c.run.marks] == ["scale 2^16"]
 
 
 def test_switching_master_weights_leaves_a_dynamic_scale_where_it_is():
     c = controller()
-    c.handle(Change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    c.handle(change(scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
-    c.ours.run.scaler = replace(c.ours.run.scaler, scale=2.0**12)
-    c.handle(Change(master_weights=False))
+    c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
+    c.handle(change(masters="forgotten"))
     c.tick()
-    assert c.ours.steps[-1].scale == 2.0**12
-    assert c.ours.run.changes[-1].master_weights is False
+    assert c.run.steps[-1].scale == 2.0**12
+    assert c.run.run.changes[-1].master_weights is False
 
 
 def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
     c = controller(recipe="O3")
-    c.handle(Change(master_weights=True))
-    assert c.settings.master_weights is False
+    c.handle(change(masters="kept"))
+    assert c.run.wanted.masters == "none"
     assert "master weights are FP32" in c.notice
-    c.handle(Change(log2_scale=31))
+    c.handle(change(log2_scale=31))
     assert "from 0 to 30; it was given 31" in c.notice
     c.handle(Button.START)
     assert c.notice == ""
@@ -258,21 +261,19 @@ def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_controls_of_every_recipe_give_the_recipe_back(name):
-    recipe = RECIPES[name]
-    there = recipe_for(recipe, settings_of(recipe), recipe.scaler.growth_interval)
-    assert there == recipe
+    assert recipe_of(knobs_of(RECIPES[name], OFFERED)) == RECIPES[name]
 
 
 def test_a_scale_that_the_slider_cannot_show_is_refused():
     with pytest.raises(ValueError, match=r"powers of two, but recipe 'FP16' starts at 1000. Take 2\^10"):
-        settings_of(replace(RECIPES["FP16"], scaler=static_scaler(1000)))
+        LiveTraining(recipe=replace(RECIPES["FP16"], scaler=static_scaler(1000)))
 
 
 def test_after_the_end_the_sentence_speaks_of_what_ran_and_then_of_what_will():
     c = ticked(controller(steps=2), 2)
-    c.handle(Change(scaling=Scaling.STATIC, log2_scale=4))
-    assert "FP16 without scaling has Dice" in sentence(c.scene())
-    assert sentence(c.scene()).endswith("The next run will be FP16 with a static scale of 2^4.")
+    c.handle(change(scaling=Scaling.STATIC, log2_scale=4))
+    assert "FP16 without scaling has Dice" in sentence(scene(c))
+    assert sentence(scene(c)).endswith("The next run will be FP16 with a static scale of 2^4.")
 
 
 # --- errors and numbers that are none -----------------------------------------------------------------------
@@ -281,17 +282,17 @@ def test_after_the_end_the_sentence_speaks_of_what_ran_and_then_of_what_will():
 def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again():
     c = ticked(controller(breaks_at=3), 3)
     assert c.phase == "failed"
-    assert sentence(c.scene()) == (
+    assert sentence(scene(c)) == (
         "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
     )
     c.handle(Button.RESET)
     ticked(c, 2)
-    assert (c.phase, len(c.ours.steps), len(c.fp32.steps)) == ("running", 2, 2)
+    assert (c.phase, len(c.run.steps), len(c.fp32.steps)) == ("running", 2, 2)
 
 
 def test_nan_has_a_first_step_and_a_sentence():
     c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
-    assert sentence(c.scene()) == (
+    assert sentence(scene(c)) == (
         "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at 0.0833. Infinity or NaN "
         "sits in its weights or activations, and no loss scale takes it out: press Reset."
     )
@@ -299,16 +300,19 @@ def test_nan_has_a_first_step_and_a_sentence():
 
 def test_a_loss_that_came_back_is_not_called_lost():
     c = ticked(controller(losses={4: math.inf}), 6)
-    assert c.scene().bad_since is None
+    assert scene(c).bad_since is None
 
 
 # --- words --------------------------------------------------------------------------------------------------
 
-BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252, 1.0, False, True), fp32_loss=0.0101)
+UNSCALED = Knobs()
+SCALED = Knobs(scaling=Scaling.STATIC)
+STEP = StepRecord(120, 0.0252, 1.0, False, True)
+BASE = Scene(Phase.RUNNING, 250, who(UNSCALED), last=STEP, fp32_loss=0.0101)
 
 
 @pytest.mark.parametrize(
-    ("scene", "words"),
+    ("moment", "words"),
     [
         (
             replace(BASE, underflow=0.82),
@@ -316,7 +320,7 @@ BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252
             "underflow.",
         ),
         (
-            replace(BASE, phase=Phase.PAUSED, settings=Settings(Scaling.STATIC, 10), underflow=0.0),
+            replace(BASE, phase=Phase.PAUSED, who=who(SCALED), underflow=0.0),
             "Paused at step 120 of 250: FP16 with a static scale of 2^10 is at 0.0252, FP32 at 0.0101; none of its "
             "gradient elements underflow.",
         ),
@@ -325,40 +329,44 @@ BASE = Scene(Phase.RUNNING, 250, "FP16", Settings(), last=StepRecord(120, 0.0252
             "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101.",
         ),
         (
-            replace(BASE, phase=Phase.FINISHED, changes=2, wanted=Settings(Scaling.DYNAMIC, 16)),
+            replace(BASE, phase=Phase.FINISHED, changes=2, who_next=who(Knobs(scaling=Scaling.DYNAMIC))),
             "Stopped at step 120 of 250, after 2 changes: FP16 without scaling is at 0.0252, FP32 at 0.0101. The next "
             "run will be FP16 with dynamic scaling.",
         ),
         (
-            replace(BASE, settings=Settings(Scaling.STATIC, 30), skipped=9, skipped_in_a_row=7),
+            replace(BASE, who=who(Knobs(scaling=Scaling.STATIC, log2_scale=30)), skipped=9, skipped_in_a_row=7),
             "Step 120 of 250: FP16 with a static scale of 2^30 is at 0.0252, FP32 at 0.0101. The last 7 steps were "
             "skipped: at scale 2^0 the gradients overflow, so the weights stand still.",
         ),
         (
-            replace(BASE, last=None, settings=Settings(master_weights=False)),
-            "Nothing has run yet. Press Start: FP16 without scaling and no master weights trains beside FP32, with the "
-            "same first weights and the same batches, for 250 steps.",
+            replace(BASE, last=None, who=who(Knobs(masters="forgotten")), where="the CPU, emulated"),
+            "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
+            "emulated, with the same first weights and the same batches, for 250 steps.",
         ),
         (
             replace(BASE, last=None, building=True),
-            "Getting ready: the data and two networks with the same weights, one for FP32 and one for FP16.",
+            "Getting ready: the data, and networks with the same first weights.",
         ),
     ],
 )
-def test_the_sentence_says_what_the_figure_shows(scene, words):
-    assert sentence(scene) == words
+def test_the_sentence_says_what_the_figure_shows(moment, words):
+    assert sentence(moment) == words
 
 
 def test_numbers_are_shown_as_a_person_reads_them():
-    assert [number(x) for x in (0.0101, 1234.0, 5.96e-8, -math.inf)] == ["0.0101", "1230", "5.96e-8", "-inf"]
+    assert [short(x) for x in (0.0101, 1234.0, 5.96e-8, -math.inf)] == ["0.0101", "1230", "5.96e-8", "-inf"]
+
+
+def test_a_finished_run_says_where_and_how_quickly():
+    ended = replace(BASE, phase=Phase.FINISHED, total=120, where="this GPU: Tesla T4", rates=(41.04, 62.5))
+    assert sentence(ended).endswith(" On this GPU: Tesla T4, FP32 did 41 steps a second, this run 62.5.")
 
 
 def test_labels_of_changes():
-    off, on = Settings(), Settings(Scaling.STATIC)
-    assert change_label(off, on) == "scaling on, 2^10"
-    assert change_label(on, off) == "scaling off"
-    assert change_label(on, Settings(Scaling.DYNAMIC, 16)) == "dynamic, from 2^16"
-    assert change_label(off, replace(off, log2_scale=3)) == ""  # with scaling off the slider's place means nothing
+    assert changed(UNSCALED, SCALED) == "scaling on, 2^10"
+    assert changed(SCALED, UNSCALED) == "scaling off"
+    assert changed(UNSCALED, Knobs(scaling=Scaling.DYNAMIC, log2_scale=16)) == "dynamic, from 2^16"
+    assert changed(UNSCALED, Knobs(log2_scale=3)) == ""  # with scaling off the slider's place means nothing
 
 
 # --- what is sent -------------------------------------------------------------------------------------------
@@ -369,13 +377,13 @@ class Post:
 
     def __init__(self, c):
         self.now, self.frames = 100.0, []
-        self.box = Outbox(c, lambda content, buffers: self.frames.append((content, buffers)), lambda: self.now)
+        self.box = BenchOutbox(c, lambda content, buffers: self.frames.append((content, buffers)), lambda: self.now)
 
     def acknowledge(self):
         self.box.drawn(self.frames[-1][0]["number"])
 
     def rows(self):
-        return [np.frombuffer(buffers[0], "<f4").reshape(-1, 5) for _, buffers in self.frames]
+        return [np.frombuffer(buffers[2], "<f4").reshape(-1, 5) for _, buffers in self.frames]
 
 
 def test_frames_carry_each_step_once():
@@ -396,7 +404,7 @@ def test_nan_travels_in_the_buffer_and_the_rest_is_plain_json():
     post.box.post(urgent=True)
     content, _ = post.frames[0]
     json.dumps(content, allow_nan=False)
-    loss, underflow = post.rows()[0][:, 0], post.rows()[0][:, 4]
+    loss, underflow = post.rows()[0][:, 0], post.rows()[0][:, 3]
     np.testing.assert_array_equal(loss, np.float32([1, np.nan, np.inf]))
     np.testing.assert_array_equal(underflow, np.float32([0.25, np.nan, np.nan]))
 
@@ -405,14 +413,14 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve():
     c = ticked(controller(), 3)
     post = Post(c)
     post.box.post(urgent=True)
-    post.box.forget()
+    post.box.start_over()
     post.box.post(urgent=True)
     assert [len(rows) for rows in post.rows()] == [3, 3]
     c.handle(Button.RESET)
     post.box.post(urgent=True)
     content, buffers = post.frames[-1]
     assert content["whole"]
-    assert [len(b) // 4 for b in buffers] == [0, 3, 3]  # nothing yet, FP32 kept, the run before
+    assert [len(b) // 4 for b in buffers] == [3, 3, 0]  # FP32 kept, the run before, nothing yet
 
 
 def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
@@ -457,7 +465,7 @@ class Watched:
     def __init__(self, c):
         self.frame = threading.Condition()
         self.frames = []
-        self.driver = Driver(c, Outbox(c, self._take))
+        self.driver = Driver(c, BenchOutbox(c, self._take))
 
     def _take(self, content, buffers):
         with self.frame:
@@ -489,15 +497,15 @@ def test_a_training_in_its_thread_from_start_to_end(watched):
     w.driver.command(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
     assert last["step"] == 30
-    assert last["metric"] == {"name": "Dice", "step": 30, "ours": "0.300", "fp32": "0.300"}
+    assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == ("Dice", "0.300", "0.300")
 
 
 def test_every_command_is_answered_by_number(watched):
     w = watched(controller())
-    w.driver.command(Change(scaling=Scaling.STATIC), number=1)
+    w.driver.command(change(scaling=Scaling.STATIC), number=1)
     w.driver.command(Button.STEP, number=2)
-    last = w.wait(lambda f: f["heard"] == 2 and f["step"] == 1)
-    assert (last["phase"], last["scaling"]) == ("paused", "static")
+    last = w.wait(lambda f: f["answered"] == 2 and f["step"] == 1)
+    assert (last["phase"], last["knobs"]["scaling"]) == ("paused", "static")
 
 
 def test_the_thread_survives_an_error_and_begins_again(watched):
@@ -525,7 +533,7 @@ def test_one_training_at_a_time(watched):
             gate.wait(20)
             return super().step()
 
-    first = watched(Controller(TASK, RECIPES["FP16"], steps=1000, make_run=Slow))
+    first = watched(live_bench("FP16", 1000, Slow))
     second = watched(controller(steps=3))
     first.driver.command(Button.START)
     first.wait(lambda f: f["phase"] == "running")
@@ -549,19 +557,22 @@ def test_closing_ends_the_thread_in_the_middle_of_a_run():
 
 
 def test_messages_of_the_browser_are_commands():
-    assert command_of({"do": "press", "button": "step"}) is Button.STEP
-    assert command_of({"do": "change", "log2_scale": 4}) == Change(log2_scale=4)
-    with pytest.raises(ValueError, match="it was given"):
-        command_of({"do": "dance"})
+    live = LiveTraining("digits", steps=4, device="cpu")
+    assert live.command({"do": "turn", "knob": "log2_scale", "to": 4}) == change(log2_scale=4)
+    assert live.command({"do": "turn", "knob": "scaling", "to": "static"}) == change(scaling=Scaling.STATIC)
+    assert live.command({"do": "turn", "knob": "masters", "to": False}) == change(masters="forgotten")
+    with pytest.raises(ValueError, match="the page asked for"):
+        live.command({"do": "dance"})
+    live.close()
 
 
 def test_a_host_without_widgets_gets_words_and_once_something_ran_a_picture():
-    live = LiveTraining("digits", steps=4)
+    live = LiveTraining("digits", steps=4, device="cpu")
     before, _ = live._repr_mimebundle_()
     for button in (Button.START, Button.PAUSE):
-        live.controller.handle(button)
-    live.controller.handle(Button.STEP)
-    live.controller.tick()
+        live.bench.handle(button)
+    live.bench.handle(Button.STEP)
+    live.bench.tick()
     after, _ = live._repr_mimebundle_()
     live.close()
     assert "Nothing has run yet." in before["text/plain"]
@@ -573,8 +584,8 @@ def test_a_host_without_widgets_gets_words_and_once_something_ran_a_picture():
 
 def test_the_standing_figure_survives_losses_that_are_not_finite():
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
-    c.handle(Change(scaling=Scaling.DYNAMIC))
-    figure = static_live(ticked(c, 5))
+    c.handle(change(scaling=Scaling.DYNAMIC))
+    figure = static_bench(ticked(c, 5))
     loss, scale, underflow = figure.axes
     assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
     assert any("NaN from step 3" in text.get_text() for text in loss.texts)
@@ -593,16 +604,16 @@ def test_a_real_run_is_the_run_that_train_would_do():
     from labkit.train import TrainingRun
 
     task, recipe = TASKS["digits"], RECIPES["FP16"]
-    c = Controller(task, recipe, seed=3, steps=8)
+    c = Bench(task, recipe, seed=3, steps=8, device="cpu", offered=OFFERED, forkable=False)
     ticked(c, 4)
-    c.handle(Change(scaling=Scaling.STATIC, log2_scale=12))
+    c.handle(change(scaling=Scaling.STATIC, log2_scale=12))
     for _ in range(4):
         c.tick()
     run = TrainingRun(task, recipe, 3)
     expected = [run.step() for _ in range(4)]
     run.change(replace(recipe, scaler=static_scaler(2.0**12)))
     expected += [run.step() for _ in range(4)]
-    ours, theirs = ([replace(s, underflow=None, swallowed=None) for s in steps] for steps in (c.ours.steps, expected))
+    ours, theirs = ([replace(s, underflow=None, swallowed=None) for s in steps] for steps in (c.run.steps, expected))
     assert ours == theirs
     assert c.phase == "finished"
-    assert state(c)["metric"]["ours"] == f"{run.evaluate():.3f}"
+    assert state(c)["branches"][0]["metric"] == f"{run.evaluate():.3f}"

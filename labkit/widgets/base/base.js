@@ -28,11 +28,11 @@
 //                                  and hatching, so colour is never the only sign; patternImage(fate, colours) for CSS
 //   inkLine(plot, points, colour, width, {dash, alpha}), inkText(plot, words, x, y, {fill, align, base, bold, halo}),
 //   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
-//   inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
+//   inkArea(plot, points, foot, colour), inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
 //                                  figures of runs; plot.js says what plot is
 //   logTicks(low, high) lossRange(...curves) stepTicks(total)   round numbers for axes
 //   floats(view)                   the float32 numbers of a buffer that the kernel sent
-//   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   reducedMotion() true or false
+//   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   superscript(-24) "⁻²⁴"   reducedMotion() true or false
 //   FATES                          the four names, in the order of magnitude
 
 const FATES = ["underflowed", "subnormal", "normal", "overflowed"];
@@ -170,6 +170,11 @@ function percent(share) {
   if (p < 99) return `${p.toFixed(0)}%`;
   if (p < 99.9) return `${p.toFixed(1)}%`;
   return p < 100 ? ">99.9%" : "100%";
+}
+
+function superscript(digits) {
+  const raised = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
+  return String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : raised[c]));
 }
 
 function rich(text) {

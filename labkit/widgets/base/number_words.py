@@ -7,6 +7,7 @@ Invariant: what is written is the number rounded once, to the digits shown; zero
 
 from __future__ import annotations
 
+import math
 from decimal import ROUND_DOWN, Context, Decimal
 from fractions import Fraction
 
@@ -76,3 +77,29 @@ def percent_of(part: Fraction) -> str:
     if part > 10:
         return ">1000%"
     return f"{brief(100 * part, 2)}%"
+
+
+def short(value: float) -> str:
+    """Return a measured number as a person reads it: three significant digits, NaN and inf by name.
+
+    >>> short(0.02521), short(0.00000003), short(float("nan"))
+    ('0.0252', '3e-8', 'NaN')
+    """
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
+        return f"{float(f'{value:.3g}'):g}"
+    digits, exponent = f"{value:.2e}".split("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def power(scale: float) -> str:
+    """Return a scale as a power of two where it is one.
+
+    >>> power(1024.0), power(0.5), power(1000.0)
+    ('2^10', '2^-1', '1000')
+    """
+    fraction, exponent = math.frexp(scale)
+    return f"2^{exponent - 1}" if fraction == 0.5 else short(scale)

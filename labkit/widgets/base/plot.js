@@ -80,6 +80,17 @@ function inkLine(plot, points, colour, width, { dash = [], alpha = 1 } = {}) {
   pen.globalAlpha = 1;
 }
 
+// What lies between a line and its foot.
+function inkArea({ pen }, points, foot, colour) {
+  Object.assign(pen, { fillStyle: colour, globalAlpha: 0.16 });
+  pen.beginPath();
+  pen.moveTo(points[0][0], foot);
+  for (const point of points) pen.lineTo(...point);
+  pen.lineTo(points.at(-1)[0], foot);
+  pen.fill();
+  pen.globalAlpha = 1;
+}
+
 function inkCross(plot, x, y, r, colour, width = 2) {
   inkLine(plot, [[x - r, y - r], [x + r, y + r]], colour, width);
   inkLine(plot, [[x + r, y - r], [x - r, y + r]], colour, width);

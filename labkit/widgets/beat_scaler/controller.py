@@ -1,8 +1,7 @@
-"""What happens in a game against the scaler? One object that takes commands and does steps, as the live thread asks.
+"""What happens in a game against the scaler? Two runs in lockstep, one of them by your hand.
 
-Idea: the thread, the phases and the buttons are those of the live training. The scaler's run goes first in each step,
-then yours with whatever scale your hand has asked for by then. A game has its own pace: nobody can react to forty steps
-a second.
+Idea: the scaler's run goes first in each step, then yours with whatever scale your hand has asked for by then. A game
+has its own pace: nobody can react to forty steps a second.
 
 Invariant: a move takes effect at the next step; the same seed and the same moves at the same steps give the same game.
 """
@@ -12,12 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.amp import ScalerState
-from labkit.train import Task
+from labkit.train import Place, Task, place
 from labkit.widgets.beat_scaler.runs import SCALERS, START_LOG2, YOURS, GameStep, MakeRun, Run, course, make_run
 from labkit.widgets.beat_scaler.words import Tally, sentence, tally
-from labkit.widgets.live.state import Button, Phase, press
+from labkit.widgets.driven.lockstep import Lockstep
+from labkit.widgets.driven.state import Button, Phase
 
 LOG2_RANGE = (-4, 30)
 MEASURE_EVERY = 8  # steps between two looks at the window; each costs about three steps
@@ -66,7 +67,7 @@ class Side:
         )
 
 
-class Duel:
+class Duel(Lockstep):
     """A game that is driven by a thread, or by a test.
 
     Args:
@@ -74,12 +75,15 @@ class Duel:
         seed: decides first weights, batches and the course of the loss's weight.
         steps: how long the game is.
         pace: steps a second at most.
-        make_run: (task, recipe, seed, log2 weights) -> run.
+        device: where both train; None takes the GPU where there is one.
+        make_run: (task, recipe, seed, log2 weights, device=) -> run.
         clock, wait: seconds, and how to let them pass.
 
     Raises:
-        ValueError: steps is less than 1, or pace is not positive.
+        ValueError: steps is less than 1, pace is not positive, or there is no such device.
     """
+
+    buttons = frozenset(Button) - {Button.STEP}  # a game has no single steps
 
     def __init__(
         self,
@@ -88,40 +92,37 @@ class Duel:
         *,
         steps: int = 480,
         pace: float = 8.0,
+        device: Any = None,
         make_run: MakeRun = make_run,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         if steps < 1 or not pace > 0:
             raise ValueError(f"a game has 1 step or more and a positive pace; it was given {steps} and {pace}")
-        self.task, self.seed, self.total, self.pace = task, seed, steps, pace
+        super().__init__()
+        self.task, self.seed, self.total, self.pace, self.place = task, seed, steps, pace, place(device)
         self.course = course(steps, seed)
         self.make_run, self._clock, self._wait = make_run, clock, wait
-        self.phase = Phase.IDLE
-        self.notice = self.error = ""
         self.in_sight = self._peeked = False
-        self._begin_again()
+        self.begin_again()
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    def carry_out(self, command: Move | Show | Place) -> None:
+        """Move the scale, show the window or hide it, or begin a new game on another device."""
+        match command:
+            case Move():
+                self.log2_scale = command.log2_scale
+            case Show():
+                self.in_sight = command.window
+                self._peeked = self._peeked or command.window
+            case Place():
+                self.place = command
+                self.stand(Phase.IDLE)
+                self.begin_again()
 
-    def handle(self, command: Button | Move | Show) -> None:
-        """Obey a command."""
-        self.notice = ""
-        if isinstance(command, Move):
-            self.log2_scale = command.log2_scale
-        elif isinstance(command, Show):
-            self.in_sight = command.window
-            self._peeked = self._peeked or command.window
-        elif command is not Button.STEP:  # a game has no single steps
-            before, self.phase = self.phase, press(self.phase, command)
-            over = before in (Phase.FINISHED, Phase.FAILED)
-            if command is Button.RESET or (command is Button.START and over):
-                self._begin_again()
-
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
+        """Forget both runs, and put the scale back."""
         self.yours: Side | None = None
         self.scalers: Side | None = None
-        self.error = ""
         self.log2_scale = START_LOG2
         self._peeked = self.in_sight
         self._next = 0.0
@@ -129,59 +130,41 @@ class Duel:
     # --- steps --------------------------------------------------------------------------------------------------
 
     @property
-    def due(self) -> bool:
-        """Whether there is a step to do now."""
-        return self.phase is Phase.RUNNING
+    def built(self) -> bool:
+        """Whether both runs are made."""
+        return self.yours is not None and self.scalers is not None
 
-    @property
-    def building(self) -> bool:
-        """Whether the next step begins with making the two runs."""
-        return self.due and (self.yours is None or self.scalers is None)
-
-    def build(self) -> None:
+    def make(self) -> None:
         """Make the runs that are not there yet."""
-        if self.yours is None or self.scalers is None:
-            self._guard(self._build)
+        if not self.built:
+            self.scalers, self.yours = (
+                Side(self.make_run(self.task, recipe, self.seed, self.course, device=self.place))
+                for recipe in (SCALERS, YOURS)
+            )
 
-    def tick_other(self) -> bool:
+    def lead(self) -> bool:
         """Wait for the pace, and let the scaler do the step that is due."""
-        if not self.due or self.scalers is None or len(self.scalers.steps) > self.steps_done:
+        assert self.scalers is not None
+        if len(self.scalers.steps) > self.steps_done:
             return False
         self._wait(max(0.0, self._next - self._clock()))
         self._next = max(self._next, self._clock()) + 1 / self.pace
-        self._guard(lambda: self._step(self.scalers))
+        self._advance(self.scalers)
         return True
 
-    def tick(self) -> None:
-        """Do the step that is due, on both sides; does nothing when none is."""
-        if self.due:
-            self.build()
-            self.tick_other()
-        if not self.due or self.yours is None:
-            return
+    def follow(self) -> None:
+        """Do your step, with the scale that your hand asks for."""
+        assert self.yours is not None
         self.yours.run.scaler = ScalerState(2.0**self.log2_scale)
-        self._guard(lambda: self._step(self.yours))
-        if self.steps_done >= self.total and self.due:
-            self.phase = Phase.FINISHED
+        self._advance(self.yours)
 
-    def fail(self, error: Exception) -> None:
-        """End the game with an error that the sentence names."""
-        self.phase = Phase.FAILED
-        self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
-
-    def _guard(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:  # whatever went wrong in the task, the figure has to say it
-            self.fail(error)
-
-    def _build(self) -> None:
-        self.scalers = Side(self.make_run(self.task, SCALERS, self.seed, self.course))
-        self.yours = Side(self.make_run(self.task, YOURS, self.seed, self.course))
-
-    def _step(self, side: Side | None) -> None:
-        assert side is not None
+    def _advance(self, side: Side) -> None:
         side.step(self.course[len(side.steps)])
+
+    @property
+    def complete(self) -> bool:
+        """Whether you have done the last step."""
+        return self.steps_done >= self.total
 
     # --- what is seen -------------------------------------------------------------------------------------------
 

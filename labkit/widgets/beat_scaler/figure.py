@@ -8,22 +8,16 @@ Invariant: the scaler's scale and the window are drawn only where the learner ma
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING
 
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, wrapped
 from labkit.widgets.beat_scaler.controller import Duel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WHY_STATIC = (
-    "This game needs JupyterLab (`make lab`): interactive widgets do not run here. It can be played in code too: "
-    'game.press("start"), game.move(12), game.figure().'
-)
 
-
-def static_duel(duel: Duel, *, why: str = WHY_STATIC) -> Figure:
+def static_duel(duel: Duel, *, why: str = "") -> Figure:
     """Draw the game so far."""
     from matplotlib.figure import Figure
 
@@ -55,6 +49,6 @@ def static_duel(duel: Duel, *, why: str = WHY_STATIC) -> Figure:
     for axes in (loss, scale):
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
-    figure.text(0.09, 0.16, "\n".join(textwrap.wrap(duel.sentence(), 118)), fontsize=9.5, va="top", color=INK)
-    figure.text(0.09, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
+    figure.text(0.09, 0.16, wrapped(duel.sentence(), 118), fontsize=9.5, va="top", color=INK)
+    figure.text(0.09, 0.02, wrapped(why, 130), fontsize=8.5, color=QUIET)
     return figure

@@ -6,17 +6,34 @@ const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
 const BOTTOM = LOSS.top + LOSS.height;
 const HEIGHT = BOTTOM + 32;
+const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `_columns` in beat_scaler/widget.py
 
-function makePlot(pen, width, store, tint) {
+function emptyPoints() {
+  return { yours: [], scalers: [] };
+}
+
+function takePoints(store, _, buffers) {
+  [store.yours, store.scalers].forEach((rows, i) => {
+    for (const [loss, scale, skipped, keepsFrom, overflowsAt] of rowsOf(buffers[i], COLUMNS)) {
+      rows.push({ loss, scale: Math.log2(scale), skipped: skipped > 0, keepsFrom, overflowsAt });
+    }
+  });
+}
+
+function paint({ pen, width, store, tint }) {
   const { total } = store.state;
   const end = width - RIGHT;
-  return { pen, store, tint, total, left: LEFT, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
+  const plot = { pen, store, tint, total, left: LEFT, end, x: (step) => LEFT + ((end - LEFT) * step) / total };
+  drawGame(plot);
+  drawLosses(plot);
+  inkSteps(plot, BOTTOM);
+  return plot;
 }
 
 function drawGame(plot) {
   const { store, tint, x } = plot;
   const { state, yours, scalers } = store;
-  const [low, high] = state.range;
+  const [low, high] = store.model.get("_offers").range;
   const y = (e) => SCALE.top + (SCALE.height * (high - Math.min(high, Math.max(low, e)))) / (high - low);
   if (state.told) drawWindow(plot, y);
   const ticks = [0, 8, 16, 24].map((e) => [e, e]);
@@ -43,8 +60,6 @@ function drawHand(plot, y) {
   const words = last?.skipped ? "inf: skipped" : `2${superscript(next)}`;
   inkText(plot, words, at[0] + 11, at[1], { fill: last?.skipped ? tint.bad : tint.fp16, bold: true, base: "middle", halo: true });
 }
-
-const superscript = (digits) => String(digits).replace(/[-\d]/g, (c) => (c === "-" ? "\u207b" : "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079"[c]));
 
 function drawWindow(plot, y) {
   const { store, x } = plot;

@@ -94,14 +94,14 @@ class Run(Protocol):
     def window(self) -> tuple[float, float]: ...
 
 
-MakeRun = Callable[[Task, Recipe, int, Sequence[int]], Run]
+MakeRun = Callable[..., Run]  # (task, recipe, seed, log2 weights, device=)
 
 
 class WeightedRun(TrainingRun):
     """A run whose loss is multiplied by a power of two that changes from step to step."""
 
-    def __init__(self, task: Task, recipe: Recipe, seed: int, weights: Sequence[int]) -> None:
-        super().__init__(task, recipe, seed, measure_every=0)
+    def __init__(self, task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> None:
+        super().__init__(task, recipe, seed, measure_every=0, **where)
         self.log2_weights = weights
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class ClippedAdam(torch.optim.Adam):
         return super().step(closure)
 
 
-def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int]) -> Run:
+def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> Run:
     """Return a run that trains."""
     clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
-    return WeightedRun(clipped, recipe, seed, weights)
+    return WeightedRun(clipped, recipe, seed, weights, **where)

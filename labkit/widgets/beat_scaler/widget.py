@@ -1,27 +1,26 @@
 """Can a hand choose the loss scale better than a scaler can? A minute to find out.
 
-Idea: this widget is a wire, like the live training, whose thread, phases and outbox it uses. The state is in `Duel`,
-the words in `words`, and the drawing in `view.js`.
+Idea: a wire. The state is in `Duel`, the words in `words`, and the drawing in `view.js`.
 
 Invariant: every command of the browser is answered by a frame that names the command's number.
 """
 
 from __future__ import annotations
 
-import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from labkit.train import TASKS, Task
+import traitlets
+
+from labkit.train import TASKS, Place, Task, place
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import png
 from labkit.widgets.beat_scaler.controller import LOG2_RANGE, Duel, Move, Show, Side
-from labkit.widgets.beat_scaler.figure import WHY_STATIC, static_duel
-from labkit.widgets.beat_scaler.runs import TASK, MakeRun, make_run
-from labkit.widgets.driven.thread import Driver
-from labkit.widgets.driven.widget import DrivenWidget
-from labkit.widgets.live.outbox import Send, Sender, pack
-from labkit.widgets.live.state import Button, Phase, enabled
+from labkit.widgets.beat_scaler.figure import static_duel
+from labkit.widgets.beat_scaler.runs import TASK, GameStep, MakeRun, make_run
+from labkit.widgets.driven.devices import chosen, offered, on
+from labkit.widgets.driven.outbox import Send, Sender, pack
+from labkit.widgets.driven.state import enabled
+from labkit.widgets.driven.widget import DrivenWidget, row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,20 +34,26 @@ class BeatTheScaler(DrivenWidget):
         seed: decides first weights, batches, and how the loss's weight wanders.
         steps: how long the game is; at 8 steps a second, 480 are a minute.
         pace: steps a second at most.
+        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
 
     Everything the learner can press is here for code too: `press("start")`, `move(12)`, `show(True)`.
 
     Raises:
-        ValueError: an unknown task, steps less than 1, or a pace that is not positive.
+        ValueError: an unknown task or device, steps less than 1, or a pace that is not positive.
 
-    >>> game = BeatTheScaler(seed=1, steps=20)
+    >>> game = BeatTheScaler(seed=1, steps=20, device="cpu")
     >>> game.phase, game.duel.log2_scale
     (<Phase.IDLE: 'idle'>, 16)
     >>> game.close()
     """
 
-    _esm = script("beat_scaler")
-    _css = style("beat_scaler")
+    _esm = script("driven", "beat_scaler")
+    _css = style("driven", "beat_scaler")
+    why_static = (
+        "This game needs JupyterLab (`make lab`): interactive widgets do not run here. It can be played in code too: "
+        'game.press("start"), game.move(12), game.figure().'
+    )
+    _offers = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self,
@@ -57,31 +62,26 @@ class BeatTheScaler(DrivenWidget):
         *,
         steps: int = 480,
         pace: float = 8.0,
+        device: Any = None,
         make_run: MakeRun = make_run,
     ) -> None:
-        if not isinstance(task, Task) and task not in TASKS:
-            raise ValueError(f"task is one of {', '.join(map(repr, TASKS))}; it was given {task!r}")
-        chosen = task if isinstance(task, Task) else TASKS[task]
-        self.duel = Duel(chosen, seed, steps=steps, pace=pace, make_run=make_run)
-        self.outbox = DuelOutbox(self.duel, self._send_frame)
-        self.driver = Driver(self.duel, self.outbox)
-        super().__init__()
-        self.on_msg(self._hear)
-        atexit.register(self.driver.close)
+        self.duel = Duel(row_of(TASKS, task, "task"), seed, steps=steps, pace=pace, device=device, make_run=make_run)
+        super().__init__(self.duel, DuelOutbox(self.duel, self._send_frame))
+        self._offers = {
+            "range": list(LOG2_RANGE),
+            "start": self.duel.log2_scale,
+            "places": offered(self.duel.place),
+        }
 
     @property
-    def phase(self) -> Phase:
-        """What the game does now."""
-        return self.duel.phase
+    def history(self) -> tuple[GameStep, ...]:
+        """Your steps so far."""
+        return tuple(self.duel.yours.steps) if self.duel.yours else ()
 
     @property
     def sentence(self) -> str:
         """How the game stands, in words."""
         return self.duel.sentence()
-
-    def press(self, button: str) -> None:
-        """Press "start", "pause", "stop" or "reset"; returns at once."""
-        self.driver.command(Button(button))
 
     def move(self, log2_scale: int) -> None:
         """Put your scale to 2^log2_scale from the next step on; returns at once."""
@@ -91,47 +91,32 @@ class BeatTheScaler(DrivenWidget):
         """Show the window of good scales during the game, or hide it; returns at once."""
         self.driver.command(Show(window))
 
-    def figure(self) -> Figure:
+    def train_on(self, device: str | Place) -> None:
+        """Begin a new game on another device; returns at once.
+
+        Raises:
+            ValueError: there is no such device here.
+        """
+        self.driver.command(place(device))
+
+    def figure(self, why: str = "") -> Figure:
         """Return a picture of the game so far that stands still."""
-        return static_duel(self.duel, why="")
+        return static_duel(self.duel, why=why)
 
-    def close(self) -> None:
-        """End the game's thread and take the widget down."""
-        if hasattr(self, "driver"):  # ipywidgets closes a widget too whose arguments were refused
-            atexit.unregister(self.driver.close)
-            self.driver.close()
-        super().close()
+    def command(self, content: Mapping[str, Any]) -> Move | Show | Place:
+        """Return the command in a browser's message.
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        data = {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}"}
-        if self.duel.steps_done:
-            data["image/png"] = png(static_duel(self.duel))
-        return data, metadata
-
-    def _command(self, content: dict[str, Any]) -> Button | Move | Show:
-        return command_of(content)
-
-
-def command_of(content: dict[str, Any]) -> Button | Move | Show:
-    """Return the command in a browser's message.
-
-    Raises:
-        ValueError: it holds none.
-
-    >>> command_of({"do": "move", "log2_scale": 12, "number": 3})
-    Move(log2_scale=12)
-    """
-    if content.get("do") == "press":
-        return Button(content["button"])
-    if content.get("do") == "move":
-        return Move(int(content["log2_scale"]))
-    if content.get("do") == "show":
-        return Show(bool(content["window"]))
-    raise ValueError(f'a message says {{"do": "press", "move", "show", "hello" or "drawn"}}; it was given {content!r}')
+        Raises:
+            ValueError: it holds none.
+        """
+        match content.get("do"):
+            case "move":
+                return Move(int(content["log2_scale"]))
+            case "show":
+                return Show(bool(content["window"]))
+            case "choose":
+                return chosen(content["place"], self.duel.place)
+        raise ValueError(f'a message says {{"do": "press", "move", "show" or "choose"}}; it was given {content!r}')
 
 
 class DuelOutbox(Sender):
@@ -141,7 +126,7 @@ class DuelOutbox(Sender):
         self.duel = duel
         super().__init__(send, **clock)
 
-    def forget(self) -> None:
+    def start_over(self) -> None:
         """Tell everything from the start with the next frame."""
         self._side: Side | None = None
         self._told = 0
@@ -168,13 +153,14 @@ def state(duel: Duel) -> dict[str, Any]:
     yours, scaler = duel.tallies()
     return {
         "title": "Beat the scaler",
-        "about": f"{duel.task.name.replace('_', ' ')}, seed {duel.seed}",
+        "about": duel.task.about,
+        "detail": f"{duel.task.name.replace('_', ' ')}, seed {duel.seed}",
+        "place": {"key": duel.place.key, "says": duel.place.sentence, "rates": f"both train on {on(duel.place)}"},
         "phase": duel.phase.value,
-        "enabled": sorted(enabled(duel.phase) - {Button.STEP}),
+        "enabled": sorted(enabled(duel.phase) & duel.buttons),
         "building": duel.building,
         "step": duel.steps_done,
         "total": duel.total,
-        "range": list(LOG2_RANGE),
         "log2_scale": duel.log2_scale,
         "in_sight": duel.in_sight,
         "told": duel.told,

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from labkit.widgets.base.number_words import short
 from labkit.widgets.beat_scaler.runs import GameStep
-from labkit.widgets.live.state import Phase
-from labkit.widgets.live.words import number
+from labkit.widgets.driven.state import Phase
 
 LAST_STEPS = 20  # the final loss is the mean over these
 
@@ -84,7 +84,7 @@ def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
     early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
     return (
         f"{first}{early} You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients; the scaler "
-        f"{scaler.skipped} and {scaler.lossy}. Loss at the end: {number(yours.loss)} against {number(scaler.loss)}."
+        f"{scaler.skipped} and {scaler.lossy}. Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
     )
 
 

@@ -1,6 +1,6 @@
 """How can a training run while the notebook's kernel stays free? In one thread that owns it, and an inbox.
 
-Idea: everything that touches the controller happens in one thread, between two steps; whoever wants something puts it
+Idea: everything that touches the runs happens in one thread, between two steps; whoever wants something puts it
 into the inbox and goes on. Nothing is shared, so nothing is locked. What the browser sees leaves through the outbox.
 
 Invariant: one training at a time in a kernel, and none after `close`.
@@ -14,28 +14,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from labkit.widgets.live.outbox import Sender
-from labkit.widgets.live.state import Button, Phase
-
-
-class Driven(Protocol):
-    """What a thread can drive: two runs in lockstep, and commands between their steps (`Controller` is one)."""
-
-    notice: str
-
-    @property
-    def phase(self) -> Phase: ...
-    @property
-    def due(self) -> bool: ...
-    @property
-    def building(self) -> bool: ...
-    def build(self) -> None: ...
-    def tick_other(self) -> bool: ...
-    def tick(self) -> None: ...
-    def handle(self, command: Any) -> None: ...
-    def fail(self, error: Exception) -> None: ...
+from labkit.widgets.driven.lockstep import Lockstep
+from labkit.widgets.driven.outbox import Sender
+from labkit.widgets.driven.state import Button, Phase
 
 
 class Driver:
@@ -44,14 +27,14 @@ class Driver:
     _driving: ClassVar[weakref.ref[Driver] | None] = None  # one training at a time: two would share one core's time
     _turn: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, controller: Driven, outbox: Sender) -> None:
-        self.controller, self.outbox = controller, outbox
+    def __init__(self, lockstep: Lockstep, outbox: Sender) -> None:
+        self.lockstep, self.outbox = lockstep, outbox
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._closed = self._hurry = False
+        self._closed = self._at_once = False
 
     def command(self, command: Any, number: int = 0) -> None:
-        """Let the thread obey a command before its next step; returns at once."""
+        """Let the thread carry out a command before its next step; returns at once."""
         if command in (Button.START, Button.STEP):
             self._take_turn()
         self.call(partial(self._handle, command, number))
@@ -86,54 +69,54 @@ class Driver:
             before.call(before._step_aside)
 
     def _step_aside(self) -> None:
-        if self.controller.due:
-            self.controller.handle(Button.PAUSE)
-            self.controller.notice = "Paused, because another live training has started; only one trains at a time."
+        if self.lockstep.due:
+            self.lockstep.handle(Button.PAUSE)
+            self.lockstep.notice = "Paused, because another live training has started; only one trains at a time."
 
     def _handle(self, command: Any, number: int) -> None:
-        self.controller.handle(command)
-        self.outbox.heard = max(self.outbox.heard, number)
-        self._hurry = True  # the first step under a change is shown at once
+        self.lockstep.handle(command)
+        self.outbox.answered = max(self.outbox.answered, number)
+        self._at_once = True  # the first step under a change is shown at once
 
     def _loop(self) -> None:
         while True:
             try:
-                if not self._obey() or (self.controller.due and not self._work()):
+                if not self._take_commands() or (self.lockstep.due and not self._work()):
                     return
             except Exception as error:  # a fault of ours, not of the task: log it, and say it in the figure if we can
                 logging.getLogger(__name__).exception("the live training could not go on")
-                if self.controller.phase is not Phase.FAILED:
-                    self.controller.fail(error)
+                if self.lockstep.phase is not Phase.FAILED:
+                    self.lockstep.fail(error)
                     self._inbox.put(lambda: None)  # wakes the loop, which then posts
 
     def _work(self) -> bool:
         """Do a step, looking into the inbox between its two halves; return False to end."""
-        c = self.controller
-        if c.building:
+        runs = self.lockstep
+        if runs.building:
             self.outbox.post(urgent=True)
-            c.build()
-        if c.tick_other() and not self._hurry:
+            runs.build()
+        if runs.tick_other() and not self._at_once:
             self.outbox.post()
-        if c.due and not self._obey():
+        if runs.due and not self._take_commands():
             return False
-        c.tick()
-        self.outbox.trained = self.outbox.heard
-        self.outbox.post(urgent=self._hurry or not c.due)
-        self._hurry = False
+        runs.tick()
+        self.outbox.trained = self.outbox.answered
+        self.outbox.post(urgent=self._at_once or not runs.due)
+        self._at_once = False
         return True
 
-    def _obey(self) -> bool:
+    def _take_commands(self) -> bool:
         """Do what is in the inbox; wait for something when no step is due. Return False to end."""
-        obeyed = False
+        done = False
         while True:
             try:
-                work = self._inbox.get(block=not self.controller.due and not obeyed)
+                work = self._inbox.get(block=not self.lockstep.due and not done)
             except queue.Empty:
                 break
             if work is None:
                 return False
             work()
-            obeyed = True
-        if obeyed and not self.controller.due:
+            done = True
+        if done and not self.lockstep.due:
             self.outbox.post(urgent=True)  # otherwise the step that is due will show it
         return True

@@ -1,39 +1,121 @@
-"""How do a training thread and a page talk? Frames go out as they are packed, commands come in by number.
+"""What do the widgets that train live share? A thread, an outbox, buttons, and a picture where nothing moves.
 
-Idea: every widget that trains live has a `Driver` (the thread) and an outbox (what to draw). What differs is only how a
-browser's message becomes a command.
+Idea: a widget is a wire. The runs are a `Lockstep`, the thread a `Driver`, what the page draws a `Sender`; here they
+are put together, and messages of the browser become commands.
 
-Invariant: a frame is sent when a page is there to draw it; what the page says of drawing never waits for a step.
+Invariant: every command of the browser is answered by a frame that names the command's number; what the page says of
+drawing never waits for a step.
 """
 
 from __future__ import annotations
 
+import atexit
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from labkit.widgets.base.figures import png
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.driven.lockstep import Lockstep
+from labkit.widgets.driven.outbox import Sender
+from labkit.widgets.driven.state import Button, Phase
 from labkit.widgets.driven.thread import Driver
-from labkit.widgets.live.outbox import Sender
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = TypeVar("Row")
 
 
 class DrivenWidget(LabWidget):
-    """A widget whose `driver` trains and whose `outbox` holds what the page shall draw."""
+    """A widget whose runs are trained in a thread of their own.
 
-    driver: Driver
-    outbox: Sender
+    Args:
+        lockstep: the runs.
+        outbox: makes what the page draws; its `send` is `_send_frame`.
+    """
+
+    why_static: ClassVar[str]  # said with the standing picture, in hosts without widgets
+
+    def __init__(self, lockstep: Lockstep, outbox: Sender) -> None:
+        self.lockstep, self.outbox = lockstep, outbox
+        self.driver = Driver(lockstep, outbox)
+        super().__init__()
+        self.on_msg(self._hear)
+        atexit.register(self.driver.close)
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """What the figure shows now, in words."""
+
+    @property
+    @abstractmethod
+    def history(self) -> tuple[Any, ...]:
+        """The learner's steps so far."""
 
     @abstractmethod
-    def _command(self, content: dict[str, Any]) -> Any:
-        """Return the command in a browser's message."""
+    def figure(self, why: str = "") -> Figure:
+        """Return a picture of the steps so far that stands still; `why` is written under it."""
+
+    @abstractmethod
+    def command(self, content: Mapping[str, Any]) -> Any:
+        """Return the command in a browser's message that presses no button.
+
+        Raises:
+            ValueError: it holds none.
+        """
+
+    @property
+    def phase(self) -> Phase:
+        """What the training does now."""
+        return self.lockstep.phase
+
+    def press(self, button: str) -> None:
+        """Press "start", "pause", "step", "stop" or "reset"; returns at once."""
+        self.driver.command(Button(button))
+
+    def close(self) -> None:
+        """End the training's thread and take the widget down."""
+        if hasattr(self, "driver"):  # ipywidgets closes a widget too whose arguments were refused
+            atexit.unregister(self.driver.close)
+            self.driver.close()
+        super().close()
 
     def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         if self.comm is not None:
             self.send(content, buffers)
 
     def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
-        if content.get("do") == "drawn":
-            self.outbox.drawn(int(content["number"]))
-        elif content.get("do") == "hello":
-            self.driver.call(self.outbox.forget)
-        else:
-            self.driver.command(self._command(content), int(content.get("number", 0)))
+        match content.get("do"):
+            case "drawn":
+                self.outbox.drawn(int(content["number"]))
+            case "hello":
+                self.driver.call(self.outbox.start_over)
+            case "press":
+                self.driver.command(Button(content["button"]), int(content.get("number", 0)))
+            case _:
+                self.driver.command(self.command(content), int(content.get("number", 0)))
+
+    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:
+            return None
+        data, metadata = bundle
+        data = {**data, "text/plain": f"{self.sentence}\n{self.why_static}"}
+        if self.history:
+            data["image/png"] = png(self.figure(self.why_static))
+        return data, metadata
+
+
+def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:
+    """Return a row of a table by its name; a row is returned as it is.
+
+    Raises:
+        ValueError: the table has no such row.
+    """
+    if not isinstance(wanted, str):
+        return wanted
+    if wanted not in table:
+        raise ValueError(f"{what} is one of {', '.join(map(repr, table))}; it was given {wanted!r}")
+    return table[wanted]

@@ -17,8 +17,8 @@ import traitlets
 from labkit.amp import PRESETS, ScalerConfig
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png
+from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.live.words import number, power
 from labkit.widgets.scaler_timeline.figure import WHY_STATIC, static_timeline
 from labkit.widgets.scaler_timeline.replay import Replay, packed, replay, source, window
 from labkit.widgets.scaler_timeline.trace import Trace, recorded_trace
@@ -135,7 +135,7 @@ def knobs(config: ScalerConfig) -> dict[str, str]:
     return {
         "start": power(config.init_scale),
         "interval": f"{config.growth_interval:,}",
-        "hysteresis": number(config.hysteresis),
+        "hysteresis": short(config.hysteresis),
         "limits": " ".join(part for part in (floor, cap) if part) or "none",
     }
 

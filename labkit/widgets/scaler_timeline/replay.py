@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from labkit.amp import ScalerConfig, advance, initial
 from labkit.amp.scaling.scaler import must_skip
-from labkit.widgets.live.words import power
+from labkit.widgets.base.number_words import power
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
 from labkit.widgets.underflow.words import percent
 

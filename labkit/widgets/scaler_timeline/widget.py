@@ -16,8 +16,8 @@ import traitlets
 from labkit.amp import ScalerConfig
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png
+from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.live.words import number, power
 from labkit.widgets.scaler_timeline.figure import WHY_STATIC, static_timeline
 from labkit.widgets.scaler_timeline.replay import packed, replay, sentence, source, window
 from labkit.widgets.scaler_timeline.trace import Trace, recorded_trace
@@ -149,8 +149,8 @@ def _places() -> dict[str, dict[str, list[Any]]]:
     """Return where each slider can stand, and what it says there."""
     return {
         "init_log2_scale": {"values": list(LOG2_SCALES), "texts": [power(2.0**k) for k in LOG2_SCALES]},
-        "growth_factor": {"values": list(GROWTH_FACTORS), "texts": [f"× {number(f)}" for f in GROWTH_FACTORS]},
-        "backoff_factor": {"values": list(BACKOFF_FACTORS), "texts": [f"× {number(f)}" for f in BACKOFF_FACTORS]},
+        "growth_factor": {"values": list(GROWTH_FACTORS), "texts": [f"× {short(f)}" for f in GROWTH_FACTORS]},
+        "backoff_factor": {"values": list(BACKOFF_FACTORS), "texts": [f"× {short(f)}" for f in BACKOFF_FACTORS]},
         "growth_interval": {"values": list(INTERVALS), "texts": [_clean_steps(n) for n in INTERVALS]},
     }
 

@@ -61,6 +61,7 @@ class StepDebugger(LabWidget):
     log2_scale = traitlets.Int(0).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     _taken: list[float]  # the scales of the steps that were taken for good
+    _scale: float  # that of the step on show: where the recipe's scaler has it, or where the slider was put
     _watched: StepInStages
     _sentences: list[str]
     _view = traitlets.Dict().tag(sync=True)
@@ -130,6 +131,7 @@ class StepDebugger(LabWidget):
         if change["name"] == "recipe_name":
             self._begin()
         elif change["name"] == "log2_scale":
+            self._scale = 2.0**self.log2_scale
             self._take()
         else:
             self.sentence = self._sentences[self.stage]
@@ -141,17 +143,18 @@ class StepDebugger(LabWidget):
         self._take()
 
     def _show_scale(self, scale: float) -> None:
-        self._following = False
+        """Take the next step at a scale; the slider stands at the power of two that is nearest."""
+        self._following, self._scale = False, scale
         self.log2_scale = min(max(round(math.log2(scale)), 0), MOST_LOG2_SCALE)
         self._following = True
 
     def _take(self) -> None:
-        """Take the step at the scale that the slider shows, after those that were taken for good."""
+        """Take the step at the scale that was asked for, after those that were taken for good."""
         run = TrainingRun(self._task, self.recipe, self._seed, measure_every=0)
         for scale in self._taken:
             run.scaler = replace(run.scaler, scale=scale)
             run.step()
-        run.scaler = replace(run.scaler, scale=2.0**self.log2_scale)
+        run.scaler = replace(run.scaler, scale=self._scale)
         self._watched = watch_step(run)
         self._sentences = sentences(self._watched, self.recipe)
         views = [[tensor_view(tensor) for tensor in stage.tensors] for stage in self._watched.stages]

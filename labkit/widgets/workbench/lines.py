@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import ast
 import sys
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import torch
 
+from labkit.amp import DYNAMIC, ScalerConfig
 from labkit.train import Task
-from labkit.widgets.live.state import Scaling
-from labkit.widgets.workbench.knobs import GROWTH_INTERVAL, Knobs, epsilon_text, has_epsilon, optimizer_name
+from labkit.widgets.bench.knobs import Knobs, Scaling, epsilon_text, has_epsilon, optimizer_name, recipe_of
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
 
@@ -49,8 +50,7 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     head += _optimizer(knobs, task, "masters" if masters else "model.parameters()")
     if scaling is Scaling.DYNAMIC:
         device = "next(model.parameters()).device.type"
-        start = f"init_scale=2.0**{knobs.log2_scale}, growth_interval={GROWTH_INTERVAL}"
-        head.append(f"scaler = torch.amp.GradScaler({device}, {start})")
+        head.append(f"scaler = torch.amp.GradScaler({device}, {_knobs_of_torch(knobs)})")
     head += ["losses = []", "for inputs, targets in batches:"]
     body = [*_forward(knobs, converted), *_backward(knobs, scaling, masters), *_after(knobs, masters)]
     return "\n".join(head + ["    " + line for line in body])
@@ -65,9 +65,29 @@ def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
     lines = []
     if knobs.accumulator != "FP32" and knobs.format != "FP32":
         lines.append(f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}")
+    beyond = _beyond_torch(recipe_of(knobs).scaler) if scaling is Scaling.DYNAMIC else ""
+    if beyond:
+        lines.append(f"# torch's GradScaler has no such knobs; here they stood at {beyond}")
     if scaling is not knobs.scaling:
         lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
     return lines
+
+
+def _knobs_of_torch(knobs: Knobs) -> str:
+    scaler = recipe_of(knobs).scaler
+    own = {name: getattr(scaler, name) for name in ("growth_factor", "backoff_factor")}
+    changed = [f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)]
+    return ", ".join([f"init_scale=2.0**{knobs.log2_scale}", *changed, f"growth_interval={scaler.growth_interval}"])
+
+
+def _beyond_torch(scaler: ScalerConfig) -> str:
+    """Return what a dynamic scaler has that torch's GradScaler has not."""
+    there = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+    return ", ".join(
+        f"{f.name}={getattr(scaler, f.name):g}"
+        for f in fields(scaler)
+        if f.name not in there and getattr(scaler, f.name) != getattr(DYNAMIC, f.name)
+    )
 
 
 def _convert(knobs: Knobs) -> list[str]:
@@ -84,7 +104,7 @@ def _convert(knobs: Knobs) -> list[str]:
 def _optimizer(knobs: Knobs, task: Task, weights: str) -> list[str]:
     """Return the lines that make the optimizer: torch's takes the knobs as options, others as the task has them."""
     maker, options = _maker(task), _options(task)
-    epsilon = {"eps": epsilon_text(knobs.epsilon)} if has_epsilon(task) and knobs.epsilon != 1e-8 else {}
+    epsilon = {"eps": epsilon_text(knobs.epsilon)} if has_epsilon(task) and knobs.epsilon is not None else {}
     if options and getattr(torch.optim, optimizer_name(task), None) is maker:
         turned = options | {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
         return [f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {_arguments(turned)})"]
@@ -155,7 +175,8 @@ def _backward(knobs: Knobs, scaling: Scaling, masters: bool) -> list[str]:
         return [*lines, "scaler.step(optimizer)", "scaler.update()"]
     if scaling is Scaling.STATIC:
         stepped = "masters" if masters else "model.parameters()"
-        return [*lines, f"if all(p.grad.isfinite().all() for p in {stepped}):", "    optimizer.step()"]
+        if recipe_of(knobs).scaler.skip_on_inf:
+            return [*lines, f"if all(p.grad.isfinite().all() for p in {stepped}):", "    optimizer.step()"]
     return [*lines, "optimizer.step()"]
 
 

@@ -1,51 +1,49 @@
 """How does a learner try a recipe on a task? A bench with every knob, a fork, and three ways to take the result along.
 
-Idea: a wire, as `LiveTraining` is: the state is in `Bench`, the thread in `Driver`, the words in `words`, the
-drawing in `view.js`. Messages of the browser become commands.
+Idea: a wire. The state is in `Bench`, the words in `words`, the drawing in `view.js`;
+messages of the browser become commands.
 
-Invariant: every command of the browser is answered by a frame that names the command's number.
+Invariant: what is trained is the recipe that was given, bit for bit, until a knob is turned.
 """
 
 from __future__ import annotations
 
-import atexit
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import TASKS, RunRecord, StepRecord, Task, write_whole
+from labkit.train import StepRecord, Task, places, write_whole
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png
-from labkit.widgets.driven.thread import Driver
-from labkit.widgets.driven.widget import DrivenWidget
-from labkit.widgets.live.state import Button, Phase, Scaling
-from labkit.widgets.workbench.controller import Bench, Choose, Do, Fork, Turn
-from labkit.widgets.workbench.figure import WHY_STATIC, static_bench
-from labkit.widgets.workbench.knobs import EPSILONS, epsilon_text
+from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.outbox import BenchOutbox, tasks
+from labkit.widgets.bench.widget import BenchWidget, position
+from labkit.widgets.driven.widget import row_of
 from labkit.widgets.workbench.lines import torch_lines
-from labkit.widgets.workbench.view import BenchOutbox
-from labkit.widgets.workbench.words import sentence
+from labkit.widgets.workbench.state import state
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
-class Workbench(DrivenWidget):
+class Workbench(BenchWidget):
     """A training with every knob of a recipe, beside the FP32 run of the same seed; it can be forked at any step.
 
     Args:
-        task: what to learn; a name in `TASKS`, or a Task.
+        task: what to learn; a name in `TASKS` (before a GPU, in `GPU_TASKS` too), or a Task.
         recipe: where the knobs stand first; a name in `RECIPES`, or a Recipe.
         seed: decides first weights and batches, of all runs.
         steps: how many; None takes the task's own number.
+        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
         folder: where records and pictures are saved.
 
     Everything the learner can press is here for code too: `press("start")`, `turn(masters="forgotten")`, `fork(60)`.
 
     Raises:
-        ValueError: an unknown task or recipe, or one that has no position on the knobs.
+        ValueError: an unknown task, recipe or device, or a recipe that has no position on the knobs.
 
-    >>> bench = Workbench("digits", "O2", steps=20)
+    >>> bench = Workbench("digits", "O2", steps=20, device="cpu")
     >>> bench.phase, bench.history
     (<Phase.IDLE: 'idle'>, ())
     >>> "GradScaler" in bench.lines
@@ -53,8 +51,12 @@ class Workbench(DrivenWidget):
     >>> bench.close()
     """
 
-    _esm = script("workbench")
-    _css = style("workbench")
+    _esm = script("driven", "bench", "workbench")
+    _css = style("driven", "bench", "workbench")
+    why_static = (
+        "This figure stands still and has no knobs, because interactive widgets do not run here. Open the notebook "
+        'in JupyterLab (`make lab`), or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60).'
+    )
 
     def __init__(
         self,
@@ -63,72 +65,31 @@ class Workbench(DrivenWidget):
         seed: int = 0,
         *,
         steps: int | None = None,
+        device: Any = None,
         folder: Path | str = ".",
     ) -> None:
-        self.bench = Bench(
-            task if isinstance(task, Task) else _row(TASKS, task, "task"),
-            recipe if isinstance(recipe, Recipe) else _row(RECIPES, recipe, "recipe"),
-            seed,
-            steps=steps,
-        )
+        what = row_of(tasks(places()), task, "task"), row_of(RECIPES, recipe, "recipe")
+        bench = Bench(*what, seed, steps=steps, device=device)
         self.folder = Path(folder)
-        self.outbox = BenchOutbox(self.bench, self._send_frame)
-        self.driver = Driver(self.bench, self.outbox)
-        super().__init__()
-        self.on_msg(self._hear)
-        atexit.register(self.driver.close)
-
-    # --- for code -----------------------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        """What the training does now."""
-        return self.bench.phase
-
-    @property
-    def history(self) -> tuple[StepRecord, ...]:
-        """The steps of the run so far."""
-        return tuple(self.bench.run.steps)
+        super().__init__(bench, BenchOutbox(bench, self._send_frame, state=state))
 
     @property
     def forked(self) -> tuple[StepRecord, ...]:
         """The steps of the fork since it left the run."""
         return tuple(self.bench.fork.steps) if self.bench.fork is not None else ()
 
-    def press(self, button: str) -> None:
-        """Press "start", "pause", "step", "stop" or "reset"; returns at once."""
-        self.driver.command(Button(button))
-
     def turn(self, **knobs: Any) -> None:
         """Put knobs into positions, by their names in `Knobs`; returns at once."""
-        for knob, to in knobs.items():
-            self.driver.command(Turn(knob, Scaling(to) if knob == "scaling" else to))
+        self.driver.command(Turn({knob: position(knob, to) for knob, to in knobs.items()}))
 
     def fork(self, step: int) -> None:
         """Let a second run leave the first after a step; its knobs are then on show. Returns at once."""
         self.driver.command(Fork(step))
 
-    def record(self) -> RunRecord:
-        """Return the record of the run whose knobs are on show.
-
-        Raises:
-            ValueError: nothing has run yet.
-        """
-        return self.bench.record()
-
     @property
     def lines(self) -> str:
         """The same run in plain torch, as a program."""
         return torch_lines(self.bench.turned.wanted, self.bench.task)
-
-    @property
-    def sentence(self) -> str:
-        """What the bench shows now, in words."""
-        return sentence(self.bench)
-
-    def figure(self) -> Figure:
-        """Return a picture of the steps so far that stands still."""
-        return static_bench(self.bench)
 
     def save(self, what: str) -> str:
         """Write the "record" or the "picture" into the folder; return where it lies, in a sentence.
@@ -145,51 +106,18 @@ class Workbench(DrivenWidget):
         path = write_whole(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
-    def close(self) -> None:
-        """End the training's thread and take the widget down."""
-        if hasattr(self, "driver"):  # ipywidgets closes a widget too whose arguments were refused
-            atexit.unregister(self.driver.close)
-            self.driver.close()
-        super().close()
+    def command(self, content: Mapping[str, Any]) -> Turn | Fork | Choose | Do:
+        """Return the command in a browser's message.
 
-    # --- for the browser ----------------------------------------------------------------------------------------
-
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        data = {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}"}
-        if self.history:
-            data["image/png"] = png(static_bench(self.bench, why=WHY_STATIC))
-        return data, metadata
-
-    def _command(self, content: dict[str, Any]) -> Button | Turn | Fork | Choose | Do:
+        Raises:
+            ValueError: it holds none.
+        """
         match content.get("do"):
-            case "press":
-                return Button(content["button"])
-            case "turn":
-                return Turn(content["knob"], _position(content["knob"], content["to"]))
             case "fork":
                 return Fork(int(content["step"]))
-            case "choose":
-                return Choose(
-                    TASKS.get(content.get("task", "")), RECIPES.get(content.get("recipe", "")), content.get("branch")
-                )
+            case "choose" if "place" not in content:
+                task, recipe = tasks(places()).get(content.get("task", "")), RECIPES.get(content.get("recipe", ""))
+                return Choose(task, recipe, content.get("branch"))
             case "save":
                 return Do(lambda: self.save(content["what"]))
-        raise ValueError(f"the page asked for {content!r}, which the workbench does not know")
-
-
-def _position(knob: str, to: Any) -> Any:
-    if knob == "scaling":
-        return Scaling(to)
-    if knob == "epsilon":
-        return next((e for e in EPSILONS if epsilon_text(e) == to), to)
-    return to
-
-
-def _row(table: dict[str, Any], name: str, what: str) -> Any:
-    if name not in table:
-        raise ValueError(f"{what} is one of {', '.join(map(repr, table))}; it was given {name!r}")
-    return table[name]
+        return super().command(content)

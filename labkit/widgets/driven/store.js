@@ -1,27 +1,26 @@
-// What the page knows of a live training: all points so far, and what is under way between page and kernel.
+// What the page knows of runs that train: all points so far, and what is under way between page and kernel.
 //
-// One store for each model keeps the whole curve; the kernel sends only new points, NaN included, as float32 columns.
+// One store for each model keeps the whole curves; the kernel sends only new points, NaN included, as float32 columns.
 // Frames are drawn in requestAnimationFrame and answered after drawing, so a slow browser slows the messages down and
-// never the training.
+// never the training. The widget's own folder says what points are: emptyPoints(), takePoints(store, content, buffers).
 
-const COLUMNS = 5; // loss, scale, found_inf, stepped, underflow: see Outbox in outbox.py
-const SILENCE_MS = 10_000; // building the runs takes a few seconds, and nothing is obeyed meanwhile
+const SILENCE_MS = 20_000; // data and runs may take a while to be made, and no command is carried out meanwhile
 const UNDER_WAY = 3; // values of a moving slider on their way to the kernel
 const ANSWER_MS = 250; // between two answers to the kernel; it sends 12 frames without one (IN_FLIGHT)
+const UNANSWERED =
+  "The kernel does not answer. If a cell is running, wait for it or interrupt it; if the kernel was restarted, run this cell again.";
 
 function makeStore(model) {
   return {
     model,
     views: new Set(),
     state: null,
-    ours: [],
-    fp32: [],
-    previous: [],
+    ...emptyPoints(),
     sent: 0, // number of our latest command
     silence: 0, // timer that runs from a command to its answer
     silent: false,
     afterwards: null, // what to say when fewer are under way: {what, at}
-    wish: null, // log2 of the scale that the hand asks for, until the kernel has obeyed; drawn at once
+    wish: null, // log2 of the scale that the hand asks for, until the kernel has it; drawn at once
     touched: 0, // when the hand moved last, until that was drawn
     touch: null, // ms from a movement of the hand to the frame that shows it
     asked: null, // the latest command that has not been seen in a trained step: {number, at, running, echoed, trained}
@@ -46,29 +45,31 @@ function storeOf(model) {
 }
 
 function takeFrame(store, content, buffers) {
-  if (content.whole) {
-    store.ours = [];
-    store.fp32 = [];
-    store.previous = Array.from(floats(buffers[2]));
-  }
-  const rows = floats(buffers[0]);
-  for (let i = 0; i < rows.length; i += COLUMNS) {
-    const [loss, scale, foundInf, stepped, underflow] = rows.subarray(i, i + COLUMNS);
-    store.ours.push({ loss, scale, foundInf: foundInf > 0, stepped: stepped > 0, underflow });
-  }
-  store.fp32.push(...floats(buffers[1]));
+  if (content.whole) Object.assign(store, emptyPoints());
+  takePoints(store, content, buffers);
   store.state = content;
   const { asked } = store;
-  if (asked && content.heard >= asked.number) {
+  if (asked && content.answered >= asked.number) {
     asked.echoed = true;
     asked.trained = content.trained >= asked.number;
   }
   store.fresh = true;
   store.silent = false;
-  if (content.heard >= store.sent) store.silence = clearTimeout(store.silence);
+  if (content.answered >= store.sent) store.silence = clearTimeout(store.silence);
   if (store.afterwards && mayTell(store)) tell(store, store.afterwards.what, store.afterwards.at);
-  if (content.heard >= store.sent) store.wish = null;
+  if (upToDate(store)) store.wish = null;
   schedule(store);
+}
+
+// Whether the kernel's state is as new as what the hand did last.
+function upToDate(store) {
+  return store.state.answered >= store.sent && !store.afterwards;
+}
+
+// Rows of so many float32 columns, one for each step.
+function rowsOf(buffer, columns) {
+  const all = floats(buffer);
+  return Array.from({ length: all.length / columns }, (_, i) => all.subarray(i * columns, (i + 1) * columns));
 }
 
 function schedule(store) {
@@ -124,7 +125,7 @@ function tellLatest(store, what) {
 }
 
 function mayTell(store) {
-  return store.sent - store.state.heard < UNDER_WAY;
+  return store.sent - store.state.answered < UNDER_WAY;
 }
 
 function tell(store, what, at = performance.now()) {

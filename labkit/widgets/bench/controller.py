@@ -1,34 +1,46 @@
-"""What happens when a learner works at the bench? One object that takes commands and does steps, one at a time.
+"""What happens when a learner works at the bench? Knobs that are turned, a fork, another task, another device.
 
-Idea: like the live training's controller it knows no thread, no clock and no browser. A knob that may be turned on the
-way acts at the next step; one that changes a format begins the run anew at its origin: step 0, or where it was forked.
-FP32 walks ahead by at most one step and is kept as long as task and seed stay.
+Idea: a `Lockstep` of a run, its fork, and FP32 beside them. A knob that may be turned on the way acts at the next step;
+one that changes a format begins the run anew at its origin: step 0, or where it was forked. FP32 walks ahead by at most
+one step and is kept as long as task, seed and device stay. The live training is a bench with fewer knobs and no fork.
 
-Invariant: both branches see the same batches, because a batch depends on seed and step alone.
+Invariant: all runs see the same batches, because a batch depends on seed and step alone; until a knob is turned, what
+is trained is the recipe that was given, to its last field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import RunRecord, StepRecord, Task, TrainingRun, bytes_held
-from labkit.train.record import device_name, now, versions
-from labkit.widgets.live.state import Button, Phase, press
-from labkit.widgets.workbench.knobs import Knobs, changed, describe, knobs_of, lives_on, recipe_of, why_fixed
-from labkit.widgets.workbench.runs import Branch
+from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
+from labkit.train.record import now, versions
+from labkit.widgets.bench.knobs import (
+    ALL,
+    GROWTH_INTERVAL,
+    Knobs,
+    changed,
+    describe,
+    knobs_of,
+    lives_on,
+    recipe_of,
+    turned,
+    why_fixed,
+)
+from labkit.widgets.bench.runs import Branch, MakeRun, make_run
+from labkit.widgets.driven.lockstep import Lockstep
+from labkit.widgets.driven.state import Phase
 
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A command: put a knob of the active branch into a position."""
+    """A command: put knobs of the active branch into positions, all of them or none."""
 
-    knob: str
-    to: Any
+    knobs: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -40,11 +52,12 @@ class Fork:
 
 @dataclass(frozen=True)
 class Choose:
-    """A command: another task, another recipe, or the branch that the knobs turn (0 the run, 1 its fork)."""
+    """A command: another task, recipe or device, or the branch that the knobs turn (0 the run, 1 its fork)."""
 
     task: Task | None = None
     recipe: Recipe | None = None
     branch: int | None = None
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -54,38 +67,54 @@ class Do:
     work: Callable[[], str]
 
 
-class Bench:
+class Bench(Lockstep):
     """A run, its fork and FP32 beside them, as they are driven.
 
     Args:
         task, recipe, seed: what is trained first.
         steps: how many; None takes the task's own number.
+        device: where all of them train; None takes the GPU where there is one.
+        offered: the knobs that can be turned.
+        forkable: whether the run can be forked.
+        growth_interval: clean steps before a dynamic scale grows that is switched on here.
+        make_run: (task, recipe, seed, device=) -> run.
 
     Raises:
-        ValueError: the knobs cannot show the recipe, or steps is less than 1.
+        ValueError: the offered knobs cannot show the recipe, steps is less than 1, or there is no such device.
     """
 
-    def __init__(self, task: Task, recipe: Recipe, seed: int = 0, *, steps: int | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        seed: int = 0,
+        *,
+        steps: int | None = None,
+        device: Any = None,
+        offered: tuple[str, ...] = ALL,
+        forkable: bool = True,
+        growth_interval: int = GROWTH_INTERVAL,
+        make_run: MakeRun = make_run,
+    ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps is 1 or more; it was given {steps}")
-        self.seed, self.asked_steps = seed, steps
-        self.phase = Phase.IDLE
-        self.notice = self.error = ""
-        self._single_steps = 0
-        self._set_up(task, knobs_of(recipe))
+        super().__init__()
+        self.seed, self.asked_steps, self.place = seed, steps, place(device)
+        self.offered, self.forkable, self.make_run = offered, forkable, make_run
+        self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
         self.task, self.total = task, self.asked_steps or task.steps
-        self.fp32 = Branch(self._from_the_start, knobs_of(RECIPES["FP32"]))
+        self.fp32 = Branch(self._from_the_start, knobs_of(RECIPES["FP32"]), forkable=False)
         self._one_run(knobs)
         self.previous: list[StepRecord] = []
 
     def _one_run(self, knobs: Knobs) -> None:
-        self.branches = [Branch(self._from_the_start, knobs)]
+        self.branches = [Branch(self._from_the_start, knobs, forkable=self.forkable)]
         self.active = 0
 
-    def _from_the_start(self, recipe: Recipe) -> TrainingRun:
-        return TrainingRun(self.task, recipe, self.seed)
+    def _from_the_start(self, recipe: Recipe) -> Any:
+        return self.make_run(self.task, recipe, self.seed, device=self.place)
 
     @property
     def run(self) -> Branch:
@@ -102,50 +131,52 @@ class Bench:
         """The branch whose knobs are on show."""
         return self.branches[self.active]
 
+    @property
+    def fixed(self) -> dict[str, str]:
+        """Knob -> why it cannot be turned now."""
+        return why_fixed(self.turned.wanted, self.task, self.offered)
+
     # --- commands -----------------------------------------------------------------------------------------------
 
-    def handle(self, command: Any) -> None:
-        """Obey a command; one that cannot be obeyed leaves a notice and nothing else."""
-        self.notice = ""
-        try:
-            match command:
-                case Turn():
-                    self._turn(command)
-                case Fork():
-                    self._fork(command)
-                case Choose():
-                    self._choose(command)
-                case Do():
-                    self.notice = command.work()
-                case _:
-                    self._press(command)
-        except (ValueError, TypeError) as error:
-            self.notice = f"Not done: {error}"
+    def carry_out(self, command: Any) -> None:
+        """Turn, fork, choose or do.
 
-    def _press(self, button: Button) -> None:
-        before, self.phase = self.phase, press(self.phase, button)
-        over = before in (Phase.FINISHED, Phase.FAILED)
-        if button is Button.RESET or (button is Button.START and over):
-            self._begin_again()
-        single = button is Button.STEP and self.phase is Phase.PAUSED
-        self._single_steps = self._single_steps + 1 if single else 0
+        Raises:
+            ValueError: it cannot be done.
+        """
+        match command:
+            case Turn():
+                self._turn(command.knobs)
+            case Fork():
+                self._fork(command)
+            case Choose():
+                self._choose(command)
+            case Do():
+                self.notice = command.work()
+            case _:
+                raise TypeError(f"a command is a Turn, Fork, Choose, Do or Button; it was given {command!r}")
 
-    def _begin_again(self) -> None:
+    def begin_again(self) -> None:
+        """Keep the steps so far as the run before, and the knobs."""
         self._remember()
         if self.error:
             self.fp32.begin_again()  # an error may have left it between two steps
-        self.error = ""
         self._one_run(self.turned.wanted)
 
     def _remember(self) -> None:
         if len(self.run.steps) > 1:
             self.previous = self.run.steps
 
-    def _turn(self, turn: Turn) -> None:
-        if turn.knob in why_fixed(self.turned.wanted, self.task) and turn.knob != "accumulator":
-            raise ValueError(why_fixed(self.turned.wanted, self.task)[turn.knob])
-        self._want(replace(self.turned.wanted, **{turn.knob: turn.to}))
-        if turn.knob == "accumulator" and turn.to != "FP32":
+    def _turn(self, knobs: Mapping[str, Any]) -> None:
+        unknown = [name for name in knobs if name not in self.offered]
+        if unknown:
+            raise ValueError(f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}")
+        for name in knobs:
+            if name in self.fixed and name != "accumulator":
+                raise ValueError(self.fixed[name])
+        self._want(turned(self.turned.wanted, knobs))
+        self.turned.rescaled |= not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.turned.run is not None
+        if knobs.get("accumulator", "FP32") != "FP32":
             self.notice += f" {SLOWLY}"
 
     def _want(self, wanted: Knobs) -> None:
@@ -163,18 +194,21 @@ class Bench:
             self.phase = Phase.PAUSED if self.phase is Phase.FINISHED else self.phase
 
     def _fork(self, fork: Fork) -> None:
+        if not self.forkable:
+            raise ValueError("this widget has no forks; labkit.widgets.Workbench has.")
         if not self.run.steps:
             raise ValueError("a fork needs a run to leave. Press Start first.")
         source, knobs = self.run.at(min(fork.step, self.run.done))
         if source.steps_done >= self.total:
             raise ValueError(f"after step {self.total} nothing follows. Fork at an earlier step.")
-        self.branches = [self.run, Branch(source.fork, knobs, origin=source.steps_done, left=knobs)]
+        origin = source.steps_done
+        self.branches = [self.run, Branch(source.fork, knobs, origin, left=knobs, options=self.run.options)]
         self.active = 1
         if self.phase is not Phase.FAILED:
-            self.phase, self._single_steps = Phase.PAUSED, 0
+            self.stand(Phase.PAUSED)
         self.notice = (
-            f"The fork stands after step {source.steps_done} with every digit of the run. Turn one of its knobs, then "
-            "press Continue."
+            f"The fork stands after step {origin} with every digit of the run. Turn one of its knobs, then press "
+            "Continue."
         )
 
     def _choose(self, choice: Choose) -> None:
@@ -182,61 +216,41 @@ class Bench:
             self.active = min(choice.branch, len(self.branches) - 1)
         if choice.recipe is not None:
             own = self.turned.wanted
-            self._want(replace(knobs_of(choice.recipe), log2_lr=own.log2_lr, epsilon=own.epsilon))
-        if choice.task is not None and choice.task is not self.task:
-            self.phase, self._single_steps, self.error = Phase.IDLE, 0, ""
-            self._set_up(choice.task, self.turned.wanted)
+            kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
+            self._want(replace(knobs_of(choice.recipe, self.offered), **kept))
+        task, where = choice.task or self.task, choice.place or self.place
+        if task is not self.task or where != self.place:
+            self.stand(Phase.IDLE)
+            self.error, self.place = "", where
+            self._set_up(task, self.turned.wanted)
 
     # --- steps --------------------------------------------------------------------------------------------------
 
     @property
-    def due(self) -> bool:
-        """Whether there is a step to do now."""
-        return self.phase is Phase.RUNNING or self._single_steps > 0
+    def built(self) -> bool:
+        """Whether all runs are made."""
+        return all(branch.run is not None for branch in (self.fp32, *self.branches))
 
-    @property
-    def building(self) -> bool:
-        """Whether the next tick begins with making a run."""
-        return self.due and any(branch.run is None for branch in (self.fp32, *self.branches))
-
-    def build(self) -> None:
+    def make(self) -> None:
         """Make the runs that are not there yet."""
         for branch in (self.fp32, *self.branches):
-            self._guard(branch.build)
+            branch.build()
 
-    def tick_other(self) -> bool:
-        """Bring the FP32 run to the step that is due; return whether there was anything to do."""
-        ahead = len(self.fp32.steps) > self.run.done or len(self.fp32.steps) >= self.total
-        if not self.due or ahead:
+    def lead(self) -> bool:
+        """Bring the FP32 run to the step that is due."""
+        if len(self.fp32.steps) > self.run.done or len(self.fp32.steps) >= self.total:
             return False
-        self._guard(lambda: self.fp32.step(self.total))
+        self.fp32.step(self.total)
         return True
 
-    def tick(self) -> None:
+    def follow(self) -> None:
         """Do the step that is due, in the branch that is behind."""
-        if self.due:
-            self.build()
-            self.tick_other()
-        if self.due:
-            self._guard(self._step)
+        min(reversed(self.branches), key=lambda branch: branch.done).step(self.total)
 
-    def _step(self) -> None:
-        behind = min(reversed(self.branches), key=lambda branch: branch.done)
-        behind.step(self.total)
-        self._single_steps = max(0, self._single_steps - 1)
-        if all(branch.done >= self.total for branch in self.branches):
-            self.phase, self._single_steps = Phase.FINISHED, 0
-
-    def _guard(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception as error:  # whatever went wrong in the learner's task, the figure has to say it
-            self.fail(error)
-
-    def fail(self, error: Exception) -> None:
-        """End the training with an error that the sentence names."""
-        self.phase, self._single_steps = Phase.FAILED, 0
-        self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
+    @property
+    def complete(self) -> bool:
+        """Whether every branch has done its last step."""
+        return all(branch.done >= self.total for branch in self.branches)
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
@@ -256,6 +270,12 @@ class Bench:
         named = zip(("FP32", *names(self)), (self.fp32, *self.branches), strict=True)
         return [(name, bytes_held(b.run.engine)) for name, b in named if b.run is not None and b.done]
 
+    @property
+    def metric(self) -> tuple[int, float, float] | None:
+        """The latest step at which both metrics were measured: (step, the run, FP32)."""
+        step = max(self.run.metrics.keys() & self.fp32.metrics.keys(), default=None)
+        return None if step is None else (step, self.run.metrics[step], self.fp32.metrics[step])
+
     def record(self) -> RunRecord:
         """Return the record of the branch whose knobs are on show.
 
@@ -273,18 +293,19 @@ class Bench:
             metric=branch.run.evaluate(),
             metric_name=self.task.metric_name,
             seconds=float("nan"),  # it waited for a hand: its time says nothing
-            device=device_name(branch.run.device),
+            device=self.place.name,
             versions=versions(),
             date=now(),
             stopped=branch.done < self.total,
             memory=bytes_held(branch.run.engine),
+            step_seconds=branch.step_seconds,
         )
 
     def _name_on_record(self, branch: Branch) -> str:
         marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
         if branch.origin:
             marks.insert(0, f"forked after step {branch.origin} from {recipe_of(self.run.wanted).name}")
-        plain = branch.wanted == knobs_of(recipe_of(branch.wanted))
+        plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
         return "; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks))
 
 

@@ -1,0 +1,282 @@
+// How runs are drawn beside FP32: loss, scale, underflow and swallowed updates over one axis of steps; a fork is dashed.
+//
+// `plot` holds the pen, the colours of the theme and where a step lies; every function draws one thing and keeps nothing.
+
+const LEFT = 52; // room for labels of the axes
+const RIGHT = 62; // room for the names at the ends of the curves
+const DASH = [7, 5];
+const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see BenchOutbox
+
+// Panels one under another, by their heights; `swallowed` may be missing.
+function panels({ loss, scale, underflow, swallowed }) {
+  const made = {};
+  let top = 26;
+  for (const [name, height] of Object.entries({ loss, scale, underflow, swallowed })) {
+    if (!height) continue;
+    made[name] = { top, height };
+    top += height + 38;
+  }
+  return { ...made, bottom: top - 38, height: top - 8 };
+}
+
+function emptyPoints() {
+  return { fp32: [], previous: [], branches: [[], []] };
+}
+
+function takePoints(store, content, buffers) {
+  if (content.whole) store.previous = Array.from(floats(buffers[1]));
+  store.fp32.push(...floats(buffers[0]));
+  buffers.slice(2).forEach((buffer, i) => {
+    for (const [loss, scale, stepped, underflow, swallowed] of rowsOf(buffer, COLUMNS)) {
+      const step = content.branches[i].origin + store.branches[i].length + 1;
+      store.branches[i].push({ step, loss, scale, stepped: stepped > 0, underflow, swallowed });
+    }
+  });
+}
+
+const tintOf = (format, tint) => ({ FP32: tint.fp32, FP16: tint.fp16, BF16: tint.bf16 })[format] ?? tint.fp8;
+
+function drawRuns({ pen, width, store, tint }, place, step) {
+  const { total, branches } = store.state;
+  const end = width - RIGHT;
+  const curves = branches.map((branch, i) => ({
+    ...branch,
+    rows: store.branches[i],
+    colour: tintOf(branch.format, tint),
+    dash: i ? DASH : [],
+  }));
+  const plot = { pen, store, tint, curves, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
+  const y = drawLoss(plot);
+  drawScale(plot);
+  const { format } = branches[0];
+  drawShare(plot, place.underflow, "underflow", `Activation gradients: elements that are zero in ${format} and not in FP32`, tint.underflowed);
+  if (place.swallowed) drawShare(plot, place.swallowed, "swallowed", "Updates swallowed: weights with a gradient that did not move", tint.ink2);
+  inkSteps(plot, place.bottom);
+  drawHover(plot, step, y);
+  return { x: plot.x, top: place.loss.top + 2 };
+}
+
+function drawLoss(plot) {
+  const { store, tint, curves, x } = plot;
+  const { top, height } = plot.place.loss;
+  const [low, high] = lossRange(...curves.map((c) => c.rows.map((row) => row.loss)), store.fp32, store.previous);
+  const y = (loss) => (loss > 0 ? top + (height * Math.log(high / loss)) / Math.log(high / low) : NaN);
+  inkFrame(plot, plot.place.loss, "Loss of each batch, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  drawMarks(plot);
+  if (store.previous.length) {
+    inkLine(plot, store.previous.map((loss, i) => [x(i + 1), y(loss)]), curves[0].colour, 1.25, { dash: [1.5, 4], alpha: 0.8 });
+    const wide = inkText(plot, "the run before", plot.end, top - 12, { align: "right" });
+    inkLine(plot, [[plot.end - wide - 34, top - 16], [plot.end - wide - 8, top - 16]], curves[0].colour, 1.5, { dash: [1.5, 4] });
+  }
+  const reached = Math.max(curves[0].rows.length, 1);
+  const fp32 = (losses, look) => inkLine(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), tint.fp32, look.width, look);
+  if (store.fp32.length > reached + 1) fp32(store.fp32, { width: 1, alpha: 0.3 }); // known from the run before
+  fp32(store.fp32.slice(0, reached + 1), { width: 5, alpha: 0.45 }); // broad: seen under a curve that covers it
+  const ends = [{ name: "FP32", colour: tint.fp32, points: store.fp32.slice(0, reached).map((loss, i) => [x(i + 1), y(loss)]) }];
+  for (const { name, rows, colour, dash, origin } of curves) {
+    const points = rows.map((row) => [x(row.step), y(row.loss)]);
+    const from = origin ? [[x(origin), y(store.branches[0][origin - 1]?.loss)]] : [];
+    inkLine(plot, [...from, ...points], colour, 2.25, { dash });
+    ends.push({ name, colour, points: [...from, ...points] });
+  }
+  if (curves[1]) drawForkPoint(plot, y);
+  nameEnds(plot, ends);
+  drawNonFinite(plot);
+  return y;
+}
+
+function drawForkPoint(plot, y) {
+  const [run, fork] = plot.curves;
+  const at = plot.x(fork.origin);
+  inkLine(plot, [[at, plot.place.loss.top], [at, plot.place.bottom]], plot.tint.ink2, 1, { dash: [2, 3], alpha: 0.8 });
+  const loss = y(run.rows[fork.origin - 1]?.loss);
+  if (Number.isFinite(loss)) inkRing(plot, at, loss, fork.colour);
+}
+
+// Names at the ends of the curves, pushed apart where they would cover each other.
+function nameEnds(plot, curves) {
+  const ends = curves
+    .map(({ name, colour, points }) => ({ name, colour, last: points.findLast(([, py]) => Number.isFinite(py)) }))
+    .filter(({ last }) => last)
+    .map(({ name, colour, last: [px, py] }) => ({ name, colour, px: px + 7, py }))
+    .sort((a, b) => a.py - b.py);
+  ends.forEach((end, i) => {
+    for (const above of ends.slice(0, i)) if (Math.abs(end.px - above.px) < 70) end.py = Math.max(end.py, above.py + 14);
+  });
+  const over = Math.max(0, ...ends.map(({ py }) => py - (plot.place.loss.top + plot.place.loss.height - 4)));
+  for (const { name, colour, px, py } of ends) inkText(plot, name, px, py - over, { fill: colour, bold: true, base: "middle", halo: true });
+}
+
+// Each stretch of losses that are no numbers, with its first step.
+function drawNonFinite(plot) {
+  plot.curves.forEach(({ name, rows }, i) => {
+    const py = plot.place.loss.top + plot.place.loss.height - 12 - 18 * i;
+    rows.forEach((row, k) => {
+      if (Number.isFinite(row.loss) || (k > 0 && !Number.isFinite(rows[k - 1].loss))) return;
+      const back = rows.findIndex((later, m) => m > k && Number.isFinite(later.loss));
+      const px = plot.x(row.step);
+      inkLine(plot, [[px, py], [plot.x(rows.at(back < 0 ? -1 : back - 1).step), py]], plot.tint.bad, 2);
+      inkCross(plot, px, py, 5, plot.tint.bad);
+      inkText(plot, `${name}: ${decimal(row.loss)} from step ${row.step}`, px + 12, py - 4, { fill: plot.tint.bad, bold: true, halo: true });
+    });
+  });
+}
+
+// What was turned: a thin line through all panels and its name, in one of three rows where there is room.
+function drawMarks(plot) {
+  const { pen, store, tint, curves, x, end } = plot;
+  const rows = [-Infinity, -Infinity, -Infinity];
+  const fork = curves[1];
+  const parted = fork ? [{ step: fork.origin + 1, label: `fork${store.state.parted ? `: ${store.state.parted}` : ""}` }] : [];
+  const marks = [...parted, ...curves.flatMap((c) => c.marks)].sort((a, b) => a.step - b.step);
+  for (const mark of marks) {
+    const at = Math.round(x(mark.step - 0.5)) + 0.5;
+    if (!parted.includes(mark)) inkLine(plot, [[at, plot.place.loss.top], [at, plot.place.bottom]], tint.ink2, 1, { alpha: 0.6 });
+    pen.font = `${tint.size - 1}px ${tint.font}`;
+    const label = mark.label.replace(/2\^(-?\d+)/g, (_, e) => `2${superscript(e)}`);
+    const wide = pen.measureText(label).width;
+    const left = Math.max(LEFT + 4, Math.min(at + 5, end + RIGHT - wide - 4));
+    const row = rows.findIndex((taken) => taken + 12 < left);
+    if (row < 0) continue;
+    rows[row] = left + wide;
+    inkText(plot, label, left, plot.place.loss.top + 12 + 17 * row, { fill: tint.ink, halo: true });
+  }
+}
+
+function drawScale(plot) {
+  const { store, tint, curves, x, end } = plot;
+  const { top, height } = plot.place.scale;
+  const next = store.wish ?? store.state.scale;
+  const all = [...curves.flatMap(({ rows }) => rows.map((row) => Math.log2(row.scale))), next];
+  const low = Math.min(0, 4 * Math.floor(Math.min(0, ...all) / 4));
+  const high = Math.max(16, 4 * Math.ceil((Math.max(0, ...all) + 1) / 4));
+  const y = (exponent) => top + (height * (high - exponent)) / (high - low);
+  const ticks = Array.from({ length: Math.floor((high - low) / 8) + 1 }, (_, i) => low + i * 8);
+  inkFrame(plot, plot.place.scale, "Loss scale", ticks.map((e) => [e, e]), y);
+  let skipped = 0;
+  for (const { rows, colour, dash } of curves) {
+    inkLine(plot, rows.flatMap((r) => [[x(r.step - 0.5), y(Math.log2(r.scale))], [x(r.step + 0.5), y(Math.log2(r.scale))]]), colour, 2.25, { dash });
+    for (const row of rows.filter((r) => !r.stepped)) {
+      skipped += 1;
+      inkCross(plot, x(row.step), y(Math.log2(row.scale)), 4, tint.overflowed);
+    }
+  }
+  const { rows, origin, colour } = curves[store.state.active];
+  const at = origin + rows.length;
+  if (at < plot.total) inkRing(plot, x(at + 1), y(next), colour);
+  if (all.length < 2) return;
+  const wide = inkText(plot, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, end, top - 12, { align: "right" });
+  inkCross(plot, end - wide - 11, top - 16, 4, tint.overflowed);
+}
+
+function drawShare(plot, panel, what, title, colour) {
+  const { top, height } = panel;
+  const y = (share) => top + height * (1 - share);
+  inkFrame(plot, panel, title, [[0, "0%"], [0.5, "50%"], [1, "100%"]], y);
+  const labels = [];
+  for (const { rows, dash } of plot.curves) {
+    const measured = rows.filter((row) => !Number.isNaN(row[what]));
+    if (!measured.length) continue;
+    const points = measured.flatMap((row, i) => [...(i ? [[plot.x(row.step), y(measured[i - 1][what])]] : []), [plot.x(row.step), y(row[what])]]);
+    points.push([plot.x(rows.at(-1).step), points.at(-1)[1]]); // what was measured stands until it is measured again
+    if (plot.curves.length === 1) inkArea(plot, points, y(0), colour);
+    inkLine(plot, points, colour, 2, { dash });
+    for (const row of measured) inkDot(plot, plot.x(row.step), y(row[what]), 2.25, colour);
+    labels.push({ name: percent(measured.at(-1)[what]), px: points.at(-1)[0] + 7, py: points.at(-1)[1] });
+  }
+  if (labels[1]?.name === labels[0]?.name) labels.pop();
+  for (const label of labels) label.py = Math.min(Math.max(label.py, top + 4), top + height - 4);
+  if (labels[1] && Math.abs(labels[0].py - labels[1].py) < 13) labels[1].py = labels[0].py + (labels[0].py > top + height / 2 ? -13 : 13);
+  for (const { name, px, py } of labels) inkText(plot, name, px, py, { fill: colour, bold: true, base: "middle", halo: true });
+}
+
+function drawHover(plot, step, y) {
+  if (!step) return;
+  inkLine(plot, [[plot.x(step), plot.place.loss.top], [plot.x(step), plot.place.bottom]], plot.tint.ink, 1, { alpha: 0.6 });
+  for (const { rows, colour } of plot.curves) {
+    const row = rows.find((r) => r.step === step);
+    if (row && row.loss > 0 && Number.isFinite(row.loss)) inkDot(plot, plot.x(step), y(row.loss), 3.5, colour);
+  }
+}
+
+function hoverText(store, step) {
+  const parts = store.state.branches.flatMap(({ name }, i) => {
+    const row = store.branches[i].find((r) => r.step === step);
+    if (!row) return [];
+    const lost = Number.isNaN(row.underflow) ? "" : `, underflow ${percent(row.underflow)}`;
+    return [`${name} ${decimal(row.loss)} at scale 2^${Math.log2(row.scale)} = ${decimal(row.scale)}${row.stepped ? "" : ", skipped"}${lost}`];
+  });
+  const fp32 = store.fp32[step - 1];
+  return `step ${step}: ${[...parts, ...(fp32 === undefined ? [] : [`FP32 ${decimal(fp32)}`])].join("; ")}`;
+}
+
+const HOVER = {
+  left: LEFT,
+  right: RIGHT,
+  steps: (store) => Math.max(store.fp32.length, store.branches[0].length),
+  text: hoverText,
+};
+
+// --- what both widgets have ------------------------------------------------------------------------------------------
+
+function turn(store, knob, to) {
+  tell(store, { do: "turn", knob, to });
+}
+
+function scalingKnob(store) {
+  const options = store.model.get("_offers").scaling.map((value) => ({ value, label: value }));
+  const onChange = (to) => {
+    wishFor(store, to === "off" ? 0 : store.state.knobs.log2_scale);
+    turn(store, "scaling", to);
+  };
+  return segmented({ label: "Loss scaling", options, value: "off", onChange });
+}
+
+// With scaling off it stays where it is.
+function scaleKnob(store) {
+  const [min, max] = store.model.get("_offers").log2_scale;
+  const made = heldSlider({
+    label: "Scale",
+    min,
+    max,
+    page: 4,
+    value: min,
+    text: (e) => (store.state?.knobs.scaling === "off" ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`),
+    onInput() {
+      if (made.input.getAttribute("aria-disabled") === "true") return made.set(min);
+      wishFor(store, made.value);
+      tellLatest(store, { do: "turn", knob: "log2_scale", to: made.value });
+    },
+  });
+  made.show = ({ knobs, scale }) => {
+    made.input.setAttribute("aria-disabled", String(knobs.scaling === "off"));
+    if (!made.held) made.set(knobs.scaling === "static" ? knobs.log2_scale : Math.round(scale));
+  };
+  return made;
+}
+
+function metricText({ metric_name, fp32_metric, branches }) {
+  const metrics = [["FP32", fp32_metric], ...branches.map(({ name, metric }) => [name, metric])].filter(([, m]) => m);
+  return metrics.length ? `${metric_name}: ${metrics.map((m) => m.join(" ")).join(", ")}` : "";
+}
+
+function exposeRuns(store) {
+  const { state, branches } = store;
+  const [last, forked] = branches.map((rows) => rows.at(-1));
+  return {
+    step: branches[0].length,
+    scaling: state.knobs.scaling,
+    scale: last?.scale ?? "",
+    next: store.wish ?? state.scale,
+    loss: last?.loss ?? "",
+    fp32: store.fp32[branches[0].length - 1] ?? "",
+    underflow: branches[0].findLast((row) => !Number.isNaN(row.underflow))?.underflow ?? NaN,
+    skipped: state.skipped,
+    marks: state.branches[0].marks.map((mark) => `${mark.step}: ${mark.label}`).join("; "),
+    previous: store.previous.length,
+    fork: branches[1].length,
+    forkLoss: forked?.loss ?? "",
+    origin: state.branches[1]?.origin ?? "",
+    active: state.active,
+  };
+}

@@ -1,0 +1,236 @@
+"""What does a bench show now, in words?
+
+Idea: the bench describes the moment as one frozen `Scene`; pure functions turn it into words. So every sentence a
+learner can meet is tested without a browser and without a training.
+
+Invariant: a sentence names only numbers that were measured, and says at which step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from labkit.train import StepRecord
+from labkit.widgets.base.number_words import power, short
+from labkit.widgets.bench.controller import Bench
+from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
+from labkit.widgets.bench.runs import Branch, latest, streak
+from labkit.widgets.driven.devices import on
+from labkit.widgets.driven.state import Phase
+from labkit.widgets.underflow.words import percent
+
+MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
+OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything a sentence can speak about.
+
+    who              the learner's run, in words
+    who_next         what the next step or run will be, in words; "" where nothing was turned
+    total            planned steps
+    where            the device: "the CPU, emulated", "this GPU: Tesla T4"; "" where that is not said
+    rates            steps a second of FP32 and of the learner's run, None before there is something to go by
+    last             its latest step, None before the first
+    fp32_loss        loss of the FP32 run at the same step
+    underflow        latest measured share of gradient elements that underflow, 0 to 1
+    swallowed        latest measured share of updates that are swallowed, 0 to 1
+    bad_since        step from which on the loss has not been finite, None when the last loss is finite
+    skipped          steps skipped so far
+    skipped_in_a_row steps skipped up to now without a good one between
+    changes          how often the learner changed something after the first step
+    metric           latest measured (step, this run, FP32), None before the first
+    fork             what there is to say of a fork, in words
+    error            what ended the training, in words
+    """
+
+    phase: Phase
+    total: int
+    who: str
+    who_next: str = ""
+    where: str = ""
+    rates: tuple[float, float] | None = None
+    metric_name: str = ""
+    last: StepRecord | None = None
+    fp32_loss: float | None = None
+    underflow: float | None = None
+    swallowed: float | None = None
+    bad_since: int | None = None
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    changes: int = 0
+    metric: tuple[int, float, float] | None = None
+    fork: str = ""
+    error: str = ""
+    building: bool = False
+
+
+def scene(bench: Bench) -> Scene:
+    """Return what a sentence needs to know about this moment."""
+    run, steps = bench.run, bench.run.steps
+    last = steps[-1] if steps else None
+    in_force = run.knobs or run.wanted
+    there = last is not None and last.step <= len(bench.fp32.steps)
+    swallowed = latest(steps, "swallowed") if "epsilon" in bench.offered else None
+    return Scene(
+        phase=bench.phase,
+        total=bench.total,
+        who=who(in_force, None if last is None else last.scale),
+        who_next=who(run.wanted) if run.wanted != in_force else "",
+        where=on(bench.place),
+        rates=rates(bench),
+        metric_name=bench.task.metric_name,
+        last=last,
+        fp32_loss=bench.fp32.steps[last.step - 1].loss if last is not None and there else None,
+        underflow=latest(steps, "underflow"),
+        swallowed=swallowed,
+        bad_since=streak(steps, lambda s: not math.isfinite(s.loss))[1],
+        skipped=sum(not s.stepped for s in steps),
+        skipped_in_a_row=streak(steps, lambda s: not s.stepped)[0],
+        changes=len(run.marks),
+        metric=bench.metric,
+        fork=_fork(bench),
+        error=bench.error,
+        building=bench.building,
+    )
+
+
+def rates(bench: Bench) -> tuple[float, float] | None:
+    """Return steps a second of FP32 and of the branch whose knobs are on show, once both are known."""
+    fp32, own = bench.fp32.step_seconds, bench.turned.step_seconds
+    return None if fp32 is None or own is None else (1 / fp32, 1 / own)
+
+
+def rates_text(bench: Bench) -> str:
+    """Return "steps a second on CPU, emulated: FP32 52, FP16 33"; without numbers until both have done some steps."""
+    measured, where = rates(bench), on(bench.place)
+    if measured is None:
+        return f"trains on {where}"
+    return f"steps a second on {where}: FP32 {measured[0]:.3g}, {bench.turned.wanted.format} {measured[1]:.3g}"
+
+
+def who(knobs: Knobs, scale: float | None = None) -> str:
+    """Return the run at these knobs: what it is, with the name of an opt level, and where a dynamic scale stands now.
+
+    >>> from labkit.widgets.bench.knobs import Knobs, Scaling
+    >>> who(Knobs(scaling=Scaling.STATIC, masters="forgotten"))
+    'FP16 with a static scale of 2^10, without master weights'
+    """
+    name, words = recipe_of(knobs).name, describe(knobs)
+    if knobs.scaling is Scaling.DYNAMIC and scale is not None:
+        words = words.replace("dynamic scaling", f"dynamic scaling (now {power(scale)})")
+    return f"{name} ({words.replace('(', '').replace(')', '')})" if name in OPT_LEVELS and name != words else words
+
+
+def sentence(scene: Scene) -> str:
+    """Return the one sentence (or some) under the figure.
+
+    >>> step = StepRecord(120, loss=0.0252, scale=1.0, found_inf=False, stepped=True)
+    >>> now = Scene(Phase.RUNNING, 250, "FP16 without scaling", last=step, fp32_loss=0.0101, underflow=0.82)
+    >>> sentence(now)
+    'Step 120 of 250: FP16 without scaling is at 0.0252, FP32 at 0.0101; 82% of its gradient elements underflow.'
+    """
+    if scene.phase is Phase.FAILED:
+        after = "before the first step" if scene.last is None else f"after step {scene.last.step}"
+        return f"Training ended {after} by an error: {scene.error} Press Reset to begin again."
+    if scene.building:
+        return "Getting ready: the data, and networks with the same first weights."
+    if scene.last is None:
+        where = f" on {scene.where}" if scene.where else ""
+        return (
+            f"Nothing has run yet. Press Start: {scene.who} trains beside FP32{where}, with the same first weights and "
+            f"the same batches, for {scene.total} steps."
+        )
+    parts = (_where(scene) + _state(scene), _skips(scene), scene.fork, _speed(scene), _next(scene))
+    return " ".join(filter(None, parts))
+
+
+def _where(scene: Scene) -> str:
+    assert scene.last is not None
+    step = scene.last.step
+    if scene.phase is Phase.FINISHED:
+        ended = f"Finished at step {step}" if step >= scene.total else f"Stopped at step {step} of {scene.total}"
+        changes = {0: "", 1: ", after one change"}.get(scene.changes, f", after {scene.changes} changes")
+        return f"{ended}{changes}: "
+    return f"{'Paused at step' if scene.phase is Phase.PAUSED else 'Step'} {step} of {scene.total}: "
+
+
+def _state(scene: Scene) -> str:
+    assert scene.last is not None
+    fp32 = "" if scene.fp32_loss is None else f", FP32 at {short(scene.fp32_loss)}"
+    if scene.bad_since is not None:
+        return (
+            f"the loss of {scene.who} has been {short(scene.last.loss)} since step {scene.bad_since}{fp32}. "
+            "Infinity or NaN sits in its weights or activations, and no loss scale takes it out: press Reset."
+        )
+    if scene.phase is Phase.FINISHED and scene.metric is not None:
+        at, ours, theirs = scene.metric
+        when = "" if at == scene.last.step else f" at step {at}"
+        losses = short(scene.last.loss) + ("" if scene.fp32_loss is None else f" and {short(scene.fp32_loss)}")
+        metrics = f"{scene.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}"
+        return f"{scene.who} has {metrics}; losses {losses}{_lost(scene)}."
+    return f"{scene.who} is at {short(scene.last.loss)}{fp32}{_lost(scene)}."
+
+
+def _lost(scene: Scene) -> str:
+    if scene.underflow is None:
+        return ""
+    lost = f"; {percent(scene.underflow) if scene.underflow else 'none'} of its gradient elements underflow"
+    return lost if scene.swallowed is None else f"{lost}, {percent(scene.swallowed)} of its updates are swallowed"
+
+
+def _skips(scene: Scene) -> str:
+    if scene.bad_since is not None or not scene.skipped or scene.last is None:
+        return ""
+    if scene.skipped_in_a_row >= MANY_SKIPS:
+        return (
+            f"The last {scene.skipped_in_a_row} steps were skipped: at scale {power(scene.last.scale)} the gradients "
+            "overflow, so the weights stand still."
+        )
+    return f"{scene.skipped} step was skipped." if scene.skipped == 1 else f"{scene.skipped} steps were skipped."
+
+
+def _speed(scene: Scene) -> str:
+    """Say where it ran, and how quickly, when a run has ended."""
+    if scene.phase is not Phase.FINISHED or scene.rates is None or not scene.where:
+        return ""
+    fp32, own = scene.rates
+    return f"On {scene.where}, FP32 did {fp32:.3g} steps a second, this run {own:.3g}."
+
+
+def _next(scene: Scene) -> str:
+    if scene.phase is Phase.RUNNING or not scene.who_next:
+        return ""
+    when = "The next run" if scene.phase is Phase.FINISHED else "The next step"
+    return f"{when} will be {scene.who_next}."
+
+
+def _fork(bench: Bench) -> str:
+    fork = bench.fork
+    if fork is None:
+        return ""
+    apart = bench.parted()
+    how = f"({apart})" if apart else "with the same settings"
+    if not fork.steps:
+        return f"The fork {how} stands after step {fork.origin} and has not moved yet."
+    end = _fork_metric(bench, fork) or f"is at {short(fork.steps[-1].loss)}"
+    same = [s.loss for s in fork.steps] == [s.loss for s in bench.run.steps[fork.origin : fork.done]]
+    equal = " Bit for bit they are the same." if same and not apart else ""
+    return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{_fork_trouble(fork)}"
+
+
+def _fork_metric(bench: Bench, fork: Branch) -> str:
+    if bench.phase is not Phase.FINISHED or not fork.metrics:
+        return ""
+    at = max(fork.metrics)
+    when = "" if at == fork.done else f" at step {at}"
+    return f"has {bench.task.metric_name} {fork.metrics[at]:.3f}{when}"
+
+
+def _fork_trouble(fork: Branch) -> str:
+    since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
+    if since is None:
+        return ""
+    return f" Its loss has been {short(fork.steps[-1].loss)} since step {since}, and no loss scale takes that out."

@@ -1,0 +1,111 @@
+// The face of a widget that trains: it draws what the kernel says, sends what the learner does, and decides nothing.
+//
+// A widget's view.js calls renderDriven(page, face) with
+//   label, kind          of its root
+//   picture              what the canvas is called
+//   layout(store, parts, owner, root)   puts parts and controls into the root; returns show(), called for every frame
+//   paint(plot, step)    draws; returns nothing. A plot is {pen, width, store, tint, step}, and `step` is under the pointer
+//   hover                {left, right, steps(store), top, text(store, step)}, or none
+//   expose(store)        what tests, and anyone who inspects the page, may know of what was drawn last
+// Parts: title, counter, metric, notice, words (a sentence), place (the device knob), picture, tip.
+
+function makeParts(store, owner, face, paint) {
+  const parts = {
+    title: h("span", { class: "lk-title" }),
+    counter: h("span", { class: "lk-number" }),
+    metric: h("span", { class: "lk-number run-metric" }),
+    notice: h("p", { class: "run-notice", role: "alert" }),
+    words: sentence(),
+    place: deviceKnob(store),
+    picture: figure({ scope: owner, label: face.picture, height: face.height, draw: paint }),
+  };
+  parts.head = h("div", { class: "run-head" }, parts.title, parts.counter, parts.metric);
+  parts.tip = tip(parts.picture);
+  return parts;
+}
+
+function showParts(store, parts, seen) {
+  const { state } = store;
+  const now = performance.now();
+  parts.title.textContent = state.title;
+  parts.title.title = state.about;
+  parts.counter.textContent = [`step ${state.step} of ${state.total}`, state.detail].filter(Boolean).join("; ");
+  parts.notice.textContent = store.silent ? UNANSWERED : state.notice;
+  parts.place.show(state);
+  // words that change 30 times a second cannot be read
+  if (state.phase === "running" && state.phase === seen.phase && now - seen.at < 200) return;
+  parts.words.say(state.sentence);
+  seen.phase = state.phase;
+  seen.at = now;
+}
+
+function wireHover(owner, store, canvas, { left, right, steps }, view) {
+  const at = (step) => {
+    if (step === view.step) return;
+    view.step = step;
+    schedule(store);
+  };
+  owner.listen(canvas, "pointermove", (event) => {
+    const inside = (event.offsetX - left) / (canvas.clientWidth - left - right);
+    const step = Math.round(inside * (store.state?.total ?? 0));
+    at(step >= 1 && step <= steps(store) ? step : null);
+  });
+  owner.listen(canvas, "pointerleave", () => at(null));
+}
+
+function exposeCommon(store) {
+  const { state, drawnAt } = store;
+  const span = drawnAt.length > 1 ? (drawnAt.at(-1) - drawnAt[0]) / 1000 : 0;
+  return {
+    phase: state.phase,
+    building: state.building,
+    step: state.step,
+    total: state.total,
+    place: state.place.key,
+    answered: state.answered >= store.sent,
+    frame: state.number,
+    fps: span ? ((drawnAt.length - 1) / span).toFixed(1) : "",
+    echo: store.echo?.toFixed(1) ?? "",
+    touch: store.touch?.toFixed(1) ?? "",
+    latency: store.latency?.toFixed(1) ?? "",
+  };
+}
+
+function renderDriven({ model, el }, face) {
+  const store = storeOf(model);
+  const owner = scope();
+  const root = mount(el, { label: face.label, kind: face.kind, scope: owner });
+  const seen = { phase: "", at: 0 };
+  const view = { step: null };
+  let tint = colours(root);
+  const paint = (pen, width) => {
+    if (!store.state) return;
+    const { x, top } = face.paint({ pen, width, store, tint }, view.step);
+    if (view.step) parts.tip.show(x(view.step), top, face.hover.text(store, view.step));
+    else parts.tip.hide();
+  };
+  const parts = makeParts(store, owner, face, paint);
+  const show = face.layout(store, parts, owner, root);
+  view.draw = () => {
+    if (!store.state) {
+      if (store.silent) parts.words.say(UNANSWERED);
+      return;
+    }
+    show();
+    showParts(store, parts, seen);
+    parts.picture.drawNow();
+  };
+  view.expose = () => Object.assign(root.dataset, exposeCommon(store), face.expose(store));
+  if (face.hover) wireHover(owner, store, parts.picture.canvas, face.hover, view);
+  onTheme(owner, () => {
+    tint = colours(root);
+    schedule(store);
+  }, root);
+  store.views.add(view);
+  owner.add(() => store.views.delete(view));
+  parts.words.say("Waiting for the kernel.");
+  const silence = setTimeout(() => store.state || parts.words.say(UNANSWERED), 4000);
+  owner.add(() => clearTimeout(silence));
+  send(store, { do: "hello" });
+  return () => owner.dispose();
+}

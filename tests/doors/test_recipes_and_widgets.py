@@ -1,0 +1,124 @@
+"""A widget trains exactly the recipe it was given, or refuses it in words: every recipe and preset, at every widget.
+
+The oracle is the loop of `TrainingRun` itself, on a task whose Adam has an epsilon of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache, partial
+
+import pytest
+import torch
+
+from labkit.amp import DYNAMIC, PRESETS, RECIPES, Recipe, static
+from labkit.train import TASKS, StepRecord, TrainingRun
+from labkit.widgets import LiveTraining, StepDebugger, TrainingBar, Workbench
+from labkit.widgets.driven.state import Button
+
+STEPS = 5
+TASK = replace(TASKS["digits"], batch_size=8, make_optimizer=partial(torch.optim.Adam, lr=3e-3, eps=3e-5))
+O2 = RECIPES["O2"]
+SCALERS = {
+    **PRESETS,
+    "a factor of 3": replace(DYNAMIC, growth_factor=3.0, backoff_factor=0.25, growth_interval=2),
+    "static, no power of two": static(1000.0),
+    "static, nobody looks for inf": static(2.0**30, skip_on_inf=False),
+    "none, nobody looks for inf": static(1.0, skip_on_inf=False),
+    "an overflow, then hysteresis": replace(DYNAMIC, init_scale=2.0**30, hysteresis=3, floor=2.0**20),
+}
+GIVEN = [*RECIPES.values(), *(replace(O2, name=f"O2, {name}", scaler=scaler) for name, scaler in SCALERS.items())]
+
+
+@cache
+def by_hand(recipe: Recipe) -> list[StepRecord]:
+    run = TrainingRun(TASK, recipe, seed=5)
+    return [run.step() for _ in range(STEPS)]
+
+
+def live(recipe: Recipe) -> list[StepRecord]:
+    return driven(LiveTraining(TASK, recipe, 5, steps=STEPS, device="cpu"))
+
+
+def workbench(recipe: Recipe) -> list[StepRecord]:
+    return driven(Workbench(TASK, recipe, 5, steps=STEPS, device="cpu"))
+
+
+def driven(widget: LiveTraining | Workbench) -> list[StepRecord]:
+    """Press Start and take every step here, not in the widget's thread."""
+    widget.bench.handle(Button.START)
+    while widget.bench.due:
+        widget.bench.tick()
+    widget.close()
+    assert widget.bench.error == ""
+    return list(widget.history)
+
+
+def bar(recipe: Recipe) -> list[StepRecord]:
+    widget = TrainingBar(TASK, recipe, 5, steps=STEPS, device="cpu")
+    widget.start()
+    return list(widget.wait(60).steps)
+
+
+def debugger(recipe: Recipe) -> list[StepRecord]:
+    widget, steps = StepDebugger(TASK, recipe, seed=5), []
+    for _ in range(4):
+        seen = widget.watched
+        steps.append(StepRecord(seen.step, seen.loss, seen.scale, seen.found_inf, seen.stepped))
+        widget.another_step()
+    return steps
+
+
+def plain(steps: list[StepRecord]) -> list[str]:
+    """Steps as text, in which NaN equals NaN; what was measured of them aside."""
+    return [repr(replace(step, underflow=None, swallowed=None)) for step in steps]
+
+
+@pytest.mark.parametrize("recipe", GIVEN, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("widget", [live, workbench, bar, debugger], ids=lambda widget: widget.__name__)
+def test_what_is_trained_is_what_was_given_or_it_is_refused_in_words(widget, recipe) -> None:
+    refusal = ""
+    try:
+        steps = widget(recipe)
+    except ValueError as error:
+        refusal, steps = str(error), []
+    if refusal:  # it names the recipe, and says what would do
+        assert recipe.name in refusal
+        assert "Take " in refusal
+    assert plain(steps) == plain(by_hand(recipe))[: len(steps)]
+
+
+def test_only_what_a_knob_cannot_show_is_refused() -> None:
+    def refused(widget) -> list[str]:
+        names = []
+        for recipe in GIVEN:
+            try:
+                widget(TASK, recipe, steps=STEPS, device="cpu").close()
+            except ValueError:
+                names.append(recipe.name)
+        return names
+
+    no_slider = ["O2, Megatron", "O2, static, no power of two"]
+    assert refused(LiveTraining) == no_slider
+    assert refused(Workbench) == ["FP16 stochastic", "FP16 Kahan", "FP8", *no_slider]
+
+
+def test_a_knob_keeps_what_it_does_not_turn() -> None:
+    """Off and on again: hysteresis and floor are still those of the recipe."""
+    recipe = replace(O2, scaler=PRESETS["DeepSpeed"])
+    widget = Workbench(TASK, recipe, 5, steps=STEPS, device="cpu")
+    bench = widget.bench
+    for turned in ({"log2_scale": 20}, {"scaling": "off"}, {"scaling": "dynamic"}):
+        bench.handle(widget.command({"do": "turn", "knob": next(iter(turned)), "to": next(iter(turned.values()))}))
+    bench.handle(Button.STEP)
+    bench.tick()
+    assert bench.run.run.recipe.scaler == replace(PRESETS["DeepSpeed"], init_scale=2.0**20)
+    widget.close()
+
+
+def test_the_plain_torch_program_says_what_it_cannot_have() -> None:
+    widget = Workbench(TASK, replace(O2, scaler=PRESETS["DeepSpeed"]), device="cpu")
+    assert "growth_interval=1000" in widget.lines
+    assert "# torch's GradScaler has no such knobs; here they stood at hysteresis=2, floor=1" in widget.lines
+    assert "eps=3e-05" in widget.lines
+    widget.close()
