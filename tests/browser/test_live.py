@@ -177,14 +177,14 @@ def test_everything_works_from_the_keyboard_and_no_key_reaches_the_notebook(live
     live.root.get_by_role("slider").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    live.notebook.until("live.controller.settings.log2_scale == 12")
+    live.notebook.until("live.bench.run.wanted.log2_scale == 12")
     live.root.get_by_role("switch").focus()
     page.keyboard.press("Space")
-    live.notebook.until("not live.controller.settings.master_weights")
+    live.notebook.until("live.bench.run.wanted.masters == 'forgotten'")
     live.root.get_by_role("button", name="Step").focus()
     page.keyboard.press("Enter")
     live.until("d.step === '3' && d.scale === '4096'")
-    assert live.data()["marks"] == "3: scaling on, 2^12, master weights off"
+    assert live.data()["marks"] == "3: scaling on, 2^12, master weights forgotten"
     assert live.notebook.cells() == cells
 
 
@@ -220,7 +220,7 @@ def test_the_picture_follows_the_hand_before_the_first_step_and_while_the_kernel
     live.root.get_by_role("slider").focus()
     live.page.keyboard.press("End")
     live.until("d.next === '30'")
-    live.notebook.until("live.controller.settings.log2_scale == 30")
+    live.notebook.until("live.bench.run.wanted.log2_scale == 30")
 
 
 def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):

@@ -76,7 +76,7 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
     bench.press("Fork")
     bench.until("d.active === '1' && d.origin === '10'")
     bench.choose("scaling", "off")
-    bench.until("d.heard === 'true'")
+    bench.until("d.answered === 'true'")
     bench.press("Continue")
     bench.until("d.phase === 'finished'")
 
@@ -98,23 +98,23 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
 def test_what_the_page_offers_follows_the_knobs(bench):
     choose = bench.root.get_by_label("Recipe")
     choose.select_option("O1")
-    bench.until("d.recipe === 'O1' && d.heard === 'true'")
+    bench.until("d.recipe === 'O1' && d.answered === 'true'")
     assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "true"
     assert "autocast" in bench.root.locator(".wb-lines").text_content()
     choose.select_option("O3")
-    bench.until("d.recipe === 'O3' && d.heard === 'true'")
+    bench.until("d.recipe === 'O3' && d.answered === 'true'")
     assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "false"
     bench.choose("masters", "kept")
-    bench.until("d.recipe === '' && d.heard === 'true'")
+    bench.until("d.recipe === '' && d.answered === 'true'")
 
 
 def test_the_record_and_the_picture_are_written_beside_the_notebook(bench):
     bench.root.locator(".wb-fork .lk-segment", has_text="run").click()
     bench.until("d.active === '0'")
     bench.press("Save record")
-    bench.root.locator(".wb-notice", has_text="The record is in").wait_for()
+    bench.root.locator(".run-notice", has_text="The record is in").wait_for()
     bench.press("Save picture")
-    bench.root.locator(".wb-notice", has_text="The picture is in").wait_for()
+    bench.root.locator(".run-notice", has_text="The picture is in").wait_for()
     assert bench.notebook.python(
         "sorted(p.suffix for p in __import__('pathlib').Path().glob('segmentation_small-*'))"
     ) == [

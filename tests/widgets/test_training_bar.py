@@ -13,7 +13,7 @@ TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
 
 
 def test_worked_example() -> None:
-    bar = TrainingBar(TASK, RECIPE, seed=1, steps=5)
+    bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
     assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
     bar.wanted = "start"  # as the browser says it
     record = bar.wait(60)

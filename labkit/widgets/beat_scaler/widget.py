@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.train import TASKS, Place, Task, place
+from labkit.train import TASKS, Place, Task
+from labkit.train import place as place_of
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.beat_scaler.controller import LOG2_RANGE, Duel, Move, Show, Side
 from labkit.widgets.beat_scaler.figure import static_duel
@@ -79,6 +80,11 @@ class BeatTheScaler(DrivenWidget):
         return tuple(self.duel.yours.steps) if self.duel.yours else ()
 
     @property
+    def place(self) -> Place:
+        """Where both train."""
+        return self.duel.place
+
+    @property
     def sentence(self) -> str:
         """How the game stands, in words."""
         return self.duel.sentence()
@@ -97,7 +103,7 @@ class BeatTheScaler(DrivenWidget):
         Raises:
             ValueError: there is no such device here.
         """
-        self.driver.command(place(device))
+        self.driver.command(place_of(device))
 
     def figure(self, why: str = "") -> Figure:
         """Return a picture of the game so far that stands still."""

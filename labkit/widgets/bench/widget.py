@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.train import Place, RunRecord, StepRecord, place
+from labkit.train import Place, RunRecord, StepRecord
+from labkit.train import place as place_of
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
 from labkit.widgets.bench.figure import static_bench
 from labkit.widgets.bench.knobs import EPSILONS, Scaling, epsilon_text
@@ -63,7 +64,7 @@ class BenchWidget(DrivenWidget):
         Raises:
             ValueError: there is no such device here.
         """
-        self.driver.command(Choose(place=place(device)))
+        self.driver.command(Choose(place=place_of(device)))
 
     def command(self, content: Mapping[str, Any]) -> Turn | Fork | Choose | Do:
         """Return the command in a browser's message: a knob that was turned, or a device.

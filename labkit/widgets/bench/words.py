@@ -104,11 +104,11 @@ def rates(bench: Bench) -> tuple[float, float] | None:
 
 
 def rates_text(bench: Bench) -> str:
-    """Return "steps a second on CPU, emulated: FP32 52, FP16 33"; without numbers until both have done some steps."""
-    measured, where = rates(bench), on(bench.place)
+    """Return "trains on the CPU, emulated; steps a second: FP32 52, FP16 33"; no numbers before both have some."""
+    measured, where = rates(bench), f"trains on {on(bench.place)}"
     if measured is None:
-        return f"trains on {where}"
-    return f"steps a second on {where}: FP32 {measured[0]:.3g}, {bench.turned.wanted.format} {measured[1]:.3g}"
+        return where
+    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {bench.turned.wanted.format} {measured[1]:.3g}"
 
 
 def who(knobs: Knobs, scale: float | None = None) -> str:

@@ -13,9 +13,10 @@ from typing import Any
 import traitlets
 
 from labkit.amp import Recipe
-from labkit.train import RunRecord, StepRecord, Task, train
+from labkit.train import RunRecord, StepRecord, Task, place, train
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.driven.devices import on
 
 
 class TrainingBar(LabWidget):
@@ -24,7 +25,8 @@ class TrainingBar(LabWidget):
     Args:
         task, recipe, seed: as in `labkit.train.train`.
         steps: how many; None takes the task's own number.
-        options: passed on to `train` (device, measure_every).
+        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
+        options: passed on to `train` (measure_every, watch).
     """
 
     _esm = script("training_bar")
@@ -35,15 +37,25 @@ class TrainingBar(LabWidget):
     sentence = traitlets.Unicode().tag(sync=True)
     wanted = traitlets.Unicode("").tag(sync=True)  # what the browser asks for: start, stop
 
-    def __init__(self, task: Task, recipe: Recipe, seed: int = 0, *, steps: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        seed: int = 0,
+        *,
+        steps: int | None = None,
+        device: Any = None,
+        **options: Any,
+    ) -> None:
         self.record: RunRecord | None = None
         self._what = (task, recipe, seed)
-        self._options = options
+        self.place = place(device)
+        self._options = {**options, "device": self.place}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         total = task.steps if steps is None else steps
         name = f"{task.name.replace('_', ' ')} under {recipe.name}, seed {seed}"
-        super().__init__(total=total, sentence=f"Ready to train {name}: {total} steps.")
+        super().__init__(total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}.")
 
     def start(self) -> None:
         """Start the run; a second call does nothing."""
@@ -81,7 +93,7 @@ class TrainingBar(LabWidget):
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
             return
-        self.sentence = verdict(self.record)
+        self.sentence = f"{verdict(self.record)} It ran on {on(self.place)}."
         self.phase = "stopped" if self.record.stopped else "finished"
 
     def _tell(self, step: StepRecord) -> None:
