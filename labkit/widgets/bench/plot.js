@@ -7,8 +7,8 @@ const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
 const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see BenchOutbox
 
-// Panels one under another, by their heights; `swallowed` may be missing.
-function panels({ loss, scale, underflow, swallowed }) {
+// Panels one under another, by their heights, `swallowed` may be missing; and how FP32's curve looks.
+function panels({ loss, scale, underflow, swallowed }, fp32) {
   const made = {};
   let top = 26;
   for (const [name, height] of Object.entries({ loss, scale, underflow, swallowed })) {
@@ -16,7 +16,7 @@ function panels({ loss, scale, underflow, swallowed }) {
     made[name] = { top, height };
     top += height + 38;
   }
-  return { ...made, bottom: top - 38, height: top - 8 };
+  return { ...made, fp32, bottom: top - 38, height: top - 8 };
 }
 
 function emptyPoints() {
@@ -71,7 +71,7 @@ function drawLoss(plot) {
   const reached = Math.max(curves[0].rows.length, 1);
   const fp32 = (losses, look) => inkLine(plot, losses.map((loss, i) => [x(i + 1), y(loss)]), tint.fp32, look.width, look);
   if (store.fp32.length > reached + 1) fp32(store.fp32, { width: 1, alpha: 0.3 }); // known from the run before
-  fp32(store.fp32.slice(0, reached + 1), { width: 5, alpha: 0.45 }); // broad: seen under a curve that covers it
+  fp32(store.fp32.slice(0, reached + 1), plot.place.fp32);
   const ends = [{ name: "FP32", colour: tint.fp32, points: store.fp32.slice(0, reached).map((loss, i) => [x(i + 1), y(loss)]) }];
   for (const { name, rows, colour, dash, origin } of curves) {
     const points = rows.map((row) => [x(row.step), y(row.loss)]);

@@ -1,6 +1,6 @@
 // The live training: three knobs over curves that grow.
 
-const PLACE = panels({ loss: 238, scale: 84, underflow: 72 });
+const PLACE = panels({ loss: 238, scale: 84, underflow: 72 }, { width: 1.5 });
 
 const FACE = {
   label: "Live training",

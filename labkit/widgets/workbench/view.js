@@ -1,6 +1,7 @@
 // The workbench: every knob of a recipe, a fork, and what can be taken along.
 
-const PLACE = panels({ loss: 216, scale: 62, underflow: 50, swallowed: 50 });
+// FP32 is broad here: it is seen under curves that cover it.
+const PLACE = panels({ loss: 216, scale: 62, underflow: 50, swallowed: 50 }, { width: 5, alpha: 0.45 });
 
 // Bytes as bars on one scale; a letter in each part, so that colour is not the only sign.
 function showMemory(store, memory) {
