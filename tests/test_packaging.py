@@ -61,7 +61,12 @@ def test_the_lab_runs_on_exactly_these():
 
 def test_torch_is_pinned_without_saying_for_which_device():
     assert str(PINS["torch"]) == "torch==2.13.0"  # "+cpu" would shut out everybody with a GPU
-    assert not [name for name in PINS if name.startswith(("nvidia-", "triton", "cuda-"))]
+    assert not [name for name in PINS if name.startswith(("nvidia-", "cuda-"))]
+
+
+def test_triton_is_the_one_that_the_cuda_build_of_this_torch_asks_for():
+    # In its metadata: triton==3.7.1; platform_system == "Linux". Another pin could not be installed beside it.
+    assert (pinned("torch"), pinned("triton")) == ("2.13.0", "3.7.1")
 
 
 def test_python_range_is_stated_once_and_told_alike():

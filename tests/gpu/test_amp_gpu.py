@@ -15,15 +15,11 @@ import torch
 from labkit.frameworks import GradScaler, autocast
 from labkit.gpu.checks import amp, networks, outputs, recurrent
 
-on_a_gpu = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here; `make gpu` runs this where there is one"),
-]
 TORCHS = {device: (partial(torch.autocast, device, torch.float16), torch.amp.GradScaler) for device in ("cpu", "cuda")}
 
 
 class TestOnAGpu:
-    pytestmark = on_a_gpu
+    pytestmark = pytest.mark.gpu
 
     def test_every_operation_of_torchs_lists_has_the_same_output_bit_for_bit(self):
         with amp.repeatable():

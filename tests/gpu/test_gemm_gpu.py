@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 
@@ -13,13 +11,10 @@ from labkit.capture.tiles import ask
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS
 from labkit.gpu.checks import speed, triton
-
-GPU = torch.cuda.is_available()
-needs_gpu = pytest.mark.skipif(not GPU, reason="THERE IS NO GPU: nothing of this was asked of a Tensor Core")
+from tests.gpu.conftest import without_a_gpu
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("row", INSTRUCTIONS, ids=lambda row: row.name)
 def test_a_real_tensor_core_answers_as_the_emulator_does(row):
     report = device_report("cuda")
@@ -30,7 +25,6 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(row):
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_our_own_kernel_is_right_on_this_gpu():
     answers = triton.main()
     if answers["why_not"]:
@@ -39,7 +33,6 @@ def test_our_own_kernel_is_right_on_this_gpu():
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_cases_run_on_this_gpu():
     cases = [GemmCase(256, 256, 256, format, layout) for format in (FP32, FP16) for layout in ("NN", "NT", "TN")]
     runs = run_cases(cases, "cuda", rounds=1)
@@ -79,6 +72,8 @@ def test_without_triton_the_check_says_why(monkeypatch):
     assert triton.told(triton.main("cpu")) == "our Triton kernel was not run: Triton is not installed"
 
 
-def test_what_was_not_asked_is_said():
-    if not GPU:
-        warnings.warn("no GPU here: `make gpu` on a machine with one asks its Tensor Cores", stacklevel=1)
+def test_what_was_not_asked_is_said_and_is_an_error_where_there_must_be_a_gpu():
+    with pytest.raises(pytest.skip.Exception, match="THERE IS NO GPU: nothing of this was asked"):
+        without_a_gpu(required=False)
+    with pytest.raises(pytest.fail.Exception, match="LABKIT_REQUIRE_GPU=1"):
+        without_a_gpu(required=True)
