@@ -222,7 +222,7 @@ def test_the_lab_s_tasks_are_timed_and_told(tmp_path, capsys):
     assert rehearse(tmp_path, "tasks") == 0
     said = capsys.readouterr().out
     assert f"digits: Steps a second on {place('cpu').name}: FP32 " in said
-    assert "segmentation_small under O1, trained twice: the same losses" in said
+    assert "digits under O1, trained twice: the same losses" in said
     kept = json.loads(next((tmp_path / "checks").rglob("tasks.json")).read_text())
     assert set(kept["rates"]["digits"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
 

@@ -64,9 +64,9 @@ def run(arguments: Namespace) -> int:
         return max(_here(name, Order(report, folder, end, arguments.quick)) for name in budgets)
     _say(f"{report}\n")
     began, outcomes = time.monotonic(), {}
-    for name, budget in budgets.items():
+    for number, (name, budget) in enumerate(budgets.items(), 1):
         left = seconds - (time.monotonic() - began)
-        outcomes[name] = _apart(name, min(budget, left - GRACE), folder, arguments)
+        outcomes[name] = _apart(name, f"{number} of {len(budgets)}", min(budget, left - GRACE), folder, arguments)
     _say("\n".join(f"{name:<10} {outcome}" for name, outcome in outcomes.items()))
     _say(f"{time.monotonic() - began:.0f} s in all; results are in {folder}")
     return int(any(outcome != "done" for outcome in outcomes.values()))
@@ -88,11 +88,11 @@ def _here(name: str, order: Order) -> int:
     return 0
 
 
-def _apart(name: str, seconds: float, folder: Path, arguments: Namespace) -> str:
+def _apart(name: str, which: str, seconds: float, folder: Path, arguments: Namespace) -> str:
     """Run a part in a process of its own and say how it ended."""
     if seconds <= 0:
         return "not begun, the time was up"
-    _say(f"--- {name}: {PARTS[name].about}, {seconds:.0f} s")
+    _say(f"--- {which}, {name}: {PARTS[name].about}, {seconds:.0f} s")
     words = ["--device", arguments.device, "--folder", str(folder), "--only", name, *["--quick"] * arguments.quick]
     limits = ["--seconds", f"{seconds:.0f}", "--since", str(time.time())]
     command = [sys.executable, "-m", "labkit", "gpu", *words, *limits, "--here"]

@@ -7,8 +7,8 @@ from labkit.train.digits import Data, data_folder, scattered_digits, single_digi
 from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
-from labkit.train.pace import pace_sentence, steps_per_second
-from labkit.train.race import device_folder, race, record_path, recorded
+from labkit.train.pace import pace_sentence, recorded_paces, steps_per_second
+from labkit.train.race import device_folder, kept_record, race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
@@ -38,6 +38,7 @@ __all__ = [
     "device_folder",
     "dice",
     "gradient_snapshot",
+    "kept_record",
     "load",
     "mnist",
     "one_thread",
@@ -47,6 +48,7 @@ __all__ = [
     "race",
     "record_path",
     "recorded",
+    "recorded_paces",
     "scattered_digits",
     "single_digits",
     "steps_per_second",

@@ -16,6 +16,7 @@ import torch
 
 from labkit.amp import Recipe
 from labkit.train.devices import Place
+from labkit.train.record import RunRecord
 from labkit.train.run import TrainingRun
 from labkit.train.tasks import Task
 
@@ -60,6 +61,17 @@ def steps_per_second(
             if turn:
                 seen[name].append(time.perf_counter() - began)
     return {name: steps / statistics.median(seconds) for name, seconds in seen.items() if seconds}
+
+
+def recorded_paces(records: Iterable[RunRecord]) -> dict[str, float]:
+    """Return recipe -> steps a second: the median of the runs that were timed; empty where they are of two devices."""
+    found: dict[str, list[float]] = {}
+    timed = [record for record in records if record.steps_per_second is not None]
+    if len({record.device for record in timed}) > 1:
+        return {}
+    for record in timed:
+        found.setdefault(record.recipe, []).append(record.steps_per_second or 0.0)
+    return {recipe: statistics.median(rates) for recipe, rates in found.items()}
 
 
 def pace_sentence(rates: dict[str, float], device: str) -> str:

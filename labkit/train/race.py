@@ -56,6 +56,21 @@ def device_folder(folder: Path, device: torch.device | str | Place | None) -> Pa
     return folder if where.emulated else folder / where.slug
 
 
+def kept_record(path: Path, device: torch.device | str | Place | None = "cpu") -> RunRecord:
+    """Return the record at a path, which is one of this device.
+
+    Raises:
+        ValueError: it was made on another device (on a CPU's place, any CPU), or it is no record.
+    """
+    record, where = load(path), place(device)
+    if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
+        raise ValueError(
+            f"{path} is a record of {record.device}, and {where.name} was asked for: runs of different devices are not "
+            "mixed. Take another folder, or another device."
+        )
+    return record
+
+
 def fingerprint(task: Task, recipe: Recipe) -> str:
     """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
 
@@ -200,16 +215,11 @@ def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place
     path, asked = record_path(folder, task.name, recipe.name, seed), fingerprint(task, recipe)
     if not path.exists():
         return None
-    record = load(path)
+    record = kept_record(path, where)
     if record.fingerprint != asked:
         raise ValueError(
             f"{path} is a record of another task {task.name!r} or another recipe {recipe.name!r}: their values have "
             "changed since. Give the new one a name of its own, take another folder, or delete the record."
-        )
-    if record.device != where.name and not (where.emulated and record.device.startswith("CPU")):
-        raise ValueError(
-            f"{path} is a record of {record.device}, and {where.name} was asked for: runs of different devices are not "
-            "mixed. Take another folder, or another device."
         )
     return record
 
@@ -279,4 +289,4 @@ def recorded(task: str, recipe: str, seed: int) -> RunRecord:
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "
             f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed} --device cpu'
         )
-    return load(path)
+    return kept_record(path)

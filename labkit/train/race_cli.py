@@ -11,7 +11,7 @@ from labkit.train.compare import compare
 from labkit.train.devices import Place, place
 from labkit.train.digits import data_folder
 from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
-from labkit.train.pace import pace_sentence
+from labkit.train.pace import pace_sentence, recorded_paces
 from labkit.train.record import RunRecord
 from labkit.train.tasks import TASKS
 
@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
             sys.stderr.write(f"labkit race: {error}\n")
             return 1
-        sys.stdout.write(f"{found}\n{race_pace(found.records)}\n")
+        paces = recorded_paces(found.records)
+        sys.stdout.write(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
     return 0
 
 
@@ -83,16 +84,6 @@ def size_hint(task: str, where: Place) -> str:
     if not where.emulated and task + SUFFIX in GPU_TASKS:
         return f"{task} is too small to keep a GPU busy, so FP16 gains no speed in it; {task}{SUFFIX} is large enough."
     return where.sentence
-
-
-def race_pace(records: tuple[RunRecord, ...]) -> str:
-    """Return steps a second of each recipe, in the runs that were timed; nothing where there are none."""
-    rates: dict[str, list[float]] = {}
-    for record in records:
-        if record.steps_per_second is not None:
-            rates.setdefault(record.recipe, []).append(record.steps_per_second)
-    middle = {recipe: sorted(found)[len(found) // 2] for recipe, found in rates.items()}
-    return pace_sentence(middle, records[0].device) + "\n" if middle else ""
 
 
 def _tell(r: RunRecord) -> None:

@@ -6,6 +6,7 @@ from labkit.widgets.beat_scaler.widget import BeatTheScaler
 from labkit.widgets.bits.widget import BitExplorer
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm.words import recorded_gemm, sweep_sentence
+from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.ledger.widget import CastLedger
 from labkit.widgets.live.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
@@ -35,6 +36,7 @@ __all__ = [
     "BeatTheScaler",
     "BitExplorer",
     "CastLedger",
+    "GpuRun",
     "LiveTraining",
     "MmaBlock",
     "NumberLine",

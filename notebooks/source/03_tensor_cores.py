@@ -42,7 +42,7 @@ from labkit.bench import (
 )
 from labkit.gemm import SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, emulate
 from labkit.grading import check
-from labkit.widgets import MmaBlock, predict, roofline_figure, sum_errors_figure, sweep_figure
+from labkit.widgets import GpuRun, MmaBlock, predict, roofline_figure, sum_errors_figure, sweep_figure
 
 # %% [markdown]
 # ## 1 · One instruction
@@ -365,11 +365,20 @@ for n in sizes:
 sweep_figure("size")
 
 # %% [markdown]
+# **Is there a GPU in your machine?** Then measure it: in three minutes it answers what these figures ask, and trains some of the
+# lab's tasks in FP32 and in FP16. Its answers are kept. Run the cells above and below again, and they show your GPU. Without a
+# GPU the button says what you can do.
+
+# %% id="touch-my-gpu"
+GpuRun()
+
+# %% [markdown]
 # **What counts is hardware that multiplies the format.** A CPU without FP16 arithmetic is *slower* in FP16 than in FP32. Where it
 # has BF16 instructions, BF16 is 2 to 3 times as fast in large products, and slower in small ones.
 #
 # A whole training step gains less than its products. Everything on the slope gains 2x at most, and what stays in FP32 gains nothing.
-# So "2x to train" needs a GPU, a network of large products, and a measurement: `make gpu` makes it.
+# So "2x to train" needs a GPU, a network of large products, and a measurement. The button makes it in
+# short, `make gpu` in full.
 #
 # And the sizes? Tensor Cores are fed 16 bytes at a time: 8 numbers of FP16 or BF16. A row that does not begin at a multiple of 16
 # bytes has to be fetched in smaller pieces.

@@ -27,7 +27,7 @@ from torch import nn
 
 from labkit.amp import RECIPES
 from labkit.grading import check
-from labkit.train import TASKS, Comparison, TrainingRun, recorded, train
+from labkit.train import TASKS, Comparison, TrainingRun, place, recorded, train
 from labkit.widgets import Workbench, predict, race_figure, recipe_table
 
 # %% [markdown]
@@ -280,8 +280,9 @@ recipe_table(TASKS, recipes)
 # learns nothing, and where Adam steps it breaks at once.
 #
 # **Fill it together.** Each of you takes one task or one recipe, or brings a task of your own:
-# `labkit race fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs` in a terminal, everybody's files into one
-# folder, and `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Who finds a task that O2 spoils?
+# `labkit race fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files
+# into one folder, and `recipe_table(TASKS, recipes, folder="our_runs")` shows what the class knows. Who finds a task that O2
+# spoils? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
 
 # %% [markdown]
 # ## 6 · Walk the cliff
@@ -297,7 +298,7 @@ predict("recipes.cliff")
 def learned(recipe, batch_size):
     """Train the small regression; return R2 (1 is everything, 0 is nothing) and the share lost in the first step."""
     task = replace(TASKS["small_targets"], batch_size=batch_size)
-    record = train(task, RECIPES[recipe], seed=0, measure_every=task.steps)
+    record = train(task, RECIPES[recipe], seed=0, measure_every=task.steps, device=place())  # your GPU, if you have one
     return record.metric, record.steps[0].underflow
 
 

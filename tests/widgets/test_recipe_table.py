@@ -61,3 +61,9 @@ def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
 
 def test_one_seed_is_said_to_be_one(folder: Path) -> None:
     assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
+
+
+def test_a_run_of_a_gpu_among_those_of_a_cpu_is_refused(folder: Path) -> None:
+    replace(RECORD, recipe="O1", device="Tesla T4").save(record_path(folder, "toy", "O1", 0))
+    with pytest.raises(ValueError, match=r"is a record of Tesla T4, and CPU .* was asked for"):
+        recipe_table(["toy"], ["O1"], folder=folder)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 
+import pytest
+import torch
+
 from labkit.amp import RECIPES
-from labkit.train import TASKS, train
+from labkit.train import TASKS, Place, devices, train
 from labkit.widgets import TrainingBar
 
 TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
@@ -21,6 +25,22 @@ def test_worked_example() -> None:
     assert record.steps == train(TASK, RECIPE, 1, steps=5).steps, "the very run that train gives"
     assert (bar.phase, bar.done) == ("finished", 5)
     assert bar.sentence.startswith("Finished after 5 steps")
+
+
+def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = Place(torch.device("cpu"), "Stand-in T4", "gpu")
+    monkeypatch.setattr(devices, "gpus", lambda: (stand_in,))
+    bar = TrainingBar(TASK, RECIPE, steps=5)
+    assert bar.sentence.endswith("5 steps on this GPU: Stand-in T4.")
+    bar.start()
+    record = bar.wait(60)
+    assert record is not None
+    assert record.device == "Stand-in T4"
+    assert bar.sentence.endswith("It ran on this GPU: Stand-in T4.")
+    number = r"[\d.e+]+"
+    told = rf"Steps a second on Stand-in T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
+    assert re.search(told, bar.sentence)
+    assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
 
 
 def test_stop_ends_it_and_the_record_says_so() -> None:

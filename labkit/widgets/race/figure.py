@@ -6,6 +6,7 @@ Idea: what is recorded is shown as recorded. The title names device, version and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from labkit.train import RunRecord
+from labkit.train import RunRecord, pace_sentence, recorded_paces
 from labkit.widgets.base.figures import FORMAT_COLOURS
 
 FORMAT_OF = {"FP32": "FP32", "O0": "FP32", "BF16": "BF16", "FP8": "E4M3"}  # a recipe's first word; FP16 otherwise
@@ -48,7 +49,7 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
         axes.spines[["top", "right"]].set_visible(False)
     (task, device, torch_version), dates = tasks[0], {r.date[:10] for r in records}
     when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
-    figure.supxlabel(race_sentence(records), fontsize=10)
+    figure.supxlabel(fill(race_sentence(records), 150), fontsize=10)
     figure.suptitle(f"Recorded: {task}, on {device} with torch {torch_version}, {when}", fontsize=10)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return figure
@@ -69,7 +70,9 @@ def race_table(records: Sequence[RunRecord]) -> str:
 
 
 def race_sentence(records: Sequence[RunRecord]) -> str:
-    """Return what the figure shows, in one sentence: each recipe's mean metric beside the range of FP32's seeds.
+    """Return what the figure shows: each recipe's mean metric beside the range of FP32's seeds, and how fast it was.
+
+    Steps a second are told of runs that were timed, each alone on one device; of others nothing is said.
 
     Raises:
         ValueError: there are no records.
@@ -81,7 +84,9 @@ def race_sentence(records: Sequence[RunRecord]) -> str:
     means = "; ".join(f"{recipe} {sum(v) / len(v):.2f}" for recipe, v in values.items())
     fp32 = values.get("FP32")
     ranging = f" FP32's seeds range from {min(fp32):.2f} to {max(fp32):.2f}." if fp32 else ""
-    return f"Mean {name}: {means}.{ranging}"
+    paces = recorded_paces(records)
+    fast = f" {pace_sentence(paces, records[0].device)}" if paces else ""
+    return f"Mean {name}: {means}.{ranging}{fast}"
 
 
 def _colour(recipe: str) -> str:

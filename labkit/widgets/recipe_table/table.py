@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.train import Comparison, Difference, RunRecord, data_folder, load, record_path
+from labkit.train import Comparison, Difference, RunRecord, data_folder, kept_record, record_path
 from labkit.widgets.underflow.words import percent
 
 # Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
@@ -143,7 +143,11 @@ def recipe_table(
     """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
 
     Args:
-        folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab.
+        folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab. A GPU's runs are in a
+            folder of its name in there.
+
+    Raises:
+        ValueError: the folder holds runs of several devices, where those of one belong.
 
     >>> table = recipe_table(["segmentation"], ["FP16", "FP16 static"])
     >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
@@ -153,7 +157,7 @@ def recipe_table(
     place = data_folder() / "runs" if folder is None else Path(folder)
     records = {
         task: tuple(
-            load(path)
+            kept_record(path)
             for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
             for seed in numbers
             if (path := record_path(place, task, recipe, seed)).exists()

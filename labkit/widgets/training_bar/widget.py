@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import torch
 import traitlets
 
-from labkit.amp import Recipe
-from labkit.train import RunRecord, StepRecord, Task, place, train
+from labkit.amp import RECIPES, Recipe
+from labkit.train import Place, RunRecord, StepRecord, Task, pace_sentence, place, steps_per_second, train
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.devices import on
@@ -25,7 +26,7 @@ class TrainingBar(LabWidget):
     Args:
         task, recipe, seed: as in `labkit.train.train`.
         steps: how many; None takes the task's own number.
-        device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
+        device: where, as `labkit.train.place` takes it; None is the GPU where there is one.
         options: passed on to `train` (measure_every, watch).
     """
 
@@ -44,7 +45,7 @@ class TrainingBar(LabWidget):
         seed: int = 0,
         *,
         steps: int | None = None,
-        device: Any = None,
+        device: torch.device | str | Place | None = None,
         **options: Any,
     ) -> None:
         self.record: RunRecord | None = None
@@ -87,14 +88,27 @@ class TrainingBar(LabWidget):
     def _run(self) -> None:
         try:
             self.record = train(
-                *self._what, steps=self.total, progress=self._tell, stop=self._stop.is_set, **self._options
+                *self._what,
+                steps=self.total,
+                progress=self._tell,
+                stop=self._stop.is_set,
+                **self._options,
             )
+            self.sentence = verdict(self.record)
+            paces = {} if self.record.stopped else self._paces()
         except Exception as error:  # a thread has nobody above it to tell
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
             return
-        self.sentence = f"{verdict(self.record)} It ran on {on(self.place)}."
+        told = f" {pace_sentence(paces, self.record.device)}" if paces else ""
+        self.sentence = f"{verdict(self.record)}{told} It ran on {on(self.place)}."
         self.phase = "stopped" if self.record.stopped else "finished"
+
+    def _paces(self) -> dict[str, float]:
+        """Time a few steps more, in turns with FP32's: how fast this recipe is on this device."""
+        task, recipe, _ = self._what
+        recipes = dict.fromkeys((RECIPES["FP32"], recipe))
+        return steps_per_second(task, recipes, device=self.place, steps=2, stop=self._stop.is_set)
 
     def _tell(self, step: StepRecord) -> None:
         self.done = step.step

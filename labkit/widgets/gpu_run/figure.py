@@ -1,0 +1,56 @@
+"""What did this GPU turn out to do? The figures of the lesson that a GPU fills, drawn from what the command kept.
+
+Invariant: only records of the device that was measured are told as measured; a figure without one is not drawn.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+
+from matplotlib.figure import Figure
+
+from labkit.train import Place, data_folder, pace_sentence
+from labkit.widgets.base.figures import png
+from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
+from labkit.widgets.gemm.words import recorded_gemm
+
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "ceilings": roofline_figure,
+    "size": lambda: sweep_figure("size"),
+    "bandwidth": lambda: sweep_figure("bandwidth"),
+    "alignment": lambda: sweep_figure("alignment"),
+}
+
+
+def measured(where: Place) -> dict[str, str]:
+    """Return sweep -> date of its record on this device, for those that have one and a figure."""
+    newest = {sweep: recorded_gemm(sweep, where.device.type)[:1] for sweep in FIGURES}
+    return {sweep: found[0].date for sweep, found in newest.items() if found and found[0].device == where.name}
+
+
+def pictures(where: Place) -> list[dict[str, str]]:
+    """Return the figures of this device, in the lesson's order: "src", a PNG as a data URL, and "alt", what it shows.
+
+    One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says why.
+    """
+    return [_picture(sweep) for sweep in measured(where)]
+
+
+def _picture(sweep: str) -> dict[str, str]:
+    try:
+        figure = FIGURES[sweep]()
+    except ValueError as too_little:
+        return {"src": "", "alt": f"{sweep} is not drawn: {too_little}"}
+    alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
+    return {"src": f"data:image/png;base64,{base64.b64encode(png(figure)).decode()}", "alt": alt}
+
+
+def paces(where: Place) -> list[str]:
+    """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
+    path = data_folder() / "checks" / where.slug / "tasks.json"
+    if not path.is_file():
+        return []
+    rates = json.loads(path.read_text(encoding="utf-8"))["rates"]
+    return [f"{task}: {pace_sentence(each, where.name)}" for task, each in rates.items()]

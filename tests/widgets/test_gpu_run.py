@@ -1,0 +1,223 @@
+"""The button that measures the learner's GPU. A short program stands in for `labkit gpu --quick`, the CPU for a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.bench import DeviceReport, GemmCase, GemmRecord, GemmRun, device_report
+from labkit.formats import FP16, FP32
+from labkit.train import Place, devices
+from labkit.widgets import GpuRun
+from labkit.widgets.gpu_run import figure, words
+from labkit.widgets.gpu_run.process import HeardProcess
+
+T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
+
+
+def program(text: str) -> tuple[str, ...]:
+    return sys.executable, "-u", "-c", text
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def made() -> Iterator[list[GpuRun]]:
+    widgets: list[GpuRun] = []
+    yield widgets
+    for widget in widgets:
+        widget.close()
+
+
+def record(device: str, date: str = "2026-03-01") -> GemmRecord:
+    runs = tuple(
+        GemmRun(GemmCase(n, n, n, f, "NT"), n**3 / 1e12 / (4 if f == FP16 else 1), 0, 0, 1, 0.1)
+        for n in (512, 1024)
+        for f in (FP32, FP16)
+    )
+    versions = {"python": "3", "torch": "2", "driver": "1"}
+    return GemmRecord("size", "How large?", runs, device, "cuda", "CUDA events", versions, date)
+
+
+def keep(folder: Path, device: str, date: str = "2026-03-01") -> None:
+    path = folder / "gemm" / DeviceReport("cuda", device, 0, 1).slug / "size.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(record(device, date).to_json())
+
+
+def test_worked_example_it_measures_draws_and_says_so(folder: Path, made: list[GpuRun]) -> None:
+    keep(folder, "Tesla T4")
+    before, after = folder / "gemm", folder / "later"
+    before.rename(after)  # the program puts it back: it "measures"
+    text = f"import os; print('--- 1 of 2, size: time products, 35 s'); os.rename({str(after)!r}, {str(before)!r})"
+    text += "; print('--- 2 of 2, tasks: time tasks, 35 s'); print('size       done')"
+    widget = GpuRun(T4, command=program(text))
+    made.append(widget)
+    assert widget.phase == "ready"
+    assert widget.sentence.startswith("Ready to measure Tesla T4: five parts, 3 minutes")
+    assert widget.pictures == []
+    widget._on_message(None, {"do": "start"}, [])  # as the browser says it
+    assert widget.wait(60).startswith("Done: Tesla T4 is measured.")
+    assert (widget.phase, widget.part, widget.parts) == ("done", 2, 2)
+    (picture,) = widget.pictures
+    assert picture["src"].startswith("data:image/png;base64,iVBOR")
+    assert "On Tesla T4, a product of 1024 x 1024 x 1024 in FP32" in picture["alt"]
+    assert "FP16 4 times as fast" in picture["alt"]
+
+
+WAITING = "print('--- 1 of 2, size: time products, 35 s', flush=True); import time; time.sleep(600)"
+
+
+def wait_for_part(widget: GpuRun) -> None:
+    begun = threading.Event()
+    widget.observe(lambda _: begun.set(), "part")
+    widget.start()
+    assert begun.wait(60)
+
+
+def test_stop_ends_the_command_and_what_it_started(folder: Path, made: list[GpuRun]) -> None:
+    """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has ended, too."""
+    text = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITING!r}])"
+    widget = GpuRun(T4, command=program(text))
+    made.append(widget)
+    wait_for_part(widget)
+    assert "Part 1 of 2, 35 s at most" in widget.sentence
+    widget._on_message(None, {"do": "stop"}, [])
+    assert widget.wait(60) == "Stopped. What was measured of Tesla T4 until then is kept and drawn."
+    assert widget.phase == "stopped"
+    assert widget._process is not None
+    assert not widget._process.running
+
+
+def test_the_process_and_its_thread_end_with_the_widget() -> None:
+    widget = GpuRun(T4, command=program(WAITING))
+    wait_for_part(widget)
+    process = widget._process
+    assert process is not None
+    widget.close()
+    process.wait(60)
+    assert not process.running
+
+
+def test_a_second_press_starts_no_second_measurement(made: list[GpuRun]) -> None:
+    widget = GpuRun(T4, command=program(WAITING))
+    made.append(widget)
+    wait_for_part(widget)
+    first = widget._process
+    widget.start()
+    assert widget._process is first
+
+
+def test_after_its_end_it_can_be_asked_again(made: list[GpuRun]) -> None:
+    widget = GpuRun(T4, command=program("pass"))
+    made.append(widget)
+    for _ in range(2):
+        widget.start()
+        assert widget.wait(60).startswith("Done")
+
+
+def test_a_part_that_failed_is_named(made: list[GpuRun]) -> None:
+    lines = "size       failed with status 1; its last lines say why\\ntasks      done"
+    widget = GpuRun(T4, command=program(f"print('{lines}'); raise SystemExit(1)"))
+    made.append(widget)
+    widget.start()
+    assert "Not all of it was done: size failed with status 1" in widget.wait(60)
+    assert widget.phase == "failed"
+    assert "tasks      done" in widget.printed
+
+
+def test_a_command_that_is_not_there_is_told(made: list[GpuRun]) -> None:
+    widget = GpuRun(T4, command=("no such program",))
+    made.append(widget)
+    widget.start()
+    assert widget.phase == "failed"
+    assert "could not be started" in widget.sentence
+
+
+def test_without_a_gpu_it_is_disabled_and_says_why_and_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", tuple)
+    widget = GpuRun(command=program("raise SystemExit(1)"))
+    widget.start()
+    assert widget.phase == "no gpu"
+    assert "this machine has" in widget.sentence
+    assert "torch reaches no GPU" in widget.sentence
+    assert "labkit gpu --quick" in widget.sentence
+    assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
+
+
+def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path, made: list[GpuRun]) -> None:
+    keep(folder, "NVIDIA A100")
+    assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
+    keep(folder, "Tesla T4", date="2026-04-01")
+    assert len(GpuRun(T4).pictures) == 1
+
+
+def test_what_cannot_be_drawn_is_told_and_the_rest_is_drawn(folder: Path) -> None:
+    keep(folder, "Tesla T4")
+    lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
+    (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
+    first, second = figure.pictures(T4)
+    assert first["src"] == ""
+    assert first["alt"].startswith("ceilings is not drawn: ")
+    assert second["src"]
+    (folder / "gemm" / "tesla-t4" / "size.json").write_text("{")
+    assert "could not be drawn" in GpuRun(T4).sentence
+
+
+def test_steps_a_second_of_fp32_and_fp16_are_told(folder: Path) -> None:
+    path = folder / "checks" / "tesla-t4" / "tasks.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"rates": {"gpt": {"FP32": 10.0, "O1": 25.0}}}))
+    assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
+
+
+def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
+    where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")
+    rehearsal = (sys.executable, "-m", "labkit", "gpu", "--device", "cpu", "--quick", "--only", "size")
+    widget = GpuRun(where, command=rehearsal)
+    widget.start()
+    assert widget.wait(200).startswith("Done")
+    assert (widget.part, widget.parts) == (1, 1)
+    (picture,) = widget.pictures
+    assert where.name in picture["alt"]
+
+
+def test_a_line_that_begins_nothing_moves_nothing() -> None:
+    assert words.beginning("a line of a part") is None
+    assert words.failed_parts(["tasks      done", "kernel     not begun, the time was up"]) == [
+        "kernel not begun, the time was up"
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no process groups")
+def test_lines_come_while_the_process_runs_and_its_status_last() -> None:
+    heard: list[str] = []
+    first = threading.Event()
+
+    def hear(line: str) -> None:
+        heard.append(line)
+        first.set()
+
+    process = HeardProcess(
+        program("print('one', flush=True); import time; time.sleep(600)"),
+        hear,
+        lambda status: heard.append(str(status)),
+    )
+    assert first.wait(60)
+    process.stop()
+    process.wait(60)
+    assert heard[0] == "one"
+    assert heard[-1] not in ("one", "0")
