@@ -2,11 +2,11 @@
 
 Idea: a layer is its cell, applied over time. Inside a step everything is FP32, as in the registers of a kernel: both
 matrix products, the gates, tanh. What has to be stored until the next step, h and c, is rounded to FP16; and so is, on
-the way back, the gradient of each. Products that need no step before them are done for all steps at once: W_ih x, and
-the gradients of the weights, which are so added up over time in FP32 and rounded once.
+the way back, the gradient of each. What needs no step before it is done for all steps at once: W_ih x, the derivatives
+of the gates, and the gradients of the weights, which are so added up over time in FP32 and rounded once.
 
-Invariant: what is stored equals the cell called in a loop on FP16 tensors; dropout, directions and packed sequences are
-torch's.
+Invariant: what is stored equals the cell called in a loop on FP16 tensors, but for the order of FP32 additions inside a
+step (biases, then W_ih x, then W_hh h); dropout, directions and packed sequences are torch's.
 
 What it does not do: tell what cuDNN does inside a step, which nobody outside has seen (torch's own CUDA cells store the
 two products in FP16 as well, before the gates); second derivatives, which cuDNN has not either.
@@ -14,8 +14,9 @@ two products in FP16 as well, before the gates); second derivatives, which cuDNN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -28,67 +29,120 @@ State = tuple[Tensor, ...]  # (h,) or (h, c), each [rows, features]
 
 @dataclass(frozen=True)
 class _Cell:
-    """A cell's arithmetic in FP32, given its two products x W_ih + b_ih and h W_hh + b_hh, both [rows, gates].
+    """A cell's arithmetic in FP32. Parts and forward are for the way through time, slopes and backward for that back.
 
-    forward   (product of x, product of h, state) -> (new state, what backward needs)
-    backward  (gradient of the new state, what forward kept, state) ->
-              (gradient of product of x, of product of h, and of the state but for what comes through that product)
+    What all steps need is laid out at once, in tensors [rows of all steps, parts, features]; a step works on its rows,
+    in place, since in small layers it is the number of operations that takes the time.
+
+    gates     number of products: x W_ih + b_ih and h W_hh + b_hh are [rows, gates, features]
+    adds      whether it needs the two products' sum only, so that both have one gradient
+    extra     number of further parts that backward needs
+    parts     (gates, extra parts, states before) -> the tensors that forward works on
+    forward   (those of a step, the new state): turns the products into gates, and writes extra parts and the new state
+    slopes    (gates, extra parts, states before) -> factors of a step's gradients, of which they are linear functions
+    to_gates  (gradients of the product of x, of that of h) -> the tensors that backward writes
+    backward  (a step's gradients of the new state, its to_gates, its slopes, gradients of the state before): writes
+              to_gates and the last, without what comes to h through its product
     """
 
-    forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
-    backward: Callable[[State, State, State], tuple[Tensor, Tensor, State]]
+    gates: int
+    adds: bool
+    extra: int
+    parts: Callable[[Tensor, Tensor, Tensor], State]
+    forward: Callable[..., object]
+    slopes: Callable[[Tensor, Tensor, Tensor], State]
+    to_gates: Callable[[Tensor, Tensor], State]
+    backward: Callable[..., object]
 
 
-def _lstm(of_x: Tensor, of_h: Tensor, state: State) -> tuple[State, State]:
-    i, f, g, o = (of_x + of_h).chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    c = f * state[1] + i * g
-    squashed = c.tanh()
-    return (o * squashed, c), (i, f, g, o, squashed)
+def _lstm_parts(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
+    return gates[:, :2], *gates.unbind(1), squashed[:, 0], before[:, 1]
 
 
-def _lstm_back(gradient: State, kept: State, state: State) -> tuple[Tensor, Tensor, State]:
-    (dh, dc), (i, f, g, o, squashed) = gradient, kept
-    dc = dc + dh * o * (1 - squashed * squashed)
-    gates = [dc * g * i * (1 - i), dc * state[1] * f * (1 - f), dc * i * (1 - g * g), dh * squashed * o * (1 - o)]
-    both = torch.cat(gates, 1)
-    return both, both, (torch.zeros_like(dh), dc * f)
+def _lstm(
+    i_and_f: Tensor, i: Tensor, f: Tensor, g: Tensor, o: Tensor, squashed: Tensor, before: Tensor, h: Tensor, c: Tensor
+) -> None:
+    i_and_f.sigmoid_(), g.tanh_(), o.sigmoid_()
+    torch.mul(f, before, out=c).addcmul_(i, g)
+    torch.mul(o, torch.tanh(c, out=squashed), out=h)
 
 
-def _gru(of_x: Tensor, of_h: Tensor, state: State) -> tuple[State, State]:
-    (xr, xz, xn), (hr, hz, hn) = of_x.chunk(3, 1), of_h.chunk(3, 1)
-    r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
-    n = (xn + r * hn).tanh()
-    return (n + z * (state[0] - n),), (r, z, n, hn)
+def _lstm_slopes(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
+    """Of i, f and g by c; of o by h; of c by h; of the c before by c."""
+    i, f, g, o = gates.split(1, 1)
+    by_c = torch.cat([_through_sigmoid(g, i), _through_sigmoid(before[:, 1:], f), _through_tanh(i, g)], 1)
+    return by_c, _through_sigmoid(squashed, o), _through_tanh(o, squashed), f
 
 
-def _gru_back(gradient: State, kept: State, state: State) -> tuple[Tensor, Tensor, State]:
-    (dh,), (r, z, n, hn) = gradient, kept
-    dn = dh * (1 - z) * (1 - n * n)
-    dz = dh * (state[0] - n) * z * (1 - z)
-    dr = dn * hn * r * (1 - r)
-    return torch.cat([dr, dz, dn], 1), torch.cat([dr, dz, dn * r], 1), (dh * z,)
+def _lstm_back(
+    dh: Tensor, dc: Tensor, to_ifg: Tensor, to_o: Tensor, by_c: Tensor, o_by_h: Tensor, c_by_h: Tensor, c_by_c: Tensor,
+    to_h: Tensor, to_c: Tensor,
+) -> None:  # fmt: skip
+    dc.addcmul_(dh, c_by_h)
+    torch.mul(dc, by_c, out=to_ifg)
+    torch.mul(dh, o_by_h, out=to_o)
+    torch.mul(dc, c_by_c, out=to_c)
+
+
+def _gru_parts(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
+    return gates[:, :2], *gates.unbind(1), of_h[:, :2], of_h[:, 2], before[:, 0]
+
+
+def _gru(
+    r_and_z: Tensor, r: Tensor, z: Tensor, n: Tensor, of_h: Tensor, n_of_h: Tensor, before: Tensor, h: Tensor
+) -> None:
+    r_and_z.add_(of_h).sigmoid_()
+    n.addcmul_(r, n_of_h).tanh_()
+    torch.sub(before, n, out=h).mul_(z).add_(n)
+
+
+def _gru_slopes(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
+    """All by h: of r, z and n in the product of x; of r, z and n in that of h; of the h before."""
+    r, z, n = gates.split(1, 1)
+    of_n, of_z = _through_tanh(1 - z, n), _through_sigmoid(before - n, z)
+    of_r = _through_sigmoid(of_n * of_h[:, 2:], r)
+    return torch.cat([of_r, of_z, of_n], 1), torch.cat([of_r, of_z, of_n * r], 1), z
+
+
+def _gru_back(
+    dh: Tensor, to_x: Tensor, to_product: Tensor, in_x: Tensor, in_h: Tensor, direct: Tensor, to_h: Tensor
+) -> None:
+    torch.mul(dh, in_x, out=to_x)
+    torch.mul(dh, in_h, out=to_product)
+    torch.mul(dh, direct, out=to_h)
+
+
+def _through_sigmoid(gradient: Tensor, result: Tensor) -> Tensor:
+    """Return gradient * result * (1 - result), in one pass."""
+    slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, result)
+    return slope
+
+
+def _through_tanh(gradient: Tensor, result: Tensor) -> Tensor:
+    """Return gradient * (1 - result^2), in one pass."""
+    slope: Tensor = torch.ops.aten.tanh_backward(gradient, result)
+    return slope
 
 
 def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> _Cell:
-    """A cell that is one squashed sum; `slope` is the derivative of squash, from its result."""
-
-    def forward(of_x: Tensor, of_h: Tensor, state: State) -> tuple[State, State]:
-        h = squash(of_x + of_h)
-        return (h,), (h,)
-
-    def backward(gradient: State, kept: State, state: State) -> tuple[Tensor, Tensor, State]:
-        both = gradient[0] * slope(kept[0])
-        return both, both, (torch.zeros_like(both),)
-
-    return _Cell(forward, backward)
+    """A cell that is one squashed sum; `squash` works in place, `slope` is its derivative, from its result."""
+    return _Cell(
+        gates=1,
+        adds=True,
+        extra=0,
+        parts=lambda gates, extra, before: (gates[:, 0],),
+        forward=lambda total, h: h.copy_(squash(total)),
+        slopes=lambda gates, extra, before: (slope(gates),),
+        to_gates=lambda of_x, of_h: (of_x,),
+        backward=lambda dh, to_sum, slope, to_h: torch.mul(dh, slope, out=to_sum),
+    )
 
 
 _CELLS = {
-    "lstm": _Cell(_lstm, _lstm_back),
-    "gru": _Cell(_gru, _gru_back),
-    "rnn_tanh": _simple(torch.tanh, lambda h: 1 - h * h),
-    "rnn_relu": _simple(torch.relu, lambda h: (h > 0).float()),
+    "lstm": _Cell(4, True, 1, _lstm_parts, _lstm, _lstm_slopes, lambda of_x, _: of_x.split([3, 1], 1), _lstm_back),
+    "gru": _Cell(3, False, 3, _gru_parts, _gru, _gru_slopes, lambda of_x, of_h: (of_x, of_h), _gru_back),
+    "rnn_tanh": _simple(torch.tanh_, lambda h: 1 - h * h),
+    "rnn_relu": _simple(torch.relu_, lambda h: (h > 0).float()),
 }
 RECURRENT = frozenset(_CELLS)
 
@@ -97,7 +151,8 @@ class _OverTime(torch.autograd.Function):
     """One layer in one direction: data [rows of all steps, features], step t has sizes[t] rows -> output, end state.
 
     Sequences are sorted by length, so those that go on are the first rows. The others wait, with the state they ended
-    in; or, read backwards, with the one they will begin in.
+    in; or, read backwards, with the one they will begin in. `stored` [batch, states, features] is what memory holds
+    between two steps, in FP16: the state on the way, its gradient on the way back.
     """
 
     @staticmethod
@@ -105,51 +160,74 @@ class _OverTime(torch.autograd.Function):
         ctx: Any, cell: _Cell, sizes: list[int], backwards: bool, data: Tensor, w_ih: Tensor, w_hh: Tensor,
         b_ih: Tensor | None, b_hh: Tensor | None, *state: Tensor,
     ) -> tuple[Tensor, ...]:  # fmt: skip
-        (wide_ih, wide_hh), (wide_b, wide_bh) = _wide(w_ih, w_hh), _wide(b_ih, b_hh)
-        products = F.linear(data.float(), wide_ih, wide_b).split(sizes)
-        outputs, kept = [data] * len(sizes), list[Tensor]()
+        ctx.cell, ctx.sizes, ctx.biased = cell, sizes, b_ih is not None
         ctx.order = range(len(sizes))[::-1] if backwards else range(len(sizes))
-        for t in ctx.order:
-            before = tuple(part[: sizes[t]].float() for part in state)
-            after, needed = cell.forward(products[t], F.linear(before[0], wide_hh, wide_bh), before)
-            state = _stored(after, state)
-            outputs[t] = state[0][: sizes[t]]
-            kept += [*before, *needed]
-        ctx.cell, ctx.sizes, ctx.states, ctx.biased = cell, sizes, len(state), b_ih is not None
-        ctx.save_for_backward(data, w_ih, w_hh, *kept)
-        return (torch.cat(outputs), *(part.clone() for part in state))
+        stored, across = torch.stack(state, 1), w_hh.float().T.contiguous()
+        b_ih, b_hh = (torch.zeros(1, device=data.device) if b is None else b.float() for b in (b_ih, b_hh))
+        flat = F.linear(data.float(), w_ih.float()).add_(b_ih + b_hh if cell.adds else b_ih)
+        gates = flat.unflatten(1, (cell.gates, -1))
+        before, extra = _room(len(data), len(state), like=stored), _room(len(data), cell.extra, like=stored)
+        output, new = data.new_empty(len(data), stored.shape[-1]), _room(len(stored), len(state), like=stored)
+        rows = {n: (stored[:n], stored[:n, 0], new[:n], new[:n].unbind(1)) for n in set(sizes)}
+        all_rows = (before, before[:, 0], flat if cell.adds else extra.flatten(1), output)
+        all_parts = cell.parts(gates, extra, before)
+        for n, (was, h, product, out, *parts) in _steps(sizes, ctx.order, *all_rows, *all_parts):
+            mine, mine_h, new_rows, new_state = rows[n]
+            was.copy_(mine)
+            torch.addmm(product if cell.adds else b_hh, h, across, out=product)
+            cell.forward(*parts, *new_state)
+            mine.copy_(new_rows)  # rounded, once
+            out.copy_(mine_h)
+        ctx.save_for_backward(data, w_ih, w_hh, gates, extra, before)
+        return (output, *stored.unbind(1))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         with torch._C.DisableTorchFunction():
-            of_output, state = gradients[0].split(ctx.sizes), gradients[1:]
-            data, w_ih, w_hh, *kept = ctx.saved_tensors
-            (wide_hh,), each = _wide(w_hh), len(kept) // len(ctx.sizes)
-            of_x, of_h, hidden = ([data] * len(ctx.sizes) for _ in range(3))
-            for step, t in reversed(list(enumerate(ctx.order))):
-                rows, saved = ctx.sizes[t], kept[step * each : (step + 1) * each]
-                before, needed = saved[: ctx.states], saved[ctx.states :]
-                after = (state[0][:rows] + of_output[t], *(part[:rows] for part in state[1:]))  # added up as stored
-                of_x[t], of_h[t], past = ctx.cell.backward(_wide(*after), needed, before)
-                state = _stored((torch.addmm(past[0], of_h[t], wide_hh), *past[1:]), state)
-                hidden[t] = before[0]
-            dx, dh, dtype = torch.cat(of_x), torch.cat(of_h), data.dtype
-            results = [dx @ w_ih.float(), dx.T @ data.float(), dh.T @ torch.cat(hidden), dx.sum(0), dh.sum(0)]
+            data, w_ih, w_hh, gates, extra, before = ctx.saved_tensors
+            cell, sizes, across = ctx.cell, ctx.sizes, w_hh.float()
+            stored = torch.stack(gradients[1:], 1)
+            wide, past = (_room(len(stored), stored.shape[1], like=stored) for _ in range(2))
+            of_x = torch.empty_like(gates)
+            of_h = of_x if cell.adds else torch.empty_like(gates)
+            rows = {n: (stored[:n], stored[:n, 0], wide[:n], past[:n], past[:n, 0]) for n in set(sizes)}
+            states = {n: (wide[:n].split(1, 1), past[:n].split(1, 1)) for n in set(sizes)}
+            slopes, to_gates = cell.slopes(gates, extra, before), cell.to_gates(of_x, of_h)
+            all_rows = (gradients[0], of_h.flatten(1), *to_gates, *slopes)
+            for n, (of_output, product, *parts) in _steps(sizes, ctx.order[::-1], *all_rows):
+                mine, mine_h, gradient, to_before, to_h = rows[n]
+                of_state, to_state = states[n]
+                mine_h.add_(of_output)  # added up as stored
+                gradient.copy_(mine)
+                cell.backward(*of_state, *parts, *to_state)
+                to_h.addmm_(product, across, beta=0 if cell.adds else 1)
+                mine.copy_(to_before)  # rounded, once
+            dx, dh, dtype = of_x.flatten(1), of_h.flatten(1), data.dtype
+            results = [dx @ w_ih.float(), dx.T @ data.float(), dh.T @ before[:, 0], dx.sum(0), dh.sum(0)]
             inputs = [result.to(dtype) for result in results]
-            return (None, None, None, *inputs[:3], *(inputs[3:] if ctx.biased else (None, None)), *state)
+            biases = inputs[3:] if ctx.biased else (None, None)
+            return (None, None, None, *inputs[:3], *biases, *stored.unbind(1))
+
+
+def _room(rows: int, parts: int, like: Tensor) -> Tensor:
+    """Return room for FP32 numbers [rows, parts, features], with the features of `like` [..., features]."""
+    return torch.empty(rows, parts, like.shape[-1], device=like.device)
+
+
+def _steps(sizes: list[int], order: Iterable[int], *data: Tensor) -> Iterator[tuple[int, State]]:
+    """Yield each step's number of rows, and its rows of data [rows of all steps, ...].
+
+    One step at a time: thousands of views alive at once would send Python's garbage collector through all it knows.
+    """
+    ends = list(accumulate(sizes))
+    for t in order:
+        mine = slice(ends[t] - sizes[t], ends[t])
+        yield sizes[t], tuple([part[mine] for part in data])
 
 
 def _wide(*tensors: Tensor | None) -> tuple[Any, ...]:
     return tuple(None if tensor is None else tensor.float() for tensor in tensors)
-
-
-def _stored(after: State, state: State) -> State:
-    """Return a state rounded as it is stored, with the rows of the one before it that took no part in this step."""
-    rounded = tuple(part.to(old.dtype) for part, old in zip(after, state, strict=True))
-    if len(rounded[0]) == len(state[0]):
-        return rounded
-    return tuple(torch.cat([now, old[len(now) :]]) for now, old in zip(rounded, state, strict=True))
 
 
 def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:

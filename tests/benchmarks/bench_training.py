@@ -11,7 +11,7 @@ within 1.6 of FP32 where matrix products dominate.
 What limits the rest: large networks pay for the casts of operands and results, about a tenth. Small ones pay the
 microseconds of Python around each operation, which bench_autocast.py measures; what the scaler adds is in
 bench_scaler.py. An LSTM is a loop over its steps here, with h and c stored in FP16 in between, where FP32 has one fused
-kernel of oneDNN's; torch FP16 has no LSTM to train at all.
+kernel of oneDNN's (bench_recurrent.py has the layers alone); torch FP16 has no LSTM to train at all.
 """
 
 import argparse

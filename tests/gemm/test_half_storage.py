@@ -269,6 +269,23 @@ def test_a_state_that_grows_by_less_than_half_an_ulp_stands_still_in_fp16() -> N
     assert half.item() == 1
 
 
+@pytest.mark.parametrize("kind", list(CELLS))
+def test_a_layer_of_one_feature_has_all_its_gradients(kind: Any) -> None:
+    layer = kind(1, 1).half()
+    with half_storage("cpu"):
+        layer(torch.ones(2, 1, 1).half())[0].sum().backward()
+    assert all(p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters())
+
+
+@pytest.mark.parametrize("kind", list(CELLS))
+def test_a_second_derivative_is_refused_rather_than_wrong(kind: Any) -> None:
+    layer, x = kind(2, 2).half(), torch.ones(2, 1, 2).half().requires_grad_()
+    with half_storage("cpu"):
+        (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
 def test_dropout_between_layers_draws_as_in_training_only() -> None:
     torch.manual_seed(0)
     layer = nn.GRU(4, 4, num_layers=2, dropout=0.5).half()
