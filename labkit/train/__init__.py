@@ -1,7 +1,7 @@
 """A run from start to end: data, task, training step, record."""
 
 from labkit.amp import write_whole
-from labkit.train.compare import Comparison, Difference, compare
+from labkit.train.compare import VERDICTS, Comparison, Difference, compare, signed
 from labkit.train.devices import Place, place, places
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
 from labkit.train.gpu_tasks import GPU_TASKS
@@ -12,13 +12,15 @@ from labkit.train.race import device_folder, kept_record, race, record_path, rec
 from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
-from labkit.train.tasks import TASKS, Task, accuracy, dice
+from labkit.train.tasks import MARGIN, TASKS, Task, accuracy, dice
 
 __all__ = [
     "CATEGORIES",
     "GPU_TASKS",
+    "MARGIN",
     "STAGES",
     "TASKS",
+    "VERDICTS",
     "Comparison",
     "Data",
     "Difference",
@@ -50,6 +52,7 @@ __all__ = [
     "recorded",
     "recorded_paces",
     "scattered_digits",
+    "signed",
     "single_digits",
     "steps_per_second",
     "train",

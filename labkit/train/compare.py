@@ -1,11 +1,15 @@
-"""Does a recipe reach what FP32 reaches, or is it only another roll of the dice?
+"""Does a recipe reach what FP32 reaches, does it not, or can nobody tell from these seeds?
 
 Idea: a seed decides initial weights and batches, so runs of two recipes under one seed are a pair, and it is their
-differences that count. A difference is called one only if it passes two tests: its mean is larger than the range over
-which the seeds of the reference (as a rule FP32) scatter, and the 95% interval of the paired differences (Student's t)
-leaves out zero.
+differences that count. Both answers are claims, and each has a test. *As good*: the 90% interval of the mean difference
+(Student's t) lies inside the margin, the difference that does not matter; that is TOST, two one-sided tests at 5%.
+*Worse* or *better*: the mean difference is larger than the range over which the seeds of the reference (as a rule FP32)
+scatter, and its 95% interval leaves out zero. Where neither holds, the runs *cannot tell*.
 
-Invariant: a verdict follows from the records alone; without the reference's runs of the same seeds there is none.
+Invariant: a verdict follows from records and margin alone; without the reference's runs of the same seeds there is
+none.
+
+Source: D. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987) 657, for TOST and its 90% interval.
 """
 
 from __future__ import annotations
@@ -22,11 +26,13 @@ from labkit.amp import Recipe
 from labkit.train.devices import Place
 from labkit.train.race import race
 from labkit.train.record import RunRecord
-from labkit.train.tasks import Task
+from labkit.train.tasks import MARGIN, Task
 
-# Two-sided 95% points of Student's t for 1, 2, ... degrees of freedom. Source: NIST/SEMATECH e-Handbook, 1.3.6.7.2.
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-T_95_BEYOND = 1.960  # of the normal distribution: a little too narrow from 11 degrees of freedom on
+# Two-sided points of Student's t for 1, 2, ... degrees of freedom, and then those of the normal distribution, which are
+# a little too narrow from 11 degrees of freedom on. Source: NIST/SEMATECH e-Handbook, 1.3.6.7.2.
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 1.960)
+T_90 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.645)
+VERDICTS = ("as good", "better", "worse", "cannot tell", "one seed")
 
 
 @dataclass(frozen=True)
@@ -37,46 +43,75 @@ class Difference:
     seeds        how many pairs
     mean         mean of (recipe - reference); negative where the recipe is worse
     interval     half width of the 95% interval of that mean; infinite for a single pair
+    interval_90  that of its 90% interval
     spread       largest minus smallest metric of the reference
     broken       runs that ended with a loss of inf or NaN
     reference    the recipe it is compared with
+    margin       how large a difference may be and still not matter
     """
 
     recipe: str
     seeds: int
     mean: float
     interval: float
+    interval_90: float
     spread: float
     broken: int
     reference: str = "FP32"
+    margin: float = MARGIN
 
     @property
     def verdict(self) -> str:
-        """Return "worse", "better", "as good" (no difference was shown) or "one seed"."""
+        """Return one of VERDICTS. A recipe with a broken run is never as good."""
         if self.seeds < 2:
             return "one seed"
-        if abs(self.mean) <= self.spread or abs(self.mean) <= self.interval:
+        if not self.broken and abs(self.mean) + self.interval_90 < self.margin:
             return "as good"
-        return "worse" if self.mean < 0 else "better"
+        if abs(self.mean) > max(self.spread, self.interval):
+            return "worse" if self.mean < 0 else "better"
+        return "cannot tell"
 
     def __str__(self) -> str:
-        within = f"no more than seeds scatter ({self.reference}'s by {self.spread:.3f})"
-        if abs(self.mean) > self.spread:  # only the second test failed
-            within = f"not the same from seed to seed ({self.reference}'s by {self.spread:.3f}): more would tell"
-        ends = {"one seed": "one seed says nothing about a difference", "as good": within}
-        broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
-        tail = ends.get(self.verdict, f"beyond {self.reference}'s spread of {self.spread:.3f}")
-        width = f" ± {self.interval:.3f}" if math.isfinite(self.interval) else ""
-        return f"{self.recipe}: {self.verdict}, {self.mean:+.3f}{width}, {tail}{broken}"
+        shown = f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{self._width()}, {self._why()}"
+        return shown + (f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else "")
+
+    def _width(self) -> str:
+        known = self.verdict in ("worse", "better")
+        width, level = (self.interval, 95) if known else (self.interval_90, 90)
+        return f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
+
+    def _why(self) -> str:
+        if self.verdict == "one seed":
+            return "one seed says nothing about a difference"
+        if self.verdict == "as good":
+            return f"inside the margin of {self.margin:g}"
+        scatter = f"{self.reference}'s seeds scatter by {self.spread:.3f}"
+        if self.verdict == "cannot tell":
+            return f"not inside the margin of {self.margin:g}, and no clear difference: {scatter}; more seeds may tell"
+        return f"beyond {self.reference}'s spread of {self.spread:.3f}"
+
+
+def signed(value: float, places: int) -> str:
+    """Return a number with its sign; what rounds to zero has none.
+
+    >>> signed(-0.0041, 2), signed(-0.0061, 2), signed(0.5, 2)
+    ('0.00', '-0.01', '+0.50')
+    """
+    text = f"{value:+.{places}f}"
+    return text if float(text) else text[1:]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs of one task under several recipes, and what they say about each against a reference."""
+    """Runs of one task under several recipes, and what they say about each against a reference.
+
+    margin  how large a difference of the metric may be and still not matter
+    """
 
     task: str
     records: tuple[RunRecord, ...]
     reference: str = "FP32"
+    margin: float = MARGIN
 
     @property
     def recipes(self) -> tuple[str, ...]:
@@ -106,10 +141,12 @@ class Comparison:
             recipe=recipe,
             seeds=len(pairs),
             mean=statistics.fmean(pairs),
-            interval=_half_width(pairs),
+            interval=_half_width(pairs, T_95),
+            interval_90=_half_width(pairs, T_90),
             spread=max(shared) - min(shared),
             broken=broken,
             reference=self.reference,
+            margin=self.margin,
         )
 
     def __str__(self) -> str:
@@ -149,7 +186,7 @@ def compare(
     """
     chosen = list(recipes)
     records = race(task, chosen, seeds, Path(folder), device=device, workers=workers, progress=progress, stop=stop)
-    return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32")
+    return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
 
 
 def _number(metric: float) -> float:
@@ -157,9 +194,8 @@ def _number(metric: float) -> float:
     return 0.0 if math.isnan(metric) else metric
 
 
-def _half_width(differences: list[float]) -> float:
+def _half_width(differences: list[float], t: tuple[float, ...]) -> float:
     if len(differences) < 2:
         return math.inf
     freedom = len(differences) - 1
-    t = T_95[freedom - 1] if freedom <= len(T_95) else T_95_BEYOND
-    return t * statistics.stdev(differences) / math.sqrt(len(differences))
+    return t[min(freedom, len(t)) - 1] * statistics.stdev(differences) / math.sqrt(len(differences))

@@ -86,7 +86,8 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
     False
     """
-    values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name != "about"]
+    said = ("about", "margin")  # of a run, not part of it
+    values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name not in said]
     # Defaults are left out, so a record stays valid when recipes learn to say something new.
     parts = [f"{f.name}={_spell(value, f.name)}" for f, value in values if value != f.default]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

@@ -23,6 +23,8 @@ from labkit.train import networks
 from labkit.train.digits import Data, scattered_digits, single_digits
 from labkit.train.made import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
 
+MARGIN = 0.02  # of a metric between 0 and 1: two digits of a hundred more or less
+
 
 @dataclass(frozen=True)
 class Task:
@@ -33,6 +35,7 @@ class Task:
     loss            (FP32 outputs, targets) -> scalar FP32 tensor
     metric          (FP32 outputs, targets) -> number, 0 to 1, higher is better
     make_optimizer  parameters -> torch optimizer
+    margin          how large a difference of the metric may be and still not matter; no part of what is trained
     """
 
     name: str
@@ -45,6 +48,7 @@ class Task:
     make_optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
     batch_size: int
     steps: int
+    margin: float = MARGIN
 
 
 def dice(outputs: Tensor, targets: Tensor) -> float:

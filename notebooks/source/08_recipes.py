@@ -13,8 +13,8 @@
 # %% [markdown]
 # # 08 · Recipes
 #
-# **You will be able to** read O0 to O3 as four settings of the same knobs, choose a recipe for a task by evidence, and tell a
-# difference from the scatter of seeds.
+# **You will be able to** read O0 to O3 as four settings of the same knobs, choose a recipe for a task by evidence, and say
+# whether two recipes differ, are as good as each other, or whether your runs cannot tell.
 #
 # About 110 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 29 points.
 
@@ -33,15 +33,16 @@ from labkit.widgets import Workbench, predict, race_figure, recipe_table
 # %% [markdown]
 # ## 1 · Four settings of the same knobs
 #
-# You know every part by now: what operations read, where weights live, what happens to the loss. A **recipe** is one answer to
-# each. In 2018 NVIDIA's apex gave four of them names, and the names stayed: O0, O1, O2, O3.
+# You know every part by now: in which format operations compute, where weights live, what happens to the loss. A **recipe** is one
+# choice for each part. In 2018 NVIDIA's library apex gave four of them names: O0, O1, O2, O3. apex's mixed precision was removed in
+# 2025. The names are still used.
 
 # %% id="predict-levels"
 predict("recipes.levels")
 
 # %% [markdown]
-# Look at four things in a network with batch norm: a convolution's weight, a norm's weight, what the optimizer steps, and what
-# comes out of the convolution.
+# Look at four things in a network with batch norm: a convolution's weight, a norm's weight, the weight that the optimizer changes,
+# and the output of the convolution. (A *norm* is short for a normalisation layer here.)
 
 
 # %% id="touch-levels" tags=["claim-C46"]
@@ -59,13 +60,16 @@ for level in ("O0", "O1", "O2", "O3"):
     print(level, *(f"{str(dtype).removeprefix('torch.'):<16}" for dtype in probe(level)))
 
 # %% [markdown]
-# O1 never converts the model: each operation casts by its list, and the weights are their own masters. O2 converts all but the
-# norms, and keeps FP32 masters *beside* the model. O3 keeps nothing back, its optimizer included. Loss scaling goes with O1 and
-# O2, dynamic; O0 needs none, and O3 has none.
+# | | model's weights | norms | who casts | optimizer changes | loss scale |
+# |---|---|---|---|---|---|
+# | **O0** | FP32 | FP32 | nobody | the model's weights | none |
+# | **O1** | FP32 | FP32 | autocast, for each operation | the model's weights: they are their own masters | dynamic |
+# | **O2** | FP16 | FP32 | the model, once | FP32 masters *beside* the model | dynamic |
+# | **O3** | FP16 | FP16 | the model, once | the FP16 weights | none |
 #
 # ### Exercise 1: four settings of the same knobs  ●○○  6 min
 #
-# `master_weights` means FP32 copies beside a 16-bit model; where the weights are FP32 themselves, there are none.
+# `master_weights` means FP32 copies beside a 16-bit model. Where the weights are FP32 themselves, there are none.
 
 
 # %% id="exercise-recipes-levels" tags=["exercise-recipes.levels"]
@@ -92,8 +96,8 @@ check("recipes.levels", my_knobs)
 # %% [markdown]
 # ### Exercise 2: which of the four is it?  ●●○  8 min
 #
-# Somebody hands you a script that trains "in mixed precision". You put four probes into it, as above. BF16 has no O-levels, and
-# not every mixture of FP16 has a name.
+# Somebody gives you a script that trains "in mixed precision". You print the same four dtypes in it as above. Which recipe is it?
+# BF16 has no O-levels, and not every mixture of FP16 has a name.
 
 
 # %% id="exercise-recipes-which" tags=["exercise-recipes.which"]
@@ -113,16 +117,16 @@ check("recipes.which", my_level)
 # %% [markdown]
 # ## 2 · The workbench
 #
-# Here is every knob, on a training that runs now. Beside yours stands FP32 from the same seed, the broad grey line. And a run
-# can be **forked**: a second one leaves it after any step, with every digit it had, and sees the same batches from there on. So
-# if the two part, it is your knob that parted them.
+# Here is every knob, on a training that runs now. The broad grey line is FP32 from the same seed. A run can be **forked**: a
+# second run starts from it after any step, with exactly the same numbers, and sees the same batches. So if the two differ later,
+# it is your knob that made the difference.
 
 # %% id="predict-fork"
 predict("recipes.fork")
 
 # %% [markdown]
 # Three things to try:
-# 1. *Start*. At the end, fork at step 60 and press *Continue* without turning anything. Then fork again, and turn scaling *off*.
+# 1. *Start*. At the end, fork at step 60 and press *Continue* without changing anything. Then fork again, and turn scaling *off*.
 # 2. Choose the task *fine tuning*, and fork it with masters *forgotten*. Watch the share of swallowed updates, not the loss.
 # 3. Choose the task *autoencoder* and recipe *O3*. Then fork after step 0 with another epsilon.
 
@@ -130,9 +134,9 @@ predict("recipes.fork")
 Workbench("segmentation_small", "FP16 static")
 
 # %% [markdown]
-# Knobs on the left are formats: a model is *built* in them, so turning one begins the run again (a fork begins again where it
-# left). Those on the right are decisions of a single step, and may change on the way. Open *The same in plain torch*
-# and turn the knobs: each one is a line or two.
+# Knobs on the left are formats. A model is *built* in them, so changing one starts the run again (a fork starts again where it left
+# the run). Knobs on the right are decisions of a single step, and may change while it runs. Open *The same in plain torch* and turn
+# the knobs: each one is a line or two.
 #
 # ### Exercise 3: the lines that a recipe adds  ●●○  8 min
 #
@@ -175,13 +179,14 @@ for task, epsilon in (("digits", 1e-8), ("autoencoder", 1e-8), ("autoencoder", 1
     print(f"{task:<12}{optimizer:<5} epsilon {epsilon:g}:", *(f"{loss:.4f}" for loss in six_losses(task, epsilon)))
 
 # %% [markdown]
-# With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, and its own $\epsilon = 10^{-8}$ is **zero** in FP16. So is $v$,
-# a thousandth of a squared gradient:
+# With SGD nothing breaks. Adam divides by $\sqrt{v} + \epsilon$, where $v$ is the mean of squared gradients. Its
+# $\epsilon = 10^{-8}$ is **zero** in FP16. In the first step $v$ is a thousandth of the squared gradient, and for small gradients
+# that is zero too:
 #
 # $$10^{-8} < 2^{-25} \quad\text{and}\quad 0.001\,g^2 < 2^{-25} \;\text{ for }\; |g| < 0.0055$$
 #
-# The first step is g / 0 = inf; where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32 and never meets
-# this. *Very unstable*, then, is half true: it depends on the optimizer, and on one constant that nobody looks at.
+# So the first step is g / 0 = inf. Where the gradient is 0 too, it is 0 / 0 = NaN. O2's optimizer computes in FP32, and none of
+# this happens. *Very unstable* is therefore half true: it depends on the optimizer, and on one constant that nobody looks at.
 #
 # ### Exercise 4: an epsilon that FP16 can hold  ●●○  10 min
 #
@@ -225,35 +230,61 @@ print(Comparison("digits", tuple(records)))
 race_figure(records)
 
 # %% [markdown]
-# Not one loss in a hundred is the same number, and nobody could tell the recipes apart by what they learned. That is the right
-# question: *is the difference larger than what another seed does?* Runs of one seed share first weights and batches, so they
-# are **pairs**. The lab calls a difference one only if its mean is beyond the range of FP32's own seeds **and** beyond the half
-# width of its 95% interval:
+# Not one loss in a hundred is the same number. And yet nobody could tell the recipes apart by what they learned. But how do you
+# *show* that? "I see no difference" is not enough: with few runs you see no difference between good and bad either.
 #
-# $$\left|\bar d\right| > \max\!\left(\text{range of FP32},\; t\,\frac{s_d}{\sqrt n}\right)$$
+# **Three verdicts.** Take the same seeds for both recipes. Runs of one seed share first weights and batches, so they are **pairs**.
+# Let $\bar d$ be the mean of their differences (other minus FP32), and $s_d$ the standard deviation of the differences.
+#
+# 1. **As good** must be shown. Before you look, say how large a difference would not matter: the *margin*, here 0.02. The recipe is
+#    as good if the whole 90% interval of the mean difference lies inside the margin. (This is the usual test of equivalence, *TOST*:
+#    two one-sided tests.)
+#
+#    $$\left|\bar d\right| + t_{90}\,\frac{s_d}{\sqrt n} < \text{margin}$$
+#
+# 2. **Worse** or **better** must be shown too. The mean difference is larger than the range of FP32's own seeds, and larger than
+#    half the width of its 95% interval:
+#
+#    $$\left|\bar d\right| > \max\!\left(\text{range of FP32},\; t_{95}\,\frac{s_d}{\sqrt n}\right)$$
+#
+# 3. Otherwise these runs **cannot tell**. More seeds may.
+#
+# The numbers $t_{90}$ and $t_{95}$ are **Student's t**. A standard deviation of three numbers is itself uncertain; $t$ makes the
+# interval wide enough for that. It comes from a table, and depends on how many pairs there are:
+#
+# | pairs | 2 | 3 | 4 | 5 | very many |
+# |---|---|---|---|---|---|
+# | $t_{90}$ | 6.31 | 2.92 | 2.35 | 2.13 | 1.64 |
+# | $t_{95}$ | 12.7 | 4.30 | 3.18 | 2.78 | 1.96 |
+#
+# An example with three pairs: differences -0.010, 0.002, 0.005. Their mean is -0.001 and $s_d$ = 0.0079, so the 90% interval is
+# -0.001 ± 2.92 · 0.0079 / 1.73 = -0.001 ± 0.013. It lies inside ±0.02: as good.
 #
 # ### Exercise 5: a difference, or only seeds?  ●●○  12 min
 #
-# $d$ is the other's metric minus FP32's, seed by seed; $s_d$ is the standard deviation with $n - 1$ below
-# (`statistics.stdev`). A run that ended in NaN counts as metric 0.
+# Write this rule. Check *as good* first: a difference inside the margin does not matter, however certain it is. $s_d$ is
+# `statistics.stdev` (with $n - 1$ below). A run that ended in NaN counts as metric 0.
 
 # %% id="exercise-recipes-verdict" tags=["exercise-recipes.verdict"]
 import math
 import statistics
 
 
-def my_verdict(fp32, other, t):
-    """Return "worse", "better" or "as good".
+def my_verdict(fp32, other, margin, t_90, t_95):
+    """Return "as good", "worse", "better" or "cannot tell".
 
     fp32, other  metrics, one for each seed, in the same order
-    t            Student's t for as many pairs
+    margin       how large a difference may be and still not matter
+    t_90, t_95   Student's t for as many pairs
     """
     ### BEGIN SOLUTION
     d = [(0.0 if math.isnan(b) else b) - a for a, b in zip(fp32, other, strict=True)]
-    mean, width = statistics.mean(d), t * statistics.stdev(d) / math.sqrt(len(d))
-    if abs(mean) <= max(max(fp32) - min(fp32), width):
+    mean, error = statistics.mean(d), statistics.stdev(d) / math.sqrt(len(d))
+    if abs(mean) + t_90 * error < margin:
         return "as good"
-    return "worse" if mean < 0 else "better"
+    if abs(mean) > max(max(fp32) - min(fp32), t_95 * error):
+        return "worse" if mean < 0 else "better"
+    return "cannot tell"
     ### END SOLUTION
 
 
@@ -262,7 +293,8 @@ check("recipes.verdict", my_verdict)
 # %% [markdown]
 # ## 5 · The table
 #
-# Every task of the lab under every recipe, by that verdict. Point at a cell to see its numbers.
+# Every task of the lab under every recipe, by these verdicts. (*Broken* is a recipe with a run that ended in inf or NaN.) Point at a
+# cell to see its numbers.
 
 # %% id="predict-table"
 predict("recipes.table")
@@ -272,12 +304,20 @@ recipes = ["O1", "O2", "FP16 static", "FP16", "FP16 no master", "O3", "BF16", "B
 recipe_table(TASKS, recipes)
 
 # %% [markdown]
-# Read it by columns. *O1* and *O2* keep what they promise. *FP16* without a scale fails on three tasks of eleven, and the last
-# column (the share of activation gradients that underflow, mean over the run) is a warning and no verdict: *segmentation
-# small* loses three quarters and ends as good; *gauss conv* loses a tenth, and with it 99% of its first weight gradients, all
-# that its convolutions had to start from. Without masters it is fine-tuning that suffers; on *gauss conv* one seed of three died without them, and "as good" there means that
-# three seeds do not tell. And `.half()` on everything, *O3*, is not a little worse: on digits it works, on small targets it
-# learns nothing, and where Adam steps it breaks at once.
+# Read it by columns.
+#
+# - *O1* and *O2* are worse than FP32 on no task, and as good on most. On *segmentation*, *segmentation small* and *gauss conv*
+#   these seeds cannot always tell: another seed changes more there than the recipe does.
+# - *FP16* without a scale is worse on three tasks of eleven.
+# - Without masters fine-tuning is worse, as lesson 07 showed.
+# - *O3* is `.half()` on everything. On digits it is as good, on small targets it learns nothing, and where Adam steps it breaks.
+#
+# The last column is the share of activation gradients that underflow without a scale, as a mean over the run. It is a warning and
+# no verdict. *Segmentation small* loses three quarters of them, and no difference is shown. *Gauss conv* loses a tenth, and with it
+# 99% of its first weight gradients: its convolutions have nothing to start from, and it learns nothing.
+#
+# Look at *gauss conv* once more. With seed 4 nothing learned there, not even FP32. In BF16 seed 3 learned nothing as well, and
+# without masters it was seed 1. One run that fails is quickly blamed on the recipe. Look at more seeds first.
 #
 # **Fill it together.** Each of you takes one task or one recipe, or brings a task of your own:
 # `labkit race fine_tuning --recipes FP32 O1 O3 --seeds 0 1 2 --folder our_runs --device cpu` in a terminal, everybody's files
@@ -285,10 +325,10 @@ recipe_table(TASKS, recipes)
 # spoils? (Runs of a GPU are kept in a folder of its name: recipes are compared on one device.)
 
 # %% [markdown]
-# ## 6 · Walk the cliff
+# ## 6 · How much underflow does a training bear?
 #
-# Between *nothing happens* and *nothing is learned* there is an edge, and you can walk up to it. `small_targets` takes the mean
-# of squared errors over a batch; each run takes a second.
+# There is an edge between *nothing happens* and *nothing is learned*, and you can go up to it. `small_targets` takes the mean of
+# squared errors over a batch. Each run takes a second. Its metric is *R2*: 1 is perfect, 0 is no better than the mean.
 
 # %% id="predict-cliff"
 predict("recipes.cliff")
@@ -310,11 +350,11 @@ for batch_size in (30, 300, 1000):
     )
 
 # %% [markdown]
-# A mean over $N$ divides each gradient by $N$: ten times the batch moves the whole histogram 3.3 binades to the left. With 300,
-# most gradients are lost from the first step on, **and nothing happens**: those that survive are the large ones, and they point
-# the right way. A little further, and nothing is learned. So the share that is lost is a warning and no verdict.
+# A mean over $N$ divides each gradient by $N$. So ten times the batch moves the whole histogram 3.3 binades (powers of two) to the
+# left. With 300, most gradients are lost from the first step on, **and nothing happens**. Those that survive are the large ones, and
+# they point in the right direction. With 1,000, nothing is learned. So the share that is lost is a warning and no verdict.
 #
-# Depth does the same: each layer of these convolutions multiplies gradients by small weights.
+# Depth has the same effect: each layer of these convolutions multiplies gradients by small weights.
 
 # %% id="touch-depth"
 for depth in (2, 3, 4, 5, 6, 7):
@@ -323,8 +363,8 @@ for depth in (2, 3, 4, 5, 6, 7):
     print(f"{depth} convolutions: {first.underflow:6.1%} of the activation gradients underflow at the first step")
 
 # %% [markdown]
-# The learning rate comes *after* the gradient, so it moves no gradient over this edge. It moves updates over the other one,
-# half an ulp of their weight:
+# The learning rate comes *after* the gradient, so it changes nothing about underflow. But it changes the other limit: an update must
+# be at least half an ulp of its weight.
 
 # %% id="touch-rate"
 run = TrainingRun(TASKS["fine_tuning"], RECIPES["FP16 no master"])
@@ -337,8 +377,9 @@ for learning_rate in (2e-6, 2e-5, 2e-4, 2e-3):
 # %% [markdown]
 # ## 7 · What is it worth?
 #
-# The bench counted what a run keeps between steps, and O2 keeps no less than FP32: 16-bit weights, and FP32 masters and moments
-# beside them. What shrinks is what lives *inside* a step. Count what autograd saves for the backward pass, in plain torch:
+# The workbench counted what a run keeps between steps. O2 keeps no less than FP32: 16-bit weights, and beside them masters and
+# moments in FP32. What becomes smaller is what lives *inside* a step. Count what autograd saves for the backward pass, in plain
+# torch:
 
 # %% id="predict-memory"
 predict("recipes.memory")
@@ -369,13 +410,14 @@ parameters = sum(p.numel() for p in net.parameters())
 print(f"weights, gradients and Adam: {16 * parameters:,} bytes in FP32, {(2 + 2 + 4 + 8) * parameters:,} in O2")
 
 # %% [markdown]
-# Twice the batch in the same bytes is true of activations, exactly. It is false of weights and optimizer state, and where those
-# dominate (a large model, a small batch) mixed precision frees little. Half true.
+# "Twice the batch in the same memory" is true of activations, exactly. It is false of weights and optimizer state. Where those are the
+# larger part (a large model, a small batch), mixed precision frees little. Half true.
 #
 # ### Exercise 6: the cheapest that passes  ●●○  10 min
 #
 # A recipe passes if its mean metric is at least FP32's mean minus FP32's range (largest minus smallest seed), and no run of it
-# ended in NaN. Of those that pass, take the one with the fewest bytes; if none does, "FP32".
+# ended in NaN. Of those that pass, take the one with the fewest bytes; if none does, "FP32". (This is a simpler rule than that of
+# section 4.)
 
 
 # %% id="exercise-recipes-cheapest" tags=["exercise-recipes.cheapest"]
@@ -407,10 +449,10 @@ check("recipes.cheapest", my_choice)
 # | C46 O0 is FP32; O1 casts by list; O2 is FP16 except norms, with masters; O3 is pure FP16 | true, dtype by dtype | section 1 |
 # | C47 O3 is very unstable, useful as a speed baseline | half true: with Adam it breaks at once, with SGD it may train like FP32 | section 3 |
 # | C48 calling .half() on everything usually loses accuracy | half true: on some tasks nothing is lost, on others everything | section 5 |
-# | C49 mixed precision reaches the accuracy of FP32 | true of O1 and O2 on the tasks recorded here | section 5 |
+# | C49 mixed precision reaches the accuracy of FP32 | true of O1 and O2: as good on most tasks here, worse on none | section 5 |
 # | C50 do not expect bit-for-bit identical results, expect statistically equivalent ones | true | section 4 |
 #
-# **Where you meet this.** `apex.amp.initialize(opt_level="O2")` (its engine was deleted upstream in 2025; the names live on),
+# **Where you meet this.** `apex.amp.initialize(opt_level="O2")` (removed from apex in 2025; the names are still used),
 # DeepSpeed's `"fp16": {"enabled": true}` (O2 in all but name) and `"auto_cast"`, Lightning's `precision="16-mixed"` (O1) and
 # `"16-true"` (O3), PaddlePaddle's `paddle.amp.auto_cast(level="O1")`, Megatron-LM's `--fp16` and `--bf16`, Hugging Face's
 # `TrainingArguments(fp16=True)`.

@@ -12,6 +12,7 @@ from torch import nn
 
 from labkit.grading import EXERCISES
 from labkit.grading.judge import cases_of
+from labkit.train import Comparison, RunRecord, StepRecord
 
 SEEDS = (0, 1, 2)
 
@@ -23,8 +24,8 @@ APEX = {
     "O2": ("float16", False, True, True, "dynamic"),
     "O3": ("float16", False, False, False, 1.0),
 }
-# Student's t at 97.5%, from the 1908-style table that every statistics book prints.
-STUDENT = {3: 4.303, 4: 3.182, 5: 2.776}
+# Student's t at 95% and 97.5%, from the 1908-style table that every statistics book prints.
+STUDENT = {3: (2.920, 4.303), 4: (2.353, 3.182), 5: (2.132, 2.776)}
 
 
 def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
@@ -84,14 +85,28 @@ def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_verdict_is_numpys(seed: int) -> None:
-    for fp32, other, t in cases("recipes.verdict", seed):
-        assert t == STUDENT[len(fp32)]
+    for fp32, other, margin, t_90, t_95 in cases("recipes.verdict", seed):
+        assert (t_90, t_95) == STUDENT[len(fp32)]
         differences = np.nan_to_num(np.array(other), nan=0.0) - np.array(fp32)
         mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(fp32))
-        significant = not mean - t * error <= 0 <= mean + t * error
+        equivalent = -margin < mean - t_90 * error and mean + t_90 * error < margin
+        significant = not mean - t_95 * error <= 0 <= mean + t_95 * error
         beyond = abs(mean) > np.ptp(fp32)
-        expected = ("worse" if mean < 0 else "better") if significant and beyond else "as good"
-        assert answer("recipes.verdict", fp32, other, t) == expected
+        shown = ("worse" if mean < 0 else "better") if significant and beyond else "cannot tell"
+        assert answer("recipes.verdict", fp32, other, margin, t_90, t_95) == ("as good" if equivalent else shown)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_verdict_is_that_of_the_lab_s_own_table(seed: int) -> None:
+    for fp32, other, margin, *_ in cases("recipes.verdict", seed):
+        step = (StepRecord(1, 0.1, 1.0, False, True),)
+        runs = [
+            RunRecord("t", recipe, i, step, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "")
+            for recipe, metrics in (("FP32", fp32), ("O1", other))
+            for i, metric in enumerate(metrics)
+        ]
+        found = Comparison("t", tuple(runs), margin=margin).difference("O1").verdict
+        assert answer("recipes.verdict", fp32, other, margin, *STUDENT[len(fp32)]) == found
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -1,7 +1,8 @@
-"""Can you say whether a recipe is worse, or whether seeds merely scatter?
+"""Can you say whether a recipe is as good, worse or better, or whether its runs cannot tell?
 
-Idea: runs of one seed share first weights and batches, so they are pairs, and their differences count. A difference is
-called one only if its mean is beyond both the range of FP32's own seeds and the half width of its 95% interval.
+Idea: runs of one seed share first weights and batches, so they are pairs, and their differences count. *As good* is
+shown if the 90% interval of their mean lies inside the margin; *worse* or *better* if the mean is beyond both the range
+of FP32's own seeds and the half width of its 95% interval. Else nobody can tell.
 
 Oracle in the tests: numpy, and Student's t from an independent table.
 """
@@ -14,17 +15,20 @@ from random import Random
 
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}  # by number of pairs; NIST/SEMATECH e-Handbook 1.3.6.7.2
+# Student's t by number of pairs, for 90% and for 95%; NIST/SEMATECH e-Handbook 1.3.6.7.2.
+T_90 = {3: 2.920, 4: 2.353, 5: 2.132}
+T_95 = {3: 4.303, 4: 3.182, 5: 2.776}
 
 
-def reference(fp32: list[float], other: list[float], t: float) -> str:
-    """Return "worse", "better" or "as good".
+def reference(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """Return "as good", "worse", "better" or "cannot tell".
 
-    >>> reference([0.90, 0.91, 0.92], [0.70, 0.72, 0.71], 4.303)
+    >>> reference([0.90, 0.91, 0.92], [0.70, 0.72, 0.71], 0.02, 2.920, 4.303)
     'worse'
     """
     differences = _differences(fp32, other)
-    return _judged(differences, max(_range(fp32), _half_width(differences, t)))
+    limit = max(_range(fp32), _half_width(differences, t_95))
+    return _judged(differences, margin - _half_width(differences, t_90), limit)
 
 
 def _differences(fp32: list[float], other: list[float]) -> list[float]:
@@ -41,10 +45,13 @@ def _half_width(differences: list[float], t: float) -> float:
     return t * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
-def _judged(differences: list[float], limit: float) -> str:
+def _judged(differences: list[float], near: float, far: float) -> str:
+    """Return the verdict of a mean: as good if it is nearer to zero than `near`, a difference if further than `far`."""
     mean = statistics.fmean(differences)
-    if not abs(mean) > limit:
+    if abs(mean) < near:
         return "as good"
+    if not abs(mean) > far:
+        return "cannot tell"
     return "worse" if mean < 0 else "better"
 
 
@@ -56,72 +63,95 @@ def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int
     other = [
         round(a + shift + noise * sign * random.uniform(0.97, 1.0), 3) for a, sign in zip(fp32, signs, strict=True)
     ]
-    return fp32, other, T_95[seeds]
+    return fp32, other, 0.02, T_90[seeds], T_95[seeds]
 
 
 def _clear(random: Random) -> list[Case]:
     return [_runs(random, shift, 0.05, 0.01, n) for shift in (-0.3, 0.12) for n in (3, 5)]
 
 
+def _alike(random: Random) -> list[Case]:
+    """Differences that are small and steady: the interval lies inside the margin."""
+    return [_runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)]
+
+
 def _within(random: Random) -> list[Case]:
-    """Paired differences that are all alike, but smaller than what another seed does."""
+    """Steady differences that are larger than the margin, and smaller than what another seed does."""
     return [_runs(random, shift, 0.08, 0.001, n) for shift in (-0.03, 0.03) for n in (3, 5)]
 
 
 def _noisy(random: Random) -> list[Case]:
-    """Beyond FP32's range, but with an interval that holds zero."""
-    return [_runs(random, shift, 0.02, 0.11, n) for shift, n in ((-0.06, 3), (0.06, 4), (-0.2, 3), (0.15, 4))]
+    """Beyond FP32's range, or inside the margin, but with an interval that holds much else."""
+    shifts = ((-0.06, 3), (0.06, 4), (-0.2, 3), (0.15, 4), (0.004, 4))
+    return [_runs(random, shift, 0.02, 0.11, n) for shift, n in shifts]
 
 
 def _broken(random: Random) -> list[Case]:
-    fp32, _, t = _runs(random, 0.0, 0.05, 0.01, 5)
-    return [(fp32, [math.nan] * 5, t)]
+    fp32, _, *rest = _runs(random, 0.0, 0.05, 0.01, 5)
+    return [(fp32, [math.nan] * 5, *rest)]
 
 
 @mistake
-def any_difference(fp32: list[float], other: list[float], t: float) -> str:
+def any_difference(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This calls every difference of means one. Two seeds of the same recipe differ too."""
-    return _judged(_differences(fp32, other), 0.0)
+    differences = _differences(fp32, other)
+    return _judged(differences, margin - _half_width(differences, t_90), 0.0)
 
 
 @mistake
-def the_interval_alone(fp32: list[float], other: list[float], t: float) -> str:
+def what_is_not_shown_is_as_good(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """This says "as good" wherever no difference was shown. As good has to be shown too; else nobody can tell."""
+    found = reference(fp32, other, margin, t_90, t_95)
+    return "as good" if found == "cannot tell" else found
+
+
+@mistake
+def a_small_mean_is_as_good(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """This says "as good" if the mean is inside the margin. The whole 90% interval has to be."""
+    differences = _differences(fp32, other)
+    return _judged(differences, margin, max(_range(fp32), _half_width(differences, t_95)))
+
+
+@mistake
+def the_interval_alone(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This asks the interval alone. A difference can be certain and still smaller than what another seed does."""
     differences = _differences(fp32, other)
-    return _judged(differences, _half_width(differences, t))
+    return _judged(differences, margin - _half_width(differences, t_90), _half_width(differences, t_95))
 
 
 @mistake
-def the_range_alone(fp32: list[float], other: list[float], t: float) -> str:
+def the_range_alone(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This asks FP32's range alone. A few pairs that vary as much as this say nothing about their mean."""
-    return _judged(_differences(fp32, other), _range(fp32))
-
-
-@mistake
-def forgets_the_root(fp32: list[float], other: list[float], t: float) -> str:
-    """This divides by n instead of its square root, so the interval is too narrow."""
     differences = _differences(fp32, other)
-    return _judged(differences, max(_range(fp32), t * statistics.stdev(differences) / len(differences)))
+    return _judged(differences, margin - _half_width(differences, t_90), _range(fp32))
 
 
 @mistake
-def one_seed(fp32: list[float], other: list[float], t: float) -> str:
+def forgets_the_root(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """This divides by n instead of its square root, so the intervals are too narrow."""
+    root = math.sqrt(len(fp32))
+    return reference(fp32, other, margin, t_90 / root, t_95 / root)
+
+
+@mistake
+def one_seed(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This looks at one seed. One pair says nothing about a difference."""
     return "worse" if other[0] < fp32[0] else "better"
 
 
 @mistake
-def the_wrong_way_round(fp32: list[float], other: list[float], t: float) -> str:
+def the_wrong_way_round(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This is FP32 minus the other: worse and better have changed places."""
-    found = reference(fp32, other, t)
+    found = reference(fp32, other, margin, t_90, t_95)
     return {"worse": "better", "better": "worse"}.get(found, found)
 
 
 @mistake
-def leaves_NaN_in(fp32: list[float], other: list[float], t: float) -> str:
+def leaves_NaN_in(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This lets NaN into the mean, where no comparison is true. A run that broke counts as metric 0."""
-    differences = [b - a for a, b in zip(fp32, other, strict=True)]
-    return _judged(differences, max(_range(fp32), _half_width(differences, t)))
+    if any(map(math.isnan, other)):
+        return "cannot tell"
+    return reference(fp32, other, margin, t_90, t_95)
 
 
 EXERCISE = Exercise(
@@ -133,7 +163,8 @@ EXERCISE = Exercise(
     reference=reference,
     checks=(
         Check("differences that anybody sees", 1, _clear),
-        Check("differences smaller than what seeds do", 2, _within),
+        Check("differences that do not matter", 1, _alike),
+        Check("differences smaller than what seeds do", 1, _within),
         Check("differences that vary too much from seed to seed", 2, _noisy),
         Check("runs that ended in NaN", 1, _broken),
     ),

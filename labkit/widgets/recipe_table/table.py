@@ -1,7 +1,8 @@
 """Which recipe does a task bear? A table of verdicts, from records alone, that a class can fill together.
 
 Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
-FP32's. Where nobody has run it, the cell is empty, and the table says which command fills it.
+FP32's: as good, worse, better, or that these runs cannot tell. Where nobody has run it, the cell is empty, and the
+table says which command fills it.
 
 Invariant: no cell without records; a run that ended in inf or NaN is called broken, whatever its metric says.
 """
@@ -14,7 +15,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.train import Comparison, Difference, RunRecord, data_folder, kept_record, record_path
+from labkit.train import (
+    MARGIN,
+    TASKS,
+    VERDICTS,
+    Comparison,
+    Difference,
+    RunRecord,
+    data_folder,
+    kept_record,
+    record_path,
+    signed,
+)
 from labkit.widgets.underflow.words import percent
 
 # Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
@@ -23,10 +35,12 @@ TINTS = {
     "better": "rgba(0, 158, 115, 0.32)",
     "worse": "rgba(213, 94, 0, 0.38)",
     "broken": "rgba(204, 121, 167, 0.45)",
+    "cannot tell": "rgba(128, 128, 128, 0.22)",
     "one seed": "transparent",
     "": "transparent",
 }
 CELL = "padding:3px 6px;text-align:center;border:1px solid rgba(128,128,128,0.35);white-space:nowrap"
+SEEDS = (0, 1, 2)  # what the command for empty cells asks for
 UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
 
 
@@ -44,13 +58,13 @@ class RecipeTable:
 
     def difference(self, task: str, recipe: str) -> Difference | None:
         """Return how a recipe did on a task against FP32, or None where there are no records of one of them."""
-        found = Comparison(task, self.records[task])
+        found = Comparison(task, self.records[task], margin=margin_of(task))
         if recipe not in found.recipes or "FP32" not in found.recipes:
             return None
         return found.difference(recipe)
 
     def verdict(self, task: str, recipe: str) -> str:
-        """Return "as good", "better", "worse", "broken" or "one seed"; "" where nobody has run it."""
+        """Return one of `labkit.train.VERDICTS`, or "broken"; "" where nobody has run it."""
         difference = self.difference(task, recipe)
         if difference is None:
             return ""
@@ -79,16 +93,27 @@ class RecipeTable:
         known = [v for v in verdicts if v]
         if not known:
             return "Nobody has run any of these yet."
-        counts = {v: known.count(v) for v in ("as good", "better", "worse", "broken", "one seed") if v in known}
+        counts = {v: known.count(v) for v in (*VERDICTS, "broken") if v in known}
         words = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         empty = len(verdicts) - len(known)
         return f"Of {len(known)} pairs of recipe and task: {words}." + (f" {empty} are not run yet." if empty else "")
 
+    @property
+    def rule(self) -> str:
+        """What the verdicts mean, with the margin of each task."""
+        margins = {margin_of(task) for task in self.records}
+        margin = f"the margin of {margins.pop():g}" if len(margins) == 1 else "its task's margin"
+        return (
+            f"As good: the 90% interval of the difference lies inside {margin}. Worse or better: the difference is "
+            "larger than FP32's own seeds scatter, and its 95% interval leaves out zero. Cannot tell: neither."
+        )
+
     def __str__(self) -> str:
         wide = max(len(r) for r in ("recipe", *self.recipes))
-        head = f"{'recipe':<{wide}}  " + "  ".join(self.records)
+        widths = {task: max(len(task), *map(len, TINTS)) for task in self.records}
+        head = f"{'recipe':<{wide}}  " + "  ".join(f"{task:<{width}}" for task, width in widths.items())
         rows = [
-            f"{r:<{wide}}  " + "  ".join(f"{self.verdict(t, r) or '?':<{len(t)}}" for t in self.records)
+            f"{r:<{wide}}  " + "  ".join(f"{self.verdict(t, r) or '?':<{width}}" for t, width in widths.items())
             for r in self.recipes
         ]
         return "\n".join((head, *rows, self.sentence))
@@ -101,7 +126,7 @@ class RecipeTable:
         fill = f"<p>To fill the empty cells: <code>{html.escape(command)}</code></p>" if command else ""
         return (
             f"<table style='border-collapse:collapse;font-size:12px'><tr>{head}</tr>{rows}</table>"
-            f"<p>{html.escape(self.sentence)} {html.escape(self._where())}</p>{fill}"
+            f"<p>{html.escape(self.sentence)} {html.escape(self.rule)} {html.escape(self._where())}</p>{fill}"
         )
 
     def _row(self, task: str) -> str:
@@ -119,7 +144,7 @@ class RecipeTable:
         metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
         if not metrics:
             return "?", "", "not run yet", "transparent"
-        name = self.records[task][0].metric_name
+        name = f"{self.records[task][0].metric_name}, margin {margin_of(task):g}"
         return f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent"
 
     def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
@@ -128,7 +153,7 @@ class RecipeTable:
         if difference is None:
             return "?", "", "not run yet", TINTS[""]
         runs = f"{difference.broken} of {difference.seeds}"
-        return verdict, runs if verdict == "broken" else f"{difference.mean:+.2f}", str(difference), TINTS[verdict]
+        return verdict, runs if verdict == "broken" else signed(difference.mean, 2), str(difference), TINTS[verdict]
 
     def _where(self) -> str:
         places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
@@ -138,11 +163,12 @@ class RecipeTable:
 
 
 def recipe_table(
-    tasks: Iterable[str], recipes: Iterable[str], seeds: Iterable[int] = (0, 1, 2), folder: Path | str | None = None
+    tasks: Iterable[str], recipes: Iterable[str], seeds: Iterable[int] | None = None, folder: Path | str | None = None
 ) -> RecipeTable:
     """Read what is on record of these tasks under these recipes (FP32 is read besides) and judge each pair.
 
     Args:
+        seeds: which to read; None takes all that are on record, and asks for three where there are none.
         folder: where `labkit race --folder` wrote; None takes the runs that travel with the lab. A GPU's runs are in a
             folder of its name in there.
 
@@ -153,15 +179,25 @@ def recipe_table(
     >>> table.verdict("segmentation", "FP16"), table.verdict("segmentation", "FP16 static")
     ('worse', 'as good')
     """
-    chosen, numbers = tuple(dict.fromkeys(recipes)), tuple(seeds)
+    chosen, given = tuple(dict.fromkeys(recipes)), None if seeds is None else tuple(seeds)
     place = data_folder() / "runs" if folder is None else Path(folder)
     records = {
         task: tuple(
             kept_record(path)
             for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
-            for seed in numbers
+            for seed in (_on_record(place / task) if given is None else given)
             if (path := record_path(place, task, recipe, seed)).exists()
         )
         for task in tasks
     }
-    return RecipeTable(chosen, records, numbers, place)
+    return RecipeTable(chosen, records, SEEDS if given is None else given, place)
+
+
+def margin_of(task: str) -> float:
+    """Return how large a difference may be and still not matter: the task's own margin, if the lab knows the task."""
+    return TASKS[task].margin if task in TASKS else MARGIN
+
+
+def _on_record(folder: Path) -> list[int]:
+    """Return the seeds of all records of a task, in order."""
+    return sorted({int(path.stem.rpartition("seed")[2]) for path in folder.glob("*-seed*.json")})
