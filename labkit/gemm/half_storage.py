@@ -37,7 +37,20 @@ GEMMS = frozenset(
 NORMS = frozenset("batch_norm group_norm layer_norm instance_norm".split())
 STATEFUL = frozenset("batch_norm instance_norm".split())  # of these, those that update running statistics in place
 
+# Operations with an FP16 kernel on CUDA and none on a CPU, by torch's OpInfo (a test compares). Of their Fourier
+# transforms the numbers are complex, two FP16 numbers each; there are none in BF16.
+ON_CUDA_ONLY = frozenset(
+    "avg_pool3d _upsample_bilinear2d_aa multi_margin_loss multilabel_margin_loss rrelu rrelu_ round round_ polygamma "
+    "polygamma_ special_polygamma".split()
+)
+TRANSFORMS = frozenset(f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n"))
+
 HALVES = (torch.float16, torch.bfloat16)
+UPCAST = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+}
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -63,12 +76,15 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
     tensor([[4096.]], dtype=torch.float16)
     """
-    up = lambda t: t.float() if t.dtype in HALVES else t  # noqa: E731
+    up = lambda t: t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t  # noqa: E731
     wide_args, wide_kwargs = mapped(args, up), mapped(dict(kwargs), up)
     result = func(*wide_args, **wide_kwargs)
-    if getattr(func, "__name__", "") in STATEFUL:
+    name = getattr(func, "__name__", "")
+    if name in STATEFUL:
         _write_back((args, kwargs), (wide_args, wide_kwargs))
-    return mapped(result, lambda t: t.to(dtype) if t.dtype == torch.float32 else t)
+    low = {torch.float32: dtype, torch.complex64: torch.complex32}
+    rounded = mapped(result, lambda t: t.to(low[t.dtype]) if t.dtype in low else t)
+    return args[0].copy_(rounded) if name.endswith("_") and not name.endswith("__") else rounded
 
 
 @torch.no_grad()
@@ -110,14 +126,31 @@ class _HalfStorage(LabMode):
         elif is_composite(func):
             with self:
                 return body_of(func)(*args, **kwargs)
+        elif name in ON_CUDA_ONLY or name in TRANSFORMS:
+            low = _stored_in_half(args, kwargs, complex_too=name in TRANSFORMS)
+            if low is not None and kwargs.get("out") is None:
+                return rounds_once(func, args, kwargs, low)
         return func(*args, **kwargs)
+
+
+def _stored_in_half(args: Any, kwargs: Any, complex_too: bool) -> torch.dtype | None:
+    """Return the half dtype that all floating-point tensors of a call have; None if they have another, or several.
+
+    With `complex_too`, FP16 numbers may be pairs as well, and BF16 is none.
+    """
+    dtypes: set[torch.dtype] = set()
+    mapped((args, kwargs), lambda t: dtypes.add(t.dtype) if t.is_floating_point() or t.is_complex() else None)
+    if complex_too:
+        return torch.float16 if dtypes and dtypes <= {torch.float16, torch.complex32} else None
+    return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(HALVES) else None
 
 
 def half_storage(device: torch.device | str, accumulator: Any = None) -> AbstractContextManager[Any]:
     """Compute FP16 and BF16 GEMMs, convolutions and norms on `device` as a GPU does; on a GPU, that is nothing to do.
 
     torch's own CPU half kernels are exact but 5 to 485 times slower than FP32, and refuse FP16 input with FP32 norm
-    weights; element-wise operations, which are neither, stay theirs.
+    weights; element-wise operations, which are neither, stay theirs. What has a half kernel on a GPU and none here is
+    computed in FP32 and rounded once, too (sizes that cuFFT refuses in FP16, all but powers of two, are not refused).
 
     Args:
         device: where the tensors are.
