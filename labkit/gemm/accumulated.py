@@ -7,13 +7,16 @@ any model.
 Invariant: results and gradients have the dtype that a GPU would have stored; between two GEMMs nothing is rounded but
 what is stored.
 
-What it does not do: transposed and 3-d convolutions and `bilinear`, which it refuses by name; second derivatives.
+What it does not do: recurrent layers, `einsum` and others that it refuses by name; second derivatives. In a transposed
+convolution, as in the gradient of a convolution's input, the products over channels go through the accumulator, and
+those of overlapping windows are added up in FP32.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -139,36 +142,77 @@ def _added(
 
 
 def _convolution(dimensions: int) -> Callable[..., Tensor]:
-    """conv1d or conv2d as one product per group: weights [out, in*kh*kw] @ patches [in*kh*kw, batch*places]."""
+    """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places]."""
 
     def convolution(
         accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
         stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     ) -> Tensor:  # fmt: skip
-        if input.dtype != weight.dtype:
-            raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
-        image, kernel = input, weight
+        _check_dtypes(input, weight)
         steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
         if padding == "same" and set(steps) != {1}:
             raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
-        unbatched = input.dim() == dimensions + 1
-        image = image[None] if unbatched else image
+        image = input if input.dim() > dimensions + 1 else input[None]
         image = F.pad(image, _padding(padding, weight.shape[2:], holes))
-        if dimensions == 1:
-            image, kernel, steps, holes = image[:, :, None], kernel[:, :, None], (1, *steps), (1, *holes)
-        y = _conv2d(accumulator, image, kernel, steps, holes, groups)
-        if bias is not None:
-            y = y + bias.float()[:, None, None]
-        y = (y.squeeze(2) if dimensions == 1 else y).to(input.dtype)
-        return y[0] if unbatched else y
+        y = _convolved(accumulator, image, weight, steps, holes, groups)
+        return _finished(y, input, bias)
 
     return convolution
 
 
-def _conv2d(
+def _transposed_convolution(dimensions: int) -> Callable[..., Tensor]:
+    """conv_transpose1d, 2d or 3d as one product per group: weights^T [out*window, in] @ image [in, batch*places].
+
+    Each product is then added, in FP32, to the place in the result that its window reaches.
+    """
+
+    def convolution(
+        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+    ) -> Tensor:  # fmt: skip
+        _check_dtypes(input, weight)
+        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+        cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
+        image = input if input.dim() > dimensions + 1 else input[None]
+        (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
+        if channels != weight.shape[0] or channels % groups:
+            raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}")
+        if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
+            raise RuntimeError(
+                f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
+            )
+        weights = weight.reshape(groups, channels // groups, -1).mT
+        columns = image.reshape(batch, groups, channels // groups, -1).permute(1, 2, 0, 3).flatten(2)
+        product = _product(weights, columns, accumulator, input.dtype, torch.float32)
+        product = product.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
+        reach = zip(places, steps, holes, window, more, strict=True)
+        size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
+        y = product.new_zeros(batch, groups * out, *size)
+        for tap, reached in enumerate(_taps(places, window, steps, holes)):
+            y[:, :, *reached] += product[:, tap]
+        inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
+        return _finished(y[:, :, *inside], input, bias)
+
+    return convolution
+
+
+def _check_dtypes(input: Tensor, weight: Tensor) -> None:
+    if input.dtype != weight.dtype:
+        raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
+
+
+def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
+    """Add the bias [channels] to y [batch, channels, ...], round to the input's dtype, and unbatch if that is."""
+    if bias is not None:
+        y = y + bias.float().reshape(-1, *[1] * (y.dim() - 2))
+    y = y.to(input.dtype)
+    return y if input.dim() == y.dim() else y[0]
+
+
+def _convolved(
     accumulator: AnyAccumulator, image: Tensor, kernel: Tensor, stride: Any, dilation: Any, groups: int
 ) -> Tensor:
-    """Convolve [batch, channels, h, w], padded already, by [out, channels/groups, kh, kw]; the result is FP32.
+    """Convolve [batch, channels, *size], padded already, by [out, channels/groups, *window]; the result is FP32.
 
     Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
     """
@@ -177,11 +221,36 @@ def _conv2d(
     if channels != kernel.shape[1] * groups or out % groups:
         raise RuntimeError(f"weight {list(kernel.shape)} in {groups} groups does not fit input {list(image.shape)}")
     places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
-    patches = F.unfold(image.float(), tuple(window), dilation=dilation, stride=stride)
+    wide = image.float()
+    patches = torch.stack([wide[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
     patches = patches.reshape(batch, groups, -1, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
     weights = kernel.reshape(groups, out // groups, -1)
     y = _product(weights, patches, accumulator, image.dtype, torch.float32)
     return y.reshape(out, batch, *places).transpose(0, 1)
+
+
+def _taps(
+    places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Iterator[tuple[slice, ...]]:
+    """Yield, for each number of a window, where it lies in the image when the window stands at each of its places.
+
+    >>> list(_taps([3], [2], [2], [1]))  # a window of two numbers, at 0, 2 and 4
+    [(slice(0, 5, 2),), (slice(1, 6, 2),)]
+    """
+    for tap in itertools.product(*map(range, window)):
+        begins = [k * d for k, d in zip(tap, dilation, strict=True)]
+        yield tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(begins, places, stride, strict=True))
+
+
+def _bilinear(
+    accumulator: AnyAccumulator, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products, and what is between is stored."""
+    out, first, second = weight.shape
+    between = matmul(input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator)
+    y = matmul(between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32)[..., 0]
+    y = y if bias is None else y + bias.float()
+    return y.to(input1.dtype).reshape(*input1.shape[:-1], out)
 
 
 def _each(value: Any, dimensions: int) -> tuple[int, ...]:
@@ -236,7 +305,8 @@ REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv"), _matmul),
     "__rmatmul__": _reversed_matmul,
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
-    "conv1d": _convolution(1),
-    "conv2d": _convolution(2),
+    **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _transposed_convolution(n) for n in (1, 2, 3)},
+    "bilinear": _bilinear,
     "scaled_dot_product_attention": _attention,
 }

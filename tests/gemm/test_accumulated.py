@@ -101,6 +101,35 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     ),
     "conv2d, depthwise": (F.conv2d, (wholes(1, 4, 5, 5), wholes(4, 1, 3, 3)), {"groups": 4}),
     "conv2d, unbatched, same": (F.conv2d, (wholes(4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "same", "dilation": 2}),
+    "conv3d": (F.conv3d, (wholes(2, 2, 4, 5, 4), wholes(3, 2, 2, 3, 2), wholes(3)), {"padding": 1}),
+    "conv3d, everything": (
+        F.conv3d,
+        (wholes(1, 4, 6, 5, 7), wholes(6, 2, 2, 3, 2), wholes(6)),
+        {"stride": (2, 1, 2), "padding": (1, 2, 0), "dilation": (1, 2, 3), "groups": 2},
+    ),
+    "conv3d, unbatched, same": (F.conv3d, (wholes(2, 4, 5, 4), wholes(3, 2, 3, 1, 1)), {"padding": "same"}),
+    "conv_transpose1d": (F.conv_transpose1d, (wholes(2, 4, 5), wholes(4, 3, 3), wholes(3)), {}),
+    "conv_transpose1d, everything": (
+        F.conv_transpose1d,
+        (wholes(2, 4, 5), wholes(4, 3, 3), wholes(6)),
+        {"stride": 3, "padding": 2, "output_padding": 2, "groups": 2, "dilation": 2},
+    ),
+    "conv_transpose2d": (F.conv_transpose2d, (wholes(2, 4, 5, 3), wholes(4, 3, 2, 2), wholes(3)), {"stride": 2}),
+    "conv_transpose2d, everything": (
+        F.conv_transpose2d,
+        (wholes(2, 4, 5, 3), wholes(4, 2, 3, 2), wholes(4)),
+        {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2), "groups": 2, "dilation": (1, 2)},
+    ),
+    "conv_transpose2d, unbatched": (F.conv_transpose2d, (wholes(4, 5, 3), wholes(4, 3, 2, 2)), {"padding": 1}),
+    "conv_transpose3d": (F.conv_transpose3d, (wholes(1, 3, 2, 3, 2), wholes(3, 2, 2, 3, 2), wholes(2)), {"stride": 2}),
+    "conv_transpose3d, everything": (
+        F.conv_transpose3d,
+        (wholes(2, 4, 2, 3, 2), wholes(4, 1, 2, 3, 2), wholes(2)),
+        {"stride": (2, 1, 3), "padding": 1, "output_padding": (1, 0, 2), "groups": 2, "dilation": (1, 2, 1)},
+    ),
+    "bilinear": (F.bilinear, (wholes(5, 3), wholes(5, 2, seed=1), wholes(4, 3, 2), wholes(4)), {}),
+    "bilinear, three dimensions": (F.bilinear, (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)), {}),
+    "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
     "conv2d, valid": (F.conv2d, (wholes(2, 4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "valid"}),
 }
 
@@ -232,10 +261,47 @@ def test_a_network_learns_on_it(by: Any) -> None:
 # --- errors that teach -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("func", [F.conv_transpose2d, F.conv3d, F.bilinear])
+@pytest.mark.parametrize("by", [SEQUENTIAL_FP16, SPECS["V100"], SPECS["H100"]], ids=lambda by: by.name)
+def test_a_transposed_convolution_is_the_gradient_of_a_convolution_to_the_bit(by: Any) -> None:
+    g = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, 40, 3, 4, generator=g).half(), torch.randn(40, 3, 3, 2, generator=g).half()
+    options = {"stride": (2, 1), "padding": (1, 0)}
+    image = torch.zeros(2, 3, 5, 5).half().requires_grad_()
+    (gradient,) = torch.autograd.grad(run(F.conv2d, (image, w), options, by), image, x)
+    assert torch.equal(run(F.conv_transpose2d, (x, w), options, by), gradient)
+
+
+@pytest.mark.parametrize("func", [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d])
+def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator(func: Any) -> None:
+    dimensions = int(func.__name__[-2])
+    shape = (4096, 1) if "transpose" in func.__name__ else (1, 4096)
+    x, w = torch.ones(1, 4096, *[1] * dimensions).half(), torch.ones(*shape, *[1] * dimensions).half()
+    assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048  # 2048 + 1 is no FP16 number
+    assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096
+
+
+def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
+    x1, x2, w = (torch.tensor(v).half() for v in ([1.0, 2.0**-11], [[1.0], [1.0]], [[[1.0], [1.0]]]))
+    y = run(F.bilinear, (x1.expand(2, 2), x2, w), {}, EXACT)
+    assert y.flatten().tolist() == [1, 1]  # 1 + 2^-11 is a tie, and 1 is even
+    z = run(F.bilinear, (x1.expand(2, 2), x2 * 1.5, w), {}, EXACT)
+    assert z.flatten().tolist() == [1.5, 1.5], "1.5 + 1.5 * 2^-11 would have been rounded up"
+
+
+@pytest.mark.parametrize("func", [torch.einsum, torch.conv_tbc, torch.lstm_cell])
 def test_what_is_not_reduced_is_refused_by_name(func: Callable[..., Any]) -> None:
     with pytest.raises(NotImplementedError, match=rf"{func.__name__} is not reduced .*linear, matmul.*Leave the accum"):
         run(func, (), {}, EXACT)
+
+
+def test_a_transposed_convolution_that_contradicts_itself_is_refused() -> None:
+    x, w = wholes(1, 2, 5), wholes(2, 3, 3)
+    with pytest.raises(RuntimeError, match="output_padding 2 must be smaller than stride"):
+        run(F.conv_transpose1d, (x, w), {"stride": 2, "output_padding": 2}, EXACT)
+    with pytest.raises(RuntimeError, match="does not fit input"):
+        run(F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, EXACT)
+    with pytest.raises(RuntimeError, match="one dtype"):
+        run(F.conv_transpose1d, (x, w.float()), {}, EXACT)
 
 
 def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
