@@ -104,7 +104,7 @@ def anchor_of(name: str) -> str:
 def linked(text: str, names: dict[str, str]) -> str:
     """Return a cell's text with a link at the first appearance of each word, and take the linked words out of `names`.
 
-    Code, formulas, headings and what is a link already stay as they are.
+    Formulas, headings and what is a link already stay as they are; so does code, unless all of it is a word.
 
     Args:
         names: spelling -> the word of the glossary that it stands for.
@@ -117,7 +117,7 @@ def linked(text: str, names: dict[str, str]) -> str:
     word = re.compile(pattern, re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
     def link(found: re.Match[str]) -> str:
-        spelling = _spelling(found["word"] or "", names)
+        spelling = _spelling(found["word"] or found[0], names)  # `growth_factor` is a word, too
         if spelling is None:
             return found[0]
         name = names[spelling]

@@ -105,6 +105,12 @@ def test_a_heading_s_name_in_a_link_needs_no_escape() -> None:
     assert sorted(ANCHORS, key=str.lower) == ANCHORS
 
 
+def test_a_word_is_linked_in_the_lesson_that_explains_it() -> None:
+    lessons = {name[:2]: text for name, text in TEXTS.items()}
+    links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
+    assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
+
+
 def test_a_spelling_means_one_word() -> None:
     spellings = [spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])]
     assert len(set(spellings)) == len(spellings)

@@ -32,7 +32,8 @@ from labkit.widgets import BitExplorer, NumberLine, predict
 # ## 1 · Sixteen bits
 #
 # A floating-point number has three parts: a sign, a power of two, and digits. 1.5 is $+1 \times 2^0 \times 1.5$, and -6 is
-# $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent, signi**f**icand.
+# $-1 \times 2^2 \times 1.5$. Each part has its own bits, in this order: **S**ign, **E**xponent, signi**f**icand. Compare three
+# formats: FP32 has 32 bits, FP16 and BF16 have 16.
 
 # %% id="predict-exponent-bits"
 predict("numbers.exponent_bits")

@@ -37,8 +37,8 @@ from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 predict("rounding.tie")
 
 # %% [markdown]
-# **Drag the number** between two neighbours, and watch where each rounding mode takes it. Half-way is where they differ most;
-# try 2051 as well, and -2049.
+# **Drag the number** between two neighbours, and watch where each rounding mode takes it. The modes differ most half-way between the
+# two. Try 2051 as well, and -2049.
 
 # %% id="touch-modes-line"
 NumberLine(FP16, x=2049, scale="linear", window=(2040, 2060))
@@ -51,7 +51,7 @@ for mode in modes:
     print(f"{mode.name:<16}", *(f"{x:>8.0f}" for x in round_to(numbers, FP16, mode)))
 
 # %% [markdown]
-# Why such a strange rule for ties? Take many of them and look at the mean error, in ulps:
+# Why does the rule for ties look so strange? Take many ties and look at the mean error, in ulps:
 
 # %% id="touch-drift"
 ties = decode(np.random.default_rng(0).integers(0x3C00, 0x4000, size=10_000), FP16) + 2.0**-11
@@ -59,14 +59,16 @@ for mode in modes:
     print(f"{mode.name:<16} {np.mean(round_to(ties, FP16, mode) - ties) / 2**-10:+.3f}")
 
 # %% [markdown]
-# **Round to nearest, ties to even** is what processors do unless told otherwise. The result is the nearest number; of two
-# equally near ones, the one whose last significand bit is 0. So ties go up as often as down, and long sums do not drift.
-# Near the upper end the rule pretends that 65536 were a number, and calls it infinity: that is why 65520, half-way, is the
+# **Round to nearest, ties to even** is what processors do unless told otherwise. The result is the nearest number. A *tie* lies
+# exactly half-way: then it is the neighbour whose last significand bit is 0. So ties go up as often as down, and long sums do not
+# drift.
+#
+# Near the upper end the rule works as if 65536 were a number, and calls it infinity. That is why 65520, half-way from 65504, is the
 # first to overflow. (Inside a Tensor Core things are simpler, and less exact: lesson 03.)
 #
 # ### Exercise 1: round to FP16  ●●○  8 min
 #
-# Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then mind
+# Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then take care of
 # both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity.
 
 
@@ -91,18 +93,32 @@ check("rounding.nearest_even", my_round)
 predict("rounding.whole")
 
 # %% [markdown]
-# Here is an addition as it is done on paper, and in silicon. **Play it**, step by step: first 1 + 0.0001, then 2048 + 1, then
-# two numbers of your own. Watch what falls off when the smaller number is moved under the larger one.
+# Here is an addition as it is done on paper, and in hardware. **Play it**, step by step: first 1 + 0.0001, then 2048 + 1, then
+# two numbers of your own.
+#
+# Watch the bits that fall off on the right when the smaller number is moved under the larger one. Hardware does not keep all of them.
+# It keeps three: the **guard** bit (the first one behind the last place), the **round** bit (the second), and the **sticky** bit, which
+# is 1 if *any* bit behind these two is 1. That is enough to round correctly:
+#
+# | guard | round, sticky | what was cut off | the result |
+# |---|---|---|---|
+# | 0 | any | less than half of the last place | down |
+# | 1 | one of them is 1 | more than half | up |
+# | 1 | both 0 | exactly half: a tie | to the even one |
 
 # %% id="touch-addition"
 AdditionPlayer(1.0, 0.0001)
 
 # %% [markdown]
-# **Added exactly, rounded once.** The smaller number is shifted until both have the same power of two; what leaves the
-# eleven bits on the right decides the rounding, and is then gone. So the error of one addition is never more than half an
-# ulp *of the result*. That is harmless once. But the order begins to matter:
+# **Added exactly, rounded once.** The smaller number is shifted until both have the same power of two. The bits that do not fit into
+# eleven places decide the rounding, and are then gone. So the error of one addition is never more than half an ulp *of the result*.
+#
+# That does no harm once. But the order of a sum begins to matter. Textbooks write this with two signs: RN(x) is x *rounded to the
+# nearest* number, and fl(a + b) is the *floating-point* sum, what the machine gives.
 #
 # $$\text{fl}(a + b) = \text{RN}(a + b), \qquad \text{fl}(\text{fl}(a + b) + c) \neq \text{fl}(a + \text{fl}(b + c))$$
+#
+# The second part says: in general (a + b) + c and a + (b + c) are two different numbers.
 
 # %% id="touch-order"
 big, one = np.float16(2048), np.float16(1)
@@ -113,14 +129,14 @@ print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).
 # %% [markdown]
 # ## 3 · Swallowed updates
 #
-# Training is such a sum: a weight, and thousands of small updates.
+# Training is such a sum: a weight, and thousands of small updates. If a weight is the same number after an update, the update was
+# *swallowed*.
 
 # %% id="predict-swallowed"
 predict("rounding.swallowed")
 
 # %% [markdown]
-# **Slide the weight and the update.** When does the FP16 line begin to move? Which lines follow the exact one, and at what
-# price?
+# **Slide the weight and the update.** When does the FP16 line begin to move? Which lines follow the exact one, and what do they cost?
 
 # %% id="touch-swallowed"
 SwallowedUpdates(weight=1.0, update=2**-12)
@@ -133,9 +149,11 @@ for weight in (1.5, 1.5 + 2**-10, 1.0):
     print(f"{weight:<13}", *(f"{'swallowed' if w == weight else 'moves':>10}" for w in after))
 
 # %% [markdown]
-# **Half an ulp decides.** Below it the update is lost, above it the weight moves by a whole ulp. At exactly half, the tie goes
-# to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 leaves. And a power of two sits on an edge:
-# below it the numbers stand half as far apart, so downwards a quarter of its own ulp is the limit.
+# **Half an ulp decides.** Below it the update is swallowed, above it the weight moves by a whole ulp. At exactly half, the tie goes
+# to the even one: a weight whose last bit is 0 stays, one whose last bit is 1 moves.
+#
+# A power of two is a special case. A *binade* is the range from one power of two to the next, and below a power of two the numbers stand
+# half as far apart. So downwards a quarter of its own ulp is enough.
 #
 # ### Exercise 2: the smallest update that moves a weight  ●●○  8 min
 #
@@ -168,9 +186,8 @@ for ratio in (1000, 2000, 2500, 3000, 3500, 4100, 10_000):
     print(f"weight / update = {ratio:<6,}  {lost:6.1%} of the weights do not move")
 
 # %% [markdown]
-# A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that weight stands still for
-# ever. Lesson 07 keeps a copy of the weights in FP32, the *master weights*. There are two other cures, and both fit in
-# FP16.
+# A learning rate of 0.001 and a gradient a tenth of the weight is a ratio of 10,000: in FP16 that weight never moves. Lesson 07 keeps a
+# copy of the weights in FP32, the *master weights*. There are two other cures, and both need only FP16.
 
 # %% [markdown]
 # ## 4 · Two cures
@@ -186,11 +203,12 @@ drawn = round_to(np.full(10_000, 1 + 2**-12), FP16, Rounding.STOCHASTIC, random_
 print(f"went up: {np.mean(drawn > 1):.1%}   mean: 1 + {drawn.mean() - 1:.3g}   2^-12 = {2**-12:.3g}")
 
 # %% [markdown]
-# **Wrong each time, right in the mean.** A number that is a quarter of the way goes up one time in four, so an update of a
-# quarter ulp moves the weight every fourth time, and the weight walks where it should. The price is noise, and random
-# numbers.
+# **Wrong each time, right in the mean.** A number that is a quarter of the way up goes up one time in four. So an update of a quarter
+# ulp moves the weight every fourth time, and on average the weight is where it should be. The price is noise, and random numbers.
 #
 # $$P(\text{up}) = \frac{x - \text{lower}}{\text{spacing}}$$
+#
+# Here *lower* is the neighbour below x, and *spacing* the distance of the two neighbours.
 #
 # ### Exercise 3: round by chance  ●●○  6 min
 #
@@ -210,9 +228,9 @@ def my_stochastic(x, spacing, random):
 check("rounding.stochastic", my_stochastic)
 
 # %% [markdown]
-# The second cure remembers. After `t = total + y` we can compute what the addition got wrong, in FP16 and exactly, as long as
-# `total` is the larger one: `t - total` is what arrived, `y` is what was meant. **Kahan's sum** takes the difference off the
-# next number.
+# The second cure remembers. After `t = total + y` we can compute what the addition got wrong. It is exact in FP16, as long as `total` is
+# the larger number: `t - total` is what arrived, and `y` is what should have arrived. **Kahan's sum** takes the difference off the next
+# number.
 
 # %% id="touch-kahan"
 total, y = np.float16(1), np.float16(0.0004)
@@ -261,9 +279,11 @@ print("\nFP16:", x / (x.norm() + 1e-8))
 print("FP32:", x.float() / (x.float().norm() + 1e-8))
 
 # %% [markdown]
-# **An epsilon is a number like others.** In FP16 1e-8 is 0, and -1e9, a favourite for masking attention, is -inf. A larger
-# epsilon hides the NaN and changes the answer wherever the numbers are small. The squares in a norm are worse off: 0.0001
-# squared is already gone, 300 squared is infinite. So such a line is computed in FP32 and rounded once, at its end.
+# **An epsilon is a number like others.** In FP16 1e-8 is 0, and -1e9, which is often used to mask attention, is -inf. A larger
+# epsilon hides the NaN, but it changes the answer wherever the numbers are small.
+#
+# The squares in a norm are worse: 0.0001 squared is already 0, and 300 squared is infinite. So such a line is computed in FP32 and
+# rounded once, at its end.
 #
 # ### Exercise 5: repair the epsilon  ●●○  6 min
 #
@@ -290,7 +310,7 @@ check("rounding.epsilon", my_normalise)
 # | C07 an update smaller than half the spacing at the weight is lost | true; at exactly half the last bit decides, and below a power of two the spacing is half as wide | section 3 |
 #
 # And on the way: sums depend on their order, 2048 + 1 = 2048, and ties go to the even one. C06 of lesson 01, 1 + 0.0001 = 1,
-# is no longer a curiosity but a weight that does not learn.
+# means that a weight does not learn.
 #
 # **Where you meet this.** `fesetround` in C, `__float2half_rn` and its sisters `_rz`, `_ru`, `_rd` in CUDA, `math.fsum` and
 # `np.sum` (adds in pairs), RMSNorm and softmax, which frameworks compute in FP32; stochastic rounding in torchao's

@@ -34,24 +34,25 @@ from labkit.widgets import LiveTraining, predict, race_figure
 # %% [markdown]
 # ## 1 · What stalls
 #
-# A classifier has learned upright digits and is now fine-tuned, gently, on digits turned by 90 degrees: Adam, learning rate
-# 2e-5. Its weights are stored in FP16. Only stored: the optimizer computes each step in FP32, and then the new weight is
-# rounded.
+# A classifier has learned upright digits. Now it is fine-tuned on digits turned by 90 degrees, with Adam and a small learning rate
+# of 2e-5. Its weights are stored in FP16. Only *stored*: the optimizer computes each step in FP32, and then the new weight is
+# rounded to FP16.
 
 # %% id="predict-stall"
 predict("master.stall")
 
 # %% [markdown]
-# These runs are recorded, 2,000 steps each. *No master* is the training just described; the others keep an FP32 copy.
+# These runs are recorded, 2,000 steps each. *No master* is the training just described. The others keep an FP32 copy of the weights.
 
 # %% id="touch-record" tags=["claim-C41"]
 recipes = ["FP32", "FP16 static", "FP16 no master", "BF16", "BF16 no master"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# FP32 and the two with a master lie on one another: the last one drawn hides the rest. Without a master nothing broke, no NaN,
-# no skipped step: half of the learning is simply missing, and in BF16 nearly all of it. Count the updates of one step that
-# left their weight where it was:
+# FP32 and the two with a master lie on one another: the last one drawn hides the rest. Without a master there is no error, no NaN and
+# no skipped step. And yet half of the learning is missing, and in BF16 nearly all of it.
+#
+# Why? Count the updates of one step that did not change their weight. These updates are called *swallowed*:
 
 # %% id="touch-swallowed"
 for recipe in recipes:
@@ -65,17 +66,17 @@ for recipe in recipes:
 
 # %% [markdown]
 # An update of 2e-5 is below half an ulp for every weight from 0.0625 up (FP16), or from 0.0078 up (BF16). BF16 has more range
-# and three significand bits fewer, so for *weights* it is the worse format.
+# and three significand bits fewer, so for *weights* it is the worse format. For a weight $w$ and an update $u$ in FP16 or BF16:
 #
 # $$w - u = w \quad\text{if}\quad u < \tfrac12\,\mathrm{ulp}(w)$$
 #
-# A larger learning rate closes the gap: lesson 06's networks moved in large steps, and needed a scale rather than a master.
-# Underflow and swallowed updates are two different diseases.
+# A larger learning rate makes the gap smaller. The networks of lesson 06 moved in large steps: they needed a loss scale rather than a
+# master. *Underflow* (a gradient becomes zero) and *swallowed updates* (a weight does not change) are two different problems.
 
 # %% [markdown]
 # ## 2 · The FP32 copy remembers
 #
-# One weight, ten updates of 0.0001. The spacing of FP16 above 1 is 0.00098.
+# One weight of 1, ten updates of 0.0001. The next FP16 number above 1 is 0.00098 away.
 
 # %% id="predict-ten"
 predict("master.ten")
@@ -88,21 +89,20 @@ for step in range(1, 11):
     print(f"step {step:>2}   FP16 alone {alone:.5f}   master {master:.5f}   its FP16 copy {master.half():.5f}")
 
 # %% [markdown]
-# The copy stands still for four steps and then jumps by a whole ulp: the sum was kept where there was room for it. Copying
-# back loses up to half an ulp every time, and the loss does not add up, because the *next* step starts from the master, not
-# from the copy.
+# The copy does not move for four steps. Then it jumps by a whole ulp, because the master has added the updates up. Copying back loses
+# up to half an ulp every time. But this loss does not add up: the *next* step starts from the master, not from the copy.
 #
 # One step of training with master weights, then:
 #
 # 1. forward and backward in FP16, with the loss scaled;
-# 2. gradients to FP32, divided by the scale, looked at for inf and NaN;
-# 3. the optimizer steps the FP32 master weights;
+# 2. gradients to FP32, divided by the scale, checked for inf and NaN;
+# 3. the optimizer changes the FP32 master weights;
 # 4. the masters are rounded into the FP16 model.
 #
 # ### Exercise 1: the master step  ●●○  10 min
 #
 # Train for as many steps as there are gradients, with SGD. Each gradient comes from a backward pass in FP16 and carries the
-# scale; one with inf or NaN is left out.
+# scale. If one holds inf or NaN, its step is left out.
 
 
 # %% id="exercise-master-step" tags=["exercise-master.step"]
@@ -124,16 +124,17 @@ def my_master_training(master, scaled_grads, scale, lr):
 check("master.step", my_master_training)
 
 # %% [markdown]
-# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*: what the weights
-# forgot is gone, but from now on they remember.
+# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*. What was lost before stays
+# lost, but from now on small updates are kept.
 
 # %% id="touch-live"
 LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
 
 # %% [markdown]
-# ## 3 · The bill
+# ## 3 · What it costs
 #
-# FP16 halves the weights. And a second copy of them in FP32?
+# FP16 halves the weights. And a second copy of them in FP32? Count bytes for weights, masters, and Adam's *moments*: for each weight
+# Adam remembers the mean of its gradients and the mean of their squares.
 
 # %% id="predict-bill"
 predict("master.bill")
@@ -159,14 +160,20 @@ for recipe in ("FP32", "O1", "O2", "O3"):
     print(f"{recipe:<24}{model.nbytes / 1e6:9.0f}{own / 1e6:9.0f}{moments / 1e6:9.0f}")
 
 # %% [markdown]
-# Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes per parameter in FP32 *and* in O2.
-# Mixed precision does not save on parameters; it saves on activations, which for most networks are the larger part. O3 alone
-# halves everything, and pays with what section 1 showed.
+# Gradients come on top: as many bytes as the weights. With Adam that makes 16 bytes for each parameter in FP32 *and* in O2. So mixed
+# precision saves nothing on parameters. It saves on activations, and in most networks these are the larger part. Only O3 halves
+# everything, and section 1 showed the price.
+#
+# | bytes for each parameter | weight | gradient | master | moments | together |
+# |---|---|---|---|---|---|
+# | FP32 (and O1) | 4 | 4 | | 8 | 16 |
+# | O2 | 2 | 2 | 4 | 8 | 16 |
+# | O3 | 2 | 2 | | 4 | 8 |
 #
 # ### Exercise 2: the memory bill  ●○○  6 min
 #
 # How many bytes do weights, gradients, master weights and the optimizer's moments take? Gradients have the model's format. The
-# optimizer keeps its moments in the format of the weights that it steps: the masters if there are any.
+# optimizer keeps its moments in the format of the weights that it changes: the masters if there are any.
 
 
 # %% id="exercise-master-memory" tags=["exercise-master.memory"]
@@ -190,8 +197,9 @@ check("master.memory", my_bill)
 # %% [markdown]
 # ## 4 · Groups, and one flat tensor
 #
-# Fine-tuning uses parameter groups: frozen layers, a smaller learning rate for early ones, no weight decay on biases and
-# norms. Masters must keep the groups apart, or one rate rules them all.
+# An optimizer can treat parameters differently, in *parameter groups*. Fine-tuning uses them: frozen layers, a smaller learning rate
+# for early layers, no *weight decay* on biases and norms. (Weight decay makes each weight a little smaller in every step.) Masters must
+# keep the groups apart, or one rate is used for all.
 
 
 # %% id="touch-groups" tags=["claim-C44"]
@@ -218,8 +226,8 @@ for name, groups in (("one group for all", None), ("no decay on norms and biases
     )
 
 # %% [markdown]
-# The gradients were zero, so whatever moved was moved by weight decay: it shrank the norm's weights, which nobody wanted. In
-# two groups they stay 1, and the last layer, which is meant to decay, ends the same.
+# The gradients were zero, so only weight decay could move anything. In one group it made the norm's weights smaller, and nobody
+# wanted that. In two groups they stay 1. The last layer, which is meant to decay, ends the same.
 #
 # ### Exercise 3: parameter groups  ●○○  6 min
 #
@@ -245,8 +253,11 @@ def my_groups(parameters):
 check("master.groups", my_groups)
 
 # %% [markdown]
-# A large network has hundreds of parameters, and a step touches each of them several times. Lay the masters of a group one
-# after another in a single tensor, and it is one long vector operation. Is that faster?
+# A large network has hundreds of parameters, and a step works on each of them several times. Put the masters of a group one after
+# another into a single tensor, and it is one long operation. Is that faster?
+#
+# torch can do something similar by itself. With `foreach=True` an optimizer handles many parameters with one call, and with
+# `fused=True` it does the whole step in one kernel. The cell compares with both ways: one parameter at a time, and `foreach`.
 
 # %% id="predict-flat"
 predict("master.flat")
@@ -273,9 +284,9 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
     print(f"{size[0]:>4} parameters of {size[1]:>7,} {ratios[0]:18.1f}x {ratios[1]:9.1f}x")
 
 # %% [markdown]
-# For many small parameters, yes; the larger they are, the less there is to gain. Optimizers with `foreach` or `fused` kernels
-# do much of the same inside, so the advantage that made apex and fastai offer a flat master has shrunk. The price is
-# bookkeeping, which you write now.
+# For many small parameters it is faster. The larger they are, the less there is to gain. `foreach` and `fused` do much of the same
+# inside, so this matters less today than when apex and fastai v1 offered a flat master. The price is more work to keep order, and you
+# write that now.
 #
 # ### Exercise 4: one flat master  ●●○  10 min
 #
@@ -301,10 +312,10 @@ def my_flat_step(flat, scaled_grads, scale, lr):
 check("master.flat", my_flat_step)
 
 # %% [markdown]
-# ## 5 · Who else must know
+# ## 5 · What else must follow the master
 #
-# Many recipes evaluate with a moving average of the weights: each step takes it a thousandth of the way. Of which weights, and
-# kept in what?
+# Many recipes test the network with a *moving average* of its weights (EMA). With a decay of 0.99 each step moves the average a
+# hundredth of the way to the newest weights. Which weights should it follow, and in which format is it kept?
 
 # %% id="touch-ema" tags=["claim-C45"]
 engine = Engine(nn.Linear(1, 1, bias=False), partial(torch.optim.SGD, lr=1.0), RECIPES["O2"])
@@ -324,14 +335,14 @@ print(
 )
 
 # %% [markdown]
-# The average in FP16 never left 1: a hundredth of the distance is below half an ulp. What is true of weights is true of
-# everything that changes slowly: averages, Adam's moments, the running statistics of batch norm. Keep them in FP32, and let
-# them follow the master.
+# The average in FP16 never left 1: a hundredth of the distance is below half an ulp. (With the usual decay of 0.999 it is a
+# thousandth, and worse.) The same is true of everything that changes slowly: averages, Adam's moments, the running statistics of
+# batch norm. Keep them in FP32, and let them follow the master.
 #
 # ### Exercise 5: an average that follows the master  ●●○  8 min
 #
-# Keep an exponential moving average of the weights: it starts as the first one, and every step moves it to
-# `decay * average + (1 - decay) * weight`. A skipped step is no step.
+# Keep an exponential moving average of the weights. It starts as the first weights, and every step moves it to
+# `decay * average + (1 - decay) * weight`. A skipped step does not count.
 
 
 # %% id="exercise-master-ema" tags=["exercise-master.ema"]
@@ -352,9 +363,9 @@ def my_ema(history, decay):
 check("master.ema", my_ema)
 
 # %% [markdown]
-# ## 6 · Without a master after all
+# ## 6 · Can it be done without a master?
 #
-# Lesson 02 had two cures for swallowed updates, rounding by chance and Kahan's sum. Do they cure a network's weights, too? The
+# Lesson 02 had two cures for swallowed updates: rounding by chance, and Kahan's sum. Do they cure a network's weights, too? The
 # task is that of section 1.
 
 # %% id="predict-cures"
@@ -365,9 +376,9 @@ recipes = ["FP32", "FP16 no master", "FP16 stochastic", "FP16 Kahan"]
 race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for seed in (0, 1, 2)])
 
 # %% [markdown]
-# Rounding by chance swallows nearly as many updates as before, but the ones that come through are a whole ulp, and on average
-# the sum is right. Kahan keeps the lost part in a second FP16 number: four bytes a weight, two fewer than a copy and its
-# master.
+# Rounding by chance swallows nearly as many updates as before. But an update that comes through is a whole ulp, so on average the sum
+# is right. Kahan's sum keeps the lost part in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
+# copy and its FP32 master.
 
 # %% [markdown]
 # ## What was settled

@@ -74,7 +74,8 @@ def compare_with_fp32(name):
 # %% [markdown]
 # ## 1 · Targets of five millionths
 #
-# A small network learns a smooth function of eight numbers by plain SGD. Its targets are five millionths large.
+# A small network learns a smooth function of eight numbers by plain SGD. Its activation function is tanh. Its targets are five
+# millionths large. Its last layer starts with all weights at zero, as one often does for a regression.
 
 # %% id="touch-targets"
 record = compare_with_fp32("targets")
@@ -83,6 +84,10 @@ find_pitfalls(record)
 # %% id="touch-targets-gradients"
 failing = TrainingRun(PROJECT_TASKS["targets"], FAILING["targets"])
 UnderflowHistogram(gradient_snapshot(failing))
+
+# %% [markdown]
+# Below the picture you read that the gradients of four layers are zero in FP32 too. Do not count them as lost: the last layer
+# starts at zero, so it passes nothing on in the first step. What FP16 loses is in the last layer.
 
 # %% id="predict-targets"
 predict("project.targets")
@@ -158,9 +163,9 @@ record = compare_with_fp32("digits")
 find_pitfalls(record)
 
 # %% [markdown]
-# The first loss is a number, the second is not. `find_pitfalls` sees losses and gradients and guesses at the forward pass;
-# what it does not see is the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here
-# are the two parts of the divisor in a first step with a gradient of a ten-thousandth:
+# The first loss is a number, the second is not. `find_pitfalls` sees losses and gradients, and it guesses that the forward pass is the
+# cause. It does not see the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here are the two
+# parts of that divisor in a first step with a gradient of a ten-thousandth:
 
 # %% id="touch-digits-epsilon"
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -218,10 +223,11 @@ show("leader_board")
 # %% [markdown]
 # ## What was settled
 #
-# - Three failures that look alike, a metric far below FP32's, and three causes: gradients below FP16's range, updates below half
+# - Three failures look alike: a metric far below FP32's. They have three causes: gradients below FP16's range, updates below half
 #   an ulp, an epsilon that is zero.
-# - Each has a cure that costs no memory. Masters, the one that everybody knows, repair two of the three, neither time at the least.
-# - The evidence came first: a histogram, a count of weights that stood still, one division by hand.
+# - Each has a cure that costs no memory. Master weights are the cure that everybody knows. They repair two of the three, and need more
+#   memory both times.
+# - The evidence came first: a histogram, a count of weights that did not move, one division by hand.
 #
 # In real frameworks: `torch.amp.GradScaler` (1), stochastic rounding in `torchao`'s optimizers and on Trainium (2), `eps` of
 # `torch.optim.Adam` in any script that calls `.half()` (3).

@@ -36,6 +36,28 @@ def test_each_cell_is_the_verdict_of_its_records(folder: Path) -> None:
     assert table.sentence == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
 
 
+def test_a_host_that_shows_no_colours_reads_the_table_and_no_records(folder: Path) -> None:
+    shown = repr(recipe_table(["toy"], ["O1", "O3"], folder=folder))
+    assert shown.splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
+
+
+def test_the_table_says_its_rule_its_margin_and_no_minus_zero(folder: Path) -> None:
+    for seed in range(3):
+        replace(RECORD, recipe="O2", seed=seed, metric=0.898 + 0.01 * seed).save(record_path(folder, "toy", "O2", seed))
+    html = recipe_table(["toy"], ["O2"], folder=folder)._repr_html_()
+    assert "the 90% interval of the difference lies inside the margin of 0.02" in html
+    assert "accuracy, margin 0.02" in html
+    assert ">0.00<" in html
+    assert ">-0.00<" not in html
+
+
+def test_all_seeds_on_record_are_read_unless_some_are_asked_for(folder: Path) -> None:
+    replace(RECORD, recipe="FP32", seed=7).save(record_path(folder, "toy", "FP32", 7))
+    replace(RECORD, recipe="O1", seed=7, metric=0.89).save(record_path(folder, "toy", "O1", 7))
+    found = [recipe_table(["toy"], ["O1"], seeds, folder).difference("toy", "O1") for seeds in (None, (0, 1))]
+    assert [difference.seeds for difference in found if difference is not None] == [4, 2]
+
+
 def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
     assert table.missing() == f'labkit race toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'

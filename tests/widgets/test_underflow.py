@@ -10,7 +10,7 @@ import torch
 import traitlets
 
 from labkit.formats import BF16, E5M2, FP16
-from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, shift, snapshot
+from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, probe, shift, snapshot
 from labkit.widgets import ALL_LAYERS, UnderflowHistogram
 from labkit.widgets.underflow.words import LOG2_SCALES, note, percent, rows, sentence, windows, zeros_counted
 
@@ -162,10 +162,24 @@ def test_percent(share, read):
 def test_note_counts_what_is_left_out():
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
     assert note(h, "conv") == (
-        "40% of all 5 elements of layer conv are exactly zero in FP32 (ReLU makes many) and are left out. "
+        "40% of all 5 elements of layer conv are exactly zero already in FP32 and are left out. "
         "2 are infinite or NaN already in FP32 and are left out."
     )
     assert note(replace(h, zeros=0, non_finite=0)) == "None of the 1 elements is exactly zero in FP32."
+
+
+def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_hear_nothing():
+    """tanh and no ReLU: the gradient of every layer before the last is its product with weights of zero."""
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+    torch.nn.init.zeros_(net[2].weight)
+    with probe(net) as heard:
+        net(torch.randn(5, 3)).square().sub(1).square().mean().backward()
+    layers = {name: exponent_histogram(g) for name, g in heard.gradients.items()}
+    zero = [name for name, h in layers.items() if h.zeros == h.total]
+    shown = {row["name"]: row["note"] for row in rows(GradSnapshot(1, "activation gradients", layers), FP16)}
+    assert zero == ["0", "1"]
+    assert shown[ALL_LAYERS].endswith("are exactly zero already in FP32 and are left out. All zero: 0, 1.")
+    assert shown["0"] == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
 
 
 class TestZerosCountedInsideThePass:

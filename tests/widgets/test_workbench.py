@@ -140,7 +140,7 @@ def test_a_fork_with_the_same_settings_repeats_the_run_bit_for_bit() -> None:
     run_through(bench)
     assert [s.step for s in bench.fork.steps] == list(range(14, 25))
     assert losses(bench.fork.steps) == losses(bench.run.steps[13:])
-    assert "Bit for bit they are the same." in sentence(scene(bench))
+    assert f"Up to step {bench.fork.done} every loss is the same, bit for bit." in sentence(scene(bench))
 
 
 def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> None:

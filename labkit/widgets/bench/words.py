@@ -217,7 +217,7 @@ def _fork(bench: Bench) -> str:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."
     end = _fork_metric(bench, fork) or f"is at {short(fork.steps[-1].loss)}"
     same = [s.loss for s in fork.steps] == [s.loss for s in bench.run.steps[fork.origin : fork.done]]
-    equal = " Bit for bit they are the same." if same and not apart else ""
+    equal = f" Up to step {fork.done} every loss is the same, bit for bit." if same and not apart else ""
     return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{_fork_trouble(fork)}"
 
 

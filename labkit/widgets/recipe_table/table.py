@@ -44,7 +44,7 @@ SEEDS = (0, 1, 2)  # what the command for empty cells asks for
 UNSCALED = "FP16"  # the recipe without scaling: what it loses says what there is to lose
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RecipeTable:
     """Verdicts of recipes by tasks. A notebook shows it in colour; `str` gives it as text.
 
@@ -117,6 +117,9 @@ class RecipeTable:
             for r in self.recipes
         ]
         return "\n".join((head, *rows, self.sentence))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         names = ("", "FP32", *self.recipes, "lost without a scale")

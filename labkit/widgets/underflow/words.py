@@ -8,7 +8,7 @@ Invariant: for every layer and scale, the sentence speaks of `fate(shift(histogr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
@@ -74,16 +74,22 @@ def sentence(what: Fate, format: Format, log2_scale: int, kind: str, layer: str 
     return at + ", ".join([first, *rest[:-1]]) + f" and {rest[-1]}{ending}"
 
 
-def note(histogram: ExponentHistogram, layer: str = ALL_LAYERS) -> str:
+def note(histogram: ExponentHistogram, layer: str = ALL_LAYERS, all_zero: Sequence[str] = ()) -> str:
     """Say what is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients.
 
-    >>> note(ExponentHistogram(np.array([69]), lo=-20, zeros=31, non_finite=0))
-    '31% of all 100 elements are exactly zero in FP32 (ReLU makes many) and are left out.'
+    Args:
+        all_zero: the layers whose gradients are zero altogether, to be named with all layers.
+
+    >>> note(ExponentHistogram(np.array([69]), lo=-20, zeros=31, non_finite=0), all_zero=["conv1"])
+    '31% of all 100 elements are exactly zero already in FP32 and are left out. All zero: conv1.'
     """
     where = f"{histogram.total:,} elements" + ("" if layer == ALL_LAYERS else f" of layer {layer}")
-    if histogram.zeros:
-        said = f"{percent(histogram.zeros / histogram.total)} of all {where} are exactly zero in FP32 (ReLU makes many)"
-        said += " and are left out."
+    if histogram.zeros and histogram.zeros == histogram.total:
+        said = f"All {where} are exactly zero already in FP32: no gradient arrives here."
+    elif histogram.zeros:
+        share = percent(histogram.zeros / histogram.total)
+        said = f"{share} of all {where} are exactly zero already in FP32 and are left out."
+        said += f" All zero: {', '.join(all_zero)}." if all_zero else ""
     else:
         said = f"None of the {where} is exactly zero in FP32."
     if histogram.non_finite:
@@ -123,6 +129,7 @@ def rows(
     """
     histograms = with_total(snapshot)
     observed = zeros_counted(observed_zeros, histograms) if observed_zeros is not None else {}
+    all_zero = [name for name, h in histograms.items() if h.total and h.zeros == h.total]
     found = []
     for name, histogram in histograms.items():
         occupied = np.flatnonzero(histogram.counts)
@@ -133,7 +140,7 @@ def rows(
                 "name": name,
                 "lo": histogram.lo + first,
                 "counts": histogram.counts[first : last + 1].tolist(),
-                "note": note(histogram, name),
+                "note": note(histogram, name, all_zero if name == ALL_LAYERS else ()),
                 "sentences": words,
                 "observed": observed.get(name),
             }
