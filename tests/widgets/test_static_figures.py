@@ -11,8 +11,8 @@ import torch
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.widgets import FATE_COLOURS, UnderflowHistogram, static_underflow
-from labkit.widgets.base.figures import WHY_STATIC, png
-from labkit.widgets.underflow.figure import fate_of_binade
+from labkit.widgets.base.figures import png
+from labkit.widgets.underflow.figure import WHY_STATIC, fate_of_binade
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 

@@ -18,12 +18,12 @@ from labkit.widgets.addition.board import Scene, as_json, columns, paper, scenes
 from labkit.widgets.addition.sheet import OPERATIONS, Sheet, sheet
 from labkit.widgets.addition.words import facts, hint
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
-WHY_STATIC = (
-    "This paper stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`) to play it, or go on in code: player.b = '2^-11'; player.step = 4; print(player.sentence)."
+WHY_STATIC = why_still(
+    "to play it, or go on in code: player.b = '2^-11'; player.step = 4; print(player.sentence)", "This paper stands"
 )
 
 
@@ -134,12 +134,9 @@ class AdditionPlayer(LabWidget):
     def _follow(self, _change: object = None) -> None:
         self.sentence = self._scenes[self.step].sentence
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {**data, "text/plain": f"{paper(self._scenes)}\n\n{WHY_STATIC}"}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(f"{paper(self._scenes)}\n", WHY_STATIC)
 
 
 def _text(value: float | str) -> str:

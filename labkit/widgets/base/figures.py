@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,14 +22,22 @@ FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overf
 FORMAT_COLOURS = {"FP32": "#1A1A1A", "FP16": "#0072B2", "BF16": "#009E73", "E4M3": "#E69F00", "E5M2": "#E69F00"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK, QUIET = "#1f1f1f", "#595959"
-WHY_STATIC = (
-    "This picture stands still, because interactive widgets do not run here. To move the scale yourself, open the "
-    "notebook in JupyterLab (`make lab`) and run this cell."
-)
-WHY_STILL = (
-    "This picture stands still, because interactive widgets do not run here. To touch it yourself, open the notebook "
-    "in JupyterLab (`make lab`) and run this cell."
-)
+
+
+def why_still(how: str, what: str = "This picture stands") -> str:
+    """Say why something does not move, and how it would: `how` ends "Open the notebook in JupyterLab (`make lab`)".
+
+    >>> why_still("to slide", what="This figure stands")[:74]
+    'This figure stands still, because interactive widgets do not run here. Ope'
+    """
+    opened = f"Open the notebook in JupyterLab (`make lab`) {how}."
+    return f"{what} still, because interactive widgets do not run here. {opened}"
+
+
+def still(words: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
+    """Return what a host without widgets shows: words, why they do not move, and a picture where there is one."""
+    text = {"text/plain": f"{words}\n{why}"}
+    return text if figure is None else {**text, "image/png": png(figure)}
 
 
 def png(figure: Figure, dpi: int = 96) -> bytes:

@@ -18,7 +18,7 @@ import anywidget
 
 
 class LabWidget(anywidget.AnyWidget):
-    """An anywidget whose messages take turns; every widget of the lab is one."""
+    """An anywidget whose messages take turns, and which shows something where widgets do not run."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._turn = threading.RLock()
@@ -27,3 +27,11 @@ class LabWidget(anywidget.AnyWidget):
     def _handle_msg(self, msg: dict[str, Any]) -> None:
         with self._turn:
             super()._handle_msg(msg)
+
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
+        return {}
+
+    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        return bundle and ({**bundle[0], **self.still()}, bundle[1])

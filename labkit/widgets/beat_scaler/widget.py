@@ -15,6 +15,7 @@ import traitlets
 from labkit.train import TASKS, Place, Task
 from labkit.train import place as place_of
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import why_still
 from labkit.widgets.beat_scaler.controller import LOG2_RANGE, Duel, Move, Show, Side
 from labkit.widgets.beat_scaler.figure import static_duel
 from labkit.widgets.beat_scaler.runs import TASK, GameStep, MakeRun, make_run
@@ -50,10 +51,7 @@ class BeatTheScaler(DrivenWidget):
 
     _esm = script("driven", "beat_scaler")
     _css = style("driven", "beat_scaler")
-    why_static = (
-        "This game needs JupyterLab (`make lab`): interactive widgets do not run here. It can be played in code too: "
-        'game.press("start"), game.move(12), game.figure().'
-    )
+    why_static = why_still('to play, or in code: game.press("start"), game.move(12), game.figure()', "This game stands")
     _offers = traitlets.Dict().tag(sync=True)
 
     def __init__(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.widgets.base.figures import INK, QUIET, WHY_STILL, raised, wrapped
+from labkit.widgets.base.figures import INK, QUIET, raised, why_still, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Paul Tol's high-contrast scheme: told apart by people who see colours differently, and in black and white.
 FIELD_COLOURS = {"S": "#BB5566", "E": "#DDAA33", "F": "#004488"}
 FIELD_INKS = {"S": "#FFFFFF", "E": "#1A1A1A", "F": "#FFFFFF"}
+
+WHY_STILL = why_still("to touch it yourself, and run this cell")
 
 
 def static_bits(view: dict[str, Any]) -> Figure:

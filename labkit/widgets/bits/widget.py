@@ -16,9 +16,9 @@ import traitlets
 
 from labkit.formats import BF16, E4M3, FORMATS, FP16, FP32, Format
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import WHY_STILL, png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.bits.figure import static_bits
+from labkit.widgets.bits.figure import WHY_STILL, static_bits
 from labkit.widgets.bits.view import view
 from labkit.widgets.bits.words import Explored, explore, flipped, in_format, stepped, typed, with_code
 
@@ -152,13 +152,6 @@ class BitExplorer(LabWidget):
         deed: Callable[[Any], None] = getattr(self, self._DEEDS[content["do"]])
         deed(content["with"])
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {
-            **data,
-            "text/plain": f"{self.sentence}\n{WHY_STILL}",
-            "image/png": png(static_bits(self._view)),
-        }, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, WHY_STILL, static_bits(self._view))

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.lockstep import Lockstep
 from labkit.widgets.driven.outbox import Sender
@@ -97,15 +97,9 @@ class DrivenWidget(LabWidget):
             case _:
                 self.driver.command(self.command(content), int(content.get("number", 0)))
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        data = {**data, "text/plain": f"{self.sentence}\n{self.why_static}"}
-        if self.history:
-            data["image/png"] = png(self.figure(self.why_static))
-        return data, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, self.why_static, self.figure(self.why_static) if self.history else None)
 
 
 def row_of(table: Mapping[str, Row], wanted: Row | str, what: str) -> Row:

@@ -18,12 +18,12 @@ from labkit.amp.casting.ledger import LedgerRow, ledger
 from labkit.formats import BF16, FP16, Format
 from labkit.train import one_thread
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.ledger.view import LISTS, as_text, list_of, mark, row_view, sentence
 
-WHY_STATIC = (
-    "This ledger stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    '(`make lab`) to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence).'
+WHY_STATIC = why_still(
+    'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)', "This ledger stands"
 )
 
 
@@ -148,9 +148,6 @@ class CastLedger(LabWidget):
             self._rows = [row_view(row) for row in self._measured]
             self.sentence = sentence(self._measured, usual[-1].error, format)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {**data, "text/plain": f"{as_text(self._measured)}\n\n{self.sentence}\n{WHY_STATIC}"}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(f"{as_text(self._measured)}\n\n{self.sentence}", WHY_STATIC)

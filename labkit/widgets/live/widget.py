@@ -14,6 +14,7 @@ from typing import Any
 from labkit.amp import RECIPES, Recipe
 from labkit.train import Task, places
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import why_still
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
 from labkit.widgets.bench.knobs import GROWTH_INTERVAL, Scaling
 from labkit.widgets.bench.outbox import BenchOutbox, state, tasks
@@ -53,9 +54,8 @@ class LiveTraining(BenchWidget):
 
     _esm = script("driven", "bench", "live")
     _css = style("driven", "bench", "live")
-    why_static = (
-        "This figure stands still and has no buttons, because interactive widgets do not run here. Open the notebook "
-        'in JupyterLab (`make lab`), or go on in code: live.press("start"), live.change(scaling="off"), live.figure().'
+    why_static = why_still(
+        'for its buttons, or go on in code: live.press("start"), live.change(scaling="off"), live.figure()'
     )
 
     def __init__(

@@ -15,15 +15,15 @@ import traitlets
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, BlockSum
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.mma_block.presets import PRESETS, Preset, Terms
 from labkit.widgets.mma_block.view import results, sheet, walk
 from labkit.widgets.mma_block.words import exact_sum, sentence, told
 
 RESULTS = {format.name: format for format in (FP32, FP16)}
-WHY_STATIC = (
-    "This sheet stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`) to turn it, or go on in code: board.gpu = 'H100'; board.knob = -25; print(board.sentence)."
+WHY_STATIC = why_still(
+    "to turn it, or go on in code: board.gpu = 'H100'; board.knob = -25; print(board.sentence)", "This sheet stands"
 )
 
 
@@ -154,9 +154,6 @@ class MmaBlock(LabWidget):
             }
             self.sentence = sentence(self.blocks, self.block, self.terms, self.found)
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {**data, "text/plain": f"{self.blocks[self.block]}\n\n{self.sentence}\n{WHY_STATIC}"}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(f"{self.blocks[self.block]}\n\n{self.sentence}", WHY_STATIC)

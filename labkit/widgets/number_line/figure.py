@@ -13,13 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import Format, Rounding, decode, encode, round_to
-from labkit.widgets.base.figures import INK, QUIET, WHY_STILL, raised, wrapped
+from labkit.widgets.base.figures import INK, QUIET, raised, why_still, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS = 812  # of the picture of a line: its pixels
+
+WHY_STILL = why_still("to touch it yourself, and run this cell")
 
 
 def static_number_line(format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any]) -> Figure:

@@ -15,9 +15,9 @@ import traitlets
 
 from labkit.formats import FORMATS, FP16, FP64, Format, Rounding, parse
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import WHY_STILL, png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.number_line.figure import static_number_line
+from labkit.widgets.number_line.figure import WHY_STILL, static_number_line
 from labkit.widgets.number_line.words import axis, rounded, whole, written
 
 LINES = {row.name: row for row in FORMATS.values() if row is not FP64}  # FP64 carries x: nothing would be rounded
@@ -159,10 +159,7 @@ class NumberLine(LabWidget):
             return None
         return value
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
         figure = static_number_line(self.format, self.window, self.scale, self.rounded)
-        return {**data, "text/plain": f"{self.sentence}\n{WHY_STILL}", "image/png": png(figure)}, metadata
+        return still(self.sentence, WHY_STILL, figure)

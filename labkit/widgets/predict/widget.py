@@ -18,6 +18,7 @@ from typing import Any
 import traitlets
 
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 
 
@@ -74,13 +75,10 @@ class Predict(LabWidget):
         self.right = change["new"] == self._prediction.answer
         self.answered = reply(self._prediction, change["new"])
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**options)
-        if bundle:
-            lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
-            note = "(Widgets do not run here: note your answer, then go on.)"
-            bundle[0]["text/plain"] = f"{self.question}\n{lines}\n{note}"
-        return bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
+        return still(f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)")
 
 
 @cache

@@ -43,14 +43,11 @@ class Pulse(LabWidget):
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         self.send(answer(content))
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
         first, *rest = WHAT_TO_DO
         html = f"<p><b>{first}</b></p><ul>{''.join(f'<li>{line}</li>' for line in rest)}</ul>"
-        return {**data, "text/plain": "\n".join(WHAT_TO_DO), "text/html": html}, metadata
+        return {"text/plain": "\n".join(WHAT_TO_DO), "text/html": html}
 
 
 def pulse() -> Pulse:

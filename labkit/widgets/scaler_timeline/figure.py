@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, raised
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, raised, why_still
 from labkit.widgets.scaler_timeline.replay import Replay, sentence, source
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
 
@@ -21,10 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WHY_STATIC = (
-    "This picture stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`), or go on in code: set its knobs (growth_interval, ...; alike) and display it again."
-)
+WHY_STATIC = why_still("to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again")
 
 
 def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC) -> Figure:

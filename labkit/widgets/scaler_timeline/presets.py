@@ -16,7 +16,7 @@ import traitlets
 
 from labkit.amp import PRESETS, ScalerConfig
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.figure import WHY_STATIC, static_timeline
@@ -106,13 +106,9 @@ class ScalerPresets(LabWidget):
         ]
         return {"steps": len(next(iter(self._replays[mode].values()))), "rows": rows}
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        figure = static_timeline(self.replays, self.trace)
-        return {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}", "image/png": png(figure)}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, WHY_STATIC, static_timeline(self.replays, self.trace))
 
 
 def alike(config: ScalerConfig) -> ScalerConfig:

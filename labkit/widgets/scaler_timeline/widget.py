@@ -15,7 +15,7 @@ import traitlets
 
 from labkit.amp import ScalerConfig
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import power, short
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.figure import WHY_STATIC, static_timeline
@@ -130,13 +130,9 @@ class ScalerTimeline(LabWidget):
         """Return a picture that stands still, for reports and for hosts without widgets."""
         return static_timeline({"": self.replay}, self.trace, why="")
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        figure = static_timeline({"": self.replay}, self.trace)
-        return {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}", "image/png": png(figure)}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, WHY_STATIC, static_timeline({"": self.replay}, self.trace))
 
 
 def _config(init_log2_scale: int, growth_factor: float, backoff_factor: float, growth_interval: int) -> ScalerConfig:

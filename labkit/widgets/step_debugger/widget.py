@@ -18,14 +18,14 @@ import traitlets
 from labkit.amp import RECIPES, Recipe
 from labkit.train import STAGES, StepInStages, Task, TrainingRun, watch_step
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.step_debugger.words import as_text, sentences, tensor_view, window
 
 OFFERED = tuple(RECIPES[name] for name in ("FP32", "O1", "O2", "O3"))
 MOST_LOG2_SCALE = 40
-WHY_STATIC = (
-    "These stages stand still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`) to walk through them, or go on in code: steps.log2_scale = 30; print(steps.sentence)."
+WHY_STATIC = why_still(
+    "to walk through them, or go on in code: steps.log2_scale = 30; print(steps.sentence)", "These stages stand"
 )
 
 
@@ -174,12 +174,9 @@ class StepDebugger(LabWidget):
         else:
             self.reset()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        return {**data, "text/plain": f"{as_text(self._watched, self.recipe)}\n\n{WHY_STATIC}"}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(f"{as_text(self._watched, self.recipe)}\n", WHY_STATIC)
 
 
 def _within(value: int, last: int, name: str) -> int:

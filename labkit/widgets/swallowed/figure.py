@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, why_still
 from labkit.widgets.swallowed.curves import Curve
 from labkit.widgets.swallowed.words import quarters, sentence, short
 
@@ -28,9 +28,8 @@ DASHES = {  # on and off, in widths of the line
 }
 APART = 0.06  # between two labels, as a share of the height
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-WHY_STATIC = (
-    "This figure stands still, because interactive widgets do not run here. Open the notebook in JupyterLab "
-    "(`make lab`) to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.sentence)."
+WHY_STATIC = why_still(
+    "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.sentence)", "This figure stands"
 )
 
 

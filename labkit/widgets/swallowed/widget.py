@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from labkit.formats import FP16
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.swallowed.curves import METHODS, Curve, curves, moved, stochastic_table
 from labkit.widgets.swallowed.figure import WHY_STATIC, static_swallowed
@@ -145,13 +145,9 @@ class SwallowedUpdates(LabWidget):
             "sentence": sentence(curves, weight, update),
         }
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
-        figure = static_swallowed(self.curves, self.weight, self.update)
-        return {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}", "image/png": png(figure)}, metadata
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, WHY_STATIC, static_swallowed(self.curves, self.weight, self.update))
 
 
 def _known_stochastic(weight: float, update: float, steps: int) -> Curve | None:

@@ -16,6 +16,7 @@ import traitlets
 from labkit.amp import RECIPES, Recipe
 from labkit.train import Place, RunRecord, StepRecord, Task, pace_sentence, place, steps_per_second, train
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.devices import on
 
@@ -73,12 +74,9 @@ class TrainingBar(LabWidget):
         self._thread.join(timeout_s)
         return self.record
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**options)
-        if bundle:
-            note = "(Widgets do not run here: call .start(), then .wait(), and look at .record.)"
-            bundle[0]["text/plain"] = f"{self.sentence}\n{note}"
-        return bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, "(Widgets do not run here: call .start(), then .wait(), and look at .record.)")
 
     @traitlets.observe("wanted")
     def _obey(self, change: dict[str, Any]) -> None:

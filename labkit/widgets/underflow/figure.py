@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from labkit.formats import FP16, Format
 from labkit.instrument import ExponentHistogram, GradSnapshot, fate, shift
-from labkit.widgets.base.figures import FATE_COLOURS, FATE_HATCHES, INK, QUIET, WHY_STATIC, raised, wrapped
+from labkit.widgets.base.figures import FATE_COLOURS, FATE_HATCHES, INK, QUIET, raised, why_still, wrapped
 from labkit.widgets.underflow.words import ALL_LAYERS, percent, sentence, windows, with_total
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WHY_STATIC = why_still("to move the scale yourself, and run this cell")
 AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
 
 

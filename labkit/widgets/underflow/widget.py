@@ -16,9 +16,9 @@ import traitlets
 from labkit.formats import FP16, Format
 from labkit.instrument import Fate, GradSnapshot, fate, shift
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import WHY_STATIC, png
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.underflow.figure import static_underflow
+from labkit.widgets.underflow.figure import WHY_STATIC, static_underflow
 from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
 
 
@@ -107,10 +107,7 @@ class UnderflowHistogram(LabWidget):
         """What the format makes of the chosen layer at the chosen scale."""
         return fate(shift(self._histograms[self.layer], self.log2_scale), self.format)
 
-    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:
-            return None
-        data, metadata = bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
         figure = static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer)
-        return {**data, "text/plain": f"{self.sentence}\n{WHY_STATIC}", "image/png": png(figure)}, metadata
+        return still(self.sentence, WHY_STATIC, figure)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.amp import RECIPES, Recipe
 from labkit.train import StepRecord, Task, places, write_whole
 from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
 from labkit.widgets.bench.outbox import BenchOutbox, tasks
 from labkit.widgets.bench.widget import BenchWidget, position
@@ -53,9 +53,8 @@ class Workbench(BenchWidget):
 
     _esm = script("driven", "bench", "workbench")
     _css = style("driven", "bench", "workbench")
-    why_static = (
-        "This figure stands still and has no knobs, because interactive widgets do not run here. Open the notebook "
-        'in JupyterLab (`make lab`), or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60).'
+    why_static = why_still(
+        'for its knobs, or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60)'
     )
 
     def __init__(
