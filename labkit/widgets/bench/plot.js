@@ -151,7 +151,8 @@ function drawScale(plot) {
   const low = Math.min(0, 4 * Math.floor(Math.min(0, ...all) / 4));
   const high = Math.max(16, 4 * Math.ceil((Math.max(0, ...all) + 1) / 4));
   const y = (exponent) => top + (height * (high - exponent)) / (high - low);
-  const ticks = Array.from({ length: Math.floor((high - low) / 8) + 1 }, (_, i) => low + i * 8);
+  const every = (4 * height) / (high - low) >= 18 ? 4 : 8; // as close as labels can stand
+  const ticks = Array.from({ length: Math.floor((high - low) / every) + 1 }, (_, i) => low + i * every);
   inkFrame(plot, plot.place.scale, "Loss scale", ticks.map((e) => [e, e]), y);
   let skipped = 0;
   for (const { rows, colour, dash } of curves) {
@@ -232,8 +233,8 @@ function scalingKnob(store) {
   return segmented({ label: "Loss scaling", options, value: "off", onChange });
 }
 
-// With scaling off it stays where it is.
-function scaleKnob(store) {
+// With scaling off it stays where it is. `text` says what a scale is called here.
+function scaleKnob(store, text) {
   const [min, max] = store.model.get("_offers").log2_scale;
   const made = heldSlider({
     label: "Scale",
@@ -241,7 +242,7 @@ function scaleKnob(store) {
     max,
     page: 4,
     value: min,
-    text: (e) => (store.state?.knobs.scaling === "off" ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`),
+    text: (e) => text(e, store.state?.knobs.scaling === "off"),
     onInput() {
       if (made.input.getAttribute("aria-disabled") === "true") return made.set(min);
       wishFor(store, made.value);

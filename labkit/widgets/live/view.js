@@ -12,7 +12,7 @@ const FACE = {
   layout(store, parts, owner, root) {
     const buttons = pressButtons(store, ["start", "step", "stop", "reset"]);
     const scaling = scalingKnob(store);
-    const scale = scaleKnob(store);
+    const scale = scaleKnob(store, (e, off) => (off ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`));
     const masters = toggle({ label: "FP32 master weights", value: true, onChange: (on) => turn(store, "masters", on) });
     const rule = h("div", { class: "lk-quiet live-rule" });
     root.append(

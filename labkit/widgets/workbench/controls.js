@@ -27,7 +27,7 @@ function makeKnobs(store) {
     accumulator: pick("accumulator", "Sums"),
     masters: pick("masters", "FP32 masters"),
     scaling: scalingKnob(store),
-    log2_scale: scaleKnob(store),
+    log2_scale: scaleKnob(store, (e, off) => (off ? "off" : `2^${e}`)),
     log2_lr: heldSlider({
       label: "Learning rate ×",
       min,
