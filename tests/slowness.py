@@ -1,0 +1,25 @@
+"""How slow is this machine now? What a limit against hanging is multiplied with, so that a busy machine fails no test.
+
+Idea: a fixed piece of work is timed on the wall, so that slow processors and busy ones count alike.
+"""
+
+import time
+from collections.abc import Callable
+
+ROUNDS = 2_000_000
+SECONDS = 0.2  # on an idle machine of 2024
+
+
+def slowness(clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return how many times longer than on an idle machine work takes here and now; at least 1.
+
+    >>> answers = iter([0.0, 3 * SECONDS])
+    >>> round(slowness(lambda: next(answers)))
+    3
+    >>> slowness(lambda: 0.0)
+    1.0
+    """
+    start, total = clock(), 0
+    for i in range(ROUNDS):
+        total += i * i
+    return max(1.0, (clock() - start) / SECONDS)
