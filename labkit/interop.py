@@ -27,6 +27,7 @@ _DTYPES = {
 }
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
+MKL_PARALLEL_FROM = 2**11  # MKL, which torch asks for whole numbers, wakes threads of its own above this (seen at 2^12)
 PARALLEL_FROM = 2**15  # an operation on more elements than these wakes torch's threads (at::internal::GRAIN_SIZE)
 _WHOLE: dict[Rounding, Callable[[torch.Tensor], torch.Tensor]] = {
     Rounding.NEAREST_EVEN: torch.Tensor.round_,
@@ -129,14 +130,22 @@ def _round(values: torch.Tensor, format: Format, rounding: Rounding, random_bits
 def _to_whole(ratio: torch.Tensor, rounding: Rounding, random_bits: torch.Tensor | None) -> torch.Tensor:
     """Round to whole numbers, in place where the mode allows."""
     if rounding in _WHOLE:
-        return _WHOLE[rounding](ratio)
-    whole = ratio.trunc()
+        return _in_one_thread(_WHOLE[rounding], ratio)
+    whole = _in_one_thread(torch.Tensor.trunc_, ratio.clone())
     fraction = (ratio - whole).abs_()
     if random_bits is None:
         away = fraction >= 0.5
     else:
         away = random_bits < fraction.mul_(2.0**RANDOM_BITS).long()
     return whole.add_(torch.copysign(away.to(ratio.dtype), ratio))
+
+
+def _in_one_thread(function: Callable[[torch.Tensor], torch.Tensor], values: torch.Tensor) -> torch.Tensor:
+    """Round values [n] to whole numbers, in place, without a thread that would have to be waited for."""
+    alone = not values.is_cpu or torch.get_num_threads() == 1
+    for part in (values,) if alone else values.split(MKL_PARALLEL_FROM):
+        function(part)
+    return values
 
 
 def _limit(

@@ -124,14 +124,16 @@ def _pieces(bits: Tensor) -> Iterator[Tensor]:
 def _count_16_bits(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
     """Return how many zeros there are, and how many in each binade of the subnormals and in each exponent field.
 
-    A number of 16 bits without its sign is one of 32,768 codes: they are counted, and the rest is adding up.
+    Subnormals are counted by their code, each, and all others by their exponent field, in bins that come after those.
     """
-    codes = torch.zeros(1 << 15, dtype=torch.int64, device=bits.device)
+    point = format.significand_bits
+    small = 1 << point  # the first code that is no subnormal
+    bins = torch.zeros(small + (1 << format.exponent_bits), dtype=torch.int64, device=bits.device)
     for piece in _pieces(bits):
-        codes += torch.bincount(piece, minlength=1 << 15)
-    fields = codes.cpu().numpy().reshape(-1, 1 << format.significand_bits)
-    subnormals = np.add.reduceat(fields[0], 1 << np.arange(format.significand_bits))  # codes from 2^i, below 2^(i+1)
-    return fields[0, 0], subnormals, fields.sum(axis=1)
+        bins += torch.bincount(piece.clamp(max=small) + (piece >> point), minlength=len(bins))
+    codes, fields = np.split(bins.cpu().numpy(), [small])
+    subnormals = np.add.reduceat(codes, 1 << np.arange(point))  # codes from 2^i, below 2^(i+1)
+    return codes[0], subnormals, fields
 
 
 def _count_fp32(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
