@@ -10,12 +10,10 @@ from labkit.gemm.accumulators import (
     Accumulator,
     accumulate,
 )
-from labkit.gemm.composites import body_of, is_composite
 from labkit.gemm.emulate import emulate
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
-from labkit.gemm.half_storage import GEMMS, half_storage, mapped, rounds_once
+from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
-from labkit.gemm.recompute import LabMode, as_now, break_graph, open_modes, under
 
 __all__ = [
     "ACCUMULATORS",
@@ -30,19 +28,11 @@ __all__ = [
     "Accumulator",
     "AlignedTerm",
     "BlockSum",
-    "LabMode",
     "MmaSpec",
     "accumulate",
-    "as_now",
-    "body_of",
-    "break_graph",
     "emulate",
     "explain",
     "half_storage",
-    "is_composite",
-    "mapped",
     "matmul",
-    "open_modes",
     "rounds_once",
-    "under",
 ]

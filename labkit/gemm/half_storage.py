@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from labkit.gemm.composites import body_of, is_composite
-from labkit.gemm.recompute import LabMode, break_graph
 from labkit.gemm.recurrent import RECURRENT, recurrent
+from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
@@ -51,22 +50,6 @@ UPCAST = {
     torch.bfloat16: torch.float32,
     torch.complex32: torch.complex64,
 }
-
-
-def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Return arguments with every tensor in them changed, in lists, tuples and dicts too.
-
-    >>> mapped(([torch.ones(2)], 3), lambda t: t.dtype)
-    ([torch.float32], 3)
-    """
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: mapped(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [mapped(item, change) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
 
 
 def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:

@@ -13,7 +13,8 @@ from torch import Tensor
 from labkit.amp import autocast, custom_bwd, custom_fwd
 from labkit.amp.casting.autocast import current
 from labkit.formats import BF16, FP16, FP32
-from labkit.gemm import half_storage, open_modes
+from labkit.gemm import half_storage
+from labkit.modes import open_modes
 
 seen: dict[str, torch.dtype] = {}
 

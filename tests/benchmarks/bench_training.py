@@ -49,11 +49,11 @@ class Case:
 
     def batch(self) -> tuple[Tensor, Tensor]:
         """Return inputs (pixels or characters) and targets, drawn from a seed."""
-        dice_cup = torch.Generator().manual_seed(0)
-        targets = torch.randint(self.classes, self.targets, generator=dice_cup)
+        generator = torch.Generator().manual_seed(0)
+        targets = torch.randint(self.classes, self.targets, generator=generator)
         if self.text:
-            return torch.randint(self.classes, self.inputs, generator=dice_cup), targets
-        return torch.rand(self.inputs, generator=dice_cup), targets
+            return torch.randint(self.classes, self.inputs, generator=generator), targets
+        return torch.rand(self.inputs, generator=generator), targets
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the mean cross entropy; a text's logits have their classes on the last axis."""

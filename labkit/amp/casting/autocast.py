@@ -34,7 +34,8 @@ from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
-from labkit.gemm import GEMMS, LabMode, body_of, break_graph, is_composite, mapped, open_modes
+from labkit.gemm import GEMMS
+from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped, open_modes
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
@@ -185,7 +186,7 @@ class autocast(LabMode):
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
         if entry.rule is Rule.KEEP or (kwargs and kwargs.get("out") is not None):
-            return self._keep(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
+            return self._run_body(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)
         if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
             from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
@@ -206,7 +207,7 @@ class autocast(LabMode):
         finally:
             _open.regions = ()
 
-    def _keep(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_body(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an operation that is on no list, but made of others: stay on for them."""
         TorchFunctionMode.__enter__(self)
         try:

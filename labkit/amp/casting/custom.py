@@ -20,8 +20,8 @@ from torch import Tensor
 
 from labkit.amp.casting.autocast import CASTABLE, autocast, current
 from labkit.formats import Format
-from labkit.gemm import mapped, open_modes, under
 from labkit.interop import dtype_of
+from labkit.modes import mapped, open_modes, under
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.lists import Entry, Rule
 from labkit.formats import Format
-from labkit.gemm import half_storage, is_composite
+from labkit.gemm import half_storage
+from labkit.modes import is_composite
 
 # They move values or ask for facts, and compute nothing.
 SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())

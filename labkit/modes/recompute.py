@@ -32,7 +32,7 @@ class LabMode(TorchFunctionMode):
     """A mode that is open again when checkpointing runs a block again."""
 
     def __enter__(self) -> Any:
-        _attend_to_checkpoints()
+        _wrap_checkpoint()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
 
@@ -60,9 +60,7 @@ def under(modes: tuple[LabMode, ...], function: Callable[..., Any], *args: Any, 
 def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that runs under the modes that are open now, whenever it is called.
 
-    >>> import torch
-    >>> from labkit.gemm import half_storage
-    >>> with half_storage("cpu"):
+    >>> with LabMode():
     ...     later = as_now(open_modes)
     >>> len(later()), len(open_modes())
     (1, 0)
@@ -72,7 +70,7 @@ def as_now(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cache
-def _attend_to_checkpoints() -> None:
+def _wrap_checkpoint() -> None:
     """Let torch.utils.checkpoint keep a block's modes: its reentrant variant, and the other."""
     reentrant = checkpoint.CheckpointFunction
     forward: Callable[..., Any] = reentrant.forward

@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import CastEvent, autocast
-from labkit.gemm import body_of, half_storage, is_composite
+from labkit.gemm import half_storage
+from labkit.modes import body_of, is_composite
 
 
 def attention() -> tuple[nn.MultiheadAttention, torch.Tensor]:

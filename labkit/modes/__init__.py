@@ -1,0 +1,16 @@
+"""How do we stand between a call and torch? Modes that see a call, and what it is made of."""
+
+from labkit.modes.arguments import mapped
+from labkit.modes.composites import body_of, is_composite
+from labkit.modes.recompute import LabMode, as_now, break_graph, open_modes, under
+
+__all__ = [
+    "LabMode",
+    "as_now",
+    "body_of",
+    "break_graph",
+    "is_composite",
+    "mapped",
+    "open_modes",
+    "under",
+]
