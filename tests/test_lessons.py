@@ -13,7 +13,7 @@ from labkit.amp import ScalerConfig, autocast
 from labkit.formats import FP16
 from labkit.grading import EXERCISES
 from labkit.train import recorded
-from labkit.widgets import ScalerPresets, recorded_gemm, recorded_trace
+from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
 from notebooks import build
 
 SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
@@ -172,3 +172,36 @@ def test_lesson_03_says_what_its_record_lost_at_sizes_that_are_no_multiple_of_8(
     worst = min(taken / speed[name, 512, 512, 512] for (name, *_), taken in speed.items())
     assert 0.70 < worst < 0.80
     assert "loses a quarter at most" in SOURCES["03_tensor_cores"]
+
+
+# --- predictions stay predictions ---
+
+
+def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
+    text = " ".join(TEXTS["00_start"].split())
+    assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
+    assert "*Run > Run All Cells* makes them anew" in text
+    assert "**one cell at a time**, and commit to each prediction before you run the cell below it" in text
+    assert "Esc goes back to the cell" in text
+
+
+def test_the_start_answers_no_prediction_of_lesson_one() -> None:
+    """How many bits the exponent has, and that there are numbers below the smallest normal one."""
+    whole = SOURCES["00_start"]
+    for told in ("5 of its 16", "(5, 10)", "smallest normal", "steps of 2^-24", "equal steps", "subnormal"):
+        assert told not in whole
+
+
+def test_swallowed_updates_open_where_the_prediction_does_not_ask() -> None:
+    question = predictions()["rounding.swallowed"].question
+    assert "w - 2^-12" in question
+    ((weight, update),) = re.findall(r"SwallowedUpdates\(weight=(\S+), update=2\*\*(\S+)\)", SOURCES["02_rounding"])
+    assert (float(weight), update) == (1.0, "-10")
+
+
+@pytest.mark.parametrize("project", ["targets", "drift", "digits"])
+def test_a_project_is_diagnosed_after_its_prediction(project: str) -> None:
+    source = SOURCES["12_project"]
+    part = source[source.index(f'compare_with_fp32("{project}")') : source.index(f'id="exercise-project-{project}"')]
+    assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
+    assert part.count("find_pitfalls(record)") == 1

@@ -42,7 +42,8 @@ pulse()
 # %% [markdown]
 # ## How a lesson goes
 #
-# Every lesson repeats the same four parts.
+# Every lesson repeats the same four parts. Run **one cell at a time**, and commit to each prediction before you run the cell
+# below it: that cell shows the answer.
 #
 # ### 1 · Predict
 # You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one:
@@ -66,23 +67,22 @@ UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RE
 
 # %% [markdown]
 # ### 3 · Explain
-# A few sentences and at most one formula, after you have seen it. For example: FP16 spends 5 of its 16 bits on the
-# exponent, so its normal numbers run from 2^-14 to 65504; below that it counts on in steps of 2^-24, and then there is
-# nothing. Gradients live where it ends. What to do about it is lesson 06.
+# A few sentences and at most one formula, after you have seen it. For example: each bar of the picture counts the gradients
+# between one power of two and the next. A scale of 1,024 = 2^10 moves every bar ten places to the right and changes no digit
+# of any gradient. Why that helps is lesson 06.
 #
 # ### 4 · Exercise
 # You write a few lines, and the cell answers at once: what passed, what did not, and the first input for which it did not.
-# Here is one to warm up. Run it as it is, read the answer, then repair it: the unit `2^-24` should come out exactly.
+# Here is one to warm up. Run it as it is, read the answer, then repair it.
 
 # %% id="exercise-start-smallest" tags=["exercise-start.smallest"]
 from labkit.grading import check
 
 
 def my_smallest(exponent_bits, significand_bits):
-    """Return the smallest positive number of a format like FP16 (5, 10): 2 to the power of what?
+    """Return the smallest positive number of a format with this many bits of exponent and of significand.
 
-    The exponent bias is 2^(exponent_bits - 1) - 1; the smallest normal number is 2^(1 - bias), and below it there are
-    2^significand_bits equal steps down to zero.
+    It is 2^(1 - bias - significand_bits), where the bias is 2^(exponent_bits - 1) - 1.
     """
     ### BEGIN SOLUTION
     bias = 2 ** (exponent_bits - 1) - 1
@@ -119,6 +119,9 @@ check("start.smallest", my_smallest)
 # - **`NameError`**: an earlier cell has not run. *Run > Run All Above Selected Cell*.
 # - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change Kernel*, or close
 #   JupyterLab and start it with `make lab`.
+# - **`Error displaying widget: model not found`**: you have opened the notebook again, and its widgets ended with yesterday's
+#   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered: they are kept in
+#   `labkit-answers.jsonl` beside the notebook. Delete that file to be asked again.
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell; *Kernel > Restart Kernel* starts afresh. Your text stays.
 # - In a terminal, `labkit doctor` says the same as the first cell, without a browser.

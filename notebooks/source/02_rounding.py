@@ -136,10 +136,11 @@ print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).
 predict("rounding.swallowed")
 
 # %% [markdown]
-# **Slide the weight and the update.** When does the FP16 line begin to move? Which lines follow the exact one, and what do they cost?
+# **Slide the weight and the update.** It opens with a larger update, 2^-10. Make it smaller: when does the FP16 line stop
+# moving? Which lines follow the exact one, and what do they cost?
 
 # %% id="touch-swallowed"
-SwallowedUpdates(weight=1.0, update=2**-12)
+SwallowedUpdates(weight=1.0, update=2**-10)
 
 # %% id="touch-half" tags=["claim-C07"]
 shares = np.array([0.6, 0.5, 0.4, 0.2])

@@ -79,6 +79,14 @@ def compare_with_fp32(name):
 
 # %% id="touch-targets"
 record = compare_with_fp32("targets")
+
+# %% id="predict-targets"
+predict("project.targets")
+
+# %% [markdown]
+# Commit first. Then ask the instruments:
+
+# %% id="touch-targets-pitfalls"
 find_pitfalls(record)
 
 # %% id="touch-targets-gradients"
@@ -88,9 +96,6 @@ UnderflowHistogram(gradient_snapshot(failing))
 # %% [markdown]
 # Below the picture you read that the gradients of four layers are zero in FP32 too. Do not count them as lost: the last layer
 # starts at zero, so it passes nothing on in the first step. What FP16 loses is in the last layer.
-
-# %% id="predict-targets"
-predict("project.targets")
 
 # %% [markdown]
 # ### Project 1: targets of five millionths  ●●○  12 min
@@ -119,7 +124,6 @@ check("project.targets", my_targets_recipe)
 
 # %% id="touch-drift"
 record = compare_with_fp32("drift")
-find_pitfalls(record)
 
 # %% [markdown]
 # Nothing is wrong with loss, gradients or scale. Look at the weights, before and after one step:
@@ -133,6 +137,9 @@ print(f"{swallowed(before, weights, [weight.grad for weight in weights]):.1%} of
 
 # %% id="predict-drift"
 predict("project.drift")
+
+# %% id="touch-drift-pitfalls"
+find_pitfalls(record)
 
 # %% [markdown]
 # ### Project 2: a sensor that drifts  ●●●  15 min
@@ -160,12 +167,10 @@ check("project.drift", my_drift_recipe)
 
 # %% id="touch-digits"
 record = compare_with_fp32("digits")
-find_pitfalls(record)
 
 # %% [markdown]
-# The first loss is a number, the second is not. `find_pitfalls` sees losses and gradients, and it guesses that the forward pass is the
-# cause. It does not see the optimizer. Adam divides the mean gradient by the root of the mean square, plus epsilon. Here are the two
-# parts of that divisor in a first step with a gradient of a ten-thousandth:
+# The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean gradient by the root of the mean
+# square, plus epsilon. Here are the two parts of that divisor in a first step with a gradient of a ten-thousandth:
 
 # %% id="touch-digits-epsilon"
 for dtype in (torch.float32, torch.float16, torch.bfloat16):
@@ -175,6 +180,13 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 
 # %% id="predict-digits"
 predict("project.digits")
+
+# %% [markdown]
+# What do the instruments say? `find_pitfalls` sees losses and gradients, and guesses at the forward pass. The optimizer it
+# does not see.
+
+# %% id="touch-digits-pitfalls"
+find_pitfalls(record)
 
 # %% [markdown]
 # Watch it live if you like: choose a recipe's knobs, press *Start*.

@@ -84,6 +84,11 @@ def enter(page, index):
     assert where(page) == f"widget {index} command"
 
 
+def forget_answers(lab):
+    """Take the journal of predictions away: they are asked as if for the first time."""
+    (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
+
+
 def focus_first_cell(page):
     """What a click into the notebook, or the end of the menu, leaves: the first cell has the focus."""
     page.evaluate("jupyterapp.shell.currentWidget.content.widgets[0].node.focus()")
@@ -92,6 +97,7 @@ def focus_first_cell(page):
 
 @pytest.fixture(scope="module")
 def notebook(lab):
+    forget_answers(lab)
     nb = lab.notebook(CELLS, name="keys", width=1280, height=720)
     nb.run_all()
     nb.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 4")
@@ -216,13 +222,14 @@ def test_a_button_that_goes_out_under_the_finger_leaves_the_focus_in_its_widget(
     at(page, f"cell {BAR} command")
 
 
-def test_both_themes_show_where_the_focus_is(notebook, page):
+def test_both_themes_show_where_the_focus_is(lab, notebook, page):
     """Look at these: tests/browser/screenshots/keys-*.png."""
     seen = []
     for name in ("Light", "Dark"):
         notebook.theme(f"JupyterLab {name}")
         focus_first_cell(page)
         go_to(page, QUESTION)
+        forget_answers(lab)
         press(page, "Control+Enter")
         page.wait_for_selector(".labkit-predict[data-right='']")
         at(page, f"cell {QUESTION} command")
@@ -300,6 +307,7 @@ def visit(page, index):
 
 def test_lesson_one_by_keyboard_alone(lab):
     learners, solved = lesson()
+    forget_answers(lab)
     nb = lab.open(learners, "01_numbers", width=1280, height=720)
     page = nb.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from importlib import import_module
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,6 +14,7 @@ from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
 from labkit.widgets import Prediction, predict, predictions
+from labkit.widgets.predict.journal import journal_here, note
 
 
 def test_worked_example() -> None:
@@ -48,6 +53,65 @@ def test_bad_questions_and_answers_are_refused() -> None:
 def test_a_host_without_widgets_reads_the_question() -> None:
     bundle = predict("scaling.order")._repr_mimebundle_()
     assert "( ) 2^-24" in bundle[0]["text/plain"]
+
+
+# --- the journal: what was answered is shown again ---
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A journal that is not there yet, as if a notebook ran in this folder."""
+    widget = import_module("labkit.widgets.predict.widget")
+    monkeypatch.setattr(widget, "journal_here", lambda: tmp_path / "labkit-answers.jsonl")
+    return tmp_path / "labkit-answers.jsonl"
+
+
+def test_an_answer_is_kept_and_the_next_kernel_shows_it(journal: Path) -> None:
+    first = predict("scaling.order")
+    assert not journal.exists()  # to be asked is no answer
+    first.choice = "2^-27"
+    again = predict("scaling.order")
+    assert (again.choice, again.answered, again.right) == (first.choice, first.answered, False)
+    assert predict("start.warm_up").choice == ""
+    (line,) = journal.read_text(encoding="utf-8").splitlines()
+    entry = json.loads(line)
+    assert entry.pop("when").endswith("+00:00")
+    assert entry == {"kind": "prediction", "id": "scaling.order", "answer": "2^-27"}
+
+
+def test_the_last_answer_counts_and_other_kinds_do_not(journal: Path) -> None:
+    for kind, answer in (("prediction", "0"), ("prediction", "2^-27"), ("exercise", "0")):
+        note(journal, kind, "scaling.order", answer)
+    assert predict("scaling.order").choice == "2^-27"
+    assert len(journal.read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "damage", [b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"]
+)
+def test_a_damaged_line_costs_no_other(journal: Path, damage: bytes) -> None:
+    predict("scaling.order").choice = "0"
+    journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
+    predict("start.warm_up").choice = "about a quarter"
+    assert predict("scaling.order").choice == "0"
+    assert predict("start.warm_up").right
+
+
+def test_an_answer_that_is_no_longer_offered_is_asked_again(journal: Path) -> None:
+    note(journal, "prediction", "scaling.order", "a choice of last year")
+    assert predict("scaling.order").choice == ""
+
+
+def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path) -> None:
+    widget = predict("scaling.order")
+    journal.mkdir()  # a folder stands where the file belongs
+    widget.choice = "0"
+    assert widget.right
+    assert "could not be kept for next time" in widget.answered
+
+
+def test_outside_of_a_notebook_nothing_is_kept() -> None:
+    assert journal_here() is None
 
 
 def test_start_warm_up_counts_right() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import traitlets
@@ -20,6 +21,7 @@ import traitlets
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.predict.journal import journal_here, last_answers, note
 
 
 @dataclass(frozen=True)
@@ -89,11 +91,29 @@ def predictions() -> dict[str, Prediction]:
 
 
 def predict(id: str) -> Predict:
-    """Ask the prediction with this id.
+    """Ask the prediction with this id; one that was answered in this folder before is shown as answered.
 
     Raises:
         KeyError: there is none; the message lists those there are.
     """
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
-    return Predict(predictions()[id])
+    widget, journal = Predict(predictions()[id]), journal_here()
+    if journal is not None:
+        _keep(widget, journal, id)
+    return widget
+
+
+def _keep(widget: Predict, journal: Path, id: str) -> None:
+    """Give the widget the answer that the journal holds, and note the one that will be given."""
+    earlier = last_answers(journal, "prediction").get(id)
+    if earlier in widget.choices:
+        widget.choice = earlier
+
+    def committed(change: Mapping[str, Any]) -> None:
+        try:
+            note(journal, "prediction", id, change["new"])
+        except OSError as error:
+            widget.answered += f" (Your answer could not be kept for next time: {error}.)"
+
+    widget.observe(committed, "choice")
