@@ -21,7 +21,7 @@ NAME = "labkit-answers.jsonl"
 
 def journal_here() -> Path | None:
     """Return the journal beside the notebook that runs this, or None outside of a notebook."""
-    return Path.cwd() / NAME if hasattr(get_ipython(), "kernel") else None  # type: ignore[no-untyped-call]
+    return Path.cwd() / NAME if hasattr(get_ipython(), "kernel") else None
 
 
 def note(journal: Path, kind: str, id: str, answer: str) -> None:
