@@ -3,8 +3,8 @@
 Idea: one walk over both values looks for the first place where they differ and returns it as a sentence. No sentence:
 they are equal. Both values come off the wire (labkit.grading.wire), so no code of a learner's runs in here.
 
-Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0) and
-tuple for list are forgiven. NaN equals NaN, and -0 equals 0.
+Invariant: types, dtypes and shapes must agree before values are looked at; only int for float (65536 for 65536.0),
+tuple for list and torch's bool for Python's are forgiven. NaN equals NaN, and -0 equals 0.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ def _differ(expected: object, got: object, ulps: int, at: str) -> str | None:
         return _fields_differ(expected, got, ulps, at, "[{!r}]")
     if isinstance(expected, Instance) and isinstance(got, Instance) and expected.name == got.name:
         return _fields_differ(expected.fields, got.fields, ulps, at, ".{}")
+    if isinstance(expected, bool) and isinstance(got, torch.Tensor) and (got.dtype, got.dim()) == (torch.bool, 0):
+        got = bool(got)  # what torch.isfinite(...).all() returns
     if _is_number(expected) and _is_number(got):
         return _numbers_differ(cast(float, expected), cast(float, got), ulps, at)
     if type(expected) is type(got) and not isinstance(expected, (Instance, Opaque, Failure)):

@@ -13,9 +13,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import sys
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -78,7 +80,8 @@ def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
     Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes an `Opaque`.
-    Numpy scalars and numpy arrays without dimensions become Python numbers. A tensor's gradient history, device and
+    Numpy scalars, numpy arrays without dimensions and fractions become Python numbers, named tuples tuples, and an
+    OrderedDict or a defaultdict a dict. A tensor's gradient history, device and
     strides are dropped.
 
     >>> dump([True, 2.0**-24])
@@ -113,10 +116,12 @@ def _dump(value: object, room: Iterator[int]) -> Json:
     if next(room, None) is None:
         raise _TooLarge
     kind = type(value)
-    if kind in (list, tuple):
-        return [kind.__name__, [_dump(item, room) for item in cast("list[object]", value)]]
-    if kind is dict:
-        pairs = cast("dict[object, object]", value).items()
+    if kind is list:
+        return ["list", [_dump(item, room) for item in cast("list[object]", value)]]
+    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple is its items
+        return ["tuple", [_dump(item, room) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
+    if kind in (dict, OrderedDict, defaultdict):
+        pairs = dict.items(cast("dict[object, object]", value))
         return ["dict", [[_dump(key, room), _dump(item, room)] for key, item in pairs]]
     if kind is torch.Tensor or kind is torch.nn.Parameter:
         return _dump_tensor(cast(torch.Tensor, value))
@@ -136,6 +141,10 @@ def _dump_scalar(value: object) -> Json:
     kind = type(value)
     if isinstance(value, np.generic) and kind.__module__ == "numpy":
         value = value.item()
+        kind = type(value)
+    if kind is Fraction:
+        value = cast(Fraction, value)
+        value = int(value) if value.denominator == 1 else value.numerator / value.denominator
         kind = type(value)
     if value is None:
         return ["none"]

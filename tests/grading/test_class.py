@@ -83,7 +83,7 @@ SOLUTIONS = {
     "order": ORDER,
     "repair": REPAIR,
 }
-FULL = {"static_step": 8, "unscale": 6, "advance": 8, "clip": 10, "order": 8, "repair": 9}
+FULL = {"static_step": 9, "unscale": 6, "advance": 8, "clip": 10, "order": 8, "repair": 9}
 NONE = dict.fromkeys(FULL, 0)
 ENTRIES = {
     "static_step": "static_step",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
+from labkit.grading.judge import cases_of, check
 from labkit.train import Comparison, RunRecord, StepRecord
 
 SEEDS = (0, 1, 2)
@@ -30,7 +31,7 @@ STUDENT = {3: (2.920, 4.303), 4: (2.353, 3.182), 5: (2.132, 2.776)}
 
 def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
     exercise = EXERCISES[id]
-    return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
+    return [case for one in exercise.checks for case in cases_of(exercise, one, seed)]
 
 
 def answer(id: str, *case: Any) -> Any:
@@ -139,7 +140,8 @@ class Step:
         elif line == "unscale":
             self.master.grad /= self.scale
         elif line == "look for inf":
-            self.found_inf = not bool(self.master.grad.isfinite().all())
+            at_hand = self.weight.grad if self.master.grad is None else self.master.grad
+            self.found_inf = not bool(at_hand.isfinite().all())
         elif line == "step" and not self.found_inf:
             self.optimizer.step()
         elif line == "masters to model":
@@ -164,6 +166,34 @@ def test_the_lines_do_to_a_weight_what_torchs_scaler_does(masters: bool, gradien
     assert torch.equal(step.master, theirs.master)
     assert torch.equal(step.weight, theirs.master.to(step.weight.dtype))
     assert step.scale == scaler.get_scale()
+
+
+@pytest.mark.parametrize("gradient", [0.25, 2.0**-20, 2.0**10])
+def test_every_order_that_is_accepted_trains_the_same(gradient: float) -> None:
+    """All lines of O2, each in another place: what earns the points does to the weight what the reference does."""
+    right = answer("recipes.lines", True, True)
+    expected = Step(True, True, gradient)
+    for line in right:
+        expected.do(line)
+    accepted = 0
+    for line in right:
+        for place in range(len(right)):
+            lines = [other for other in right if other != line]
+            lines.insert(place, line)
+            (verdict,) = [v for v in check("recipes.lines", order(lines)).verdicts if v.check.name.startswith("both")]
+            if verdict.passed and lines != right:
+                accepted += 1
+                step = Step(True, True, gradient)
+                for name in lines:
+                    step.do(name)
+                assert torch.equal(step.master, expected.master)
+                assert torch.equal(step.weight, expected.weight)
+                assert step.scale == expected.scale
+    assert accepted >= 3
+
+
+def order(lines: list[str]) -> Callable[[bool, bool], list[str]]:
+    return lambda masters, scaling: lines if masters and scaling else answer("recipes.lines", masters, scaling)
 
 
 def test_without_scaling_the_lines_are_the_loop_that_everybody_knows() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 FP32_MAX = (2 - 2**-23) * 2.0**127
 FP32_SMALLEST_NORMAL = 2.0**-126
@@ -35,7 +36,7 @@ def _require_scale(name: str, given: object) -> None:
 
 
 def _require_count(name: str, given: object, least: int) -> None:
-    in_range = isinstance(given, int) and not isinstance(given, bool) and given >= least
+    in_range = isinstance(given, Integral) and not isinstance(given, bool) and int(given) >= least
     _require(name, given, in_range, f"a whole number, {least} or more")
 
 
@@ -106,8 +107,9 @@ class ScalerState:
 
     def __post_init__(self) -> None:
         _require_scale("scale", self.scale)
-        _require_count("growth_tracker", self.growth_tracker, 0)
-        _require_count("hysteresis_tracker", self.hysteresis_tracker, 0)
+        for name in ("growth_tracker", "hysteresis_tracker"):
+            _require_count(name, getattr(self, name), 0)
+            object.__setattr__(self, name, int(getattr(self, name)))  # numpy's whole numbers are welcome
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Oracle in the tests: the same programs, run under autocast.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from random import Random
 
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
@@ -26,11 +27,12 @@ def reference(steps: list[Step], given: dict[str, str]) -> list[str]:
 
 def _flow(steps: list[Step], given: dict[str, str], **changed: Callable[[list[str]], str]) -> list[str]:
     """Return the dtype of each step's result; `changed` says what other rules make of the dtypes that arrive."""
-    known = dict(given)
+    known, results = dict(given), []
     for result, rule, operands in steps:
         arriving = [known[name] for name in operands]
         known[result] = changed[rule](arriving) if rule in changed else _dtype(rule, arriving)
-    return [known[result] for result, _, _ in steps]
+        results.append(known[result])
+    return results
 
 
 def _dtype(rule: str, arriving: list[str]) -> str:
@@ -64,11 +66,18 @@ def _residual(random: Random) -> list[Case]:
 
 
 def _other_order(random: Random) -> list[Case]:
-    """The FP32 operand comes last, and first."""
+    """Two operands and three, with FP32 in every place and in none."""
     return [
         ([("y", "promote", operands)], {"a": "FP16", "b": "FP32"})
-        for operands in (("a", "b"), ("b", "a"), ("a", "a"), ("b", "b"))
+        for operands in (*product("ab", repeat=2), *product("ab", repeat=3))
     ]
+
+
+def _again(_: Random) -> list[Case]:
+    """A value that is used when later ones are there, and a name that is assigned once more."""
+    older = [("h", "allow", ("x", "w")), ("z", "keep", ("x",)), ("y", "keep", ("h",))]
+    twice = [("h", "allow", ("x", "w")), ("h", "deny", ("h",)), ("y", "keep", ("h",)), ("h", "allow", ("h", "w"))]
+    return [(steps, {"x": x, "w": "FP32"}) for steps in (older, twice) for x in WIDEST_FIRST]
 
 
 @mistake
@@ -136,6 +145,7 @@ EXERCISE = Exercise(
         Check("one operation after another", 1, _programs("ak", "ad", "da", "dk", "adk", "kak")),
         Check("operations of several operands", 1, _other_order),
         Check("a residual connection", 1, _residual),
+        Check("older values, and names that are assigned again", 1, _again),
         Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap")),
     ),
     mistakes=mistakes_in(vars()),

@@ -39,7 +39,7 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
     return y, grad_x, grad_weight
 
 
-def _case(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) -> Case:
+def _case(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Numbers of up to 5 significand bits; `extra` adds bits that FP16 does not hold to x and weight."""
     x, weight = (whole(random, (rows, k), 16, 32) / 16 for rows in (n, m))
     bias, grad_y = (whole(random, (rows, m), 16, 32) / 16 for rows in (1, n))
@@ -53,7 +53,17 @@ def _exact(random: Random) -> list[Case]:
 
 
 def _rounded(random: Random) -> list[Case]:
-    return [_case(random, extra=1) for _ in range(2)]
+    return [*(_case(random, extra=1) for _ in range(2)), _rounded_bias(random)]
+
+
+def _rounded_bias(random: Random) -> Case:
+    """A bias that FP16 must round, beside products so small that the rounding shows in y."""
+    while True:
+        x, weight, bias, grad_y = _case(random, extra=1)
+        weight, bias = weight * 2.0**-11, bias + whole(random, bias.shape, 1, 32) * 2.0**-16
+        unrounded = (x.half().float() @ weight.half().float().T + bias).half()
+        if not torch.equal(unrounded, reference(x, weight, bias, grad_y)[0]):
+            return x, weight, bias, grad_y
 
 
 def _long(random: Random) -> list[Case]:
@@ -75,7 +85,7 @@ def _swamped(random: Random) -> list[Case]:
 def _tiny(random: Random) -> list[Case]:
     """Gradients whose products fall below FP16's smallest subnormal."""
     x, weight, bias, grad_y = _case(random)
-    return [(x, weight * 2.0**-10, bias, grad_y * 2.0**-16), (x * 2.0**-10, weight, bias, grad_y * 2.0**-16)]  # type: ignore[operator]
+    return [(x, weight * 2.0**-10, bias, grad_y * 2.0**-16), (x * 2.0**-10, weight, bias, grad_y * 2.0**-16)]
 
 
 @mistake

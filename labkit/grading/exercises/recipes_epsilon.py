@@ -1,7 +1,8 @@
 """Can you say what Adam's first step does when all of it is FP16?
 
 Idea: the step divides by sqrt(v) + epsilon. At the first step v is 0.001 g^2, which FP16 loses for gradients below
-about 2^-8, and 1e-8 is zero in FP16. Then the division is g / 0 or 0 / 0.
+about 2^-8, and 1e-8 is zero in FP16. Then the division is g / 0 or 0 / 0. Gradients are FP16 numbers; for none of them
+does it matter whether g^2 is rounded on the way to v.
 
 Oracle in the tests: torch.optim.Adam stepping an FP16 parameter.
 """
@@ -53,6 +54,14 @@ def _lost(random: Random) -> list[Case]:
 
 def _raised(random: Random) -> list[Case]:
     return [(_fp16(_power(random, -20, -10)), epsilon) for epsilon in (1e-4, 1e-7)]
+
+
+def _at_the_end(random: Random) -> list[Case]:
+    """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there to 2^-24."""
+    small = _fp16(_power(random, -20, -14))
+    epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
+    gradients = [_fp16(random.uniform(*part)) for part in ((4.5e-3, 5.4e-3), (5.6e-3, 7.6e-3))]
+    return [*((small, epsilon) for epsilon in epsilons), *((gradient, 1e-8) for gradient in gradients)]
 
 
 def _zero(_: Random) -> list[Case]:
@@ -113,6 +122,7 @@ EXERCISE = Exercise(
         Check("small gradients and the usual epsilon", 2, _lost),
         Check("a gradient of zero", 1, _zero),
         Check("small gradients and a larger epsilon", 1, _raised),
+        Check("where FP16 ends", 1, _at_the_end),
     ),
     mistakes=mistakes_in(vars()),
     provides={"round_to": round_to, "FP16": FP16},

@@ -18,6 +18,7 @@ from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 # Student's t by number of pairs, for 90% and for 95%; NIST/SEMATECH e-Handbook 1.3.6.7.2.
 T_90 = {3: 2.920, 4: 2.353, 5: 2.132}
 T_95 = {3: 4.303, 4: 3.182, 5: 2.776}
+MARGIN = 0.02
 
 
 def reference(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
@@ -63,7 +64,7 @@ def _runs(random: Random, shift: float, scatter: float, noise: float, seeds: int
     other = [
         round(a + shift + noise * sign * random.uniform(0.97, 1.0), 3) for a, sign in zip(fp32, signs, strict=True)
     ]
-    return fp32, other, 0.02, T_90[seeds], T_95[seeds]
+    return fp32, other, MARGIN, T_90[seeds], T_95[seeds]
 
 
 def _clear(random: Random) -> list[Case]:
@@ -86,9 +87,39 @@ def _noisy(random: Random) -> list[Case]:
     return [_runs(random, shift, 0.02, 0.11, n) for shift, n in shifts]
 
 
+def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = False) -> Case:
+    """Draw a mean difference that is this part of a limit: where "as good" ends (near), or where a difference begins.
+
+    Where that is the interval's doing (a noise of 0.05), the scatter of `other` alone would decide otherwise.
+    """
+    t_90, t_95 = T_90[seeds], T_95[seeds]
+    while True:
+        fp32 = [round(random.gauss(0.55, 0.02), 4) for _ in range(seeds)]
+        apart = [random.gauss(0.0, noise) for _ in range(seeds)]
+        limit = MARGIN - _half_width(apart, t_90) if near else max(_range(fp32), _half_width(apart, t_95))
+        mean = random.choice((-1, 1)) * part * limit
+        other = [round(a + d + mean - statistics.fmean(apart), 4) for a, d in zip(fp32, apart, strict=True)]
+        alone = _judged(
+            _differences(fp32, other),
+            MARGIN - _half_width(other, t_90),
+            max(_range(fp32), _half_width(other, t_95)),
+        )
+        if limit > 0.005 and (noise < 0.05 or alone != reference(fp32, other, MARGIN, t_90, t_95)):
+            return fp32, other, MARGIN, t_90, t_95
+
+
+def _at_the_limits(random: Random) -> list[Case]:
+    """Just inside and just beyond: the interval, FP32's range, and the margin."""
+    far = [_beside(random, n, noise, part) for n, noise in ((3, 0.05), (5, 0.05), (4, 0.003)) for part in (0.96, 1.04)]
+    return [*far, *(_beside(random, n, 0.008, part, near=True) for n in (4, 5) for part in (0.9, 1.1))]
+
+
 def _broken(random: Random) -> list[Case]:
-    fp32, _, *rest = _runs(random, 0.0, 0.05, 0.01, 5)
-    return [(fp32, [math.nan] * 5, *rest)]
+    """All runs ended in NaN; and one of five, whose 0 leaves the mean uncertain, though the others are better."""
+    fp32 = [round(random.uniform(0.52, 0.58), 3) for _ in range(5)]
+    one = [round(a + random.uniform(0.19, 0.21), 3) for a in fp32]
+    one[random.randrange(5)] = math.nan
+    return [(fp32, other, MARGIN, T_90[5], T_95[5]) for other in ([math.nan] * 5, one)]
 
 
 @mistake
@@ -134,6 +165,20 @@ def forgets_the_root(fp32: list[float], other: list[float], margin: float, t_90:
 
 
 @mistake
+def never_divides_by_the_root(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """This is the deviation of one pair, not of their mean: divide by the square root of n."""
+    root = math.sqrt(len(fp32))
+    return reference(fp32, other, margin, t_90 * root, t_95 * root)
+
+
+@mistake
+def deviation_of_the_population(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
+    """This divides by n inside the deviation (`pstdev`), so the intervals are too narrow. Here n - 1 is asked for."""
+    smaller = math.sqrt(1 - 1 / len(fp32))
+    return reference(fp32, other, margin, t_90 * smaller, t_95 * smaller)
+
+
+@mistake
 def one_seed(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This looks at one seed. One pair says nothing about a difference."""
     return "worse" if other[0] < fp32[0] else "better"
@@ -166,6 +211,7 @@ EXERCISE = Exercise(
         Check("differences that do not matter", 1, _alike),
         Check("differences smaller than what seeds do", 1, _within),
         Check("differences that vary too much from seed to seed", 2, _noisy),
+        Check("differences just inside and just beyond a limit", 2, _at_the_limits),
         Check("runs that ended in NaN", 1, _broken),
     ),
     mistakes=mistakes_in(vars()),

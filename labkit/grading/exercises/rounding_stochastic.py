@@ -38,7 +38,11 @@ def _cases(random: Random, sign: int) -> list[Case]:
     """Random numbers just below and just above the part, and far from it; a quarter is no half."""
     pairs = ((2, 0.1), (2, 0.3), (2, 0.6), (6, 0.1), (6, 0.4), (6, 0.7), (6, 0.8), (5, 0.99), (1, 0.01))
     shaken = [(eighths, part + random.uniform(0, 0.009)) for eighths, part in pairs]
-    return [(*_number(random, sign, eighths), part) for eighths, part in shaken]
+    below = 2.0 ** random.randrange(-24, -2)  # a spacing, of which x is less than one
+    return [
+        *((*_number(random, sign, eighths), part) for eighths, part in shaken),
+        *((sign * 0.375 * below, below, part) for part in (0.1, 0.5, 0.9)),
+    ]
 
 
 def _positive(random: Random) -> list[Case]:

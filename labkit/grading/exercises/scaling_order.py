@@ -36,7 +36,7 @@ class Loop:
     scale           of the loss
     max_norm        of the clipped gradient
     growth_tracker  clean steps in a row; the third one doubles the scale
-    found_inf       whether the last `unscale` saw inf or NaN
+    found_inf       whether `unscale` saw inf or NaN; until `update`
     """
 
     batches: list[Tensor]
@@ -78,12 +78,16 @@ class Loop:
         self.model_weight = self.master_weight.half()
 
     def update(self) -> None:
-        """Move the scale: half of it after inf or NaN, twice as much after the third clean step in a row."""
+        """Move the scale: half of it after inf or NaN, twice as much after the third clean step in a row.
+
+        What was found is forgotten with that, as torch's GradScaler forgets it: the next step looks for itself.
+        """
         self.growth_tracker = 0 if self.found_inf else self.growth_tracker + 1
         if self.found_inf:
             self.scale = self.scale / 2
         elif self.growth_tracker == 3:
             self.scale, self.growth_tracker = self.scale * 2, 0
+        self.found_inf = False
 
 
 def reference(loop: Loop) -> Loop:
@@ -176,6 +180,12 @@ def updates_the_scale_first(loop: Loop) -> Loop:
     """This is what moving the scale before unscaling gives: the gradient is divided by another scale than it was
     multiplied by, or an old found_inf moves it."""
     return _run(loop, "update unscale clip step copy_back")
+
+
+@mistake
+def updates_before_the_step(loop: Loop) -> Loop:
+    """This is what update() before step() gives: what unscale() found is forgotten, and inf reaches the weights."""
+    return _run(loop, "unscale clip update step copy_back")
 
 
 @mistake

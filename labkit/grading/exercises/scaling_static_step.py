@@ -67,6 +67,12 @@ def _ordinary(random: Random) -> list[Case]:
     ]
 
 
+def _large(random: Random) -> list[Case]:
+    """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16 sum is not."""
+    weight, gradient = whole(random, SHAPE, 0, 1024) / 2**10, whole(random, SHAPE, 512, 1024).abs() / 2**11
+    return [(weight, ScaledBackward(sign * gradient), 2.0**17, 0.5) for sign in (1, -1)]
+
+
 def _tiny(random: Random) -> list[Case]:
     """Gradients n / 2^36 below 2^-26: without a scale FP16 rounds them to 0, with 2^22 or more it holds them."""
     return [
@@ -159,6 +165,13 @@ def never_skips(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> T
 
 
 @mistake
+def asks_the_sum_in_FP16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
+    """This is what asking the FP16 sum gives: it overflows although every element is finite. Ask every element."""
+    scaled = gradient_of(scale)
+    return _step(weight, scaled.float() / scale, lr, _bad(scaled.sum()))
+
+
+@mistake
 def skips_on_NaN_only(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
     """This is what looking for NaN alone gives. An overflow makes inf first; NaN comes later, from inf - inf."""
     scaled = gradient_of(scale)
@@ -218,6 +231,7 @@ EXERCISE = Exercise(
     checks=(
         Check("ordinary gradients move the weight by lr times the gradient", 2, _ordinary),
         Check("gradients too small for FP16 arrive", 2, _tiny),
+        Check("large gradients that are finite are no reason to skip", 1, _large),
         Check("inf skips the step", 1, _overflowing),
         Check("NaN skips the step", 1, _not_a_number),
         Check("steps too small for an FP16 weight arrive", 2, _small_steps),
