@@ -15,7 +15,7 @@ from labkit.amp.engine import Engine
 from labkit.amp.masters.convert import to_fp32, to_model_format
 from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
-from labkit.amp.masters.without_master import WeightRounding, forget
+from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe
 from labkit.amp.scaling.layer_scales import layer_scales
 from labkit.amp.scaling.presets import PRESETS
@@ -59,7 +59,6 @@ __all__ = [
     "custom_fwd",
     "diagnosis",
     "float_function",
-    "forget",
     "half_function",
     "initial",
     "layer_scales",
@@ -74,6 +73,7 @@ __all__ = [
     "save_checkpoint",
     "static",
     "step_report",
+    "store_rounded",
     "to_fp32",
     "to_model_format",
     "unscale",

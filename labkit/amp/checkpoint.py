@@ -1,10 +1,10 @@
 """How does a run survive the night? A file that is whole whatever happens, and from which a run goes on bit for bit.
 
-Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds. It is written
-beside the old file, forced onto the disk and renamed, which the file system does in one go.
+Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
+all that. It is written beside the old file, forced onto the disk and renamed, which the file system does in one go.
 
-Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; and
-`torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict.
+Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; a bundle in which
+a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict.
 
 Source: rename(2) and fsync(2); torch.load (weights_only: what may stand in a file that is not trusted).
 """
@@ -25,9 +25,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
+from labkit.amp.digest import digest
 from labkit.amp.engine import Engine
 
-SCHEMA = "labkit.checkpoint/1"
+SCHEMA = "labkit.checkpoint/2"
+WITHOUT_DIGEST = "labkit.checkpoint/1"  # is still read; what has flipped in it shows only where it does not fit
 
 
 def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
@@ -48,40 +50,68 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     """
     bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": _generators(), "extra": extra}
     _require_readable(bundle)
-    return write_whole(Path(path), lambda file: torch.save(bundle, file))
+    complete = {**bundle, "digest": digest(bundle)}
+    return write_whole(Path(path), lambda file: torch.save(complete, file))
 
 
 def load(path: str | Path, engine: Engine) -> dict[str, Any]:
     """Go on from a bundle: put it into an engine built as the one that was saved, set the generators, return `extra`.
 
     Raises:
-        ValueError: the file is no such bundle, or the engine was built otherwise; the message says what would do.
+        ValueError: the file is no such bundle, or the engine was built otherwise; the message says what would do. Then
+            neither the engine nor a generator has changed.
+        FileNotFoundError: there is no such file.
     """
-    bundle = read(path)
-    engine.load_state_dict(bundle)
-    _set_generators(bundle["rng"])
-    extra: dict[str, Any] = bundle["extra"]
+    bundle, before = read(path), _generators()
+    try:
+        extra: dict[str, Any] = bundle["extra"]
+        _set_generators(bundle["rng"])
+        engine.load_state_dict(bundle)
+    except Exception as error:
+        _set_generators(before)
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     return extra
 
 
 def read(path: str | Path) -> dict[str, Any]:
     """Return a bundle as it stands in the file, on the CPU; its "model" is a plain FP32 state dict.
 
+    Bundles that were written before there was a digest are read without that proof.
+
     Raises:
-        ValueError: the file is no such bundle; the message says what it is instead.
+        ValueError: the file is no such bundle, or not what was written; the message says what it is instead.
+        FileNotFoundError: there is no such file.
     """
+    if Path(path).is_dir():
+        raise ValueError(f"{path} is no checkpoint, but a folder. Give the file: {Path(path) / 'run.pt'}")
+    if not Path(path).exists():
+        raise FileNotFoundError(f"there is no checkpoint {path}")
     try:
-        bundle = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path} is no checkpoint: torch cannot read it ({said})") from error
-    if not isinstance(bundle, dict) or bundle.get("schema") != SCHEMA:
-        if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
-            what = "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
-        else:
-            what = f"of schema {bundle.get('schema')!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
-        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {what}")
-    return bundle
+        bundle: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what torch raises on a file that is not its own has no common type
+        said = type(error).__name__
+        raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({said})") from error
+    schema = bundle.get("schema") if isinstance(bundle, dict) else None
+    if schema not in (SCHEMA, WITHOUT_DIGEST):
+        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {_kind(bundle)}")
+    if schema == SCHEMA and bundle.pop("digest", None) != digest(bundle):
+        raise ValueError(
+            f"{path} is damaged: its content is not what was written, by its digest. Take an older checkpoint, or copy "
+            "the file again from where it came from."
+        )
+    if schema == WITHOUT_DIGEST and isinstance(weights := bundle.get("weights"), dict) and "dice_cup" in weights:
+        weights["generator"] = weights.pop("dice_cup")
+    return dict(bundle)
+
+
+def _kind(content: object) -> str:
+    if not isinstance(content, dict):
+        return f"a {type(content).__name__}"
+    if content and all(isinstance(value, Tensor) for value in content.values()):
+        return "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
+    return f"of schema {content.get('schema')!r}"
 
 
 def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:

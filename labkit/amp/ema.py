@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from labkit.amp.engine import Engine
-from labkit.amp.resume import fp32_model
 from labkit.amp.scaling.scaler import StepReport
 
 
@@ -69,20 +68,17 @@ class Ema:
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Put the averages into the model, rounded to its format, and the weights back afterwards: to evaluate with."""
-        weights = self.engine.weights
-        before = [(p, p.data) for p in weights.model_weights]
-        try:
-            for p in weights.model_weights:
-                p.data = self.averages[weights.names[p]].to(p.dtype)
+        """Put the averages into the model, rounded to its format, and the weights back afterwards: to evaluate with.
+
+        Raises:
+            RuntimeError: inside, the engine steps or is saved.
+        """
+        with self.engine.weights.replaced_by(self.averages):
             yield
-        finally:
-            for p, data in before:
-                p.data = data
 
     def model(self) -> dict[str, Any]:
         """Return a plain FP32 state dict with the averages for weights; buffers are the model's of now."""
-        return fp32_model(self.engine, self.averages)
+        return self.engine.fp32_model(self.averages)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what `load_state_dict` takes; it may stand in a checkpoint: `save(path, engine, ema=...)`."""

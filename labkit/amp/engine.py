@@ -12,7 +12,8 @@ apex.amp.scale_loss (a scale for each loss).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -22,24 +23,32 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.gradients import Gradients, finite
+from labkit.amp.fitness import require_trainable
+from labkit.amp.gradients import Gradients, Stage, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
-from labkit.amp.resume import begin_with, fp32_model, go_on, state_of
+from labkit.amp.resume import Resumable
+from labkit.amp.scaling.clip import clip_
 from labkit.amp.scaling.scaler import ScalerState, StepReport, advance, initial, must_skip
 from labkit.amp.scaling.skips import diagnosis, step_report
 from labkit.interop import dtype_of
 
 CPU = torch.device("cpu")
+INSIDE = (
+    "The model computed its loss itself, in FP16, so the scale itself must fit FP16, which ends at 65504: at 2^16 a "
+    "step is skipped. Let the model return its outputs, and compute the loss outside of it: "
+    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
+)
 
 
-class Engine:
+class Engine(Resumable):
     """A model, its optimizer and a recipe, ready to be trained by a loop that does not know the recipe.
 
     Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several losses may have a scale
     each (`losses`, `loss_id`). A learning-rate scheduler holds on to `engine.optimizer` and follows the report:
-    `if engine.step().stepped: scheduler.step()`, so that a skipped step neither warns nor counts.
+    `if engine.step().stepped: scheduler.step()`, so that a skipped step neither warns nor counts. What is done to the
+    model's weights between two steps counts, through `.data` too. A copy (copy.deepcopy, pickle) trains on by itself.
 
     Args:
         model: converted in place to the recipe's format. A compiled one stays compiled.
@@ -52,7 +61,8 @@ class Engine:
         seed: of stochastic rounding.
 
     Raises:
-        ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses.
+        ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses; the model
+            cannot be trained (`require_trainable`), or not be held in the recipe's format (`to_model_format`).
 
     >>> from labkit.amp import RECIPES
     >>> engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP16 static"])
@@ -82,7 +92,7 @@ class Engine:
                 f"{make_optimizer!r}, {recipe!r} and losses={losses}. For example: "
                 'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
             )
-        self.recipe = recipe
+        self.recipe, model = recipe, require_trainable(model)
         self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
@@ -100,6 +110,7 @@ class Engine:
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = Gradients(self.weights), torch.tensor(0.0)
+        self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -116,13 +127,40 @@ class Engine:
         self.scalers[0] = state
 
     def forward(self) -> AbstractContextManager[None]:
-        """Open the region in which a forward pass and its loss run under the recipe."""
+        """Open the region in which a forward pass and its loss run under the recipe.
+
+        Raises:
+            RuntimeError: the model has a layer that it did not have when the engine was made.
+        """
+        self._require_known_layers()
+        self.weights.restore_dtypes()
         return self.recipe.forward(self.device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in."""
         args, kwargs = tree_map_only(Tensor, partial(_cast, dtype_of(self.recipe.model)), (args, kwargs))
-        return tree_map_only(Tensor, partial(_cast, torch.float32), self.model(*args, **kwargs))
+        return tree_map_only(Tensor, self._result, self.model(*args, **kwargs))
+
+    def _result(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
+            tensor.register_hook(self._look_at_loss)
+        return _cast(torch.float32, tensor)
+
+    def _look_at_loss(self, gradient: Tensor) -> None:
+        """Note and say that a loss which the model computed got a gradient, the scale, that FP16 does not hold."""
+        if self._loss_inside or finite(gradient):
+            return
+        self._loss_inside = True
+        warnings.warn(INSIDE, stacklevel=2)
+
+    def _require_known_layers(self) -> None:
+        model, known = uncompiled(self.model), self.weights.names
+        if any(p.requires_grad and p not in known for p in _parameters(model)):
+            new = [name for name, p in model.named_parameters() if p.requires_grad and p not in known]
+            raise RuntimeError(
+                f"parameter {new[0]!r} came into the model after the engine was made, by a layer that was added or "
+                "replaced, so the optimizer does not step it. Make the engine after the last change of the model."
+            )
 
     def backward(
         self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
@@ -137,20 +175,28 @@ class Engine:
             retain_graph: as torch.
 
         Raises:
-            RuntimeError: the gradients of the last step are still there, or some are unscaled: zero_grad() comes first.
+            TypeError: the loss is no tensor.
+            ValueError: it has more than one element.
+            RuntimeError: it depends on no parameter; the gradients of the last step are still there, or some are
+                unscaled: zero_grad() comes first; the model has a layer that it did not have when the engine was made.
             IndexError: the engine has no such loss.
         """
         engines = (self, *also)
         for engine in engines:
-            engine._require_loss(loss_id)
-            engine._gradients.make_room()
+            engine._require_loss_id(loss_id)
+        _require_loss(loss)
+        for engine in engines:
+            engine._require_known_layers()
+            engine._gradients.before_backward()
+        if loss.dtype == torch.float16:
+            loss = self._result(loss)
         scale = min(engine.scalers[loss_id].scale for engine in engines)
         (loss * scale).backward(retain_graph=retain_graph)
         for engine in engines:
-            engine._gradients.arrive(loss_id, scale)
+            engine._gradients.after_backward(loss_id, scale)
             engine._loss = loss.detach()
 
-    def _require_loss(self, loss_id: int) -> None:
+    def _require_loss_id(self, loss_id: int) -> None:
         if not 0 <= loss_id < len(self.scalers):
             raise IndexError(
                 f"loss_id {loss_id}: this engine has {len(self.scalers)} losses. Make it with losses={loss_id + 1}."
@@ -169,13 +215,8 @@ class Engine:
                 f"max_norm is a positive number, the longest that the gradients may be; it was given {max_norm!r}"
             )
         gradients = [g for g in self._gradients.unscaled() if g is not None]
-        self._gradients.lent = True
-        values = [g._values() if g.is_sparse else g for g in gradients]
-        norm = torch.nn.utils.get_total_norm(values, norm_type)
-        shorter = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for tensor in values:
-            tensor.mul_(shorter.to(tensor.device))
-        return norm
+        self._gradients.maybe_changed = True
+        return clip_(gradients, max_norm, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
@@ -184,7 +225,7 @@ class Engine:
         and NaN.
         """
         gradients = self._gradients.unscaled()
-        self._gradients.lent = True
+        self._gradients.maybe_changed = True
         return self.weights.by_name(gradients)
 
     def step(self, closure: object = None) -> StepReport:
@@ -202,14 +243,14 @@ class Engine:
                 "step() was given a closure, which would run backward inside the step, where nobody can unscale or "
                 "skip. Run forward and backward before, and call step() without one."
             )
-        if self._gradients.taken:
+        if self._gradients.stage is Stage.TAKEN:
             raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
         gradients, config = self._gradients.unscaled(), self.recipe.scaler
         if all(g is None for g in gradients):
             self._gradients = Gradients(self.weights)
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-        self._gradients.look_again()
+        self._gradients.check_again()
         report = self._report(gradients)
         if report.stepped:
             self.weights.step(gradients)
@@ -217,7 +258,7 @@ class Engine:
             self.scalers[loss_id] = advance(self.scalers[loss_id], inf, config)
         self.skips_in_a_row = report.skips_in_a_row
         self.steps += 1
-        self._gradients.taken = True
+        self._gradients.stage = Stage.TAKEN
         return report
 
     def _report(self, gradients: Sequence[Tensor | None]) -> StepReport:
@@ -227,8 +268,11 @@ class Engine:
         named = self.weights.by_name(gradients) if found[worst] else {}
         culprits = tuple(name for name, gradient in named.items() if not finite(gradient))
         report = step_report(self.scalers[worst], found[worst], config, culprits, self.skips_in_a_row)
-        worry = diagnosis(report, config)
-        return report if worry is None else replace(report, why=f"{report.why}. {worry}{self._beyond_gradients()}")
+        wrong = diagnosis(report, config)
+        more = [] if wrong is None else [wrong + self._beyond_gradients()]
+        more += [INSIDE] if self._loss_inside and not report.stepped else []
+        self._loss_inside = False
+        return replace(report, why=". ".join([report.why, *more]))
 
     def _beyond_gradients(self) -> str:
         """Say what else is not finite: then no scale helps."""
@@ -256,28 +300,39 @@ class Engine:
         """
         if self._gradients.wait:
             raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
-        return state_of(self)
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, bit for bit.
 
         Raises:
-            ValueError: it is of another network, optimizer or recipe; the message says which, and what would do.
+            ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
+                would do. Then nothing has changed.
         """
-        go_on(self, state)
+        super().load_state_dict(state)
         self.zero_grad()
 
-    def fp32_model(self) -> dict[str, Any]:
-        """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model."""
-        return fp32_model(self)
 
-    def load_model(self, state: Mapping[str, Any]) -> None:
-        """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.
+def _parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield a model's parameters, shared ones more than once: in a third of the time that parameters() takes."""
+    yield from (p for p in module._parameters.values() if p is not None)
+    for child in module._modules.values():
+        if child is not None:
+            yield from _parameters(child)
 
-        Raises:
-            ValueError: it is of another network; the message names what is missing or too much.
-        """
-        begin_with(self, state)
+
+def _require_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"backward() takes the loss as the tensor that the forward pass computed; it was given {loss!r}, from "
+            "which no way leads back to the weights. Leave out .item() and float()."
+        )
+    if loss.numel() != 1:
+        raise ValueError(f"a loss is one number; this one has the shape {tuple(loss.shape)}. Take its mean() or sum().")
+    if not loss.requires_grad:
+        raise RuntimeError(
+            "this loss depends on no parameter: it was computed under torch.no_grad(), detached, or from other tensors."
+        )
 
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:

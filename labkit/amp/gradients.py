@@ -11,8 +11,12 @@ Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (su
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.amp.masters.weights import Weights
 from labkit.amp.scaling.unscale import unscale
@@ -20,66 +24,102 @@ from labkit.amp.scaling.unscale import unscale
 Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
 
 
+class Stage(Enum):
+    """How far the gradients have come; each stage leads to the next, and zero_grad back to the first."""
+
+    SCALED = "each loss's are multiplied by its scale, and another backward may add to them"
+    UNSCALED = "they are one sum without a scale, which may be looked at, clipped and stepped with"
+    TAKEN = "a step has used them, or was skipped"
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What the last backward left in the model: of which loss, at which scale, and each gradient's version then."""
+
+    loss_id: int
+    scale: float
+    gradients: list[tuple[nn.Parameter, Tensor, int]]
+
+    def changed(self) -> bool:
+        return any(p.grad is not gradient or gradient._version != version for p, gradient, version in self.gradients)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Write down how often each gradient was changed since: a copy's version begins anew."""
+        return {**self.__dict__, "gradients": [(p, g, g._version - version) for p, g, version in self.gradients]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Put the gradients into the copied model, which copy.deepcopy and pickle leave without."""
+        for parameter, gradient, _ in state["gradients"]:
+            parameter.grad = gradient
+        self.__dict__.update(state, gradients=[(p, g, g._version - times) for p, g, times in state["gradients"]])
+
+
 class Gradients:
     """The gradients of one step, on their way from the model to the optimizer.
 
-    found   loss -> found_inf, once they are unscaled
-    lent    somebody may have changed them since: `look_again` before a step
-    taken   a step, or the decision to skip it, has used them
+    stage             how far they have come
+    found             loss -> found_inf, once they are unscaled
+    maybe_changed     somebody may have written into the unscaled ones: `check_again` before a step
     """
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
+        self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}
-        self.lent = self.taken = False
-        self._arrived: tuple[int, float] | None = None  # loss and scale of what the last backward left in the model
-        self._left: list[tuple[Tensor, int]] = []  # that, with the version it had then
-        self._sums: dict[tuple[int, float], Sum] = {}  # of each loss and scale, scaled
-        self._total: Sum | None = None  # of all losses, unscaled
+        self.maybe_changed = False
+        self._left: _Left | None = None
+        self._sums: dict[tuple[int, float], Sum] = {}  # of each loss and scale, while they are scaled
+        self._total: Sum = []  # of all losses, once they are not
 
     @property
     def wait(self) -> bool:
         """Whether gradients are here that no step has used."""
-        unscaled = any(gradient is not None for gradient in self._total or ())
-        return not self.taken and (self._arrived is not None or bool(self._sums) or unscaled)
+        scaled = self._left is not None or bool(self._sums)
+        return scaled or (self.stage is Stage.UNSCALED and any(gradient is not None for gradient in self._total))
 
-    def make_room(self) -> None:
-        """Prepare for another backward.
+    def before_backward(self) -> None:
+        """Prepare for another backward: add up what the last one left.
 
         Raises:
             RuntimeError: what is here is unscaled, and may be clipped or used; or it is none of the engine's.
         """
-        if self.taken or self._total is not None:
-            what = "a step that was taken" if self.taken else "a step of which some are unscaled and maybe clipped"
+        if self.stage is not Stage.SCALED:
+            taken = self.stage is Stage.TAKEN
+            what = "a step that was taken" if taken else "a step of which some are unscaled and maybe clipped"
             raise RuntimeError(f"backward() would add to the gradients of {what}. Call zero_grad() first.")
         self._collect()
 
-    def arrive(self, loss_id: int, scale: float) -> None:
+    def after_backward(self, loss_id: int, scale: float) -> None:
         """Note whose gradients backward has just left in the model, and by what they are multiplied."""
-        there = [p.grad for p in self.weights.model_weights if p.grad is not None]
-        self._arrived, self._left = (loss_id, scale), [(gradient, gradient._version) for gradient in there]
+        there = [(p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None]
+        self._left = _Left(loss_id, scale, there)
 
     def _collect(self) -> None:
-        if self._arrived is None:
-            strange = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
-            if strange:
-                raise RuntimeError(
-                    f"{strange[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
-                    "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
-                    "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
-                )
+        """Take the gradients out of the model, and add them to those of the same loss and scale."""
+        if self._left is None:
+            self._require_none()
             return
-        if self._arrived[1] != 1 and any(gradient._version != version for gradient, version in self._left):
+        if self._left.scale != 1 and self._left.changed():
             raise RuntimeError(
-                f"gradients were changed between backward() and step(), while they are {self._arrived[1]:g} times too "
+                f"gradients were changed between backward() and step(), while they are {self._left.scale:g} times too "
                 "large. Clipping would leave nothing of them, and another engine's backward() mixes two scales. Use "
                 "engine.clip(max_norm), or change what engine.gradients() returns: it is unscaled."
             )
-        here, before = self.weights.gradients(), self._sums.get(self._arrived)
-        self._sums[self._arrived] = here if before is None else _added(before, here)
+        key = (self._left.loss_id, self._left.scale)
+        here, before = self.weights.gradients(), self._sums.get(key)
+        self._sums[key] = here if before is None else _added(before, here)
         for parameter in self.weights.model_weights:
             parameter.grad = None
-        self._arrived, self._left = None, []
+        self._left = None
+
+    def _require_none(self) -> None:
+        foreign = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
+        if foreign:
+            raise RuntimeError(
+                f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
+                "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
+                "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
+            )
 
     def unscaled(self) -> Sum:
         """Return the sum of all losses' gradients, unscaled, and set `found`; None for a tensor that none reached.
@@ -87,7 +127,7 @@ class Gradients:
         Raises:
             RuntimeError: somebody changed the scaled ones.
         """
-        if self._total is None:
+        if self.stage is Stage.SCALED:
             self._collect()
             self._total = [None] * len(self.weights.optimizer_weights)
             for (loss_id, scale), scaled in self._sums.items():
@@ -95,15 +135,16 @@ class Gradients:
                 each = iter(plain)
                 self._total = _added(self._total, [None if g is None else next(each) for g in scaled])
                 self.found[loss_id] = self.found.get(loss_id, False) or found_inf
-            self.lent = len(self._sums) > 1  # finite ones may have a sum that is not
+            self.maybe_changed = len(self._sums) > 1  # finite ones may have a sum that is not
             self._sums = {}
+            self.stage = Stage.UNSCALED
         return self._total
 
-    def look_again(self) -> None:
-        """Look for inf and NaN in what a step would take, if it is not what was looked at before."""
-        if not self.lent or any(self.found.values()):
+    def check_again(self) -> None:
+        """Look for inf and NaN in what a step would take, if it may not be what was looked at before."""
+        if not self.maybe_changed or any(self.found.values()):
             return
-        if not all(finite(gradient) for gradient in self._total or () if gradient is not None):
+        if not all(finite(gradient) for gradient in self._total if gradient is not None):
             self.found = dict.fromkeys(self.found, True)
 
 

@@ -11,13 +11,15 @@ Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
 
 from labkit.amp.casting.autocast import autocast
+from labkit.amp.masters.half_beside_fp32 import half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
@@ -110,13 +112,16 @@ class Recipe:
         return ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the recipe in plain values, as a checkpoint keeps it: formats by name, an accumulator by its text."""
+        """Return the recipe in plain values, as a checkpoint keeps it: formats and accumulator by name, and by fields.
+
+        "fields" tells apart what has the same name, such as two descriptions of one GPU.
+        """
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        in_full = {key: _plain(value) for key, value in plain.items() if is_dataclass(value)}
         plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
         accumulator = None if self.accumulator is None else str(getattr(self.accumulator, "name", self.accumulator))
-        return plain | {
-            "scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator
-        }  # fmt: skip
+        values = {"scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator}
+        return plain | values | {"fields": in_full}
 
     @contextmanager
     def forward(self, device: torch.device | str) -> Iterator[None]:
@@ -127,8 +132,19 @@ class Recipe:
             gradients=self.gradients,
             accumulator=self.accumulator,
         )
-        with half_storage(device, self.accumulator), cast:
+        beside = nullcontext() if self.model == FP32 else half_beside_fp32(wide_masks=self.accumulator is None)
+        with half_storage(device, self.accumulator), cast, beside:
             yield
+
+
+def _plain(value: Any) -> Any:
+    """Return a dataclass's fields, those of its fields and so on; but not where its numbers come from."""
+    if is_dataclass(value):
+        kept = [f.name for f in fields(value) if f.name not in ("source", "note")]
+        return {"type": type(value).__name__} | {name: _plain(getattr(value, name)) for name in kept}
+    if isinstance(value, Enum):
+        return value.name
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 # torch's growth_interval of 2,000 is meant for runs of many thousand steps; the lab's last some hundred.

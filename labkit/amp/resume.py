@@ -1,66 +1,129 @@
 """What must be written down so that a run goes on as if it had never stopped?
 
-Idea: all that a step reads and changes: weights, masters, optimizer state, loss scales, counters, dice. The model is
-written in FP32 under plain names, so that whoever knows nothing of mixed precision can load it. What cannot be put
-into an engine, because it was built otherwise, is refused with the difference.
+Idea: all that a step reads and changes: weights, masters, optimizer state, loss scales, counters, random numbers. The
+model is written in FP32 under plain names, so that whoever knows nothing of mixed precision can load it. What cannot be
+put into an engine, because it was built otherwise, is refused with the difference.
 
-Invariant: state -> go_on -> state is the identity, flat or not; a run that goes on is bit-equal to one never stopped.
+Invariant: state_dict -> load_state_dict -> state_dict is the identity, flat or not; a run that goes on is bit-equal to
+one never stopped; a state that does not fit changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.amp.casting.lists import LISTS, POLICY
 from labkit.amp.masters.convert import uncompiled
+from labkit.amp.masters.weights import Weights
+from labkit.amp.recipe import Recipe
 from labkit.amp.scaling.scaler import ScalerState
 
-if TYPE_CHECKING:
-    from labkit.amp.engine import Engine
-
 KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
+_BEGIN_ANEW = "To begin anew from its weights: engine.load_model(state['model'])."
 
 
-def state_of(engine: Engine) -> dict[str, Any]:
-    """Return what `Engine.state_dict` promises. Its tensors are the engine's own: write them before the next step."""
-    return {
-        "model": fp32_model(engine),
-        "weights": engine.weights.state_dict(),
-        "optimizer": type(engine.optimizer).__name__,
-        "scalers": [asdict(scaler) for scaler in engine.scalers],
-        "recipe": engine.recipe.as_dict(),
-        "policy": _policy(),
-        "steps": engine.steps,
-        "skips_in_a_row": engine.skips_in_a_row,
-    }
+class Resumable:
+    """The part of an engine that a step changes, and that can be written down and read back."""
+
+    model: nn.Module
+    weights: Weights
+    recipe: Recipe
+    scalers: list[ScalerState]
+    steps: int
+    skips_in_a_row: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
+
+        "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
+        The tensors are the engine's own: write them before the next step.
+        """
+        return {
+            "model": self.fp32_model(),
+            "weights": self.weights.state_dict(),
+            "optimizer": type(self.weights.optimizer).__name__,
+            "scalers": [asdict(scaler) for scaler in self.scalers],
+            "recipe": self.recipe.as_dict(),
+            "policy": _policy(),
+            "steps": self.steps,
+            "skips_in_a_row": self.skips_in_a_row,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, bit for bit.
+
+        Raises:
+            ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
+                would do. Then nothing has changed.
+        """
+        with _in_words():
+            _require_same(Resumable.state_dict(self), state)
+            scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
+            steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
+            with self._loading(state["model"]):
+                self.weights.load_state_dict(state["weights"])
+        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
+
+    def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model.
+
+        averages stand for the masters where they are given: parameter name -> FP32 weight.
+        """
+        weights = self.weights
+        given = averages if averages is not None else weights.named_masters() if weights.master else {}
+        by_weight: dict[Tensor, Tensor] = {p: given[name] for p, name in weights.names.items() if name in given}
+        stored = uncompiled(self.model).state_dict(keep_vars=True)  # a tied weight stands there under each of its names
+        return {k: _fp32(by_weight.get(v, v)) if isinstance(v, Tensor) else v for k, v in stored.items()}
+
+    @torch.no_grad()
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.
+
+        Raises:
+            ValueError: it is of another network; the message names what is missing or too much. Then nothing has
+                changed.
+        """
+        with _in_words(), self._loading(state):
+            pass
+        for name, master in self.weights.named_masters().items():
+            master.copy_(state[name])
+        self.weights.copy_back()
+
+    @contextmanager
+    def _loading(self, stored: Mapping[str, Any]) -> Iterator[None]:
+        """Load the model; take it back if that fails, or what the `with` block does."""
+        model = uncompiled(self.model)
+        _require_fitting(model.state_dict(), stored)
+        self.weights.adopt_edits()
+        before = copy.deepcopy(model.state_dict())
+        try:
+            model.load_state_dict(stored)
+            yield
+        except BaseException:
+            model.load_state_dict(before)
+            raise
 
 
-def go_on(engine: Engine, state: Mapping[str, Any]) -> None:
-    """Put a state back into an engine that was built as the one that wrote it."""
-    _require_same(engine, state)
-    _load(engine, state["model"])
-    engine.weights.load_state_dict(state["weights"])
-    engine.scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
-    engine.steps, engine.skips_in_a_row = state["steps"], state["skips_in_a_row"]
+@contextmanager
+def _in_words() -> Iterator[None]:
+    """Turn what goes wrong with a state of the wrong build into the ValueError that is promised."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        said = f"{type(error).__name__}: {error}"
+        raise ValueError(f"this state cannot be loaded, and nothing has changed ({said})") from error
 
 
-@torch.no_grad()
-def begin_with(engine: Engine, model: Mapping[str, Any]) -> None:
-    """Put a plain state dict into the model, and all its digits into the masters."""
-    _load(engine, model)
-    for name, master in engine.weights.named_masters().items():
-        master.copy_(model[name])
-    engine.weights.copy_back()
-
-
-def _load(engine: Engine, stored: Mapping[str, Any]) -> None:
-    model = uncompiled(engine.model)
-    own = model.state_dict()
+def _require_fitting(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     missing, unknown = [k for k in own if k not in stored], [k for k in stored if k not in own]
     both = [k for k in own if isinstance(own[k], Tensor) and isinstance(stored.get(k), Tensor)]
     shapes = [
@@ -72,27 +135,28 @@ def _load(engine: Engine, stored: Mapping[str, Any]) -> None:
                 f"these weights are of another network: it {what} {_some(names)}. Build the model that they were saved "
                 "from; to take only what fits, model.load_state_dict(..., strict=False) before the engine is made."
             )
-    model.load_state_dict(stored)
 
 
-def _require_same(engine: Engine, state: Mapping[str, Any]) -> None:
+def _require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     lacking = [key for key in KEYS if key not in state]
     if lacking:
         raise ValueError(
             f"this is no state of an engine: it lacks {_some(lacking)}. A plain torch state dict goes into "
             "engine.load_model(...)."
         )
-    here, anew = state_of(engine), "To begin anew from its weights: engine.load_model(state['model'])."
     if here["optimizer"] != state["optimizer"]:
-        raise ValueError(f"it was saved with {state['optimizer']}, and the engine steps {here['optimizer']}. {anew}")
+        raise ValueError(
+            f"it was saved with {state['optimizer']}, and the engine steps {here['optimizer']}. {_BEGIN_ANEW}"
+        )
     for part, what in (("recipe", "under another recipe"), ("policy", "with other autocast lists")):
         differ = _differences(state[part], here[part])
         if differ:
-            raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {anew}")
+            raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_BEGIN_ANEW}")
+    _require_same_fields(here["recipe"]["fields"], state["recipe"].get("fields", {}))
     if len(here["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"it was saved with {len(state['scalers'])} losses, and the engine has {len(here['scalers'])}: make it "
-            f"with losses={len(state['scalers'])}. {anew}"
+            f"with losses={len(state['scalers'])}. {_BEGIN_ANEW}"
         )
     groups = [[len(g["params"]) for g in s["weights"]["optimizer"]["param_groups"]] for s in (state, here)]
     names = [list(s["weights"]["master"]) for s in (state, here)]
@@ -100,12 +164,23 @@ def _require_same(engine: Engine, state: Mapping[str, Any]) -> None:
         unlike = sorted(set(names[0]) ^ set(names[1])) or ["the same ones in other groups or in another order"]
         raise ValueError(
             f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze the same ones, and "
-            f"make the same groups. {anew}"
+            f"make the same groups. {_BEGIN_ANEW}"
         )
 
 
+def _require_same_fields(here: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Refuse a format or an accumulator of the same name and other numbers; an older state knows names alone."""
+    for part, values in stored.items():
+        differ = _differences(values, here[part])
+        if differ:
+            raise ValueError(
+                f"it was saved with another {part} of the same name: {_some(differ)}. Build the engine with "
+                f"the same one. {_BEGIN_ANEW}"
+            )
+
+
 def _differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    keys = sorted((stored.keys() | here.keys()) - {"name"})  # what a recipe is called does not matter
+    keys = sorted((stored.keys() | here.keys()) - {"name", "fields"})  # what a recipe is called does not matter
     return [f"{k} {stored.get(k)!r}, here {here.get(k)!r}" for k in keys if stored.get(k) != here.get(k)]
 
 
@@ -118,15 +193,6 @@ def _policy() -> dict[str, str]:
     """Return what was registered on top of autocast's lists: operation -> rule."""
     now = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
     return {name: rule.value for name, rule in now.items() if name not in POLICY or POLICY[name].rule is not rule}
-
-
-def fp32_model(engine: Engine, best: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
-    """Return the model's state dict in FP32: `best` weights by name, masters unless given, else the model's own."""
-    weights = engine.weights
-    given = best if best is not None else weights.named_masters() if weights.master else {}
-    by_weight: dict[Tensor, Tensor] = {p: given[name] for p, name in weights.names.items() if name in given}
-    stored = uncompiled(engine.model).state_dict(keep_vars=True)  # a tied weight stands there under each of its names
-    return {k: _fp32(by_weight.get(v, v)) if isinstance(v, Tensor) else v for k, v in stored.items()}
 
 
 def _fp32(tensor: Tensor) -> Tensor:

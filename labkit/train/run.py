@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
@@ -151,10 +151,12 @@ class TrainingRun:
             ValueError: the recipes differ in a format that the model was built with; start a new run for that.
         """
         current = self.recipe
-        if replace(recipe, name=current.name, scaler=current.scaler, master_weights=current.master_weights) != current:
+        fixed = [f.name for f in fields(Recipe) if f.name not in ("name", "scaler", "master_weights")]
+        differ = [f for f in fixed if getattr(recipe, f) != getattr(current, f)]
+        if differ:
             raise ValueError(
-                f"a run under {current.name!r} can change its scaler and its master weights, but {recipe.name!r} "
-                "has other formats. Start a new TrainingRun for it."
+                f"a run under {current.name!r} can change its scaler and its master weights; {recipe.name!r} differs "
+                f"in {', '.join(differ)} as well, with which the run was built. Start a new TrainingRun for it."
             )
         if recipe.scaler != current.scaler:
             self.scaler = initial(recipe.scaler)

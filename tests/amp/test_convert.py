@@ -70,7 +70,7 @@ def test_parameters_stay_the_objects_they_are_and_ties_hold() -> None:
     assert [id(p) for p in net.parameters()] == ids
     assert net.head.weight is net.embed.weight
     assert net.inner.mask is net.mask, "a shared buffer, too"
-    assert net.mask.dtype == torch.bfloat16
+    assert net.mask.dtype == torch.float32, "which a network's own buffer keeps"
 
 
 def test_a_weight_shared_with_a_norm_stays_with_the_norm() -> None:

@@ -3,8 +3,10 @@
 import math
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -390,7 +392,7 @@ def test_culprits_are_named_by_parameter_flat_or_not(flat: bool) -> None:
     engine = Engine(net(), SGD, replace(O2, scaler=static(2.0**10)), flat=flat)
     engine.backward(loss_of(engine, 0))
     engine.model[1].bias.grad[3] = math.inf  # type: ignore[index]
-    engine._gradients.arrive(0, 2.0**10)
+    engine._gradients.after_backward(0, 2.0**10)
     assert engine.step().culprits == ("1.bias",)
 
 
@@ -540,6 +542,87 @@ def test_a_length_that_is_none_is_refused(max_norm: float) -> None:
     engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
     with pytest.raises(ValueError, match="max_norm is a positive number"):
         engine.clip(max_norm)
+
+
+def frozen() -> nn.Module:
+    return nn.Linear(2, 1).requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (frozen(), r"all 2 parameters of this Linear are frozen"),
+        (nn.Sequential(nn.ReLU()), r"this Sequential has no parameters"),
+        ([nn.Linear(2, 1), nn.ReLU()], r"given a list. nn.Sequential\(\*layers\)"),
+        (torch.relu, r"a torch.nn.Module; it was given a builtin"),
+        (nn.Linear(2, 1, dtype=torch.complex64), r"parameter 'weight' is complex .*view_as_real"),
+        (nn.Linear(2, 1).double(), r"parameter 'weight' is FP64, .*model.float\(\)"),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["FP32", "O1", "O2"])
+def test_a_model_that_cannot_be_trained_is_refused_in_words(model: nn.Module, expected: str, recipe: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        Engine(model, SGD, RECIPES[recipe])
+
+
+@pytest.mark.parametrize(
+    ("loss", "error", "expected"),
+    [
+        (3.0, TypeError, r"given 3.0, from which no way leads back .*Leave out .item\(\)"),
+        (torch.zeros(4, requires_grad=True), ValueError, r"one number; this one has the shape \(4,\). Take its mean"),
+        (torch.tensor(1.0), RuntimeError, "depends on no parameter"),
+    ],
+)
+def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on(
+    loss: object, error: type[Exception], expected: str
+) -> None:
+    engine = Engine(net(), SGD, O2)
+    with pytest.raises(error, match=expected):
+        engine.backward(loss)  # type: ignore[arg-type]
+    engine.backward(loss_of(engine, 0))
+    assert engine.step().stepped
+
+
+class WithLoss(nn.Module):
+    """A model that returns its loss, as many do; `wrapped` in something that the engine does not open."""
+
+    def __init__(self, wrapped: bool) -> None:
+        super().__init__()
+        self.inner, self.wrapped = net(), wrapped
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> object:
+        loss = F.cross_entropy(self.inner(inputs), targets)
+        return SimpleNamespace(loss=loss) if self.wrapped else loss
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_loss_that_the_model_computed_in_fp16_is_told_of_with_the_step_it_costs(wrapped: bool) -> None:
+    engine = Engine(WithLoss(wrapped), SGD, RECIPES["O2"])
+    whys = []
+    for step in range(2):
+        engine.zero_grad()
+        with engine.forward():
+            out = engine(*batch(step))
+        with pytest.warns(UserWarning, match="computed its loss itself, in FP16") if step == 0 else nullcontext():
+            engine.backward(out.loss if wrapped else out)
+        whys.append(engine.step().why)
+    assert whys[0].startswith("skipped") and "compute the loss outside of it" in whys[0]  # noqa: PT018
+    assert whys[1] == "taken: every gradient is finite"
+    for recipe in ("FP32", "O1", "BF16"):
+        engine = Engine(WithLoss(False), SGD, RECIPES[recipe])
+        with engine.forward():
+            loss = engine(*batch(0))
+        engine.backward(loss)
+        assert engine.step().stepped, "their losses reach 2^16 and farther"
+
+
+def test_scaled_gradients_that_were_replaced_are_noticed_too() -> None:
+    engine = Engine(net(), SGD, SCALED)
+    engine.backward(loss_of(engine, 0))
+    for p in engine.model.parameters():
+        p.grad = p.grad.clamp(-1, 1)  # type: ignore[union-attr]
+    with pytest.raises(RuntimeError, match="gradients were changed between"):
+        engine.step()
 
 
 def test_an_engine_of_something_else_says_what_it_takes() -> None:

@@ -101,6 +101,9 @@ def test_scaling_and_master_weights_may_change_on_the_way() -> None:
     assert all(torch.equal(p.float(), m) for p, m in pairs)
     with pytest.raises(ValueError, match="Start a new TrainingRun"):
         run.change(RECIPES["FP32"])
+    other = TrainingRun(DIGITS, RECIPES["FP16"])
+    with pytest.raises(ValueError, match=r"under 'FP16' can .*; 'FP16 stochastic' differs in rounding as well"):
+        other.change(RECIPES["FP16 stochastic"])
 
 
 def test_looking_at_gradients_moves_nothing() -> None:

@@ -1,29 +1,47 @@
-"""Which parts of a network move to FP16? Everything but its normalisation layers.
+"""Which parts of a network move to FP16? Its weights; not its normalisation layers, nor what it keeps beside weights.
 
 Idea: normalisation sums squares over many elements and divides by the result; its own weights are few, so keeping them
-in FP32 costs nothing. Parameters are converted where they stand: they stay the objects they are, so that ties, hooks
-and what others hold on to survive.
+in FP32 costs nothing. A buffer is a mask, an angle, a position, a running mean: FP32's lowest number would become -inf,
+and 4097 would be 4096. So buffers stay as they are, but for those of torch's own layers, which compute with them beside
+their weights. Parameters are converted where they stand: they stay the objects they are, so that ties, hooks and what
+others hold on to survive.
 
-Invariant: to_fp32 undoes the dtypes, not the rounding; complex numbers, integers and booleans are never touched.
+Invariant: no finite number becomes inf. to_fp32 undoes the dtypes, not the rounding; complex numbers, integers and
+booleans are never touched.
 
-Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation layer);
-arXiv:1710.03740, section 3.3.
+Source: apex `convert_network` (opt level O2; it keeps batch norm, we keep every normalisation layer, and it casts every
+buffer); arXiv:1710.03740, section 3.3.
 """
 
 from __future__ import annotations
 
+import warnings
+
+import torch
 from torch import Tensor, nn
 
 from labkit.formats import FP32, Format
 from labkit.interop import dtype_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")  # torch's, and what is in them is the user's
 
 
 def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True) -> nn.Module:
-    """Convert a network's floating-point parameters and buffers to `format`, in place; return it.
+    """Convert a network's floating-point parameters to `format`, in place; return it.
+
+    Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of torch's own layers
+    go along with the layer's weights (the vectors of spectral_norm, the running means of batch norm); apex casts all.
+    Where such a buffer meets half weights, `Recipe.forward` makes the dtypes agree (see `half_beside_fp32`).
 
     keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with another layer.
+
+    Raises:
+        ValueError: a finite number would become inf; the message names its tensor. Nothing is converted then.
+
+    Warns:
+        UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not tell apart, or only
+            numbers below its smallest normal one.
 
     >>> from labkit.formats import FP16
     >>> net = to_model_format(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)), FP16)
@@ -31,8 +49,8 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     (torch.float16, torch.float32)
     """
     dtype = dtype_of(format)
-    norms = [m for m in model.modules() if keep_norms and isinstance(m, NORM_LAYERS)]
-    done = {t: t for m in norms for t in (*m.parameters(recurse=False), *m.buffers(recurse=False))}
+    done = {tensor: tensor for tensor in _staying(model, dtype, keep_norms)}
+    _require_held(model, format, set(done))
 
     def convert(tensor: Tensor) -> Tensor:
         if tensor not in done:
@@ -42,6 +60,65 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     for module in model.modules():
         module._apply(convert, recurse=False)  # torch's own: it knows what else a module keeps, as an LSTM does
     return model
+
+
+def _staying(model: nn.Module, dtype: torch.dtype, keep_norms: bool) -> list[Tensor]:
+    """Return the tensors that are not converted: those of norms that are kept, and wider buffers of the user's own."""
+    stay: list[Tensor] = []
+    for module in model.modules():
+        kept_norm = keep_norms and isinstance(module, NORM_LAYERS)
+        stay += module.parameters(recurse=False) if kept_norm else ()
+        own = _is_torchs_layer(module) and not kept_norm
+        stay += [b for b in module.buffers(recurse=False) if kept_norm or (not own and b.itemsize > dtype.itemsize)]
+    return stay
+
+
+def _is_torchs_layer(module: nn.Module) -> bool:
+    home = type(module).__module__
+    return home.startswith("torch.") and home not in _NO_LAYERS
+
+
+def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
+    """Refuse what would become inf, and warn of what becomes coarse, before anything is converted."""
+    dtype, coarse = dtype_of(format), []
+    parameters = [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
+    for name, tensor in (*parameters, *((f"buffer {name!r}", b) for name, b in model.named_buffers())):
+        narrows = tensor.is_floating_point() and tensor.itemsize > dtype.itemsize and tensor not in stay
+        if narrows and not tensor.is_meta and not nn.parameter.is_lazy(tensor):
+            coarse += _coarse(name, tensor.detach(), format)
+    if coarse:
+        more = f" (and {len(coarse) - 3} more)" if len(coarse) > 3 else ""
+        warnings.warn(
+            f"{format.name} makes this model coarse: {'; '.join(coarse[:3])}{more}. Numbers like these belong in a "
+            "buffer (register_buffer), which stays as it is, or under autocast (O1), which keeps the model in FP32.",
+            stacklevel=4,
+        )
+
+
+def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
+    """Say how a tensor becomes coarse, if it does.
+
+    Raises:
+        ValueError: a finite number in it becomes inf.
+    """
+    held, size = tensor.to(dtype_of(format)).to(tensor.dtype), tensor.abs()
+    lost = tensor.isfinite() & ~held.isfinite()
+    if lost.any():
+        raise ValueError(
+            f"{name} holds {_one(tensor, lost):g}, which {format.name} cannot: it ends at {float(format.max):g}, and "
+            "infinity would be trained with. Rescale it, keep the model in FP32 (autocast, O1), or take BF16."
+        )
+    wide = 2.0**format.precision  # up to here every whole number is there
+    moved = (size > wide) & (held != tensor)
+    if moved.any():
+        return [f"{name} holds {_one(tensor, moved):.7g} and gets {_one(held, moved):.7g}"]
+    if 0 < size.max() < float(format.smallest_normal) if tensor.numel() else False:
+        return [f"all of {name} lies below the smallest normal number, {float(format.smallest_normal):.3g}"]
+    return []
+
+
+def _one(tensor: Tensor, where: Tensor) -> float:
+    return tensor[where][0].item()
 
 
 def to_fp32(model: nn.Module) -> nn.Module:

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from labkit.amp.masters.edits import fingerprint, same
 from labkit.amp.masters.flat import cut, flatten, join_state, split_state
-from labkit.amp.masters.without_master import WeightRounding, forget
+from labkit.amp.masters.without_master import WeightRounding, store_rounded
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
@@ -32,7 +34,8 @@ class Weights:
     """The master weights of a model, its optimizer, and the copy back.
 
     A parameter that is already in the optimizer's dtype is its own master, so for an FP32 model all of this is nothing.
-    A tied parameter is one parameter and has one master. A frozen one has none, and never moves.
+    A tied parameter is one parameter and has one master. A frozen one has none, and never moves. What somebody does to
+    the model's weights between two steps counts, through `.data` too: the master takes it over before the next step.
 
     Args:
         model: its trainable parameters are the model weights, in whatever dtype they are.
@@ -78,7 +81,7 @@ class Weights:
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
         self._members: list[list[nn.Parameter]] = []  # the model weights of each group
-        self._copied: list[tuple[nn.Parameter, Tensor]] = []  # weights that are not their own master, each with it
+        self._dtypes: list[torch.dtype] = []  # of the model weights
         if groups is None:
             self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
         else:
@@ -86,13 +89,15 @@ class Weights:
         self._require_all_trainable()
         _require_fitting(self.optimizer, flat)
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
-        self._dice_cup = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
-        self._note_versions()
+        self._generator = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
+        self._replaced = False
+        self._note()
 
     def add_group(self, group: Group) -> None:
         """Give more of the model's parameters to the optimizer: layers that were frozen and are no longer."""
+        self.adopt_edits()
         self.optimizer.add_param_group(self._add(group))
-        self._note_versions()
+        self._note()
 
     def _add(self, group: Group) -> dict[str, Any]:
         """Make the masters of a group; return it as the optimizer takes it, with them for parameters."""
@@ -120,7 +125,7 @@ class Weights:
         self.master_weights += masters
         self.optimizer_weights += stepped
         self._members.append(weights)
-        self._copied += [(p, m) for p, m in zip(weights, masters, strict=True) if p.dtype != self.dtype]
+        self._dtypes += [p.dtype for p in weights]
         return {**group, "params": stepped}
 
     def _require_all_trainable(self) -> None:
@@ -168,45 +173,117 @@ class Weights:
         """Step the master weights with unscaled gradients, one for each of `optimizer_weights`, then copy them back.
 
         Raises:
-            RuntimeError: somebody changed the model's weights, which the copy back would undo.
+            RuntimeError: other values stand in the model for a while (`replaced_by`).
+            ValueError: a weight's `.data` were given another shape.
         """
-        self._require_unchanged()
+        self.adopt_edits()
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
             weight.grad = None if gradient is None else gradient.to(weight.dtype)
         self.optimizer.step()
         self.copy_back()
 
+    def _copied(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the weights that are not their own masters, and their masters."""
+        every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
+        pairs: list[tuple[Tensor, Tensor]] = [
+            (weight, master) for weight, master, dtype in every if dtype != self.dtype
+        ]
+        return [weight for weight, _ in pairs], [master for _, master in pairs]
+
     @torch.no_grad()
     def copy_back(self) -> None:
         """Round the master weights into the model; without a master, remember only what was rounded."""
-        if self.master and self._copied:
-            torch._foreach_copy_([weight for weight, _ in self._copied], [master for _, master in self._copied])
+        weights, masters = self._copied()
+        if self.master and weights:
+            torch._foreach_copy_(weights, masters)
         elif not self.master:
-            for weight, master in self._copied:
-                forget(master, weight, self.rounding, self._dice_cup)
-        self._note_versions()
+            for weight, master in zip(weights, masters, strict=True):
+                store_rounded(master, weight, self.rounding, self._generator)
+        self._note()
+
+    # --- what others do to the model's weights ------------------------------------------------------------------------
 
     @torch.no_grad()
     def adopt(self) -> None:
-        """Take the model's weights for master weights, after somebody changed them: `model.load_state_dict`, a clamp.
+        """Take the model's weights for master weights, after somebody changed them.
 
         Where a master still rounds to its weight, it keeps its digits.
         """
-        for weight, master in self._copied:
+        self.restore_dtypes()
+        for weight, master in zip(*self._copied(), strict=True):
             master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype)))
-        self._note_versions()
+        self._note()
 
-    def _note_versions(self) -> None:
-        self._seen = [weight._version for weight, _ in self._copied]
+    def adopt_edits(self) -> None:
+        """Do as `adopt` does if somebody changed the model's weights since they were copied back, through `.data` too.
 
-    def _require_unchanged(self) -> None:
-        seen = zip(self._copied, self._seen, strict=True)
-        changed = [self.names[weight] for (weight, _), version in seen if weight._version != version]
-        if changed:
+        Raises:
+            RuntimeError: other values stand in the model for a while (`replaced_by`).
+            ValueError: a weight's `.data` were given another shape.
+        """
+        if self._replaced:
             raise RuntimeError(
-                f"model weight {changed[0]!r} was changed since the last step, but its FP32 master was not, and the "
-                "copy back would undo the change. Call weights.adopt() after changing the model."
+                "other values stand in the model's weights for a while, those of an average for instance, and the "
+                "masters would take them over. Step and save after the `with` block."
             )
+        self.restore_dtypes()
+        if not same(self._noted, fingerprint(self._copied()[0])):
+            self.adopt()
+
+    @torch.no_grad()
+    def restore_dtypes(self) -> None:
+        """Put `.data` that somebody gave a weight into the weight's own dtype; the master takes all their digits.
+
+        An FP32 weight whose master is flat becomes a view into it again.
+
+        Raises:
+            ValueError: they have another shape.
+        """
+        for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
+            if weight is master and weight.dtype == dtype:
+                continue
+            if weight.shape != master.shape:
+                raise ValueError(
+                    f"the data of parameter {self.names[weight]!r} were given the shape {tuple(weight.shape)}; the "
+                    f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
+                )
+            view = dtype == self.dtype and weight is not master
+            if weight.dtype != dtype or (view and weight.data_ptr() != master.data_ptr()):
+                master.data.copy_(weight if self.master else weight.to(dtype))
+                weight.data = master.detach() if view else weight.detach().to(dtype)
+
+    @contextmanager
+    def replaced_by(self, values: Mapping[str, Tensor]) -> Iterator[None]:
+        """Put other values, by parameter name, into the model's weights for a `with` block, rounded to their dtype."""
+        self.adopt_edits()
+        before = [(p, p.data) for p in self.model_weights]
+        self._replaced = True
+        try:
+            for p in self.model_weights:
+                p.data = values[self.names[p]].to(p.dtype)
+            yield
+        finally:
+            for p, data in before:
+                p.data = data
+            self._replaced = False
+
+    def _note(self) -> None:
+        """Note what stands in the model now, to know later whether somebody changed it."""
+        self._noted = fingerprint(self._copied()[0])
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
+        self.__dict__.update(state)
+        if self.flat:
+            self._view_flat()
+
+    def _view_flat(self) -> None:
+        members = [weights for weights in self._members if weights]
+        views = [cut(whole.detach(), weights) for whole, weights in zip(self.optimizer_weights, members, strict=True)]
+        self.master_weights = [view for part in views for view in part]
+        for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
+            if dtype == self.dtype:
+                weight.data = master
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step, here and in the model."""
@@ -215,6 +292,7 @@ class Weights:
 
     def named_masters(self) -> dict[str, Tensor]:
         """Return parameter name -> master weight, of the parameter's shape; a view where the master is flat."""
+        self.adopt_edits()
         return {self.names[p]: m.detach() for p, m in zip(self.model_weights, self.master_weights, strict=True)}
 
     def by_name(self, gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
@@ -227,23 +305,41 @@ class Weights:
         return {self.names[p]: part for p, part in parts}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return masters by name, the optimizer's state by parameter, and the dice of stochastic rounding."""
+        """Return masters by name, the optimizer's state by parameter, and the generator of stochastic rounding."""
         state = self.optimizer.state_dict()
         return {
             "master": self.named_masters(),
             "optimizer": split_state(state, self._members) if self.flat else state,
-            "dice_cup": self._dice_cup.get_state(),
+            "generator": self._generator.get_state(),
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, of flat weights or not; the model's weights are loaded before."""
-        for name, master in self.named_masters().items():
-            master.copy_(state["master"][name])
-        optimizer = state["optimizer"]
-        self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
-        self._dice_cup.set_state(state["dice_cup"].cpu())
-        self._note_versions()
+        """Go on from what `state_dict` returned, of flat weights or not; the model's weights are loaded before.
+
+        Raises:
+            ValueError: the masters have other names or shapes, or the optimizer does not take its state; then nothing
+                has changed.
+        """
+        own = {self.names[p]: m for p, m in zip(self.model_weights, self.master_weights, strict=True)}
+        shapes, stored = ({name: m.shape for name, m in masters.items()} for masters in (own, state["master"]))
+        if shapes != stored:
+            unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
+            raise ValueError(f"these master weights are of another network: {unlike[0]!r} differs in name or shape")
+        torch.Generator(self._generator.device).set_state(state["generator"].cpu())  # what cannot be set fails here
+        self._load_optimizer(state["optimizer"])
+        for name, master in own.items():
+            master.data.copy_(state["master"][name])
+        self._generator.set_state(state["generator"].cpu())
+        self._note()
+
+    def _load_optimizer(self, state: Any) -> None:
+        before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
+        try:
+            self.optimizer.load_state_dict(join_state(state, self._members) if self.flat else state)
+        except Exception:
+            self.optimizer.__setstate__(before)
+            raise
 
 
 def _require_shapes(names: Mapping[nn.Parameter, str]) -> None:

@@ -30,24 +30,31 @@ class WeightRounding(Enum):
 
 
 @torch.no_grad()
-def forget(wide: Tensor, weight: Tensor, rounding: WeightRounding, dice_cup: torch.Generator | None = None) -> None:
+def store_rounded(
+    wide: Tensor, weight: Tensor, rounding: WeightRounding, generator: torch.Generator | None = None
+) -> None:
     """Round `wide` into `weight`, and take from `wide` all that would not survive; both in place, of one shape.
 
+    Afterwards `wide`, rounded to nearest, is `weight`.
+
     >>> wide, weight = torch.tensor([1 + 2.0**-12]), torch.tensor([1.0]).half()
-    >>> forget(wide, weight, WeightRounding.KAHAN)
+    >>> store_rounded(wide, weight, WeightRounding.KAHAN)
     >>> weight.item(), (wide - weight).item() == 2.0**-12
     (1.0, True)
-    >>> forget(wide, weight, WeightRounding.NEAREST)
+    >>> store_rounded(wide, weight, WeightRounding.NEAREST)
     >>> (wide - weight).item()
     0.0
     """
     if rounding is WeightRounding.STOCHASTIC:
-        bits = torch.randint(2**32, wide.shape, generator=dice_cup, device=wide.device)
+        bits = torch.randint(2**32, wide.shape, generator=generator, device=wide.device)
         weight.copy_(round_tensor(wide.detach(), format_of(weight.dtype), Rounding.STOCHASTIC, random_bits=bits))
     else:
         weight.copy_(wide)
     kept = weight.to(wide.dtype)
     if rounding is WeightRounding.KAHAN:
         lost = (wide - kept).to(weight.dtype)
-        kept = kept + lost.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was lost
+        lost = lost.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was lost
+        too_far = (kept + lost).to(weight.dtype) != weight  # rounded up to half an ulp: take one code less
+        lost = (lost.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
+        kept = kept + lost
     wide.copy_(kept)

@@ -1,0 +1,40 @@
+"""Which models can an engine train, and what is said of the others?"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def require_trainable(model: object) -> nn.Module:
+    """Return the model, if its parameters can be trained in mixed precision.
+
+    Raises:
+        ValueError: it is no module, it has no parameter that requires a gradient, or one that is complex or FP64.
+    """
+    if not isinstance(model, nn.Module):
+        of_modules = isinstance(model, list | tuple) and all(isinstance(layer, nn.Module) for layer in model)
+        hint = " nn.Sequential(*layers) makes one of a list of layers." if of_modules else ""
+        raise ValueError(f"an engine trains a torch.nn.Module; it was given a {type(model).__name__}.{hint}")
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise ValueError(f"this {type(model).__name__} has no parameters: there is nothing to train.")
+    trainable = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not trainable:
+        raise ValueError(
+            f"all {len(parameters)} parameters of this {type(model).__name__} are frozen (requires_grad=False): there "
+            "is nothing to train. Let some layer learn: model.head.requires_grad_(True)."
+        )
+    for name, p in trainable.items():
+        if p.is_complex():
+            raise ValueError(
+                f"parameter {name!r} is complex ({p.dtype}), and no recipe has a format for it. Keep its real and "
+                "imaginary part as one real parameter: torch.view_as_real, and torch.view_as_complex where it is used."
+            )
+    for name, p in parameters.items():
+        if p.dtype == torch.float64:
+            raise ValueError(
+                f"parameter {name!r} is FP64, and a recipe's widest format is FP32: its digits would be lost without a "
+                "word. If that is meant, model.float() before the engine is made."
+            )
+    return model

@@ -1,0 +1,116 @@
+"""How do a half layer and an FP32 buffer meet in one model?
+
+Idea: a model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. What
+is added to one or multiplied by one becomes FP32, as torch promotes; the next matrix product rounds it to FP16 again.
+torch refuses operands of two dtypes where it does not promote, so here they are made to agree: by the lists of
+autocast, but only where they differ.
+
+Invariant: a call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be -inf in
+FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
+
+What it does not do: keep attention with such a mask fast; on a GPU, let masks be boolean.
+
+Source: torch.amp.autocast's lists (allow, promote); torch's type promotion (elementwise operations; a tensor without
+dimensions counts for nothing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.amp.casting.autocast import FLAGGED_DEVICE
+from labkit.amp.casting.lists import Rule, rule_for
+from labkit.gemm.half_storage import HALVES, NORMS
+from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped
+
+# They refuse two dtypes as those on the promote list do, and autocast lets them.
+REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
+WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {f"{n}_" for n in REFUSE_TOO}
+MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}  # which operand is one
+_TO_FP32 = (Rule.PROMOTE, Rule.DENY, Rule.BANNED)
+
+
+class half_beside_fp32(LabMode):
+    """Make FP16 or BF16 and FP32 operands agree inside a `with` block, where torch would refuse them.
+
+    Matrix products, convolutions, attention and recurrent layers run in the half format if any operand has it;
+    normalisation takes its input in that of its weights; losses and what must have one dtype run in FP32; what is
+    written into a tensor is cast to that one's dtype.
+
+    Args:
+        wide_masks: False rounds a mask's numbers to the half format's range, where an accumulator is emulated, which
+            FP32 would go past.
+
+    >>> with half_beside_fp32():
+    ...     (torch.ones(1, 2) @ torch.ones(2, 1).half()).dtype
+    torch.float16
+    """
+
+    def __init__(self, *, wide_masks: bool = True) -> None:
+        super().__init__()
+        self.wide_masks = wide_masks
+
+    def __enter__(self) -> Any:
+        self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
+        torch.set_autocast_enabled(FLAGGED_DEVICE, True)  # so that nn.LSTM and its kin let FP32 input pass to us
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        torch.set_autocast_enabled(FLAGGED_DEVICE, self._flag)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        break_graph()
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        rule = rule_for(name).rule
+        if name in NORMS or name in WRITES or name in REFUSE_TOO or rule is Rule.ALLOW or rule in _TO_FP32:
+            args, kwargs = self._agreeing(name, rule, args, kwargs)
+        elif is_composite(func):
+            with self:
+                return body_of(func)(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
+        found: list[torch.dtype] = []
+        mapped((args, kwargs), lambda t: found.append(t.dtype) if t.dim() or rule is Rule.ALLOW else None)
+        half = next((dtype for dtype in found if dtype in HALVES), None)
+        if half is None or torch.float32 not in found:
+            return args, kwargs
+        if name in NORMS:  # FP32 weights beside a half input are as they shall be
+            return ((_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args), kwargs
+        to = args[0].dtype if name in WRITES else half if rule is Rule.ALLOW else torch.float32
+        if name in MASKS and _reaches_beyond(_operand(args, kwargs, *MASKS[name]), half):
+            if self.wide_masks:
+                to = torch.float32
+            else:
+                args, kwargs = mapped((args, kwargs), partial(_in_range, dtype=half))
+        return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.dtype is torch.float32 or tensor.dtype in HALVES else tensor
+
+
+def _operand(args: Any, kwargs: Any, position: int, name: str) -> Any:
+    return args[position] if len(args) > position else kwargs.get(name)
+
+
+def _reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
+    """Whether an FP32 mask holds finite numbers that are infinite in a half format."""
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32:
+        return False
+    return bool((mask.isfinite() & mask.to(dtype).isinf()).any())
+
+
+def _in_range(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    if tensor.dtype is not torch.float32:
+        return tensor
+    return torch.where(tensor.isinf(), tensor, tensor.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max))
