@@ -243,6 +243,11 @@ def test_the_house_keeps_its_layers():
     assert not offences, "\n".join(["imports that run against the layers:", *offences])
 
 
+def test_no_module_needs_itself():
+    found = circles(ROOT)
+    assert not found, "\n".join(["modules that need one another:", *(" <-> ".join(circle) for circle in found)])
+
+
 def test_notebooks_import_from_layers_only():
     offences = notebook_offences(ROOT)
     assert not offences, "\n".join(["imports a lesson should not have:", *offences])

@@ -52,7 +52,7 @@ def test_what_is_not_forgiven(expected: object, got: object, says: str) -> None:
 
 
 @pytest.mark.parametrize("value", [Opaque("anything"), Failure("error", "it stopped")])
-def test_strangers_and_failures_equal_nothing_not_even_themselves(value: object) -> None:
+def test_opaque_values_and_failures_equal_nothing_not_even_themselves(value: object) -> None:
     assert difference(value, value) is not None
 
 
