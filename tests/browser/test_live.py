@@ -9,7 +9,7 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 CELL = "from labkit.widgets import LiveTraining\nlive = LiveTraining(steps=120)\nlive"
-OTHER = "other = LiveTraining('digits', 'FP16 dynamic', steps=40)\nother"
+OTHER = "other = LiveTraining('digits', 'FP8', steps=40)\nother"
 REMEMBER_LOSSES = """root => {
   // every drawn step, as the page shows it: the widget's own data, kept from frame to frame
   window.drawn = [];
@@ -54,8 +54,8 @@ class Live:
         )
         self.page.wait_for_function(expression, timeout=1000 * timeout_s)
 
-    def pixels(self, colour, left=0.0, right=1.0):
-        canvas = self.root.locator("canvas").element_handle()
+    def pixels(self, colour, left=0.0, right=1.0, root=None):
+        canvas = (root or self.root).locator("canvas").element_handle()
         return self.page.evaluate(COUNT_COLOUR, [canvas, f"--lk-{colour}", left, right])
 
     def sentence(self):
@@ -146,6 +146,10 @@ def test_two_on_one_page_take_turns_and_leave_each_other_alone(live):
     assert "another live training has started" in live.root.get_by_role("alert").text_content()
     assert live.root.get_by_role("radio", name="static").is_checked()
     assert live.other.get_by_role("radio", name="dynamic").is_checked()
+    live.notebook.until("str(other.phase) == 'finished'", timeout_s=60)
+    live.page.wait_for_function("() => [...document.querySelectorAll('.labkit-live')].at(-1).dataset.step === '40'")
+    assert live.pixels("fp8", root=live.other) > 100  # each format has its colour
+    assert live.pixels("fp16", root=live.other) == 0
 
 
 def test_everything_works_from_the_keyboard_and_no_key_reaches_the_notebook(live):

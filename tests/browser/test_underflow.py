@@ -52,10 +52,10 @@ SWEEP = """() => {
   });
 }"""
 EXPECTED = """[
-  {**vars(f), "sentence": w._rows[i]["sentences"][k],
-   "texts": [__import__("labkit.widgets.underflow.words", fromlist=["_"]).percent(x) for x in vars(f).values()]}
-  for i, h in enumerate([w._histograms[%r]], start=list(w._histograms).index(%r))
-  for k in range(31) for f in [fate(shift(h, k), FP16)]
+  {**vars(f), "sentence": words.sentence(f, FP16, k, w.snapshot.kind, %r),
+   "texts": [words.percent(x) for x in vars(f).values()]}
+  for words in [__import__("labkit.widgets.underflow.words", fromlist=["_"])]
+  for k in range(31) for f in [fate(shift(w._histograms[%r], k), FP16)]
 ]"""
 
 

@@ -16,8 +16,10 @@ from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.controller import Bench, Turn
 from labkit.widgets.bench.figure import static_bench
-from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
+from labkit.widgets.bench.knobs import knobs_of, recipe_of
+from labkit.widgets.bench.labels import changed
 from labkit.widgets.bench.outbox import BenchOutbox, state
+from labkit.widgets.bench.positions import Knobs, Scaling
 from labkit.widgets.bench.runs import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.words import Scene, scene, sentence, who
 from labkit.widgets.driven.outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS

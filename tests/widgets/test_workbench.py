@@ -16,22 +16,10 @@ from torch import Tensor
 from labkit.amp import RECIPES
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn, names
-from labkit.widgets.bench.knobs import (
-    ACCUMULATORS,
-    GROWTH_INTERVAL,
-    MASTERS,
-    PRESETS,
-    Knobs,
-    Scaling,
-    changed,
-    knobs_of,
-    lives_on,
-    preset_of,
-    recipe_of,
-    turned,
-    why_fixed,
-)
+from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turned
+from labkit.widgets.bench.labels import changed, why_fixed
 from labkit.widgets.bench.outbox import BenchOutbox
+from labkit.widgets.bench.positions import ACCUMULATORS, GROWTH_INTERVAL, MASTERS, PRESETS, Knobs, Scaling
 from labkit.widgets.bench.words import scene, sentence
 from labkit.widgets.driven.state import Button, Phase
 from labkit.widgets.workbench.lines import torch_lines

@@ -17,18 +17,9 @@ from typing import Any
 from labkit.amp import RECIPES, Recipe
 from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
 from labkit.train.record import now, versions
-from labkit.widgets.bench.knobs import (
-    ALL,
-    GROWTH_INTERVAL,
-    Knobs,
-    changed,
-    describe,
-    knobs_of,
-    lives_on,
-    recipe_of,
-    turned,
-    why_fixed,
-)
+from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turned
+from labkit.widgets.bench.labels import changed, describe, why_fixed
+from labkit.widgets.bench.positions import ALL, GROWTH_INTERVAL, Knobs
 from labkit.widgets.bench.runs import Branch, MakeRun, make_run
 from labkit.widgets.driven.lockstep import Lockstep
 from labkit.widgets.driven.state import Phase

@@ -11,8 +11,9 @@ from labkit.train import Place, RunRecord, StepRecord
 from labkit.train import place as place_of
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
 from labkit.widgets.bench.figure import static_bench
-from labkit.widgets.bench.knobs import EPSILONS, Scaling, epsilon_text
+from labkit.widgets.bench.labels import epsilon_text
 from labkit.widgets.bench.outbox import BenchOutbox, positions
+from labkit.widgets.bench.positions import EPSILONS, Scaling
 from labkit.widgets.bench.words import scene, sentence
 from labkit.widgets.driven.devices import chosen
 from labkit.widgets.driven.widget import DrivenWidget

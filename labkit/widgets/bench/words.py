@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from labkit.train import StepRecord
 from labkit.widgets.base.number_words import power, short
 from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
+from labkit.widgets.bench.knobs import recipe_of
+from labkit.widgets.bench.labels import describe
+from labkit.widgets.bench.positions import Knobs, Scaling
 from labkit.widgets.bench.runs import Branch, latest, streak
 from labkit.widgets.driven.devices import on
 from labkit.widgets.driven.state import Phase
@@ -114,7 +116,7 @@ def rates_text(bench: Bench) -> str:
 def who(knobs: Knobs, scale: float | None = None) -> str:
     """Return the run at these knobs: what it is, with the name of an opt level, and where a dynamic scale stands now.
 
-    >>> from labkit.widgets.bench.knobs import Knobs, Scaling
+    >>> from labkit.widgets.bench.positions import Knobs, Scaling
     >>> who(Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'FP16 with a static scale of 2^10, without master weights'
     """

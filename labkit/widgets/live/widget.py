@@ -16,8 +16,8 @@ from labkit.train import Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
-from labkit.widgets.bench.knobs import GROWTH_INTERVAL, Scaling
 from labkit.widgets.bench.outbox import BenchOutbox, state, tasks
+from labkit.widgets.bench.positions import GROWTH_INTERVAL, Scaling
 from labkit.widgets.bench.runs import MakeRun, make_run
 from labkit.widgets.bench.widget import BenchWidget
 from labkit.widgets.driven.widget import row_of

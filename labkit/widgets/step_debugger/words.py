@@ -16,7 +16,7 @@ from labkit.amp import Recipe
 from labkit.formats import FP16, FP32
 from labkit.interop import format_of
 from labkit.train import Seen, Stage, StepInStages
-from labkit.widgets.base.number_words import brief
+from labkit.widgets.base.number_words import brief, power
 from labkit.widgets.underflow.words import percent
 
 AXIS = (-44, 24)  # exponents of the axis; what lies beyond is drawn at its end
@@ -128,14 +128,14 @@ def _loss(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     times = "inf" if scaled.non_finite else brief(scaled.largest)
     if step.scale == 1:
         return f"The loss is {brief(step.loss)}, in FP32, and nothing scales it."
-    return f"The loss is {brief(step.loss)}, in FP32. Times the scale {_power(step.scale)} it is {times}."
+    return f"The loss is {brief(step.loss)}, in FP32. Times the scale {power(step.scale)} it is {times}."
 
 
 def _backward(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     bad, zeros, total = (sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements"))
     if bad:
-        return f"At scale {_power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
-    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {_power(step.scale)} times that of the loss"
+        return f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
+    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {power(step.scale)} times that of the loss"
     if zeros == total:
         return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
     low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
@@ -147,14 +147,14 @@ def _unscale(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     dtype = format_of(stage.tensors[0].dtype).name
     there = [tensor for tensor in stage.tensors if tensor.smallest]
     if not there:
-        return f"Divided by {_power(step.scale)} in {dtype}: no finite gradient other than zero is left."
+        return f"Divided by {power(step.scale)} in {dtype}: no finite gradient other than zero is left."
     low = min(tensor.smallest for tensor in there)
     small = low < FP16.smallest_subnormal / 2
     why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
     if step.scale == 1:
         return f"In {dtype}, divided by 1. The smallest weight gradient is {brief(low)}, {why}."
     return (
-        f"First to {dtype}, then divided by {_power(step.scale)}. The smallest weight gradient is {brief(low)}, {why}."
+        f"First to {dtype}, then divided by {power(step.scale)}. The smallest weight gradient is {brief(low)}, {why}."
     )
 
 
@@ -162,7 +162,7 @@ def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     total = sum(tensor.elements for tensor in stage.tensors)
     bad = sum(tensor.non_finite for tensor in stage.tensors)
     if not step.found_inf:
-        grown = f" The scale becomes {_power(step.scale_after)}." if step.scale_after != step.scale else ""
+        grown = f" The scale becomes {power(step.scale_after)}." if step.scale_after != step.scale else ""
         return f"All {total:,} gradients are finite: the step may happen.{grown}"
     first = next((tensor.name for tensor in stage.tensors if tensor.non_finite), "a gradient")
     found = f"found_inf: {bad:,} of {total:,} gradients are inf or NaN, first in {first}."
@@ -170,7 +170,7 @@ def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
         return f"{found} {recipe.name} does not look, so the step happens all the same."
     if step.scale_after == step.scale:
         return f"{found} The step is skipped, and the scale of {recipe.name} does not move."
-    return f"{found} The step is skipped, and the scale goes down to {_power(step.scale_after)}."
+    return f"{found} The step is skipped, and the scale goes down to {power(step.scale_after)}."
 
 
 def _step(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
@@ -199,9 +199,3 @@ def _copy_back(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
 
 def _count(tensors: Sequence[Seen], name: str) -> int:
     return sum(format_of(tensor.dtype).name == name for tensor in tensors)
-
-
-def _power(scale: float) -> str:
-    """Write a scale, as a power of two where it is one."""
-    exponent = math.log2(scale)
-    return f"2^{exponent:.0f}" if exponent == int(exponent) else brief(scale)

@@ -7,14 +7,13 @@ Invariant: nothing is calculated here.
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, why_still
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, raised, why_still
 from labkit.widgets.swallowed.curves import Curve
 from labkit.widgets.swallowed.words import quarters, sentence, short
 
@@ -27,7 +26,6 @@ DASHES = {  # on and off, in widths of the line
     "FP16 + FP32 master": (0, (8, 2, 1, 2)),
 }
 APART = 0.06  # between two labels, as a share of the height
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 WHY_STATIC = why_still(
     "to slide, or go on in code: swallowed.update = 2**-11; print(swallowed.sentence)", "This figure stands"
 )
@@ -62,12 +60,10 @@ def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, 
         )
     axes.set_xlim(0, steps)
     axes.set_xlabel("updates", fontsize=9, color=QUIET)
-    axes.set_title(
-        _raised(f"w = {quarters(weight)}, update = {quarters(update)}; grey: exact"), loc="left", fontsize=10
-    )
+    axes.set_title(raised(f"w = {quarters(weight)}, update = {quarters(update)}; grey: exact"), loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8.5, colors=QUIET)
-    words = _raised("\n".join(textwrap.wrap(sentence(curves, weight, update), 118)))
+    words = raised("\n".join(textwrap.wrap(sentence(curves, weight, update), 118)))
     figure.text(0.08, 0.19, words, fontsize=9.5, va="top", color=INK)
     figure.text(0.08, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
     return figure
@@ -91,8 +87,3 @@ def spread(heights: list[float], apart: float) -> list[float]:
     for i, height in zip(order, placed, strict=True):
         found[i] = round(height, 9)
     return found
-
-
-def _raised(text: str) -> str:
-    """Write 2^-24 with a raised exponent."""
-    return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(_RAISED), text)

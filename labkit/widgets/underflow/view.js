@@ -1,8 +1,6 @@
-// The underflow histogram. Python sends the counts of every layer, the windows of the format, and the sentence for every
-// position of the slider (labkit/widgets/underflow/words.py); here they are shifted, summed (plot.js) and
-// drawn, without asking the kernel.
+// The underflow histogram. Python sends the counts of every layer and the windows of the format; here they are shifted,
+// summed, drawn (plot.js) and said (words.js), without asking the kernel: while it is busy the hand goes on.
 
-const MAX_LOG2_SCALE = 30;
 const THUMB = 20; // width of the slider's thumb, as in base.css
 const ROW = 22; // height of a layer's row
 
@@ -28,7 +26,7 @@ function render({ model, el }) {
   const scale = slider({
     label: "Loss scale",
     min: 0,
-    max: MAX_LOG2_SCALE,
+    max: about.max_log2_scale,
     value: log2Scale,
     labelled: false,
     text: (k) => `2^${k} = ${decimal(2 ** k)}`,
@@ -66,7 +64,7 @@ function render({ model, el }) {
   function areaOf(width) {
     if (measured?.width !== width) {
       measured = plot(width, main.element);
-      root.style.setProperty("--uf-track", `${measured.binade * MAX_LOG2_SCALE + THUMB}px`);
+      root.style.setProperty("--uf-track", `${measured.binade * about.max_log2_scale + THUMB}px`);
     }
     return measured;
   }
@@ -109,7 +107,7 @@ function render({ model, el }) {
     bar.set(shares, palette);
     observed.set(row);
     list.set(row.name, layers.map((one) => fractions(one, log2Scale, limits)));
-    words.say(row.sentences[log2Scale]);
+    words.say(sayFate(shares, log2Scale, row.name, about, limits.format));
     note.textContent = row.note;
     main.redraw();
     strips.redraw();
@@ -231,7 +229,7 @@ function dragging(main, binade, now, set, scale, life) {
   life.listen(main.canvas, "pointermove", (event) => {
     if (!start) return;
     const moved = Math.round((event.clientX - start.x) / binade());
-    const next = Math.min(MAX_LOG2_SCALE, Math.max(0, start.scale + moved));
+    const next = Math.min(Number(scale.input.max), Math.max(0, start.scale + moved));
     if (next !== now()) set(next);
   });
   for (const type of ["pointerup", "pointercancel"]) life.listen(main.canvas, type, () => (start = null));

@@ -76,7 +76,13 @@ class UnderflowHistogram(LabWidget):
             log2_scale=log2_scale,
             _rows=rows(snapshot, format, observed_zeros),
             _windows=windows(format),
-            _about={"kind": snapshot.kind, "step": snapshot.step, "observed_log2_scale": observed_log2_scale},
+            _about={
+                "kind": snapshot.kind,
+                "step": snapshot.step,
+                "observed_log2_scale": observed_log2_scale,
+                "all_layers": ALL_LAYERS,
+                "max_log2_scale": LOG2_SCALES[-1],
+            },
         )
         self._follow()
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from labkit.formats import Format
-from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, fate, merge, shift
+from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, merge
 
 ALL_LAYERS = "all layers together"
 LOG2_SCALES = range(31)  # positions of the slider: 2^0 to 2^30
@@ -124,7 +124,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return what the browser needs of each layer, all layers together first (as JSON has it).
 
-    name, lo, counts as in ExponentHistogram, without empty bins at its ends; note; sentences, one for each scale;
+    name, lo, counts as in ExponentHistogram, without empty bins at its ends; note;
     observed, the share of zeros counted inside the FP16 pass, or None.
     """
     histograms = with_total(snapshot)
@@ -134,14 +134,12 @@ def rows(
     for name, histogram in histograms.items():
         occupied = np.flatnonzero(histogram.counts)
         first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
-        words = [sentence(fate(shift(histogram, k), format), format, k, snapshot.kind, name) for k in LOG2_SCALES]
         found.append(
             {
                 "name": name,
                 "lo": histogram.lo + first,
                 "counts": histogram.counts[first : last + 1].tolist(),
                 "note": note(histogram, name, all_zero if name == ALL_LAYERS else ()),
-                "sentences": words,
                 "observed": observed.get(name),
             }
         )

@@ -7,7 +7,8 @@ from typing import Any
 from labkit.train import CATEGORIES, places
 from labkit.widgets.bench import outbox
 from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.knobs import PRESETS, preset_of, recipe_of
+from labkit.widgets.bench.knobs import preset_of, recipe_of
+from labkit.widgets.bench.positions import PRESETS
 from labkit.widgets.workbench.lines import torch_lines
 
 UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
