@@ -271,6 +271,27 @@ def test_a_scale_that_the_slider_cannot_show_is_refused():
         LiveTraining(recipe=replace(RECIPES["FP16"], scaler=static_scaler(1000)))
 
 
+@pytest.mark.parametrize(("recipe", "interval"), [("FP16", 7), ("FP16 dynamic", 7)])
+def test_a_growth_interval_is_that_of_every_dynamic_scaling(recipe, interval):
+    live = LiveTraining("digits", recipe, steps=4, device="cpu", growth_interval=interval)
+    live.bench.handle(change(scaling=Scaling.DYNAMIC))
+    assert recipe_of(live.bench.run.wanted).scaler.growth_interval == interval
+    live.close()
+    with pytest.raises(ValueError, match="growth_interval must be a whole number, 1 or more; it was given 0"):
+        LiveTraining("digits", recipe, growth_interval=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("FP8", "E4M3 by autocast with dynamic scaling"),
+        ("FP16 Kahan", "FP16 with a static scale of 2^10 and Kahan rounding, without master weights"),
+    ],
+)
+def test_what_has_no_knob_here_is_in_the_sentence(recipe, words):
+    assert who(knobs_of(RECIPES[recipe], OFFERED)) == words
+
+
 def test_after_the_end_the_sentence_speaks_of_what_ran_and_then_of_what_will():
     c = ticked(controller(steps=2), 2)
     c.handle(change(scaling=Scaling.STATIC, log2_scale=4))

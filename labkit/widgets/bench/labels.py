@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from labkit.amp import WeightRounding
 from labkit.train import Task
 from labkit.widgets.bench.positions import ALL, EPSILONS, POSITIONS, Knobs, Scaling
 
@@ -44,10 +45,11 @@ def describe(knobs: Knobs) -> str:
     has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
     has += [f"{_an(knobs.format)} optimizer"] * (converted and knobs.masters == "none")
     has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
+    has += [f"{knobs.given.rounding.value} rounding"] * (knobs.given.rounding is not WeightRounding.NEAREST)
     has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
     has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
     has += [] if knobs.epsilon is None else [f"epsilon {epsilon_text(knobs.epsilon)}"]
-    lacks = ["scaling"] * (knobs.scaling is Scaling.OFF and knobs.format == "FP16")
+    lacks = ["scaling"] * (knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"))
     lacks += ["master weights"] * (converted and knobs.masters == "forgotten")
     said = knobs.format + " by autocast" * (knobs.autocast and emulated)
     said += f" with {_joined(has, 'and')}" * bool(has)

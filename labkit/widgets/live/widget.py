@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from labkit.amp import RECIPES, Recipe
+from labkit.amp import DYNAMIC, RECIPES, Recipe
 from labkit.train import Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import why_still
@@ -70,8 +70,10 @@ class LiveTraining(BenchWidget):
         make_run: MakeRun = make_run,
     ) -> None:
         chosen = row_of(RECIPES, recipe, "recipe")
-        if growth_interval is not None and chosen.scaler.dynamic:
-            chosen = replace(chosen, scaler=replace(chosen.scaler, growth_interval=growth_interval))
+        if growth_interval is not None:
+            scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
+            scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
+            chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
         bench = Bench(
             row_of(tasks(places()), task, "task"),
             chosen,
