@@ -16,6 +16,7 @@ import traitlets
 
 from labkit.train import Place, place
 from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.gpu_run import figure, words
 from labkit.widgets.gpu_run.process import HeardProcess
@@ -111,9 +112,6 @@ class GpuRun(LabWidget):
         except (OSError, ValueError, KeyError) as error:  # a record that was damaged: the others' cells say so, too
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**options)
-        if bundle:
-            note = "(Widgets do not run here: `labkit gpu --quick` in a terminal does the same.)"
-            bundle[0]["text/plain"] = f"{self.sentence}\n{note}"
-        return bundle
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, "(Widgets do not run here: `labkit gpu --quick` in a terminal does the same.)")
