@@ -80,25 +80,28 @@ def terms() -> dict[str, dict[str, Any]]:
 
 
 def glossary() -> Notebook:
-    """Return the page of all words, in the order of the alphabet: a heading for each, so that a link can lead to it."""
+    """Return the page of all words, in the order of the alphabet: a cell for each, so that a link can lead to it."""
     intro = (
         "# Glossary\n\nThe words of the lessons, in short. A lesson links here where a word first appears; the number"
-        " says which lesson explains it."
+        " says which lesson explains it.\n\nKeep this page open in its tab: the link that opens it leads to its top,"
+        " and every later one straight to its word. The table of contents (on the left) lists all words."
     )
     rows = sorted(terms().items(), key=lambda row: row[0].lower())
-    texts = [intro, *(_explained(name, row) for name, row in rows)]
+    texts = {"glossary": intro} | {_slug(name): _explained(name, row) for name, row in rows}
     common = {"cell_type": "markdown", "metadata": {}}
-    cells = [{**common, "id": _id("glossary", text), "source": _lines(text)} for text in texts]
+    cells = [{**common, "id": id, "source": _lines(text)} for id, text in texts.items()]
     return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
 def anchor_of(name: str) -> str:
-    """Return what a link to a word ends in: JupyterLab names a heading by its text, with hyphens for spaces.
+    """Return where a link to a word leads: to its cell, which JupyterLab and an HTML export find by its id.
+
+    (By its heading JupyterLab finds it only once the cell is drawn, so not in a notebook that the link opens.)
 
     >>> anchor_of("loss scale")
-    'glossary.ipynb#loss-scale'
+    'glossary.ipynb#cell-id=loss-scale'
     """
-    return f"{GLOSSARY}#{name.replace(' ', '-')}"
+    return f"{GLOSSARY}#cell-id={_slug(name)}"
 
 
 def linked(text: str, names: dict[str, str]) -> str:
@@ -110,7 +113,7 @@ def linked(text: str, names: dict[str, str]) -> str:
         names: spelling -> the word of the glossary that it stands for.
 
     >>> linked("One ulp, two ulps; `ulp`", {"ulp": "ulp"})
-    'One [ulp](glossary.ipynb#ulp), two ulps; `ulp`'
+    'One [ulp](glossary.ipynb#cell-id=ulp), two ulps; `ulp`'
     """
     spellings = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     pattern = rf"{UNTOUCHED}|(?<![\w.])(?P<word>{spellings})s?(?![\w(])"
@@ -217,6 +220,10 @@ def _ids(source: Path, cells: Sequence[Any]) -> list[str]:
 
 def _id(*parts: str) -> str:
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+
+def _slug(name: str) -> str:
+    return name.replace(" ", "-")
 
 
 def _explained(name: str, row: dict[str, Any]) -> str:

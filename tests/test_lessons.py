@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -69,11 +70,11 @@ def test_the_examples_of_the_generator() -> None:
 
 
 def test_worked_example_the_first_appearance_becomes_a_link() -> None:
-    names = {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"}
+    names, page = {"ulp": "ulp", "loss scale": "loss scale", "FP16": "FP16"}, "glossary.ipynb#cell-id="
     text = "# ulp\n\n`ulp` and $ulp$: an ulp, two ulps. A **Loss scale** in FP16, fp16.\n\n```\nulp\n```"
     assert build.linked(text, names) == (
-        "# ulp\n\n`ulp` and $ulp$: an [ulp](glossary.ipynb#ulp), two ulps. "
-        "A **[Loss scale](glossary.ipynb#loss-scale)** in [FP16](glossary.ipynb#FP16), fp16.\n\n```\nulp\n```"
+        f"# ulp\n\n`ulp` and $ulp$: an [ulp]({page}ulp), two ulps. "
+        f"A **[Loss scale]({page}loss-scale)** in [FP16]({page}FP16), fp16.\n\n```\nulp\n```"
     )
     assert names == {}, "each word is linked once in a lesson"
 
@@ -82,8 +83,8 @@ def test_worked_example_the_first_appearance_becomes_a_link() -> None:
 def test_each_link_leads_to_a_word_or_to_a_notebook(lesson: str) -> None:
     links = re.findall(r"\]\(([^)\s]+?\.ipynb)(?:#([^)]*))?\)", TEXTS[lesson])
     assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*TEXTS, "glossary")}
-    words = [anchor for page, anchor in links if page == "glossary.ipynb" and anchor]
-    assert set(words) <= {name.replace(" ", "-") for name in ANCHORS}
+    words = [anchor.removeprefix("cell-id=") for page, anchor in links if page == "glossary.ipynb" and anchor]
+    assert set(words) <= {cell["id"] for cell in GLOSSARY["cells"]}
     assert len(set(words)) == len(words), "a word is linked where it first appears, and only there"
     assert lesson == "00_start" or len(words) > 10
 
@@ -100,8 +101,9 @@ def test_no_word_stands_unlinked_before_its_link(lesson: str) -> None:
             assert not re.search(rf"(?<![\w.]){re.escape(spelling)}(?![\w(])", plain), f"{spelling!r} is not linked"
 
 
-def test_a_heading_s_name_in_a_link_needs_no_escape() -> None:
-    assert [name for name in ANCHORS if not re.fullmatch(r"[\w -]+", name)] == []
+def test_a_word_s_id_needs_no_escape_in_a_link() -> None:
+    assert [cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])] == []
+    nbformat.validate(nbformat.from_dict(GLOSSARY))
     assert sorted(ANCHORS, key=str.lower) == ANCHORS
 
 

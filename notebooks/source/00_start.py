@@ -22,7 +22,7 @@
 # - and compare trainings in FP16 with the same trainings in FP32.
 #
 # Everything you see is computed here, on your machine, or it says where and when it was recorded. Words of the field are
-# explained in the [glossary](glossary.ipynb); each lesson links to it where a word is new.
+# explained in the [glossary](glossary.ipynb); each lesson links to it where a word is new. Open it now, and keep it in its tab.
 #
 # First: is everything there? Run the next cell with **Shift+Enter**.
 
