@@ -13,7 +13,7 @@ apex.amp.scale_loss (a scale for each loss).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.fitness import require_trainable
+from labkit.amp.fitness import parameters, require_loss, require_trainable
 from labkit.amp.gradients import Gradients, Stage, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.resume import Resumable
 from labkit.amp.scaling.clip import clip_
-from labkit.amp.scaling.scaler import ScalerState, StepReport, advance, initial, must_skip
-from labkit.amp.scaling.skips import diagnosis, step_report
+from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
+from labkit.amp.scaling.skips import diagnosis, report
 from labkit.interop import dtype_of
 
 CPU = torch.device("cpu")
@@ -155,7 +155,7 @@ class Engine(Resumable):
 
     def _require_known_layers(self) -> None:
         model, known = uncompiled(self.model), self.weights.names
-        if any(p.requires_grad and p not in known for p in _parameters(model)):
+        if any(p.requires_grad and p not in known for p in parameters(model)):
             new = [name for name, p in model.named_parameters() if p.requires_grad and p not in known]
             raise RuntimeError(
                 f"parameter {new[0]!r} came into the model after the engine was made, by a layer that was added or "
@@ -184,7 +184,7 @@ class Engine(Resumable):
         engines = (self, *also)
         for engine in engines:
             engine._require_loss_id(loss_id)
-        _require_loss(loss)
+        require_loss(loss)
         for engine in engines:
             engine._require_known_layers()
             engine._gradients.before_backward()
@@ -245,34 +245,35 @@ class Engine(Resumable):
             )
         if self._gradients.stage is Stage.TAKEN:
             raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
-        gradients, config = self._gradients.unscaled(), self.recipe.scaler
+        gradients = self._gradients.unscaled()
         if all(g is None for g in gradients):
             self._gradients = Gradients(self.weights)
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
         self._gradients.check_again()
-        report = self._report(gradients)
-        if report.stepped:
+        found = self._gradients.found
+        decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
+        worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
+        reported = self._report(decisions[worst], gradients)
+        if reported.stepped:
             self.weights.step(gradients)
-        for loss_id, inf in self._gradients.found.items():
-            self.scalers[loss_id] = advance(self.scalers[loss_id], inf, config)
-        self.skips_in_a_row = report.skips_in_a_row
+        for loss_id, decision in decisions.items():
+            self.scalers[loss_id] = decision.after
+        self.skips_in_a_row = reported.skips_in_a_row
         self.steps += 1
         self._gradients.stage = Stage.TAKEN
-        return report
+        return reported
 
-    def _report(self, gradients: Sequence[Tensor | None]) -> StepReport:
-        """Say what becomes of the step: of several losses, the one decides that skips it."""
-        config, found = self.recipe.scaler, self._gradients.found
-        worst = max(found, key=lambda i: (must_skip(self.scalers[i], found[i], config), found[i], -i))
-        named = self.weights.by_name(gradients) if found[worst] else {}
+    def _report(self, decision: Decision, gradients: Sequence[Tensor | None]) -> StepReport:
+        """Say what becomes of the step, whose gradients are at fault, and what else is."""
+        named = self.weights.by_name(gradients) if decision.found_inf else {}
         culprits = tuple(name for name, gradient in named.items() if not finite(gradient))
-        report = step_report(self.scalers[worst], found[worst], config, culprits, self.skips_in_a_row)
-        wrong = diagnosis(report, config)
+        plain = report(decision, culprits, self.skips_in_a_row)
+        wrong = diagnosis(plain, self.recipe.scaler)
         more = [] if wrong is None else [wrong + self._beyond_gradients()]
-        more += [INSIDE] if self._loss_inside and not report.stepped else []
+        more += [INSIDE] if self._loss_inside and decision.skip else []
         self._loss_inside = False
-        return replace(report, why=". ".join([report.why, *more]))
+        return replace(plain, why=". ".join([plain.why, *more]))
 
     def _beyond_gradients(self) -> str:
         """Say what else is not finite: then no scale helps."""
@@ -311,28 +312,6 @@ class Engine(Resumable):
         """
         super().load_state_dict(state)
         self.zero_grad()
-
-
-def _parameters(module: nn.Module) -> Iterator[nn.Parameter]:
-    """Yield a model's parameters, shared ones more than once: in a third of the time that parameters() takes."""
-    yield from (p for p in module._parameters.values() if p is not None)
-    for child in module._modules.values():
-        if child is not None:
-            yield from _parameters(child)
-
-
-def _require_loss(loss: object) -> None:
-    if not isinstance(loss, Tensor):
-        raise TypeError(
-            f"backward() takes the loss as the tensor that the forward pass computed; it was given {loss!r}, from "
-            "which no way leads back to the weights. Leave out .item() and float()."
-        )
-    if loss.numel() != 1:
-        raise ValueError(f"a loss is one number; this one has the shape {tuple(loss.shape)}. Take its mean() or sum().")
-    if not loss.requires_grad:
-        raise RuntimeError(
-            "this loss depends on no parameter: it was computed under torch.no_grad(), detached, or from other tensors."
-        )
 
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:

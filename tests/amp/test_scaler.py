@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.amp import DYNAMIC, NO_SCALING, ScalerConfig, ScalerState, advance, initial, must_skip, static
+from labkit.amp import DYNAMIC, NO_SCALING, ScalerConfig, ScalerState, advance, decide, initial, must_skip, static
 
 
 def test_worked_example_a_saw_tooth() -> None:
@@ -241,3 +241,16 @@ def test_a_state_that_is_none_is_refused(state: tuple[Any, ...], range_in_words:
 def test_a_dynamic_scaler_must_look() -> None:
     with pytest.raises(ValueError, match="must look for inf"):
         ScalerConfig(skip_on_inf=False)
+
+
+@pytest.mark.parametrize("config", [DYNAMIC, NO_SCALING, static(8.0), ScalerConfig(hysteresis=2, growth_interval=2)])
+def test_a_decision_says_at_once_what_skips_and_what_follows(config: ScalerConfig) -> None:
+    state, held = initial(config), []
+    for found_inf in (True, True, False, False, True):
+        decision = decide(state, found_inf, config)
+        assert (decision.before, decision.found_inf) == (state, found_inf)
+        assert decision.skip == must_skip(state, found_inf, config) == (found_inf and config.skip_on_inf)
+        assert decision.after == advance(state, found_inf, config)
+        held.append(decision.held)
+        state = decision.after
+    assert held == ([True, False, False, False, True] if config.hysteresis == 2 else [False] * 5)

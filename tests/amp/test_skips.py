@@ -47,7 +47,7 @@ def test_a_bad_step_that_is_taken_is_no_secret() -> None:
     assert [r.stepped for r in reports([True] * 18, PRESETS["fastai"])] == [False] * 16 + [True] * 2
 
 
-def test_coming_down_to_where_it_fits_is_no_worry() -> None:
+def test_coming_down_to_where_it_fits_says_nothing() -> None:
     # Megatron starts at 2^32; 17 skips to 2^16 are its ordinary first minute.
     for report in reports([True] * 33, PRESETS["Megatron"]):
         assert diagnosis(report, PRESETS["Megatron"]) is None

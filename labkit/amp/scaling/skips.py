@@ -1,19 +1,19 @@
-"""Why did a step not happen, and when do skipped steps become a worry?
+"""Why did a step not happen, and when do skipped steps mean that something is wrong?
 
-Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row are a worry only when
+Idea: a dynamic scaler skips a step now and then; that is how it finds its scale. Skips in a row mean harm only when
 the scale cannot help any more: it is static, it stands at its floor, or it has come down to 1. Then the reader gets
 the tensors' names and what to try, and the run goes on; whether to stop it is for its owner to say.
 
-Invariant: a report says what `must_skip` and `advance` do, in the same step.
+Invariant: a report says what `decide` decided.
 """
 
 from __future__ import annotations
 
 import math
 
-from labkit.amp.scaling.scaler import ScalerConfig, ScalerState, StepReport, advance, must_skip
+from labkit.amp.scaling.scaler import Decision, ScalerConfig, ScalerState, StepReport, decide
 
-FEWEST_SKIPS = 5  # in a row, before anybody worries
+FEWEST_SKIPS = 5  # in a row, before they mean anything
 
 
 def step_report(
@@ -29,19 +29,23 @@ def step_report(
     >>> step_report(ScalerState(8.0), True, DYNAMIC, culprits=("fc.weight",)).why
     "skipped for inf or NaN in 'fc.weight'; the scale goes from 2^3 to 2^2"
     """
-    skipped = must_skip(state, found_inf, config)
-    where = f"inf or NaN in {_listed(culprits)}"
-    after = advance(state, found_inf, config).scale
-    if skipped:
-        moves = f"goes from {_shown(state.scale)} to {_shown(after)}" if after != state.scale else "stays"
+    return report(decide(state, found_inf, config), culprits, skips_before)
+
+
+def report(decision: Decision, culprits: tuple[str, ...] = (), skips_before: int = 0) -> StepReport:
+    """Return what was decided on a step, with the reason in a sentence."""
+    where, scale, after = f"inf or NaN in {_listed(culprits)}", decision.before.scale, decision.after.scale
+    if decision.skip:
+        moves = f"goes from {_shown(scale)} to {_shown(after)}" if after != scale else "stays"
         why = f"skipped for {where}; the scale {moves}"
     else:
-        why = f"taken in spite of {where}: nobody looks" if found_inf else "taken: every gradient is finite"
-    return StepReport(not skipped, found_inf, state.scale, why, culprits, skips_before + 1 if skipped else 0)
+        why = f"taken in spite of {where}: nobody looks" if decision.found_inf else "taken: every gradient is finite"
+    skips = skips_before + 1 if decision.skip else 0
+    return StepReport(not decision.skip, decision.found_inf, scale, why, culprits, skips)
 
 
 def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
-    """Return what is wrong and what to do when skipped steps in a row are a worry; None while they are not.
+    """Return what is wrong and what to do when skipped steps in a row are too many; None while they are not.
 
     Args:
         report: of the last step, or just the number of steps skipped in a row since the start.
@@ -71,7 +75,7 @@ def diagnosis(report: StepReport | int, config: ScalerConfig) -> str | None:
 
 
 def _too_many(report: StepReport | int, config: ScalerConfig) -> float:
-    """How many skips in a row are a worry: with a report never, while its scale can still come down."""
+    """How many skips in a row are too many: with a report no number is, while its scale can still come down."""
     lowest = max(config.floor, 1.0)
     if not config.dynamic:
         return FEWEST_SKIPS

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.amp import ScalerConfig, advance, initial
-from labkit.amp.scaling.scaler import must_skip
+from labkit.amp import ScalerConfig, decide, initial
 from labkit.widgets.base.number_words import power
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
 from labkit.widgets.underflow.words import percent
@@ -60,10 +59,9 @@ def replay(config: ScalerConfig, trace: Trace, steps: int | None = None) -> Repl
     rows = []
     for magnitude in trace.largest[:steps]:
         overflows = state.scale * magnitude >= OVERFLOWS_FROM
-        skipped = must_skip(state, overflows, config)
-        after = advance(state, overflows, config)
-        rows.append((state.scale, skipped, state.growth_tracker, after.hysteresis_tracker > state.hysteresis_tracker))
-        state = after
+        decision = decide(state, overflows, config)
+        rows.append((state.scale, decision.skip, state.growth_tracker, decision.held))
+        state = decision.after
     scale, skips, tracker, held = np.array(rows, np.float64).T
     lossy = (scale < np.exp2(trace.keeps_from[:steps])) & (skips == 0)
     return Replay(scale, skips, tracker, held, lossy.astype(np.float64))
