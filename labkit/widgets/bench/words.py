@@ -100,8 +100,8 @@ def scene(bench: Bench) -> Scene:
 
 
 def rates(bench: Bench) -> tuple[float, float] | None:
-    """Return steps a second of FP32 and of the branch whose knobs are on show, once both are known."""
-    fp32, own = bench.fp32.step_seconds, bench.turned.step_seconds
+    """Return steps a second of FP32 and of the run, once both are known."""
+    fp32, own = bench.fp32.step_seconds, bench.run.step_seconds
     return None if fp32 is None or own is None else (1 / fp32, 1 / own)
 
 
@@ -110,7 +110,7 @@ def rates_text(bench: Bench) -> str:
     measured, where = rates(bench), f"trains on {on(bench.place)}"
     if measured is None:
         return where
-    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {bench.turned.wanted.format} {measured[1]:.3g}"
+    return f"{where}; steps a second: FP32 {measured[0]:.3g}, {bench.run.wanted.format} {measured[1]:.3g}"
 
 
 def who(knobs: Knobs, scale: float | None = None) -> str:
