@@ -17,7 +17,7 @@
 # rule that every framework uses to choose it for you. Then you tune that rule, compare six frameworks' versions of it,
 # and find the faults in a broken one.
 #
-# About 140 minutes, best in two sittings (the second begins with section 7). Six exercises, 49 points. Builds on: what a
+# About 140 minutes, best in two sittings (the second begins with section 7). Six exercises, 50 points. Builds on: what a
 # backward pass is. You can take this lesson alone. Three things from the others are used here:
 #
 # - FP16 holds numbers from 2^-24 = 5.96e-8 to 65504. Smaller results *underflow*: they become 0. Larger ones *overflow*: they

@@ -16,7 +16,7 @@
 # **You will be able to** read O0 to O3 as four settings of the same knobs, choose a recipe for a task by evidence, and say
 # whether two recipes differ, are as good as each other, or whether your runs cannot tell.
 #
-# About 110 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 29 points.
+# About 110 minutes. Builds on: lessons 05 (autocast), 06 (scaling), 07 (master weights). Six exercises, 32 points.
 
 # %% id="setup"
 from dataclasses import replace
