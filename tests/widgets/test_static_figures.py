@@ -10,7 +10,20 @@ import torch
 
 from labkit.formats import FP16
 from labkit.instrument import snapshot
-from labkit.widgets import FATE_COLOURS, UnderflowHistogram, static_underflow
+from labkit.train import recorded
+from labkit.widgets import (
+    FATE_COLOURS,
+    UnderflowHistogram,
+    race_figure,
+    race_sentence,
+    recorded_gemm,
+    roofline_figure,
+    static_underflow,
+    sum_errors,
+    sum_errors_figure,
+    sweep_figure,
+    sweep_sentence,
+)
 from labkit.widgets.base.figures import png
 from labkit.widgets.underflow.figure import WHY_STATIC, fate_of_binade
 
@@ -97,3 +110,30 @@ def test_binades_have_the_fate_that_numpy_gives_their_middle():
             else "normal"
         )
         assert fate_of_binade(exponent, FP16) == expected
+
+
+@pytest.mark.parametrize("name", ["race", "sums", "sweep", "roofline"])
+def test_a_figure_of_a_lesson_has_a_text_alternative(name):
+    """What IPython hands to JupyterLab is an image with words, and the words are those of its sentence."""
+    from html.parser import HTMLParser
+
+    from IPython.core.formatters import DisplayFormatter
+
+    races, few = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")], sum_errors((64,))
+    made = {
+        "race": lambda: (race_figure(races), race_sentence(races)),
+        "sums": lambda: (sum_errors_figure(few), "Same inputs, emulated to the bit"),
+        "sweep": lambda: (sweep_figure("size"), sweep_sentence(recorded_gemm("size", "cpu")[0])),
+        "roofline": lambda: (roofline_figure(), "a case waits for memory"),
+    }
+    figure, sentence = made[name]()
+    shown, _ = DisplayFormatter().format(figure)
+    found = {}
+
+    class Images(HTMLParser):
+        def handle_starttag(self, tag, attributes):
+            found[tag] = dict(attributes)
+
+    Images().feed(shown["text/html"])
+    assert sentence in found["img"]["alt"]
+    assert found["img"]["src"].startswith("data:image/png;base64,iVBOR")

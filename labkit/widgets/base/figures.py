@@ -8,9 +8,11 @@ Invariant: a figure is built from `Figure` alone; no pyplot, no window, no globa
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import textwrap
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -47,6 +49,21 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
     file = io.BytesIO()
     FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi, facecolor="white")
     return file.getvalue()
+
+
+def described(figure: Figure, *sentences: str) -> Figure:
+    """Give a figure a text alternative: a notebook then shows it as an image with these words, for who does not see it.
+
+    IPython asks the figure itself for its HTML; matplotlib's own answer is only for windows in a browser.
+    """
+    words = escape(" ".join(sentences), quote=True)
+
+    def image() -> str:
+        encoded = base64.b64encode(png(figure)).decode()
+        return f'<img alt="{words}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+
+    figure._repr_html_ = image  # type: ignore[method-assign]
+    return figure
 
 
 def wrapped(text: str, width: int) -> str:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described
 from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
 
 STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
@@ -122,7 +122,7 @@ def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
 def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
     figure.supxlabel("\n".join(fill(sentence, 135) for sentence in sentences), fontsize=9.5)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
-    return figure
+    return described(figure, *sentences)
 
 
 def _say_nothing(axes: Axes, record: GemmRecord | None) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from labkit.formats import FP16
 from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK, described
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -117,7 +117,8 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axes.set_title("Same inputs, emulated to the bit: error against K", loc="left", fontsize=11, color=INK)
+    title = "Same inputs, emulated to the bit: error against K"
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
     figure.supxlabel(fill(sum_errors_sentence(found), 110), fontsize=9.5)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
-    return figure
+    return described(figure, f"{title}.", sum_errors_sentence(found))

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.train import RunRecord, pace_sentence, recorded_paces
-from labkit.widgets.base.figures import FORMAT_COLOURS
+from labkit.widgets.base.figures import FORMAT_COLOURS, described
 
 FORMAT_OF = {"FP32": "FP32", "O0": "FP32", "BF16": "BF16", "FP8": "E4M3"}  # a recipe's first word; FP16 otherwise
 DASHES = ("-", (0, (5, 2)), "-.", "-", ":", (0, (5, 1, 1, 1, 1, 1)))
@@ -50,9 +50,10 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     (task, device, torch_version), dates = tasks[0], {r.date[:10] for r in records}
     when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
     figure.supxlabel(fill(race_sentence(records), 150), fontsize=10)
-    figure.suptitle(f"Recorded: {task}, on {device} with torch {torch_version}, {when}", fontsize=10)
+    title = f"Recorded: {task}, on {device} with torch {torch_version}, {when}"
+    figure.suptitle(title, fontsize=10)
     plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
-    return figure
+    return described(figure, f"{title}.", race_sentence(records))
 
 
 def race_table(records: Sequence[RunRecord]) -> str:
