@@ -15,22 +15,24 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
 # Layer -> the layers that stand to its left, and the packages from outside it may import.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
     "interop": ("formats",),
-    "modes": ("formats", "interop"),
-    "gemm": ("formats", "interop", "modes"),
-    "bench": ("formats", "interop", "gemm"),
-    "capture": ("formats", "interop", "gemm", "bench"),
+    "records": ("formats", "interop"),
+    "modes": GROUND,
+    "gemm": (*GROUND, "modes"),
+    "bench": (*GROUND, "gemm"),
+    "capture": (*GROUND, "gemm", "bench"),
     "instrument": ("formats", "interop"),
-    "amp": ("formats", "interop", "modes", "gemm", "instrument"),
-    "train": ("formats", "interop", "modes", "gemm", "instrument", "amp"),
-    "frameworks": ("formats", "interop", "modes", "gemm", "instrument", "amp", "train"),
-    "clinic": ("formats", "interop", "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks"),
-    "widgets": ("formats", "interop", "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
-    "grading": ("formats", "interop", "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
-    "gpu": ("formats", "interop", "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
+    "amp": (*GROUND, "modes", "gemm", "instrument"),
+    "train": (*GROUND, "modes", "gemm", "instrument", "amp"),
+    "frameworks": (*GROUND, "modes", "gemm", "instrument", "amp", "train"),
+    "clinic": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks"),
+    "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
     "cli": ("bench", "train", "gpu", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
@@ -39,6 +41,7 @@ ENGINE = {"numpy", "torch"}
 FROM_OUTSIDE: dict[str, set[str]] = {
     "formats": {"numpy"},
     "interop": ENGINE,
+    "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
     "modes": ENGINE,
     "gemm": ENGINE,
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm

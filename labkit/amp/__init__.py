@@ -9,7 +9,6 @@ from labkit.amp.casting.registration import Registered, float_function, half_fun
 from labkit.amp.checkpoint import load as load_checkpoint
 from labkit.amp.checkpoint import read as read_checkpoint
 from labkit.amp.checkpoint import save as save_checkpoint
-from labkit.amp.checkpoint import write_whole
 from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
 from labkit.amp.masters.convert import to_fp32, to_model_format
@@ -81,5 +80,4 @@ __all__ = [
     "to_fp32",
     "to_model_format",
     "unscale",
-    "write_whole",
 ]

@@ -1,24 +1,22 @@
 """How does a run survive the night? A file that is whole whatever happens, and from which a run goes on bit for bit.
 
 Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
-all that. It is written beside the old file, forced onto the disk and renamed, which the file system does in one go.
+all that. It is written whole (`labkit.records.write_whole`).
 
 Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; a bundle in which
 a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict.
 
-Source: rename(2) and fsync(2); torch.load (weights_only: what may stand in a file that is not trusted).
+Source: torch.load (weights_only: what may stand in a file that is not trusted).
 """
 
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import random
-import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp.digest import digest
 from labkit.amp.engine import Engine
+from labkit.records import write_whole
 
 SCHEMA = "labkit.checkpoint/2"
 WITHOUT_DIGEST = "labkit.checkpoint/1"  # is still read; what has flipped in it shows only where it does not fit
@@ -112,36 +111,6 @@ def _kind(content: object) -> str:
     if content and all(isinstance(value, Tensor) for value in content.values()):
         return "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
     return f"of schema {content.get('schema')!r}"
-
-
-def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
-    """Write a file aside, make sure it is on the disk, and rename it: whoever looks sees the old one or the new one.
-
-    Who is killed in between leaves a hidden `.NAME.*.part` beside it, which may be deleted.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with aside.open("xb") as file:  # by its own open, so that the file may be read by whom the umask lets
-            file.write(content) if isinstance(content, bytes) else content(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-    return path
-
-
-def _sync_folder(folder: Path) -> None:
-    """Force the new name onto the disk too, where the system lets a folder be opened."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _require_readable(bundle: Mapping[str, Any]) -> None:

@@ -9,11 +9,9 @@ Invariant: from_json(record.to_json()) == record.
 from __future__ import annotations
 
 import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -23,6 +21,7 @@ from labkit.bench.device import DeviceReport, device_report
 from labkit.bench.sweeps import Extent, Sweep, sweeps
 from labkit.bench.timing import ROUNDS, GemmRun, run_cases
 from labkit.formats import FORMATS
+from labkit.records import now, versions
 
 SCHEMA = "labkit.gemm/1"
 KINDS: dict[str, type[GemmCase] | type[ConvCase] | type[ElementwiseCase]] = {
@@ -134,7 +133,7 @@ def _record(
         report.kind,
         f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache",
         bench_versions(report),
-        datetime.now(UTC).isoformat(timespec="seconds"),
+        now(),
         tuple(missing),
     )
 
@@ -145,7 +144,7 @@ def bench_versions(report: DeviceReport) -> dict[str, str]:
     >>> sorted(bench_versions(device_report("cpu")))
     ['python', 'torch']
     """
-    found = {"python": platform.python_version(), "torch": torch.__version__}
+    found = versions()
     if report.kind == "cuda":
         found |= {"cuda": str(torch.version.cuda or torch.version.hip), "driver": report.driver or "unknown"}
     return found

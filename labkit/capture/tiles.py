@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from labkit.capture.launch import Words, capture
 from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
 from labkit.gemm.emulate import emulate
 from labkit.gemm.mma import MmaSpec
+from labkit.records import now
 
 SCHEMA = "labkit.mma/1"
 FAMILIES = ("normal", "near", "cancel", "any", "tiny", "special")
@@ -130,7 +130,7 @@ def ask(instruction: Instruction, tiles: int = 32, seed: int = 0) -> MmaCapture:
         report.spec or "",
         report.name,
         bench_versions(report),
-        datetime.now(UTC).isoformat(timespec="seconds"),
+        now(),
     )
 
 

@@ -12,11 +12,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labkit.amp import RECIPES, write_whole
+from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, GemmRecord, from_json, measure, sweeps
 from labkit.bench.record import bench_versions
 from labkit.bench.sweeps import GPU_SHORT, QUICK, Extent
@@ -25,6 +24,7 @@ from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
 from labkit.gpu.checks import CHECKS
 from labkit.gpu.order import Order, Part
+from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.race import fingerprint
 
@@ -127,8 +127,7 @@ def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
 
 
 def _provenance(report: DeviceReport) -> dict[str, Any]:
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"device": report.name, "versions": bench_versions(report), "date": date}
+    return {"device": report.name, "versions": bench_versions(report), "date": now()}
 
 
 def _races(order: Order) -> Iterator[str]:

@@ -26,7 +26,7 @@ from labkit.grading.judge import judge, paper_of
 from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, program_of, read_cells
 from labkit.grading.supervise import Limits, NotStarted, Reply, Request
 from labkit.grading.supervise import run as supervise
-from labkit.train import write_whole
+from labkit.records import write_whole
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
 
-from labkit.amp import write_whole
 from labkit.grading.grade import Grade
+from labkit.records import write_whole
 
 SCHEMA = "labkit.leader_board/1"
 MAX_BYTES = 1 << 16

@@ -1,6 +1,5 @@
 """A run from start to end: data, task, training step, record."""
 
-from labkit.amp import write_whole
 from labkit.train.compare import VERDICTS, Comparison, Difference, compare, signed
 from labkit.train.devices import Place, place, places
 from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
@@ -57,5 +56,4 @@ __all__ = [
     "steps_per_second",
     "train",
     "watch_step",
-    "write_whole",
 ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from labkit.train.record import device_name
+from labkit.records import device_name
 
 EMULATED = (
     "FP16 products are emulated on this CPU: every number is rounded as a GPU rounds it, and a step takes as long as "

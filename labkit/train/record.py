@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from labkit.amp import write_whole
 from labkit.instrument import ExponentHistogram, GradSnapshot
+from labkit.records import write_whole
 
 SCHEMA = "labkit.run/1"
 
@@ -160,20 +157,3 @@ def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
         for name, h in stored["layers"].items()
     }
     return GradSnapshot(stored["step"], stored["kind"], layers)
-
-
-def device_name(device: torch.device) -> str:
-    """Return a device's name as a person knows it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU ({platform.machine()})"
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that can change a run's numbers."""
-    return {"python": platform.python_version(), "torch": torch.__version__}
-
-
-def now() -> str:
-    """Return the time, UTC, as ISO 8601 with seconds."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -23,9 +23,10 @@ from torch import Tensor, nn
 
 from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_fp32
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
+from labkit.records import now, versions
 from labkit.train.devices import Place, place
 from labkit.train.memory import bytes_held
-from labkit.train.record import RunRecord, StepRecord, now, versions
+from labkit.train.record import RunRecord, StepRecord
 from labkit.train.tasks import Task
 
 _changing = threading.Lock()

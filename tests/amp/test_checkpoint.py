@@ -30,7 +30,6 @@ from labkit.amp import (
     no_decay_on_norms_and_biases,
     read_checkpoint,
     save_checkpoint,
-    write_whole,
 )
 from labkit.formats import FP16
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
@@ -372,10 +371,6 @@ def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_
 
 
 # --- whole or not at all ----------------------------------------------------------------------------------------------
-
-
-def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
-    assert write_whole(tmp_path / "deep" / "a", lambda file: file.write(b"new")).read_bytes() == b"new"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system kills otherwise")

@@ -2,12 +2,11 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
 
-from labkit.train import RunRecord, StepRecord, load, write_whole
+from labkit.train import RunRecord, StepRecord, load
 
 
 def record(**changes: object) -> RunRecord:
@@ -44,24 +43,3 @@ def test_another_file_is_refused_in_words(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="is not a run record"):
         load(tmp_path / "x.json")
-
-
-def test_others_may_read_what_was_written(tmp_path: Path) -> None:
-    before = os.umask(0o022)
-    try:
-        assert write_whole(tmp_path / "a", b"x").stat().st_mode & 0o777 == 0o644
-    finally:
-        os.umask(before)
-
-
-def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_whole(tmp_path / "a", b"old")
-
-    def broken(*_: object) -> None:
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr("os.fsync", broken)
-    with pytest.raises(OSError, match="full"):
-        write_whole(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"

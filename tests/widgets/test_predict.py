@@ -12,9 +12,9 @@ import pytest
 from labkit.amp import RECIPES
 from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
+from labkit.records.journal import note
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
 from labkit.widgets import Prediction, predict, predictions
-from labkit.widgets.predict.journal import journal_here, note
 
 
 def test_worked_example() -> None:
@@ -86,17 +86,6 @@ def test_the_last_answer_counts_and_other_kinds_do_not(journal: Path) -> None:
     assert len(journal.read_text(encoding="utf-8").splitlines()) == 3
 
 
-@pytest.mark.parametrize(
-    "damage", [b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"]
-)
-def test_a_damaged_line_costs_no_other(journal: Path, damage: bytes) -> None:
-    predict("scaling.order").choice = "0"
-    journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
-    predict("start.warm_up").choice = "about a quarter"
-    assert predict("scaling.order").choice == "0"
-    assert predict("start.warm_up").right
-
-
 def test_an_answer_that_is_no_longer_offered_is_asked_again(journal: Path) -> None:
     note(journal, "prediction", "scaling.order", "a choice of last year")
     assert predict("scaling.order").choice == ""
@@ -108,10 +97,6 @@ def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path) -> None:
     widget.choice = "0"
     assert widget.right
     assert "could not be kept for next time" in widget.answered
-
-
-def test_outside_of_a_notebook_nothing_is_kept() -> None:
-    assert journal_here() is None
 
 
 def test_start_warm_up_counts_right() -> None:

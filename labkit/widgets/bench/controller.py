@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe
+from labkit.records import now, versions
 from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
-from labkit.train.record import now, versions
 from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turned
 from labkit.widgets.bench.labels import changed, describe, why_fixed
 from labkit.widgets.bench.positions import ALL, GROWTH_INTERVAL, Knobs

@@ -18,10 +18,10 @@ from typing import Any
 
 import traitlets
 
+from labkit.records.journal import journal_here, last_answers, note
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.predict.journal import journal_here, last_answers, note
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import StepRecord, Task, places, write_whole
+from labkit.records import write_whole
+from labkit.train import StepRecord, Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn

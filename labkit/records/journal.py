@@ -9,18 +9,18 @@ Invariant: the file is whole at every moment. Where it is damaged by hand, the l
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
-from IPython.core.getipython import get_ipython
-
-from labkit.amp.checkpoint import write_whole
+from labkit.records.files import write_whole
+from labkit.records.provenance import now
 
 NAME = "labkit-answers.jsonl"
 
 
 def journal_here() -> Path | None:
     """Return the journal beside the notebook that runs this, or None outside of a notebook."""
+    from IPython.core.getipython import get_ipython
+
     return Path.cwd() / NAME if hasattr(get_ipython(), "kernel") else None
 
 
@@ -30,7 +30,7 @@ def note(journal: Path, kind: str, id: str, answer: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    line = {"kind": kind, "id": id, "answer": answer, "when": datetime.now(UTC).isoformat(timespec="seconds")}
+    line = {"kind": kind, "id": id, "answer": answer, "when": now()}
     before = journal.read_bytes().rstrip(b"\n") if journal.exists() else b""
     write_whole(journal, (before + b"\n").lstrip(b"\n") + json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
@@ -39,7 +39,8 @@ def last_answers(journal: Path, kind: str) -> dict[str, str]:
     """Return id -> the last answer, for the questions of this kind; {} where there is no journal."""
     if not journal.exists():
         return {}
-    lines = [_entry(line) for line in journal.read_text(encoding="utf-8", errors="replace").splitlines()]
+    text = journal.read_text(encoding="utf-8", errors="replace")
+    lines = [_entry(line) for line in text.split("\n")]  # splitlines would also cut an answer at its U+2028
     return {line["id"]: line["answer"] for line in lines if line.get("kind") == kind}
 
 
