@@ -24,6 +24,7 @@ from labkit.formats import FP32, Format
 from labkit.interop import dtype_of
 
 NORM_LAYERS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+FEWEST_BITS = 5  # of the largest number in a tensor; with fewer, it is rounded by more than 1.5%
 _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")  # torch's, and what is in them is the user's
 
 
@@ -40,8 +41,8 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
         ValueError: a finite number would become inf; the message names its tensor. Nothing is converted then.
 
     Warns:
-        UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not tell apart, or only
-            numbers below its smallest normal one.
+        UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not tell apart, or it is
+            frozen and holds only numbers so small that few bits are left of them.
 
     >>> from labkit.formats import FP16
     >>> net = to_model_format(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4)), FP16)
@@ -85,7 +86,7 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
     for name, tensor in (*parameters, *((f"buffer {name!r}", b) for name, b in model.named_buffers())):
         narrows = tensor.is_floating_point() and tensor.itemsize > dtype.itemsize and tensor not in stay
         if narrows and not tensor.is_meta and not nn.parameter.is_lazy(tensor):
-            coarse += _coarse(name, tensor.detach(), format)
+            coarse += _coarse(name, tensor, format)
     if coarse:
         more = f" (and {len(coarse) - 3} more)" if len(coarse) > 3 else ""
         warnings.warn(
@@ -95,6 +96,7 @@ def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
         )
 
 
+@torch.no_grad()
 def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     """Say how a tensor becomes coarse, if it does.
 
@@ -112,8 +114,9 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     moved = (size > wide) & (held != tensor)
     if moved.any():
         return [f"{name} holds {_one(tensor, moved):.7g} and gets {_one(held, moved):.7g}"]
-    if 0 < size.max() < float(format.smallest_normal) if tensor.numel() else False:
-        return [f"all of {name} lies below the smallest normal number, {float(format.smallest_normal):.3g}"]
+    few = float(format.smallest_subnormal) * 2**FEWEST_BITS
+    if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:  # what is trained has a master, and moves
+        return [f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"]
     return []
 
 
