@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.fitness import parameters, require_loss, require_trainable
-from labkit.amp.gradients import Gradients, Stage, finite
+from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
@@ -109,7 +109,7 @@ class Engine(Resumable):
         )
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
-        self._gradients, self._loss = Gradients(self.weights), torch.tensor(0.0)
+        self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
 
     @property
@@ -247,7 +247,7 @@ class Engine(Resumable):
             raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
         gradients = self._gradients.unscaled()
         if all(g is None for g in gradients):
-            self._gradients = Gradients(self.weights)
+            self._gradients = StepGradients(self.weights)
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
         self._gradients.check_again()
@@ -287,7 +287,7 @@ class Engine(Resumable):
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
         self.weights.zero_grad()
-        self._gradients = Gradients(self.weights)
+        self._gradients = StepGradients(self.weights)
 
     # --- a run that goes on ------------------------------------------------------------------------------------------
 

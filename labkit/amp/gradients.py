@@ -54,7 +54,7 @@ class _Left:
         self.__dict__.update(state, gradients=[(p, g, g._version - times) for p, g, times in state["gradients"]])
 
 
-class Gradients:
+class StepGradients:
     """The gradients of one step, on their way from the model to the optimizer.
 
     stage             how far they have come
@@ -106,7 +106,7 @@ class Gradients:
                 "engine.clip(max_norm), or change what engine.gradients() returns: it is unscaled."
             )
         key = (self._left.loss_id, self._left.scale)
-        here, before = self.weights.gradients(), self._sums.get(key)
+        here, before = self.weights.scaled_gradients(), self._sums.get(key)
         self._sums[key] = here if before is None else _added(before, here)
         for parameter in self.weights.model_weights:
             parameter.grad = None

@@ -165,7 +165,7 @@ class TrainingRun:
         self.weights.master = recipe.master_weights
         self.weights.copy_back()
 
-    def gradients(self, kind: str = "activation gradients", *, scale: float = 1.0) -> dict[str, Tensor]:
+    def next_gradients(self, kind: str = "activation gradients", *, scale: float = 1.0) -> dict[str, Tensor]:
         """Return layer -> gradient of the *scaled* loss at the next step's weights and batch; the run does not move.
 
         kind is "activation gradients" or "weight gradients".
@@ -210,7 +210,7 @@ class TrainingRun:
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
     """Return histograms of the FP32 gradients at a run's next step: what FP16 would have to hold."""
-    return snapshot(run.fp32_twin().gradients(kind), step=run.steps_done + 1, kind=kind)
+    return snapshot(run.fp32_twin().next_gradients(kind), step=run.steps_done + 1, kind=kind)
 
 
 def train(

@@ -94,7 +94,7 @@ predict("scaling.trap")
 def weight_gradients(task):
     """Return the FP16 and the FP32 weight gradients of the same step: same weights, same batch."""
     run = TrainingRun(TASKS[task], RECIPES["FP16"])
-    return run.gradients("weight gradients"), run.fp32_twin().gradients("weight gradients")
+    return run.next_gradients("weight gradients"), run.fp32_twin().next_gradients("weight gradients")
 
 
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
@@ -108,7 +108,7 @@ for name, task in (("A", "segmentation_small"), ("B", "digits")):
 # %% id="touch-honest"
 for name, task in (("A", "segmentation_small"), ("B", "digits")):
     run_16 = TrainingRun(TASKS[task], RECIPES["FP16"])
-    lost = underflow(run_16.fp32_twin().gradients(), run_16.gradients())
+    lost = underflow(run_16.fp32_twin().next_gradients(), run_16.next_gradients())
     print(f"{name} {task:<19} {lost:6.1%} of the activation gradients are non-zero in FP32 and zero in FP16")
 
 # %% [markdown]
@@ -169,9 +169,9 @@ predict("scaling.too_high")
 
 # %% id="touch-window" tags=["claim-C34"]
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
-exact = run.fp32_twin().gradients()
+exact = run.fp32_twin().next_gradients()
 for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
-    scaled = run.gradients(scale=2.0**log2_scale)
+    scaled = run.next_gradients(scale=2.0**log2_scale)
     not_finite = sum(int((~torch.isfinite(g)).sum()) for g in scaled.values())
     print(f"scale 2^{log2_scale:<3} {underflow(exact, scaled):8.3%} lost   {not_finite:>9,} inf or NaN")
 

@@ -151,7 +151,7 @@ def test_sparse_gradients_reach_only_the_rows_that_were_used(optimizer: object) 
         for each in (table, plain):
             each(torch.tensor([1, 4, 1])).float().sum().backward()
         theirs.step()
-        weights.step(weights.gradients())
+        weights.step(weights.scaled_gradients())
     assert torch.equal(weights.master_weights[0], plain.weight)
     assert torch.equal(table.weight, plain.weight.half())
     moved = (table.weight != before).any(dim=1)
@@ -182,7 +182,7 @@ def test_groups_keep_their_options_and_a_frozen_layer_never_moves(flat: bool) ->
     norm, last = model[1].weight.clone(), model[2].weight.clone()
     for p in weights.model_weights:
         p.grad = torch.ones_like(p)
-    weights.step(weights.gradients())
+    weights.step(weights.scaled_gradients())
     assert torch.equal(model[0].weight, frozen)
     assert torch.equal(model[1].weight, norm - 0.5)
     expected = last.float() - np.float32(0.01) * (1 + np.float32(0.25) * last.float())
@@ -219,10 +219,10 @@ def test_thawing_is_refused_until_the_optimizer_knows(flat: bool) -> None:
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
-        weights.gradients()
+        weights.scaled_gradients()
     weights.add_group({"params": model[0].parameters(), "lr": 0.5})
     before = model[0].weight.clone()
-    weights.step(weights.gradients())
+    weights.step(weights.scaled_gradients())
     assert torch.equal(model[0].weight, (before.float() - 0.5).half())
 
 
@@ -235,7 +235,7 @@ def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
         before = model[0].weight.clone()
         for p in model.parameters():
             p.grad = torch.ones_like(p) if p.requires_grad else None
-        weights.step(weights.gradients())
+        weights.step(weights.scaled_gradients())
         assert torch.equal(model[0].weight, before) == frozen
 
 
@@ -276,7 +276,7 @@ def test_flat_computes_what_one_tensor_for_each_parameter_computes(name: str) ->
             a.grad = torch.randn_like(a)
             b.grad = a.grad.clone()
         for weights in (many, one):
-            weights.step(weights.gradients())
+            weights.step(weights.scaled_gradients())
             weights.zero_grad()
     for a, b in zip(many.model_weights, one.model_weights, strict=True):
         assert torch.equal(a, b)
@@ -292,7 +292,7 @@ def test_flat_or_not_reads_what_the_other_wrote(name: str, flat: bool) -> None:
             torch.manual_seed(step)
             for p in weights.model_weights:
                 p.grad = torch.randn_like(p)
-            weights.step(weights.gradients())
+            weights.step(weights.scaled_gradients())
 
     whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
     steps(whole, range(6))
@@ -309,16 +309,16 @@ def test_flat_or_not_reads_what_the_other_wrote(name: str, flat: bool) -> None:
 
 def test_flat_refuses_what_it_would_compute_differently() -> None:
     weights = Weights(small_net(), partial(torch.optim.SGD, lr=0.1, momentum=0.9), flat=True)
-    assert weights.gradients() == [None]
+    assert weights.scaled_gradients() == [None]
     weights.model_weights[0].grad = torch.ones_like(weights.model_weights[0])
     with pytest.raises(RuntimeError, match=r"'0.bias' got no gradient, and momentum would move it"):
-        weights.gradients()
+        weights.scaled_gradients()
     with pytest.raises(ValueError, match="Adafactor looks at each parameter's shape"):
         Weights(small_net(), torch.optim.Adafactor, flat=True)
     table = Weights(nn.Embedding(4, 2, sparse=True), partial(torch.optim.SGD, lr=0.1), flat=True)
     table.model_weights[0].grad = torch.eye(4, 2).to_sparse()
     with pytest.raises(RuntimeError, match="'weight' has a sparse gradient"):
-        table.gradients()
+        table.scaled_gradients()
 
 
 # --- without a master -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def weights_of(
 
 
 def step(weights: Weights) -> None:
-    gradients, found_inf = unscale([g for g in weights.gradients() if g is not None], SCALE)
+    gradients, found_inf = unscale([g for g in weights.scaled_gradients() if g is not None], SCALE)
     if not found_inf:
         weights.step(gradients)
 

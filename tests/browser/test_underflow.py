@@ -20,7 +20,7 @@ alive
 """
 WIDGET = """
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
-exact, inside = run.fp32_twin().gradients(), run.gradients()
+exact, inside = run.fp32_twin().next_gradients(), run.next_gradients()
 snap = snapshot(exact, step=0, kind="activation gradients")
 zeros = {layer: float((gradient == 0).float().mean()) for layer, gradient in inside.items()}
 w = UnderflowHistogram(snap, observed_zeros=zeros)

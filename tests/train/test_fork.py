@@ -71,7 +71,7 @@ def test_swallowed_updates_are_those_of_the_weights_that_outlast_a_step() -> Non
 def test_swallowed_is_what_a_comparison_by_hand_finds() -> None:
     run = run_of("FP16 no master", 0, "fine_tuning")
     before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
-    gradients = run.gradients("weight gradients", scale=run.scaler.scale)
+    gradients = run.next_gradients("weight gradients", scale=run.scaler.scale)
     step = run.step()
     still = [(p.detach() == before[n])[gradients[n] != 0] for n, p in run.model.named_parameters()]
     assert step.swallowed == float(torch.cat(still).double().mean())

@@ -110,7 +110,7 @@ def test_looking_at_gradients_moves_nothing() -> None:
     looked, plain = (TrainingRun(DIGITS, RECIPES["FP16 dynamic"], measure_every=0) for _ in range(2))
     for _ in range(3):
         gradient_snapshot(looked)
-        looked.gradients("weight gradients", scale=8.0)
+        looked.next_gradients("weight gradients", scale=8.0)
         assert looked.step() == plain.step()
 
 
@@ -118,8 +118,8 @@ def test_scaling_brings_the_gradients_back() -> None:
     run = TrainingRun(TASKS["segmentation_small"], RECIPES["FP16"])
     seen = merge(gradient_snapshot(run).layers.values())
     assert fate(seen, FP16).underflowed > 0.5
-    unscaled, scaled = run.gradients(), run.gradients(scale=2.0**10)
-    exact = run.fp32_twin().gradients()
+    unscaled, scaled = run.next_gradients(), run.next_gradients(scale=2.0**10)
+    exact = run.fp32_twin().next_gradients()
     assert underflow(exact, unscaled) > 0.5
     assert underflow(exact, scaled) < 0.01
 
@@ -128,10 +128,10 @@ def test_the_plain_count_of_zeros_points_at_the_wrong_run() -> None:
     # Weight gradients of the first step, no scaling. Many pixels of a digit are never inked: zeros in any precision.
     weights = "weight gradients"
     harmed, well = (TrainingRun(TASKS[name], RECIPES["FP16"]) for name in ("segmentation_small", "digits"))
-    assert zeros_inside(harmed.gradients(weights)) < 0.02
-    assert zeros_inside(well.gradients(weights)) > 0.2
-    assert underflow(well.fp32_twin().gradients(weights), well.gradients(weights)) < 0.001
-    assert underflow(harmed.fp32_twin().gradients(), harmed.gradients()) > 0.5
+    assert zeros_inside(harmed.next_gradients(weights)) < 0.02
+    assert zeros_inside(well.next_gradients(weights)) > 0.2
+    assert underflow(well.fp32_twin().next_gradients(weights), well.next_gradients(weights)) < 0.001
+    assert underflow(harmed.fp32_twin().next_gradients(), harmed.next_gradients()) > 0.5
 
 
 def test_progress_stop_and_record(tmp_path: object) -> None:
@@ -180,7 +180,7 @@ def test_a_task_of_ones_own_may_have_batch_norm_and_frozen_layers(recipe: str) -
     looked, plain = (TrainingRun(own, RECIPES[recipe], measure_every=every) for every in (1, 0))
     frozen = looked.model[1].weight.clone()  # type: ignore[index]
     for _ in range(3):
-        assert "1.weight" not in looked.gradients("weight gradients")
+        assert "1.weight" not in looked.next_gradients("weight gradients")
         assert looked.step().loss == plain.step().loss, "measuring underflow is no forward pass to batch norm"
     before = [buffer.clone() for buffer in looked.model.buffers()]
     assert before[2] == 3, "batches that batch norm has seen"
@@ -243,7 +243,7 @@ def test_every_step_has_a_mask_of_its_own_and_evaluation_none() -> None:
 def test_the_fp32_twin_draws_the_same_mask(recipe: str) -> None:
     # Dropout and ReLU stop three quarters of the first layer's activation gradients; another mask would stop others.
     run = TrainingRun(DROPOUT, RECIPES[recipe])
-    exact, here = run.fp32_twin().gradients(), run.gradients(scale=run.scaler.scale)
+    exact, here = run.fp32_twin().next_gradients(), run.next_gradients(scale=run.scaler.scale)
     layer = "1"
     assert 0.7 < (exact[layer] == 0).float().mean() < 0.8
     assert ((exact[layer] == 0) != (here[layer] == 0)).float().mean() < 0.005, "rounding moves a few across ReLU's edge"

@@ -137,7 +137,7 @@ class Weights:
                 "gradients and never move. Add them to a group, or freeze them: requires_grad_(False)."
             )
 
-    def gradients(self) -> list[Tensor | None]:
+    def scaled_gradients(self) -> list[Tensor | None]:
         """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
 
         Raises:

@@ -111,7 +111,7 @@ class WeightedRun(TrainingRun):
     def window(self) -> tuple[float, float]:
         """Return the window of the next step as if its weight were 1: log2 of where it keeps, of where it overflows."""
         twin, weight = self.fp32_twin(), self.log2_weights[self.steps_done]
-        activations, weights = twin.gradients("activation gradients"), twin.gradients("weight gradients")
+        activations, weights = twin.next_gradients("activation gradients"), twin.next_gradients("weight gradients")
         histogram = merge(snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values())
         largest = float(torch.stack([g.abs().max() for g in (*activations.values(), *weights.values())]).max())
         return keeps_from(shift(histogram, -weight)), math.log2(OVERFLOWS_FROM / largest) + weight

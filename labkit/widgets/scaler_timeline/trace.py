@@ -114,7 +114,7 @@ def measure_trace(
     largest, lowest = [], []
     for number in range(1, 1 + (task.steps if steps is None else steps)):
         twin = run.fp32_twin()
-        activations, weights = twin.gradients("activation gradients"), twin.gradients("weight gradients")
+        activations, weights = twin.next_gradients("activation gradients"), twin.next_gradients("weight gradients")
         largest.append(max(float(g.abs().max()) for g in (*activations.values(), *weights.values())))
         histograms = snapshot(activations, step=number, kind="activation gradients").layers.values()
         lowest.append(keeps_from(merge(histograms)))
