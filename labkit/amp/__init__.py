@@ -11,6 +11,7 @@ from labkit.amp.checkpoint import read as read_checkpoint
 from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
+from labkit.amp.events import Moment, StepEvent
 from labkit.amp.masters.convert import to_fp32, to_model_format
 from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
@@ -47,11 +48,13 @@ __all__ = [
     "Engine",
     "Entry",
     "LedgerRow",
+    "Moment",
     "Recipe",
     "Registered",
     "Rule",
     "ScalerConfig",
     "ScalerState",
+    "StepEvent",
     "StepReport",
     "WeightRounding",
     "Weights",

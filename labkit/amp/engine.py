@@ -13,8 +13,8 @@ apex.amp.scale_loss (a scale for each loss).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.fitness import parameters, require_loss, require_trainable
+from labkit.amp.events import Moment, StepEvent, StepListener
+from labkit.amp.fitness import require_known, require_loss, require_trainable
 from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
@@ -110,6 +111,7 @@ class Engine(Resumable):
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
+        self._scale, self._listeners = 1.0, list[StepListener]()
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
 
     @property
@@ -132,7 +134,7 @@ class Engine(Resumable):
         Raises:
             RuntimeError: the model has a layer that it did not have when the engine was made.
         """
-        self._require_known_layers()
+        require_known(uncompiled(self.model), self.weights.names)
         self.weights.restore_dtypes()
         return self.recipe.forward(self.device)
 
@@ -152,15 +154,6 @@ class Engine(Resumable):
             return
         self._loss_inside = True
         warnings.warn(INSIDE, stacklevel=2)
-
-    def _require_known_layers(self) -> None:
-        model, known = uncompiled(self.model), self.weights.names
-        if any(p.requires_grad and p not in known for p in parameters(model)):
-            new = [name for name, p in model.named_parameters() if p.requires_grad and p not in known]
-            raise RuntimeError(
-                f"parameter {new[0]!r} came into the model after the engine was made, by a layer that was added or "
-                "replaced, so the optimizer does not step it. Make the engine after the last change of the model."
-            )
 
     def backward(
         self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
@@ -186,15 +179,49 @@ class Engine(Resumable):
             engine._require_loss_id(loss_id)
         require_loss(loss)
         for engine in engines:
-            engine._require_known_layers()
+            require_known(uncompiled(engine.model), engine.weights.names)
             engine._gradients.before_backward()
         if loss.dtype == torch.float16:
             loss = self._result(loss)
         scale = min(engine.scalers[loss_id].scale for engine in engines)
+        for engine in engines:
+            engine._loss, engine._scale = loss.detach(), scale
+            engine._tell(Moment.FORWARD)
         (loss * scale).backward(retain_graph=retain_graph)
         for engine in engines:
             engine._gradients.after_backward(loss_id, scale)
-            engine._loss = loss.detach()
+            engine._tell(Moment.SCALED)
+
+    @contextmanager
+    def listen(self, listener: StepListener) -> Iterator[None]:
+        """Call `listener(event)` at each moment of a step until the `with` block ends.
+
+        >>> from labkit.amp import RECIPES
+        >>> engine = Engine(nn.Linear(1, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
+        >>> with engine.listen(lambda event: print(event.moment.name, sorted(event.gradients))):
+        ...     engine.backward(engine(torch.ones(1, 1)).sum())
+        ...     _ = engine.step()
+        FORWARD []
+        SCALED ['bias', 'weight']
+        UNSCALED ['bias', 'weight']
+        STEPPED ['bias', 'weight']
+        """
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    def _tell(self, moment: Moment, report: StepReport | None = None) -> None:
+        if not self._listeners:
+            return
+        gradients: dict[str, Tensor] = {}
+        if moment is Moment.SCALED:
+            gradients = {name: p.grad for p, name in self.weights.names.items() if p.grad is not None}
+        elif moment is not Moment.FORWARD:
+            gradients = self.weights.by_name(self._gradients.unscaled())
+        for listener in tuple(self._listeners):
+            listener(StepEvent(moment, self._loss, self._scale, gradients, report))
 
     def _require_loss_id(self, loss_id: int) -> None:
         if not 0 <= loss_id < len(self.scalers):
@@ -251,6 +278,7 @@ class Engine(Resumable):
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
         self._gradients.check_again()
+        self._tell(Moment.UNSCALED)
         found = self._gradients.found
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
@@ -262,6 +290,7 @@ class Engine(Resumable):
         self.skips_in_a_row = reported.skips_in_a_row
         self.steps += 1
         self._gradients.stage = Stage.TAKEN
+        self._tell(Moment.STEPPED, reported)
         return reported
 
     def _report(self, decision: Decision, gradients: Sequence[Tensor | None]) -> StepReport:
@@ -288,30 +317,6 @@ class Engine(Resumable):
         """Forget the gradients of the last step."""
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
-
-    # --- a run that goes on ------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
-
-        "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
-
-        Raises:
-            RuntimeError: gradients are on their way to a step; they are not part of it.
-        """
-        if self._gradients.wait:
-            raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
-        return super().state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit.
-
-        Raises:
-            ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
-                would do. Then nothing has changed.
-        """
-        super().load_state_dict(state)
-        self.zero_grad()
 
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:

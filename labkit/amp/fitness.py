@@ -1,8 +1,8 @@
-"""Which models can an engine train, with which losses, and what is said of the others?"""
+"""Which models and losses can an engine train with, and what is said of the others?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -42,16 +42,30 @@ def require_trainable(model: object) -> nn.Module:
     return model
 
 
-def parameters(module: nn.Module) -> Iterator[nn.Parameter]:
+def require_known(model: nn.Module, known: Container[nn.Parameter]) -> None:
+    """Refuse a model that got a layer after its engine was made, which no optimizer would step.
+
+    Raises:
+        RuntimeError: a parameter that requires a gradient is not `known`; the message names it.
+    """
+    if any(p.requires_grad and p not in known for p in _parameters(model)):
+        new = [name for name, p in model.named_parameters() if p.requires_grad and p not in known]
+        raise RuntimeError(
+            f"parameter {new[0]!r} came into the model after the engine was made, by a layer that was added or "
+            "replaced, so the optimizer does not step it. Make the engine after the last change of the model."
+        )
+
+
+def _parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield a model's parameters, shared ones more than once: in a third of the time that parameters() takes."""
     yield from (p for p in module._parameters.values() if p is not None)
     for child in module._modules.values():
         if child is not None:
-            yield from parameters(child)
+            yield from _parameters(child)
 
 
 def require_loss(loss: object) -> None:
-    """Refuse what backward cannot begin with.
+    """Refuse what no backward pass can begin with.
 
     Raises:
         TypeError: it is no tensor.

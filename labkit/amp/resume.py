@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.casting.lists import LISTS, POLICY
+from labkit.amp.gradients import StepGradients
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.weights import Weights
 from labkit.amp.recipe import Recipe
@@ -38,13 +39,22 @@ class Resumable:
     scalers: list[ScalerState]
     steps: int
     skips_in_a_row: int
+    _gradients: StepGradients
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
 
         "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
         The tensors are the engine's own: write them before the next step.
+
+        Raises:
+            RuntimeError: gradients are on their way to a step; they are not part of it.
         """
+        if self._gradients.wait:
+            raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         return {
             "model": self.fp32_model(),
             "weights": self.weights.state_dict(),
@@ -57,19 +67,21 @@ class Resumable:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, bit for bit.
+        """Go on from what `state_dict` returned, bit for bit; gradients that are here are forgotten.
 
         Raises:
             ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
                 would do. Then nothing has changed.
         """
         with _in_words():
-            _require_same(Resumable.state_dict(self), state)
+            _require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
             with self._loading(state["model"]):
                 self.weights.load_state_dict(state["weights"])
         self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
+        self.weights.zero_grad()
+        self._gradients = StepGradients(self.weights)
 
     def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
         """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model.

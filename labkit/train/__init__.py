@@ -9,7 +9,8 @@ from labkit.train.own_files import cifar10, mnist
 from labkit.train.pace import pace_sentence, recorded_paces, steps_per_second
 from labkit.train.race import device_folder, kept_record, race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
-from labkit.train.run import TrainingRun, gradient_snapshot, one_thread, train
+from labkit.train.repeatable import one_thread
+from labkit.train.run import TrainingRun, gradient_snapshot, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
 from labkit.train.tasks import MARGIN, TASKS, Task, accuracy, dice
 

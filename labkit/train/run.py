@@ -10,29 +10,24 @@ Invariant: the same task, recipe, seed and device give the same losses, bit for 
 from __future__ import annotations
 
 import copy
-import os
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Engine, Recipe, ScalerState, Weights, initial, to_fp32
+from labkit.amp import Engine, Moment, Recipe, ScalerState, StepEvent, StepReport, Weights, initial, to_fp32
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
 from labkit.records import now, versions
 from labkit.train.devices import Place, place
 from labkit.train.memory import bytes_held
 from labkit.train.record import RunRecord, StepRecord
+from labkit.train.repeatable import drawing, one_thread, unchanged
 from labkit.train.tasks import Task
 
-_changing = threading.Lock()
-_found: list[int] = []  # for each block of `one_thread` that is open, torch's own thread count
-
-NOT_THE_BATCHES = 1_000_000_007  # added to a step's seed for dropout: its numbers shall not be those of its rows
 WARM_UP = 2  # first steps, in which a device sets up, are not timed
 MEASURE_EVERY = 10  # steps between two measurements of what is lost, each of which costs an FP32 step
 
@@ -93,8 +88,8 @@ class TrainingRun:
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs and targets of a step; they depend on seed and step alone."""
-        dice_cup = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=dice_cup)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
+        rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=generator)
         return self.data.train_inputs[rows].to(self.device), self.data.train_targets[rows].to(self.device)
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -102,34 +97,34 @@ class TrainingRun:
 
         What draws random numbers, such as dropout, draws those of the next step, whoever asks and however often.
         """
-        with _drawing(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
+        with drawing(self.device, self.seed * 1_000_003 + self.steps_done + 1), self.engine.forward():
             return self.task.loss(self.engine(inputs), targets)
 
     def step(self) -> StepRecord:
         """Do one training step and say what happened."""
         with one_thread():
-            number = self.steps_done + 1
-            inputs, targets = self.batch(number)
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
-            lost = self._underflow(inputs, targets) if measure else None
-            self.engine.zero_grad()
-            loss = self.loss(inputs, targets)
-            self.engine.backward(loss)
-            before = self._masters() if measure else {}
-            gradients = self.engine.gradients() if measure else {}
-            report = self.engine.step()
-            still = _swallowed(before, self._masters(), gradients) if measure and report.stepped else None
-            self.steps_done = number
-            return StepRecord(number, loss.item(), report.scale, report.found_inf, report.stepped, lost, still)
+            underflowed = self._underflow(*self.batch(self.steps_done + 1)) if measure else None
+            updates = _Updates(self.weights)
+            with self.engine.listen(updates) if measure else nullcontext():
+                loss, report = self.take_step()
+            seen = (underflowed, updates.swallowed)
+            return StepRecord(self.steps_done, loss.item(), report.scale, report.found_inf, report.stepped, *seen)
 
-    def _masters(self) -> dict[str, Tensor]:
-        return {name: master.clone() for name, master in self.weights.named_masters().items()}
+    def take_step(self) -> tuple[Tensor, StepReport]:
+        """Do one training step and measure nothing; return its loss [] and what became of it."""
+        self.engine.zero_grad()
+        loss = self.loss(*self.batch(self.steps_done + 1))
+        self.engine.backward(loss)
+        report = self.engine.step()
+        self.steps_done += 1
+        return loss.detach(), report
 
     def fork(self, recipe: Recipe | None = None) -> TrainingRun:
-        """Return a run that stands where this one stands and goes its own way: same weights, moments, batches and dice.
+        """Return a run that stands where this one stands and goes its own way.
 
-        Under the same recipe the two stay equal bit for bit. Under another one, weights and moments are converted to
-        its formats, and a scaler of its own begins anew.
+        It has the same weights, moments, batches and random numbers. Under the same recipe the two stay equal bit for
+        bit. Under another one, weights and moments are converted to its formats, and a scaler of its own begins anew.
         """
         other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
         chosen = self.recipe if recipe is None else recipe
@@ -174,7 +169,7 @@ class TrainingRun:
             return self._backward(*self.batch(self.steps_done + 1), scale, kind)
 
     def fp32_twin(self) -> TrainingRun:
-        """Return a run that computes in FP32, with this one's weights rounded as they are, its batches and its dice."""
+        """Return a run in FP32 with this one's weights, rounded as they are, its batches and its random numbers."""
         twin = copy.copy(self)
         model = to_fp32(copy.deepcopy(self.model))
         twin.engine = Engine(model, self.task.make_optimizer, Recipe("FP32"), device=self.device)
@@ -195,7 +190,7 @@ class TrainingRun:
         if kind not in ("activation gradients", "weight gradients"):
             raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        with probe(self.model) as probed, _unchanged(self.model.buffers()):
+        with probe(self.model) as probed, unchanged(self.model.buffers()):
             scaled = self.loss(inputs, targets) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
         if kind == "weight gradients":
@@ -280,58 +275,17 @@ def train(
     )
 
 
-def _swallowed(before: dict[str, Tensor], after: dict[str, Tensor], gradients: dict[str, Tensor]) -> float:
-    """Return which share of the weights did not move, of those that outlast a step: the masters where there are any."""
-    dense = {name: g.to_dense() if g.is_sparse else g for name, g in gradients.items()}
-    return swallowed(before.values(), after.values(), [dense.get(name) for name in before])
+class _Updates:
+    """Listens to a step: which share of the weights that outlast it, the masters where there are any, did not move."""
 
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.swallowed: float | None = None  # of a step that was taken
 
-@contextmanager
-def _drawing(device: torch.device, seed: int) -> Iterator[None]:
-    """Begin torch's global generators anew from a seed, and put them back; on a CPU a mask is the same in any dtype."""
-    cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(seed + NOT_THE_BATCHES)
-        for card in cuda:
-            with torch.cuda.device(card):
-                torch.cuda.manual_seed(seed + NOT_THE_BATCHES)
-        yield
-
-
-@contextmanager
-def _unchanged(tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put tensors back as they were: batch norm counts every forward pass, and looking at one shall not count."""
-    before = [(tensor, tensor.clone()) for tensor in tensors]
-    try:
-        yield
-    finally:
-        for tensor, copied in before:
-            tensor.copy_(copied)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one CPU thread inside the block: for tensors this small, a second one costs more than it brings.
-
-    LABKIT_THREADS in the environment asks for another number. A new Python thread begins with the count that
-    was set last, so what is put back is the count that the first of several trainings at once had found.
-
-    Raises:
-        ValueError: LABKIT_THREADS is no whole number above 0.
-    """
-    with _changing:
-        wanted = _threads_asked_for()
-        _found.append(_found[0] if _found else torch.get_num_threads())
-        torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        with _changing:
-            torch.set_num_threads(_found.pop())
-
-
-def _threads_asked_for() -> int:
-    asked = os.environ.get("LABKIT_THREADS", "1")
-    if not asked.isdecimal() or int(asked) < 1:
-        raise ValueError(f"LABKIT_THREADS is a whole number, 1 or more; it is {asked!r}. Unset it for one thread.")
-    return int(asked)
+    def __call__(self, event: StepEvent) -> None:
+        if event.moment is Moment.UNSCALED:
+            self.before = {name: master.clone() for name, master in self.weights.named_masters().items()}
+        elif event.moment is Moment.STEPPED and event.report is not None and event.report.stepped:
+            dense = {name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()}
+            after = self.weights.named_masters()
+            self.swallowed = swallowed(self.before.values(), after.values(), [dense.get(name) for name in after])

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from labkit.amp import unscale
+from labkit.amp import Moment, StepEvent
 from labkit.instrument import layer_outputs, probe
-from labkit.train.run import TrainingRun, one_thread
+from labkit.train.repeatable import one_thread
+from labkit.train.run import TrainingRun
 
 STAGES = ("cast weights", "forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back")
 
@@ -97,24 +98,25 @@ def watch_step(run: TrainingRun) -> StepInStages:
         model_weights, masters = run.weights.model_weights, run.weights.master_weights
         before = [weight.detach().clone() for weight in model_weights]
         master_before = [master.detach().clone() for master in masters]
-        inputs, targets = run.batch(run.steps_done + 1)
-        run.engine.zero_grad()
         outputs: dict[str, Tensor] = {}
-        keep_output = lambda name, output: outputs.__setitem__(name, output.detach())  # noqa: E731
-        with layer_outputs(run.model, keep_output), probe(run.model) as probed:
-            loss = run.loss(inputs, targets)
-            scale = run.scaler.scale
-            run.engine.backward(loss)
-        scaled = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model_weights]
-        plain, found_inf = unscale(scaled, scale)[:2]
-        report = run.engine.step()
-        run.steps_done += 1
+        gradients: dict[Moment, dict[str, Tensor]] = {}
+
+        def keep_output(name: str, output: Tensor) -> None:
+            outputs[name] = output.detach()
+
+        def keep_gradients(event: StepEvent) -> None:
+            gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
+
+        scale = run.scaler.scale
+        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
+            loss, report = run.take_step()
+        scaled, plain = (_of_each_weight(run, gradients[at]) for at in (Moment.SCALED, Moment.UNSCALED))
         updates = [after.detach() - old for after, old in zip(masters, master_before, strict=True)]
         after = [weight.detach() for weight in model_weights]
         tensors = (
             _grouped(before, layers),
             {f"{name} output": tensor for name, tensor in outputs.items()},
-            {"loss": loss.detach(), "loss × scale": loss.detach() * scale},
+            {"loss": loss, "loss × scale": loss * scale},
             {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
             _grouped(plain, layers, "∇"),
             _grouped(plain, layers, "∇"),
@@ -128,7 +130,7 @@ def watch_step(run: TrainingRun) -> StepInStages:
             stages=stages,
             scale=scale,
             loss=loss.item(),
-            found_inf=bool(found_inf),
+            found_inf=report.found_inf,
             stepped=report.stepped,
             scale_after=run.scaler.scale,
             weights=sum(weight.numel() for weight in after),
@@ -154,6 +156,12 @@ def _layers(run: TrainingRun) -> list[str]:
     """Return for each model weight the layer it belongs to."""
     names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
     return [names[id(weight)] for weight in run.weights.model_weights]
+
+
+def _of_each_weight(run: TrainingRun, gradients: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the gradient of each model weight, zeros where none arrived."""
+    weights = [(run.weights.names[weight], weight) for weight in run.weights.model_weights]
+    return [gradients[name] if name in gradients else torch.zeros_like(weight) for name, weight in weights]
 
 
 def _all_seen(tensors: Mapping[str, Tensor]) -> tuple[Seen, ...]:

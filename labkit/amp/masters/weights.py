@@ -12,7 +12,6 @@ Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the fla
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.edits import fingerprint, same
+from labkit.amp.masters.fitting import require_fitting, require_shapes
 from labkit.amp.masters.flat import cut, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
-NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # what they do depends on where a tensor ends
 
 
 class Weights:
@@ -76,7 +75,7 @@ class Weights:
     ) -> None:
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
-        _require_shapes(self.names)
+        require_shapes(self.names)
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
@@ -87,7 +86,7 @@ class Weights:
         else:
             self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
         self._require_all_trainable()
-        _require_fitting(self.optimizer, flat)
+        require_fitting(self.optimizer, flat)
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
         self._generator = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
         self._replaced = False
@@ -340,26 +339,3 @@ class Weights:
         except Exception:
             self.optimizer.__setstate__(before)
             raise
-
-
-def _require_shapes(names: Mapping[nn.Parameter, str]) -> None:
-    lazy = [name for parameter, name in names.items() if nn.parameter.is_lazy(parameter)]
-    if lazy:
-        raise ValueError(
-            f"parameter {lazy[0]!r} of a lazy layer has no shape yet, so it can have no master. Call the model once, "
-            "on one batch, before this."
-        )
-
-
-def _require_fitting(optimizer: torch.optim.Optimizer, flat: bool) -> None:
-    name = type(optimizer).__name__
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{name} evaluates the loss several times inside its step, and a scaled loss cannot be unscaled or skipped "
-            "in there. Take an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
-        )
-    if flat and isinstance(optimizer, NOT_ELEMENTWISE):
-        raise ValueError(
-            f"{name} looks at each parameter's shape, so one flat tensor is another problem to it. Take flat=False."
-        )
