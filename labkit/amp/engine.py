@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.events import Moment, StepEvent, StepListener
-from labkit.amp.fitness import require_known, require_loss, require_trainable
+from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_known, require_loss, require_trainable
 from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
@@ -36,11 +36,6 @@ from labkit.amp.scaling.skips import diagnosis, report
 from labkit.interop import dtype_of
 
 CPU = torch.device("cpu")
-INSIDE = (
-    "The model computed its loss itself, in FP16, so the scale itself must fit FP16, which ends at 65504: at 2^16 a "
-    "step is skipped. Let the model return its outputs, and compute the loss outside of it: "
-    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
-)
 
 
 class Engine(Resumable):
@@ -153,7 +148,7 @@ class Engine(Resumable):
         if self._loss_inside or finite(gradient):
             return
         self._loss_inside = True
-        warnings.warn(INSIDE, stacklevel=2)
+        warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
 
     def backward(
         self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
@@ -300,7 +295,7 @@ class Engine(Resumable):
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
         more = [] if wrong is None else [wrong + self._beyond_gradients()]
-        more += [INSIDE] if self._loss_inside and decision.skip else []
+        more += [LOSS_INSIDE_MODEL] if self._loss_inside and decision.skip else []
         self._loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more]))
 

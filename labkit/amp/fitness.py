@@ -7,6 +7,12 @@ from collections.abc import Container, Iterator
 import torch
 from torch import Tensor, nn
 
+LOSS_INSIDE_MODEL = (
+    "The model computed its loss itself, in FP16, so the scale itself must fit FP16, which ends at 65504: at 2^16 a "
+    "step is skipped. Let the model return its outputs, and compute the loss outside of it: "
+    "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
+)
+
 
 def require_trainable(model: object) -> nn.Module:
     """Return the model, if its parameters can be trained in mixed precision.

@@ -19,13 +19,14 @@ from dataclasses import fields
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Engine, Moment, Recipe, ScalerState, StepEvent, StepReport, Weights, initial, to_fp32
-from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
+from labkit.amp import Engine, Recipe, ScalerState, StepReport, Weights, initial, to_fp32
+from labkit.instrument import GradSnapshot, probe, snapshot, underflow
 from labkit.records import now, versions
 from labkit.train.devices import Place, place
 from labkit.train.memory import bytes_held
 from labkit.train.record import RunRecord, StepRecord
 from labkit.train.repeatable import drawing, one_thread, unchanged
+from labkit.train.swallowed import SwallowedUpdates
 from labkit.train.tasks import Task
 
 WARM_UP = 2  # first steps, in which a device sets up, are not timed
@@ -105,7 +106,7 @@ class TrainingRun:
         with one_thread():
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
             underflowed = self._underflow(*self.batch(self.steps_done + 1)) if measure else None
-            updates = _Updates(self.weights)
+            updates = SwallowedUpdates(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():
                 loss, report = self.take_step()
             seen = (underflowed, updates.swallowed)
@@ -273,19 +274,3 @@ def train(
         memory=memory or (bytes_held(run.engine) if done else {}),
         step_seconds=statistics.median(seconds) if seconds else None,
     )
-
-
-class _Updates:
-    """Listens to a step: which share of the weights that outlast it, the masters where there are any, did not move."""
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-        self.swallowed: float | None = None  # of a step that was taken
-
-    def __call__(self, event: StepEvent) -> None:
-        if event.moment is Moment.UNSCALED:
-            self.before = {name: master.clone() for name, master in self.weights.named_masters().items()}
-        elif event.moment is Moment.STEPPED and event.report is not None and event.report.stepped:
-            dense = {name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()}
-            after = self.weights.named_masters()
-            self.swallowed = swallowed(self.before.values(), after.values(), [dense.get(name) for name in after])
