@@ -38,7 +38,7 @@ class Recipe:
     scaler          how the loss is scaled
     rounding        how a step's result gets into `model` where no master remembers it
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
-    gradients       format that autocast rounds gradients to; None for its own
+    gradient_format format that autocast rounds gradients to; None for its own
 
     Raises:
         ValueError: the parts contradict each other; the message says which and what would do.
@@ -61,7 +61,7 @@ class Recipe:
     scaler: ScalerConfig = NO_SCALING
     rounding: WeightRounding = WeightRounding.NEAREST
     accumulator: Any = None
-    gradients: Format | None = None
+    gradient_format: Format | None = None
 
     def __post_init__(self) -> None:
         for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
@@ -99,10 +99,11 @@ class Recipe:
         return ""
 
     def _wrong_extras(self) -> str:
-        if self.gradients is not None and self.autocast is None:
+        if self.gradient_format is not None and self.autocast is None:
             return (
-                f"gradients={self.gradients.name} says what autocast rounds gradients to on the way back, and there is "
-                f"no autocast here. Take autocast=E4M3, gradients={self.gradients.name}, or gradients=None."
+                f"gradient_format={self.gradient_format.name} says what autocast rounds gradients to on the way back, "
+                f"and there is no autocast here. Take autocast=E4M3, gradient_format={self.gradient_format.name}, or "
+                "gradient_format=None."
             )
         if self.accumulator is not None and self.model == FP32 and self.autocast is None:
             return (
@@ -129,7 +130,7 @@ class Recipe:
         cast = autocast(
             self.autocast or FP16,
             enabled=self.autocast is not None,
-            gradients=self.gradients,
+            gradient_format=self.gradient_format,
             accumulator=self.accumulator,
         )
         beside = nullcontext() if self.model == FP32 else half_beside_fp32(wide_masks=self.accumulator is None)
@@ -168,6 +169,6 @@ _ROWS = (
     Recipe("BF16", model=BF16),
     Recipe("BF16 no master", model=BF16, master_weights=False),
     # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
-    Recipe("FP8", autocast=E4M3, gradients=E5M2, scaler=DYNAMIC),
+    Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}

@@ -27,6 +27,7 @@ from labkit.amp.recipe import Recipe
 from labkit.amp.scaling.scaler import ScalerState
 
 KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
+_RENAMED = {"gradients": "gradient_format"}  # fields of a recipe, by the names that older states give them
 _BEGIN_ANEW = "To begin anew from its weights: engine.load_model(state['model'])."
 
 
@@ -160,11 +161,15 @@ def _require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"it was saved with {state['optimizer']}, and the engine steps {here['optimizer']}. {_BEGIN_ANEW}"
         )
-    for part, what in (("recipe", "under another recipe"), ("policy", "with other autocast lists")):
-        differ = _differences(state[part], here[part])
+    recipe = _named_as_now(state["recipe"])
+    for part, stored, what in (
+        ("recipe", recipe, "under another recipe"),
+        ("policy", state["policy"], "with other autocast lists"),
+    ):
+        differ = _differences(stored, here[part])
         if differ:
             raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_BEGIN_ANEW}")
-    _require_same_fields(here["recipe"]["fields"], state["recipe"].get("fields", {}))
+    _require_same_fields(here["recipe"]["fields"], _named_as_now(recipe.get("fields", {})))
     if len(here["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"it was saved with {len(state['scalers'])} losses, and the engine has {len(here['scalers'])}: make it "
@@ -178,6 +183,10 @@ def _require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
             f"the optimizer stepped other parameters when it was saved: {_some(unlike)}. Freeze the same ones, and "
             f"make the same groups. {_BEGIN_ANEW}"
         )
+
+
+def _named_as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    return {_RENAMED.get(name, name): value for name, value in recipe.items()}
 
 
 def _require_same_fields(here: Mapping[str, Any], stored: Mapping[str, Any]) -> None:

@@ -71,6 +71,9 @@ def kept_record(path: Path, device: torch.device | str | Place | None = "cpu") -
     return record
 
 
+_WRITTEN = {"gradient_format": "gradients"}  # a field was renamed: what is on record keeps its fingerprint
+
+
 def fingerprint(task: Task, recipe: Recipe) -> str:
     """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
 
@@ -89,7 +92,7 @@ def fingerprint(task: Task, recipe: Recipe) -> str:
     said = ("about", "margin")  # of a run, not part of it
     values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name not in said]
     # Defaults are left out, so a record stays valid when recipes learn to say something new.
-    parts = [f"{f.name}={_spell(value, f.name)}" for f, value in values if value != f.default]
+    parts = [f"{_WRITTEN.get(f.name, f.name)}={_spell(value, f.name)}" for f, value in values if value != f.default]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
 

@@ -66,7 +66,7 @@ def compare_with_fp32(name):
 # | `optimizer` | `FP32`, or the model's format: weights, gradients and moments inside a step |
 # | `scaler` | `static(2.0**10)`; with `skip_on_inf=False` nobody looks for inf; `RECIPES["O2"].scaler` is dynamic |
 # | `rounding` | without masters: `WeightRounding.NEAREST`, `.STOCHASTIC` or `.KAHAN` |
-# | `gradients` | the format of autocast's gradients |
+# | `gradient_format` | the format of autocast's gradients |
 #
 # A part that contradicts another is refused, with the reason. Recipes with a name are in `RECIPES`;
 # `replace(RECIPES["O2"], ...)` changes one.

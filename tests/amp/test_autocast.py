@@ -341,7 +341,7 @@ def test_an_emulated_format_equals_rounding_written_out(format: Format, gradient
     parameters = [*first.parameters(), *second.parameters()]
 
     events: list[CastEvent] = []
-    with autocast(format, gradients=gradients, listen=events.append):
+    with autocast(format, gradient_format=gradients, listen=events.append):
         y = second(F.relu(first(x)))
         loss = F.mse_loss(y.softmax(-1), target)
     ours = torch.autograd.grad(loss, parameters)
@@ -364,7 +364,7 @@ def test_emulated_fp16_is_fp16_where_each_tensor_is_used_once() -> None:
     torch.manual_seed(0)
     x, w = torch.randn(3, 5), torch.randn(4, 5, requires_grad=True)
     results = []
-    for region in (autocast(FP16, gradients=FP16), autocast(FP16, gradients=TF32)):
+    for region in (autocast(FP16, gradient_format=FP16), autocast(FP16, gradient_format=TF32)):
         with half_storage("cpu"), region:
             y = F.linear(x, w)
         (gradient,) = torch.autograd.grad((y.float() * 3).sum(), w)
@@ -412,7 +412,7 @@ def block() -> nn.Sequential:
 REGIONS: dict[str, Callable[[], Any]] = {
     "FP16": autocast,
     "FP16, no cache": lambda: autocast(cache=False),
-    "E4M3": lambda: autocast(E4M3, gradients=E5M2),
+    "E4M3": lambda: autocast(E4M3, gradient_format=E5M2),
     "off inside": lambda: autocast(enabled=False),
 }
 

@@ -199,9 +199,9 @@ def test_one_weight_in_nested_regions_native_and_emulated(outer: Any, inner: Any
     def run(cache: bool) -> list[torch.Tensor]:
         torch.manual_seed(0)
         layer, x = nn.Linear(4, 4), torch.randn(3, 4)
-        with half_storage("cpu"), autocast(outer[0], gradients=outer[1], cache=cache):
+        with half_storage("cpu"), autocast(outer[0], gradient_format=outer[1], cache=cache):
             y = layer(x)
-            with autocast(inner[0], gradients=inner[1], cache=cache):
+            with autocast(inner[0], gradient_format=inner[1], cache=cache):
                 z = layer(y)
             out = layer(z)
         out.float().square().sum().backward()

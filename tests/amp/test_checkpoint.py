@@ -31,7 +31,7 @@ from labkit.amp import (
     read_checkpoint,
     save_checkpoint,
 )
-from labkit.formats import FP16
+from labkit.formats import E4M3, FP16
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 
 ADAM = partial(torch.optim.Adam, lr=1e-2, eps=1e-4)  # FP16 holds 1e-4, so that O3 trains too
@@ -314,6 +314,21 @@ def test_a_file_from_before_there_was_a_digest_is_read(tmp_path: Path) -> None:
     torch.save(old, tmp_path / "old.pt")
     assert load_checkpoint(tmp_path / "old.pt", other) == {"epoch": 2}
     assert same(engine, other)
+
+
+def test_a_file_that_calls_the_gradient_format_by_its_old_name_is_read(tmp_path: Path) -> None:
+    engine, other = engine_for(RECIPES["FP8"]), engine_for(RECIPES["FP8"], seed=3)
+    train(engine, 2)
+    old = torch.load(save_checkpoint(tmp_path / "run.pt", engine), weights_only=True)
+    for names in (old["recipe"], old["recipe"]["fields"]):
+        names["gradients"] = names.pop("gradient_format")
+    del old["digest"]
+    torch.save(old | {"schema": "labkit.checkpoint/1"}, tmp_path / "old.pt")
+    load_checkpoint(tmp_path / "old.pt", other)
+    assert same(engine, other)
+    coarser = engine_for(replace(RECIPES["FP8"], gradient_format=E4M3))
+    with pytest.raises(ValueError, match="gradient_format 'E5M2', here 'E4M3'"):
+        load_checkpoint(tmp_path / "old.pt", coarser)
 
 
 def test_two_accumulators_of_one_name_are_told_apart() -> None:

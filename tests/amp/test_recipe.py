@@ -26,7 +26,7 @@ def test_the_rows_are_what_their_names_promise() -> None:
     assert table["O3"] == (FP16, None, False, False, FP16, False)
     assert table["BF16"] == (BF16, None, True, True, FP32, False)
     assert table["FP8"] == (FP32, E4M3, True, True, FP32, True)
-    assert RECIPES["FP8"].gradients == E5M2
+    assert RECIPES["FP8"].gradient_format == E5M2
 
 
 IMPOSSIBLE = [
@@ -36,8 +36,8 @@ IMPOSSIBLE = [
     ({"model": FP16, "optimizer": FP16}, "Take optimizer=FP32 or master_weights=False"),
     ({"model": FP16, "rounding": WeightRounding.KAHAN}, "no FP32 master remembers.*master_weights=False"),
     ({"master_weights": False, "rounding": WeightRounding.STOCHASTIC}, "Take a 16-bit model"),
-    ({"gradients": E5M2}, "there is no autocast here"),
-    ({"model": FP16, "gradients": E5M2}, "there is no autocast here"),
+    ({"gradient_format": E5M2}, "there is no autocast here"),
+    ({"model": FP16, "gradient_format": E5M2}, "there is no autocast here"),
     ({"accumulator": SEQUENTIAL_FP16}, "everything here is FP32"),
 ]
 

@@ -143,6 +143,11 @@ def test_functions_inside_a_partial_give_one_fingerprint_in_every_process() -> N
     assert first == second != ""
 
 
+def test_a_renamed_field_leaves_the_fingerprints_on_record_as_they_are() -> None:
+    """Taken when a recipe's `gradient_format` was called `gradients`."""
+    assert fingerprint(TASKS["digits"], RECIPES["FP8"]) == "64424e3a4683"
+
+
 def test_every_value_counts_however_deep_it_stands() -> None:
     def of(**keywords: object) -> str:
         return fingerprint(replace(SHORT, loss=partial(F.cross_entropy, **keywords)), RECIPES["FP32"])

@@ -100,8 +100,8 @@ class autocast(LabMode):
         enabled: False suspends an outer autocast inside the block; the innermost region decides.
         listen: called with a `CastEvent` for each decision.
         cache: keep the casts of weights until the outermost region closes; `region.cache` counts hits and misses.
-        gradients: the format that gradients are rounded to on their way back through such a rounding; None for
-            `format`. FP16 and BF16 with gradients of another format are emulated too.
+        gradient_format: what gradients are rounded to on their way back through such a rounding; None for `format`.
+            FP16 and BF16 with gradients of another format are emulated too.
         accumulator: what matrix products add up in, from `labkit.gemm`; None for what the device does.
 
     Raises:
@@ -122,11 +122,11 @@ class autocast(LabMode):
         enabled: bool = True,
         listen: Callable[[CastEvent], None] | None = None,
         cache: bool = True,
-        gradients: Format | None = None,
+        gradient_format: Format | None = None,
         accumulator: Any = None,
     ) -> None:
         super().__init__()
-        self.lower = Cast(format, gradients)
+        self.lower = Cast(format, gradient_format)
         self.enabled = enabled
         self.listen = listen
         self.uses_cache = cache

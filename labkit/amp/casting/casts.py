@@ -30,8 +30,8 @@ NATIVE = {torch.float16: Tensor.half, torch.bfloat16: Tensor.bfloat16, torch.flo
 class Cast:
     """To round tensors to a format, and their gradients to one.
 
-    format     what values are rounded to
-    gradients  what gradients are rounded to; None for `format`
+    format           what values are rounded to
+    gradient_format  what gradients are rounded to; None for `format`
 
     Raises:
         ValueError: FP32 cannot hold the format's numbers, or the format has no zero or no sign.
@@ -45,10 +45,10 @@ class Cast:
     """
 
     format: Format
-    gradients: Format | None = None
+    gradient_format: Format | None = None
 
     def __post_init__(self) -> None:
-        for format in (self.format, self.gradients or self.format):
+        for format in (self.format, self.gradient_format or self.format):
             if not (format.signed and format.has_zero):
                 raise ValueError(f"{format.name} has no zero or no sign: it stores scales. Take E4M3 or E5M2.")
             if not FP32.holds(format):
@@ -57,7 +57,7 @@ class Cast:
     @cached_property
     def dtype(self) -> torch.dtype | None:
         """The torch dtype of the format, or None where it is emulated in FP32."""
-        same = self.gradients is None or self.gradients == self.format
+        same = self.gradient_format is None or self.gradient_format == self.format
         return next((dtype for dtype in NATIVE if same and format_of(dtype) == self.format), None)
 
     def __call__(self, tensor: Tensor, cache: CastCache | None = None) -> Tensor:
@@ -94,7 +94,7 @@ class Cast:
         if self.dtype is not None:
             return gradient
         with torch._C.DisableTorchFunction():  # no rule of autocast's holds for how a rounding is computed
-            return Cast(self.gradients or self.format, self.format)(gradient)
+            return Cast(self.gradient_format or self.format, self.format)(gradient)
 
 
 class _Linked(torch.autograd.Function):

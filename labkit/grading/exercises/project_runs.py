@@ -47,7 +47,7 @@ def recipe_of(answer: object) -> Recipe:
     given = dict(answer.fields)
     if given.get("accumulator") is not None:
         raise ValueError("leave accumulator=None here: an emulated one takes minutes a run")
-    given |= {part: _format(part, given.get(part)) for part in ("model", "autocast", "optimizer", "gradients")}
+    given |= {part: _format(part, given.get(part)) for part in ("model", "autocast", "optimizer", "gradient_format")}
     try:
         scaler, rounding = cast(Instance, given["scaler"]), cast(Instance, given["rounding"])
         parts = {"scaler": ScalerConfig(**scaler.fields), "rounding": WeightRounding[str(rounding.fields["name"])]}  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def recipe_of(answer: object) -> Recipe:
 
 
 def _format(part: str, given: object) -> Format | None:
-    if given is None and part in ("autocast", "gradients"):
+    if given is None and part in ("autocast", "gradient_format"):
         return None
     found = _FORMATS.get(repr(given))
     if found is None:
