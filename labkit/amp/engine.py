@@ -27,6 +27,7 @@ from labkit.amp.events import Moment, StepEvent, StepListener
 from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_known, require_loss, require_trainable
 from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
+from labkit.amp.masters.half_beside_fp32 import reaches_beyond
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.resume import Resumable
@@ -134,8 +135,11 @@ class Engine(Resumable):
         return self.recipe.forward(self.device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in."""
-        args, kwargs = tree_map_only(Tensor, partial(_cast, dtype_of(self.recipe.model)), (args, kwargs))
+        """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in.
+
+        A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
+        """
+        args, kwargs = tree_map_only(Tensor, partial(_cast_within, dtype_of(self.recipe.model)), (args, kwargs))
         return tree_map_only(Tensor, self._result, self.model(*args, **kwargs))
 
     def _result(self, tensor: Tensor) -> Tensor:
@@ -312,6 +316,10 @@ class Engine(Resumable):
         """Forget the gradients of the last step."""
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
+
+
+def _cast_within(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    return tensor if dtype is not torch.float32 and reaches_beyond(tensor, dtype) else _cast(dtype, tensor)
 
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:

@@ -191,3 +191,30 @@ def test_ordinary_weights_are_not_coarse() -> None:
         warnings.simplefilter("error")
         for format in (FP16, BF16):
             to_model_format(nn.Sequential(nn.Linear(64, 64), nn.LSTM(8, 8), nn.Conv2d(3, 8, 3)), format)
+
+
+class GivenMask(nn.Module):
+    """Attention whose mask is an argument of the model, not one of its buffers."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.query, self.out = fused, nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q = self.query(x)
+        if self.fused:
+            return self.out(F.scaled_dot_product_attention(q, q, q, attn_mask=mask))
+        return self.out((q @ q.mT + mask).softmax(-1) @ q)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("recipe", ["O2", "O3", "BF16"])
+def test_a_mask_that_is_given_to_the_model_keeps_its_meaning(recipe, fused):
+    torch.manual_seed(0)
+    model, x = GivenMask(fused=fused), torch.randn(2, LENGTH, WIDTH) / 8
+    exact = model(x, masked()).detach()
+    engine = Engine(model, partial(torch.optim.SGD, lr=0.01), RECIPES[recipe])
+    with engine.forward():
+        out = engine(x, masked())
+    assert out.isfinite().all()
+    torch.testing.assert_close(out.detach(), exact, rtol=0, atol=0.02)

@@ -87,7 +87,7 @@ class half_beside_fp32(LabMode):
         if name in NORMS:  # FP32 weights beside a half input are as they shall be
             return ((_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args), kwargs
         to = args[0].dtype if name in WRITES else half if rule is Rule.ALLOW else torch.float32
-        if name in MASKS and _reaches_beyond(_operand(args, kwargs, *MASKS[name]), half):
+        if name in MASKS and reaches_beyond(_operand(args, kwargs, *MASKS[name]), half):
             if self.wide_masks:
                 to = torch.float32
             else:
@@ -103,8 +103,12 @@ def _operand(args: Any, kwargs: Any, position: int, name: str) -> Any:
     return args[position] if len(args) > position else kwargs.get(name)
 
 
-def _reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
-    """Whether an FP32 mask holds finite numbers that are infinite in a half format."""
+def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
+    """Whether an FP32 mask holds finite numbers that are infinite in a half format.
+
+    >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
+    True
+    """
     if not isinstance(mask, Tensor) or mask.dtype is not torch.float32:
         return False
     return bool((mask.isfinite() & mask.to(dtype).isinf()).any())
