@@ -11,19 +11,15 @@ Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
 
 from __future__ import annotations
 
-import os
-import platform
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from labkit.records import system
+
 GIB = 2**30
-DRIVER = Path("/proc/driver/nvidia/version")  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
-CPU_INSTRUCTIONS = {  # what a flag of /proc/cpuinfo, or a word of torch, stands for
+CPU_INSTRUCTIONS = {  # what a flag of `cpuinfo`, or a word of torch, stands for
     "avx512_bf16": "AVX512-BF16",
     "avx512_fp16": "AVX512-FP16",
     "amx_bf16": "AMX-BF16",
@@ -179,7 +175,7 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
     """
     wanted = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if wanted.type == "cpu":
-        return DeviceReport("cpu", _cpu_name(), 0, _cpu_cores(), instructions=_cpu_instructions())
+        return DeviceReport("cpu", system.cpu_name(), 0, system.usable_cores(), instructions=_cpu_instructions())
     if wanted.type != "cuda":
         raise ValueError(
             f'device_report knows "cpu" and "cuda"; it was given {str(wanted)!r}. Leave out what it shall be.'
@@ -195,7 +191,7 @@ def device_report(device: torch.device | str | None = None) -> DeviceReport:
         getattr(properties, "multi_processor_count", 0),
         capability,
         generation_of(properties.name, capability),
-        driver=_driver(),
+        driver=system.gpu_driver(),
     )
 
 
@@ -210,54 +206,11 @@ def generation_of(name: str, capability: tuple[int, int] | None) -> Generation |
     return next((row for row in GENERATIONS if capability in row.capabilities), None)
 
 
-def _driver() -> str | None:
-    """Return the driver's version, by nvidia-smi or the kernel's module; torch does not tell it."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-        return done.stdout.split()[0]
-    except (OSError, subprocess.SubprocessError, IndexError):
-        pass
-    try:
-        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
-    except OSError:
-        return None
-    return found[0] if found else None
-
-
-def _cpu_flags() -> dict[str, str]:
-    """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
-    try:
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
-
-
-def _cpu_name() -> str:
-    return _cpu_flags().get("model name") or _macos_name() or platform.processor() or platform.machine()
-
-
-def _cpu_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _cpu_instructions() -> tuple[str, ...]:
-    """Return which of CPU_INSTRUCTIONS there are, by /proc/cpuinfo (Linux) and by torch."""
-    entries = _cpu_flags()
+    """Return which of CPU_INSTRUCTIONS there are, by `cpuinfo` (Linux) and by torch."""
+    entries = system.cpuinfo()
     flags = set(f"{entries.get('flags', '')} {entries.get('Features', '')}".split())
     ask_torch = getattr(torch.cpu, "get_capabilities", None)  # newer than the oldest torch we take
     if ask_torch is not None:
         flags |= {name for name, there in ask_torch().items() if there is True}
     return tuple(dict.fromkeys(says for flag, says in CPU_INSTRUCTIONS.items() if flag in flags))
-
-
-def _macos_name() -> str | None:
-    if sys.platform != "darwin":
-        return None
-    try:
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labkit.clinic.findings import Finding, Report, Status
-from labkit.clinic.machine import available_memory, seconds_per_tiny_step, usable_cores
+from labkit.clinic.machine import seconds_per_tiny_step
+from labkit.records import system
 
 GIB = 2**30
 MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
@@ -40,7 +41,7 @@ def check_machine(folder: Path | str = ".") -> Report:
         ("packages", lambda: packages(_requirements(), _installed)),
         ("device", lambda: [device()]),
         ("threads", lambda: [threads()]),
-        ("memory", lambda: [memory(available_memory())]),
+        ("memory", lambda: [memory(system.available_memory())]),
         ("widgets", lambda: [front_end(_extension_folders())]),
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
@@ -142,7 +143,7 @@ def threads() -> Finding:
 
     several = torch.get_num_threads()
     seconds = {count: seconds_per_tiny_step(count) for count in sorted({1, several})}
-    return judge_threads(usable_cores(), seconds)
+    return judge_threads(system.usable_cores(), seconds)
 
 
 def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:

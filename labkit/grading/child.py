@@ -11,7 +11,6 @@ and 2 then lead nowhere, so prints of any size go nowhere and cannot be taken fo
 
 from __future__ import annotations
 
-import contextlib
 import json
 import linecache
 import os
@@ -26,6 +25,7 @@ import labkit
 from labkit.grading.answer import last_line, where
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.judge import Paper, answers_of, paper_of
+from labkit.records import system
 
 READY = "ready"
 
@@ -48,8 +48,10 @@ def main() -> None:
     channel.flush()
     _redirect_standard_streams()
     _unload_grading()
-    _limit(
-        memory=max(request["memory"] for request in requests), seconds=sum(request["seconds"] for request in requests)
+    system.limit_this_process(
+        memory=max(request["memory"] for request in requests),
+        # time is kept by the process that started this one; this limit is for the day when that one was killed itself
+        seconds=sum(request["seconds"] for request in requests) + 60,
     )
     for question in questions:
         channel.write(json.dumps(answer(question)) + "\n")
@@ -109,22 +111,6 @@ def _unload_grading() -> None:
 
 def _no_check(*_: object) -> None:
     return None
-
-
-def _limit(memory: int, seconds: float) -> None:
-    """Let the process have so many bytes more than now, in memory and per file, and so many seconds, if the system can.
-
-    Time is kept by the process that started this one; the limit here is for the day when that one was killed itself.
-    """
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 60, int(seconds) + 60))
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            now = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
 
 
 if __name__ == "__main__":

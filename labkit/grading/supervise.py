@@ -34,6 +34,7 @@ from typing import Any
 
 from labkit.grading.child import READY
 from labkit.grading.wire import Json
+from labkit.records import system
 
 STARTING_SECONDS = 120.0
 MAX_LINE = 256 << 20
@@ -117,28 +118,19 @@ def _started(requests: Sequence[Request], limits: Limits, folder: Path, errors: 
     }  # fmt: skip
     command = [sys.executable, "-m", "labkit.grading.child"]
     with (folder / "requests").open("rb") as standard_input:
-        child = subprocess.Popen(
+        child = system.start_group(
             command,
             stdin=standard_input,
             stdout=subprocess.PIPE,
             stderr=errors,
             cwd=work,
             env=environment,
-            start_new_session=True,
         )
     try:
         yield child
     finally:
-        _kill(child)
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(child.pid, signal.SIGKILL)
-        else:
-            child.kill()
-    child.wait()
+        system.end_group(child)
+        child.wait()
 
 
 def _listen(child: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 
 from labkit.amp import Recipe
+from labkit.records import system
 from labkit.train.devices import Place, place
 from labkit.train.digits import data_folder
 from labkit.train.record import RunRecord, load
@@ -237,7 +237,7 @@ def _train_all(
     stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
     """Yield records as they come, each already in the folder."""
-    count = min(workers or (os.cpu_count() if where.emulated else 1) or 1, len(runs))
+    count = min(workers or (system.usable_cores() if where.emulated else 1), len(runs))
     if count <= 1 or not _travels(task):
         for recipe, seed in runs:
             if stop is not None and stop():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit.bench import DeviceReport, device_report
-from labkit.bench import device as module
+from labkit.records import system
 
 GIB = 2**30
 
@@ -66,7 +66,7 @@ def test_generations_are_told_apart(gpu, name, capability, has, spec):
 
 
 def test_a_gpu_without_tensor_cores_is_promised_nothing(gpu, monkeypatch, tmp_path):
-    monkeypatch.setattr(module, "DRIVER", tmp_path / "nothing")
+    monkeypatch.setattr(system, "DRIVER", tmp_path / "nothing")
     gpu("NVIDIA GeForce GTX 1080", (6, 1), driver=None)
     report = device_report()
     assert "gains little or nothing" in report.meaning
@@ -77,7 +77,7 @@ def test_where_nvidia_smi_is_not_on_the_path_the_kernel_module_tells_the_driver(
     gpu("NVIDIA B200", (10, 0), driver=None)
     version = tmp_path / "version"
     version.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
-    monkeypatch.setattr(module, "DRIVER", version)
+    monkeypatch.setattr(system, "DRIVER", version)
     assert device_report().driver == "580.95.05"
 
 
@@ -103,7 +103,7 @@ def test_a_gpu_that_the_table_does_not_know_is_told_so_and_not_called_slow(gpu, 
 )
 def test_a_cpu_is_told_by_its_flags(monkeypatch, flags, instructions, means):
     name, words = flags.split(": ")
-    monkeypatch.setattr(module, "_cpu_flags", lambda: {"model name": "Some CPU", name: words})
+    monkeypatch.setattr(system, "cpuinfo", lambda: {"model name": "Some CPU", name: words})
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
     report = device_report("cpu")
     assert report.instructions == instructions
@@ -112,7 +112,7 @@ def test_a_cpu_is_told_by_its_flags(monkeypatch, flags, instructions, means):
 
 
 def test_what_torch_knows_of_a_cpu_counts_where_there_is_no_cpuinfo(monkeypatch):
-    monkeypatch.setattr(module, "_cpu_flags", dict)
+    monkeypatch.setattr(system, "cpuinfo", dict)
     told = {"avx512_bf16": True, "avx512_fp16": False, "cpu_name": "Some CPU"}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
     assert device_report("cpu").instructions == ("AVX512-BF16",)

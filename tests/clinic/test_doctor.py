@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,40 +181,6 @@ def test_little_free_space_is_a_warning(monkeypatch, tmp_path):
 
 
 # The machine
-
-
-def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path):
-    free = machine.usable_cores(cgroup=tmp_path)
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.usable_cores(cgroup=tmp_path) == free
-    (tmp_path / "cpu.max").write_text("50000 100000\n")  # half a core: still one thread
-    assert machine.usable_cores(cgroup=tmp_path) == 1
-
-
-def test_the_quota_of_older_kernels_is_read_too(tmp_path):
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")  # -1: no limit
-    free = machine.usable_cores(cgroup=tmp_path)
-    assert free >= 1
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
-    assert machine.usable_cores(cgroup=tmp_path) == 1
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
-def test_memory_is_what_is_available_and_no_more_than_the_container_s(tmp_path):
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
-    assert machine.available_memory(meminfo, tmp_path) == 8_000_000 * 1024
-    (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
-    (tmp_path / "memory.current").write_text(f"{GIB // 2}\n")
-    assert machine.available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
-def test_without_meminfo_the_built_in_memory_is_told(tmp_path):
-    told = machine.available_memory(tmp_path / "no-such-file", tmp_path)
-    assert told == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_timing_a_step_puts_the_thread_count_back():

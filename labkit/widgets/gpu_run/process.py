@@ -8,12 +8,11 @@ Invariant: no process outlives its kernel or its `stop`: it leads a group of its
 from __future__ import annotations
 
 import atexit
-import contextlib
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+
+from labkit.records import system
 
 
 class HeardProcess:
@@ -29,8 +28,8 @@ class HeardProcess:
     """
 
     def __init__(self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
-        self._process = subprocess.Popen(
-            list(command),
+        self._process = system.start_group(
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -38,7 +37,6 @@ class HeardProcess:
             bufsize=1,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,  # a group of its own, so that all of it can be ended
         )
         atexit.register(self.stop)
         self._thread = threading.Thread(target=self._listen, args=(on_line, on_end), daemon=True)
@@ -51,13 +49,8 @@ class HeardProcess:
 
     def stop(self) -> None:
         """End the process and those it started; files are written whole, so what was kept by then stays."""
-        if self._process.poll() is not None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:  # Windows has no groups that could be ended so
-                subprocess.run(["taskkill", "/F", "/T", "/PID", str(self._process.pid)], check=False)
+        if self._process.poll() is None:
+            system.end_group(self._process)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the process and the thread have ended."""

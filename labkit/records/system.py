@@ -1,0 +1,166 @@
+"""What does the system give this process, and how are processes held? The only module that asks it.
+
+Idea: what the hardware has and what this process may use differ on shared machines, so the quotas of a container are
+read too. A program that is started for a while leads a group of its own, so that all of it can be ended.
+
+Invariant: asking changes nothing, and what nobody can tell is None or empty.
+
+Source: Linux: proc(5), cgroups(7), setrlimit(2), setsid(2); Windows: MEMORYSTATUSEX, taskkill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+CGROUP = Path("/sys/fs/cgroup")  # control groups, where a container's quotas stand
+MEMORY_QUOTAS = [  # limit and use, in bytes: version 2, then version 1
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+]
+DRIVER = Path("/proc/driver/nvidia/version")  # NVRM version: NVIDIA UNIX ... Kernel Module  580.95.05 ...
+
+
+def usable_cores(cgroup: Path = CGROUP) -> int:
+    """Return how many cores this process may use: its affinity, or its container's quota where that is less."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _first_numbers(cgroup / "cpu.max") or [  # version 2: "quota period"; version 1 has a file for each
+        *_first_numbers(cgroup / "cpu" / "cpu.cfs_quota_us"),
+        *_first_numbers(cgroup / "cpu" / "cpu.cfs_period_us"),
+    ]
+    if len(quota) == 2 and quota[0] > 0:
+        return max(1, min(affinity, quota[0] // quota[1]))
+    return affinity
+
+
+def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes of memory a new program could have, or None where the system does not say.
+
+    Linux tells what is available, and a container's quota may be less. macOS and Windows tell what is built in or free.
+    """
+    if sys.platform == "win32":
+        return _windows_memory()
+    try:
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+        available = int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return _built_in_memory()
+    for limit, used in MEMORY_QUOTAS:
+        limits, uses = _first_numbers(cgroup / limit), _first_numbers(cgroup / used)
+        if limits and uses:
+            available = min(available, max(0, limits[0] - uses[0]))
+    return available
+
+
+def cpuinfo() -> dict[str, str]:
+    """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0]
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in first.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def cpu_name() -> str:
+    """Return the CPU's name as its maker calls it, or else its architecture."""
+    return cpuinfo().get("model name") or _macos_name() or platform.processor() or platform.machine()
+
+
+def gpu_driver() -> str | None:
+    """Return the version of NVIDIA's driver, by nvidia-smi or the kernel's module; torch does not tell it."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.split()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        pass
+    try:
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", DRIVER.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found[0] if found else None
+
+
+def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a command as the leader of a process group of its own; `options` are those of subprocess.Popen.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    return subprocess.Popen(list(command), start_new_session=True, **options)
+
+
+def end_group(leader: subprocess.Popen[Any]) -> None:
+    """Kill what is left of a group that `start_group` started: its leader, and the processes that one started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(leader.pid, signal.SIGKILL)
+        else:  # Windows ends a tree of processes by a program
+            subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
+
+
+def limit_this_process(memory: int, seconds: float) -> None:
+    """Let this process have `memory` bytes more than now, also per file, and `seconds` of the CPU, where that can be.
+
+    No dump of its memory is written when it ends. Where the system has no such limits, nothing happens.
+    """
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            now = int(statm.read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+
+
+def _first_numbers(path: Path) -> list[int]:
+    """Return the numbers at the start of a small file; none where it cannot be read or says "max"."""
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return []
+    return [int(word) for word in words] if all(word.lstrip("-").isdigit() for word in words) else []
+
+
+def _built_in_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _windows_memory() -> int | None:
+    """Ask GlobalMemoryStatusEx. (Source: Win32 API, MEMORYSTATUSEX: two DWORDs, then seven DWORDLONGs.)"""
+
+    class Status(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_uint32), ("load", ctypes.c_uint32)] + [
+            (name, ctypes.c_uint64) for name in ("total", "available", "f1", "f2", "f3", "f4", "f5")
+        ]
+
+    status = Status(length=ctypes.sizeof(Status))
+    windll = getattr(ctypes, "windll", None)
+    if windll is None or not windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        return None
+    return int(status.available)
+
+
+def _macos_name() -> str | None:
+    if sys.platform != "darwin":
+        return None
+    try:
+        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,132 @@
+"""What the system gives a process: cores and memory under a quota, limits, groups; and that one module asks for it."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.amp import RECIPES
+from labkit.bench import device_report
+from labkit.clinic import doctor
+from labkit.records import system
+from labkit.records.system import available_memory, end_group, start_group, usable_cores
+from labkit.train import TASKS, race
+from tests.slowness import slowness
+
+GIB = 2**30
+HOUSE = Path(labkit.__file__).parent
+
+
+def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> None:
+    free = usable_cores(cgroup=tmp_path)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_cores(cgroup=tmp_path) == free
+    (tmp_path / "cpu.max").write_text("50000 100000\n")  # half a core: still one thread
+    assert usable_cores(cgroup=tmp_path) == 1
+
+
+def test_the_quota_of_older_kernels_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")  # -1: no limit
+    free = usable_cores(cgroup=tmp_path)
+    assert free >= 1
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
+    assert usable_cores(cgroup=tmp_path) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
+def test_memory_is_what_is_available_and_no_more_than_the_container_s(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
+    assert available_memory(meminfo, tmp_path) == 8_000_000 * 1024
+    (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
+    (tmp_path / "memory.current").write_text(f"{GIB // 2}\n")
+    assert available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
+def test_without_meminfo_the_built_in_memory_is_told(tmp_path: Path) -> None:
+    told = available_memory(tmp_path / "no-such-file", tmp_path)
+    assert told == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- one count of cores ---
+
+
+@pytest.fixture
+def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a container whose quota is one core, whatever the machine has."""
+    (tmp_path / "cpu.max").write_text("100000 100000\n")
+    monkeypatch.setattr(system, "usable_cores", lambda: usable_cores(tmp_path))
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+
+
+@pytest.mark.usefixtures("quota_of_one")
+def test_the_device_the_doctor_and_a_race_count_the_same_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert device_report("cpu").cores == 1
+    assert doctor.threads().what.startswith("1 core; ")
+
+    def too_many(count: int, **_: object) -> None:
+        raise AssertionError(f"{count} processes on one core")
+
+    monkeypatch.setattr(sys.modules["labkit.train.race"], "ProcessPoolExecutor", too_many)
+    task = replace(TASKS["digits"], steps=1)
+    assert len(race(task, [RECIPES["FP32"]], [0, 1], tmp_path, device="cpu")) == 2
+
+
+# --- processes ---
+
+
+def test_the_end_of_a_group_is_the_end_of_all_in_it() -> None:
+    """The pipe is closed only when the last that holds it has ended: here a process that the command started."""
+    waits = "print('here', flush=True); import time; time.sleep(600)"
+    starts = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {waits!r}])"
+    leader = start_group([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True)
+    assert leader.stdout.readline() == "here\n"
+    end_group(leader)
+    assert leader.communicate(timeout=60 * slowness())[0] == ""
+    assert leader.returncode != 0
+    end_group(leader)  # where nothing is left, nothing happens
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other limits, or none")
+def test_a_limit_counts_from_what_the_process_has_now() -> None:
+    program = """
+import resource
+from labkit.records.system import limit_this_process
+limit_this_process(1 << 28, 60.5)
+print(len(bytearray(1 << 27)), resource.getrlimit(resource.RLIMIT_CPU)[0], resource.getrlimit(resource.RLIMIT_CORE)[0])
+try:
+    bytearray(1 << 29)
+except MemoryError:
+    print("no more")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [f"{1 << 27} 60 0", "no more"]
+
+
+# --- one module asks ---
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        '"/proc/',
+        "import resource",
+        "killpg",
+        "start_new_session",
+        "sched_getaffinity",
+        "cpu_count(",
+        '"/sys/',
+        "sysconf(",
+    ],
+)
+def test_no_other_module_asks_the_system(word: str) -> None:
+    asks = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py") if word in path.read_text("utf-8")}
+    assert asks == {"records/system.py"}
