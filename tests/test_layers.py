@@ -86,13 +86,13 @@ def layer_offences(root: Path) -> list[str]:
             offences.append(f"{path}:1: {layer} is no layer of the house; give it a place in the table of this test")
             continue
         for line, module, name in imports(file, ".".join(path.parts[:-1])):
-            why = _why_not(layer, module, name)
+            why = _violation(layer, module, name)
             if why:
                 offences.append(f"{path}:{line}: {why}")
     return offences
 
 
-def _why_not(layer: str, module: str, name: str) -> str:
+def _violation(layer: str, module: str, name: str) -> str:
     top, *below = module.split(".")
     if top in sys.stdlib_module_names:
         return ""

@@ -1,4 +1,4 @@
-"""How does a run survive the night? A file that is whole whatever happens, and from which a run goes on bit for bit.
+"""How does an interrupted run go on? From a file that is whole whatever happens, bit for bit.
 
 Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
 all that. It is written whole (`labkit.records.write_whole`).

@@ -33,7 +33,7 @@ class Recipe:
     model           weights and activations of the model
     autocast        format that autocast casts to, or None for no autocast (then `model` alone decides)
     keep_norms      normalisation layers stay in FP32
-    master_weights  FP32 weights survive between steps; False: what `model` cannot hold is forgotten after each step
+    master_weights  FP32 weights survive between steps; False: each step keeps only what `model` holds
     optimizer       weights, gradients and state inside the optimizer's step
     scaler          how the loss is scaled
     rounding        how a step's result gets into `model` where no master remembers it

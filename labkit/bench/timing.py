@@ -32,7 +32,7 @@ GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of abo
 MOST_CALLS = 500  # in a group
 CASE_SECONDS = 1.0  # a case that has had as much, in FEWEST rounds or more, gives its further turns away
 FEWEST = 3
-PATIENCE = 2.0  # a call that is expected to take longer than this many seconds is left out
+LONGEST_CALL = 2.0  # seconds; a call that is expected to take longer is left out
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def _warm_up(
         expected = case.flops * pace.get(case.format, 0.0)
         if stop():
             left_out(case, "the time was up")
-        elif expected > PATIENCE:
+        elif expected > LONGEST_CALL:
             left_out(case, f"one call would take about {expected:.0f} s")
         else:
             try:

@@ -104,7 +104,7 @@ def _kernel() -> Any:
     return triton.jit(tile_of_d)
 
 
-def why_not(device: torch.device | str) -> str:
+def why_unavailable(device: torch.device | str) -> str:
     """Return why the kernel cannot run on a device; empty where it can."""
     if triton is None:
         return "Triton is not installed; it comes with the CUDA builds of torch for Linux (or: pip install triton)"
@@ -126,7 +126,7 @@ def matmul(a: Tensor, b: Tensor, tile: Tile = TILES[0], out: Tensor | None = Non
             f"matmul takes A[m,k] and B[k,n], both float16 or both bfloat16, none of them empty; it was given "
             f"{a.dtype} {list(a.shape)} and {b.dtype} {list(b.shape)}."
         )
-    reason = why_not(a.device)
+    reason = why_unavailable(a.device)
     if reason:
         raise RuntimeError(reason)
     (m, k), n = a.shape, b.shape[1]

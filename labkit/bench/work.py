@@ -61,9 +61,9 @@ class Pool:
     def _random(self, count: int, dtype: torch.dtype) -> Tensor:
         if dtype not in self._numbers or len(self._numbers[dtype]) < count:
             self._numbers.pop(dtype, None)  # give its memory back first
-            dice = torch.Generator(self.device).manual_seed(0)
+            generator = torch.Generator(self.device).manual_seed(0)
             wide = torch.float64 if dtype is torch.float64 else torch.float32
-            self._numbers[dtype] = torch.randn(count, generator=dice, device=self.device, dtype=wide).to(dtype)
+            self._numbers[dtype] = torch.randn(count, generator=generator, device=self.device, dtype=wide).to(dtype)
         return self._numbers[dtype]
 
 

@@ -142,37 +142,37 @@ def _product(instruction: Instruction, words: tuple[Words, Words, Words]) -> Val
 
 def draw_tiles(family: str, instruction: Instruction, tiles: int, seed: int) -> tuple[Words, Words, Words]:
     """Return the words of A, B and C for some tiles of a family; see FAMILIES, and "whole numbers"."""
-    dice = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
+    generator = np.random.default_rng([seed, instruction.k, instruction.m, *family.encode()])
     operands, result = stored_as(instruction.operands), instruction.result
     drawn = operands if family == "uncut" else instruction.operands
-    a = _draw(family, (tiles, instruction.m, instruction.k), drawn, dice)
-    b = _draw(family, (tiles, COLUMNS, instruction.k), drawn, dice)
-    c = _draw(family, (tiles, instruction.m, COLUMNS), result, dice)
+    a = _draw(family, (tiles, instruction.m, instruction.k), drawn, generator)
+    b = _draw(family, (tiles, COLUMNS, instruction.k), drawn, generator)
+    c = _draw(family, (tiles, instruction.m, COLUMNS), result, generator)
     if family == "cancel":  # C takes back most of the sum, in half of the elements
         total = round_to(a @ b.transpose(0, 2, 1), result)
-        c = np.where(dice.random(c.shape) < 0.5, -total, c)
+        c = np.where(generator.random(c.shape) < 0.5, -total, c)
     return to_words(a, operands), to_words(b, operands), to_words(c, result)
 
 
-def _draw(family: str, shape: tuple[int, ...], format: Format, dice: np.random.Generator) -> Values:
-    sign = dice.choice([-1.0, 1.0], shape)
+def _draw(family: str, shape: tuple[int, ...], format: Format, generator: np.random.Generator) -> Values:
+    sign = generator.choice([-1.0, 1.0], shape)
     if family == "whole numbers":
-        return np.asarray(dice.integers(-3, 4, shape), np.float64)
+        return np.asarray(generator.integers(-3, 4, shape), np.float64)
     if family in ("normal", "uncut"):
-        values = dice.normal(size=shape)
+        values = generator.normal(size=shape)
     elif family in ("near", "cancel"):
-        values = sign * dice.uniform(1, 2, shape) * 2.0 ** dice.integers(-4, 5, shape)
+        values = sign * generator.uniform(1, 2, shape) * 2.0 ** generator.integers(-4, 5, shape)
     elif family == "tiny":
-        exponents = dice.integers(format.emin - format.significand_bits, format.emin + 4, shape)
-        values = sign * dice.uniform(1, 2, shape) * 2.0**exponents
+        exponents = generator.integers(format.emin - format.significand_bits, format.emin + 4, shape)
+        values = sign * generator.uniform(1, 2, shape) * 2.0**exponents
     else:
-        values = decode(dice.integers(0, format.codes, shape).astype(format.code_dtype), format)
+        values = decode(generator.integers(0, format.codes, shape).astype(format.code_dtype), format)
         if family == "any":
             values = np.where(np.isfinite(values), values, 1.0)
         else:  # few of them, or every sum would be NaN
             codes = [0, format.sign_mask, 1, format.max_code, format.nan_code or 0, format.infinity_code or 0]
-            rare = decode(dice.choice(np.array(codes, format.code_dtype), shape), format)
-            values = np.where(dice.random(shape) < 0.1, sign * rare, dice.normal(size=shape))
+            rare = decode(generator.choice(np.array(codes, format.code_dtype), shape), format)
+            values = np.where(generator.random(shape) < 0.1, sign * rare, generator.normal(size=shape))
     return np.asarray(round_to(values, format), np.float64)
 
 

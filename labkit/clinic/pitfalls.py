@@ -1,7 +1,8 @@
 """What went wrong in this run? A record, read as an experienced colleague would.
 
-Idea: FP16's failures look different on record. Gradients that underflow leave the loss finite and slow; a scale that is
-too high skips step after step; a bad step that nobody caught turns the loss into NaN. Each has its own line and remedy.
+Idea: FP16's failures look different on record. Gradients that underflow leave the loss finite and slow; a scale that
+is too high skips step after step; a step with inf that nobody skipped turns the loss into NaN. Each has its own line
+and remedy.
 
 Invariant: whatever is said stands in the record; a run that shows none of this is called well, not good.
 """

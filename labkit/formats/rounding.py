@@ -175,7 +175,7 @@ def common_format(carrier: Format, format: Format) -> Format:
         return carrier
     raise ValueError(
         f"{format.name} has values that {carrier.name} cannot hold (max {format.max:g} and {carrier.max:g}, precision "
-        f"{format.precision} and {carrier.precision}). Convert the numbers to a wider float type first, then round."
+        f"{format.precision} and {carrier.precision}). Cast the numbers to a wider float type first, then round."
     )
 
 
@@ -194,9 +194,9 @@ def as_floats(values: ArrayLike) -> FloatArray:
         return given
     if given.dtype.kind in "iu":
         if ((given > 2**53) | (given < -(2**53))).any():
-            raise ValueError("whole numbers beyond 2^53 are not all float64 values; convert by .astype(float) first")
+            raise ValueError("whole numbers beyond 2^53 are not all float64 values; cast by .astype(float) first")
         return given.astype(np.float64)
-    advice = "parse(text, format) reads text." if given.dtype.kind in "US" else "Convert with .astype(np.float64)."
+    advice = "parse(text, format) reads text." if given.dtype.kind in "US" else "Cast with .astype(np.float64)."
     raise TypeError(f"rounding takes float16, float32, float64 or whole numbers; it was given {given.dtype}. {advice}")
 
 

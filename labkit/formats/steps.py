@@ -4,7 +4,7 @@ Idea: write each number as a whole significand times a power of two; then it is 
 align, add (what falls off is remembered in one sticky bit), normalise to the format's precision, look at the guard,
 round and sticky bits, round. Each station is a function that returns a frozen record, to be shown and played.
 
-Invariant: up to the last station nothing is lost that could change how the exact result rounds.
+Invariant: up to the last station nothing is cut off that could change how the exact result rounds.
 
 Source: IEEE 754-2019, 4.3, 6.3; Muller et al., Handbook of Floating-Point Arithmetic, 2nd ed., 7.3 to 7.5.
 """
@@ -36,7 +36,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Multiply:
-    """The significands were multiplied and the exponents added; nothing is lost."""
+    """The significands were multiplied and the exponents added; nothing is cut off."""
 
     a: Term
     b: Term
@@ -52,7 +52,7 @@ class Align:
     shift: NDArray[np.int64]  # difference of their exponents, in places
     aligned_a: Term
     aligned_b: Term
-    lost: Flags  # ones fell off, so the last bit of the lower term is set: it is sticky
+    cut: Flags  # ones were cut off, so the last bit of the lower term is set: it is sticky
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def align_terms(a: Term, b: Term, window: int) -> Align:
             begins three places below the higher one, and then a difference of the two loses one leading bit at most.
     """
     exponent = np.maximum(np.minimum(a.exponent, b.exponent), np.maximum(_top(a), _top(b)) - window)
-    (aligned_a, lost_a), (aligned_b, lost_b) = (_with_exponent(term, exponent, window + 1) for term in (a, b))
-    return Align(a, b, np.asarray(np.abs(a.exponent - b.exponent)), aligned_a, aligned_b, lost_a | lost_b)
+    (aligned_a, cut_a), (aligned_b, cut_b) = (_with_exponent(term, exponent, window + 1) for term in (a, b))
+    return Align(a, b, np.asarray(np.abs(a.exponent - b.exponent)), aligned_a, aligned_b, cut_a | cut_b)
 
 
 def add_terms(align: Align, rounding: Rounding) -> Add:
@@ -197,5 +197,5 @@ def _with_exponent(term: Term, exponent: NDArray[np.int64], bits: int) -> tuple[
     places = term.exponent - exponent
     significand = term.significand.astype(_whole_type(bits))
     shifted = _shift(significand, places)
-    lost = np.asarray(_shift(shifted, -places) != significand, np.bool_)
-    return Term(term.negative, np.asarray(shifted | lost, shifted.dtype), np.asarray(exponent)), lost
+    cut = np.asarray(_shift(shifted, -places) != significand, np.bool_)
+    return Term(term.negative, np.asarray(shifted | cut, shifted.dtype), np.asarray(exponent)), cut

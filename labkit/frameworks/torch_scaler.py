@@ -238,7 +238,7 @@ class GradScaler(TorchState):
         scale, tracker = self._check_scale_growth_tracker("update")
         if new_scale is not None:
             scale.fill_(self._usable(new_scale))
-            self._readings.forget()
+            self._readings.clear()
         else:
             records = self._per_optimizer_states.values()
             found = [found_inf for record in records for found_inf in record["found_inf_per_device"].values()]
@@ -246,7 +246,7 @@ class GradScaler(TorchState):
                 raise AssertionError("No inf checks were recorded prior to update. Call step(optimizer) before it.")
             state = ScalerState(self.get_scale(), self._get_growth_tracker())
             state = advance(state, any(map(self._readings.read, found)), self._config())
-            self._readings.forget()
+            self._readings.clear()
             self._readings.write(scale, state.scale)
             self._readings.write(tracker, state.growth_tracker)
         self._per_optimizer_states = defaultdict(untouched)

@@ -76,7 +76,7 @@ class Readings:
         tensor.fill_(value)
         self._seen[id(tensor)] = (tensor, tensor._version, value)
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Let all tensors go."""
         self._seen.clear()
 

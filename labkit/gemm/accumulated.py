@@ -277,8 +277,8 @@ def _attention(
     if enable_gqa:
         share = query.shape[-3] // key.shape[-3]
         key, value = (part.repeat_interleave(share, -3) for part in (key, value))
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = matmul(query, key.mT, accumulator, torch.float32) * factor
+    multiplier = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = matmul(query, key.mT, accumulator, torch.float32) * multiplier
     if is_causal and attn_mask is not None:
         raise RuntimeError("is_causal is a mask of its own: give it or attn_mask, not both")
     if is_causal:

@@ -48,7 +48,7 @@ class AlignedTerm:
     cut_bits: str
 
     @property
-    def lost(self) -> bool:
+    def cut(self) -> bool:
         """Whether anything was cut off."""
         return self.cut_bits != ""
 

@@ -30,7 +30,7 @@ def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callabl
     >>> ask(5, "successor(x)", (1,))[:2]
     ['failure', 'call']
     """
-    problem = _why_not_callable(function, call, arguments) or _borrowed(function, withheld)
+    problem = _call_problem(function, call, arguments) or _borrowed(function, withheld)
     if problem:
         return dump(Failure("call", problem))
     try:
@@ -72,7 +72,7 @@ def _file_of(function: object) -> str:
     return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _why_not_callable(function: object, call: str, arguments: Case) -> str:
+def _call_problem(function: object, call: str, arguments: Case) -> str:
     if not callable(function):
         return f"this is not a function but a {type(function).__name__}: pass the function itself, without parentheses"
     try:

@@ -125,7 +125,7 @@ class TrainingRun:
         """Return a run that stands where this one stands and goes its own way.
 
         It has the same weights, moments, batches and random numbers. Under the same recipe the two stay equal bit for
-        bit. Under another one, weights and moments are converted to its formats, and a scaler of its own begins anew.
+        bit. Under another one, weights and moments are cast to its formats, and a scaler of its own begins anew.
         """
         other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
         chosen = self.recipe if recipe is None else recipe

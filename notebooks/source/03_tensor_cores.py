@@ -194,7 +194,7 @@ for name, (a, b, c) in sums.items():
 #
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
-# So small terms beside a large one are lost, *however many there are*, and a sum of positive numbers is never too large. Over a long
+# So small terms beside a large one are cut off, *however many there are*, and a sum of positive numbers is never too large. Over a long
 # sum these errors add up. Same inputs, and every generation has an answer of its own:
 
 # %% id="touch-errors"

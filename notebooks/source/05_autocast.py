@@ -427,7 +427,7 @@ print("a weight of 1 in model.half(), after 1000 updates of -2^-12:", model.weig
 # | the operand of an operation on the allow list | nothing changes: autocast would cast it too |
 # | the operand of an operation on the deny list | autocast casts it back to FP32; the rounding to FP16 remains |
 # | the operand of an operation on no list | it stays FP16, and may overflow: 300 * 300 is inf |
-# | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are lost |
+# | the whole model, `model.half()` | the optimizer has no FP32 weights, and small updates are swallowed |
 #
 # One more thing happens unseen. A weight that is used twice is cast once: autocast keeps the FP16 copy until the block ends. This
 # is the *cast cache*. But what if the weight changes inside the block? Compare the lab's autocast with torch's own:

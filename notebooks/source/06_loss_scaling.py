@@ -127,11 +127,11 @@ predict("scaling.order")
 # %% id="touch-order"
 true_gradient = torch.tensor(2.0**-27)
 arrived = (true_gradient * 2**10).half()  # FP16, scaled: 2^-17, safe
-print("divide in FP16, then convert:", (arrived / 2**10).float().item())
-print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 =", 2.0**-27, ")")
+print("divide in FP16, then cast:", (arrived / 2**10).float().item())
+print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 =", 2.0**-27, ")")
 
 # %% [markdown]
-# The order is: scale, backward, **convert to FP32, unscale**, check for inf and NaN, step.
+# The order is: scale, backward, **cast to FP32, unscale**, check for inf and NaN, step.
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
@@ -139,7 +139,7 @@ print("convert to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-
 # ### Exercise 1: one step with a static scale  ●○○  8 min
 #
 # `gradient_of(scale)` runs the backward pass of `scale * loss` and returns its gradient in FP16. Take one step of SGD with
-# it: weight minus `lr` times gradient. Two things decide whether it works: *where* you convert to FP32, and what you do when
+# it: weight minus `lr` times gradient. Two things decide whether it works: *where* you cast to FP32, and what you do when
 # the gradient holds inf or NaN.
 
 
@@ -182,7 +182,7 @@ for log2_scale in (0, 3, 7, 10, 16, 22, 28, 34, 40):
 # gradient became zero, and another one appeared.)
 #
 # The two ends differ in one important way. **Underflow is silent.** Overflow can be seen: there is an inf or a NaN. If nobody
-# checks for it, one bad step ruins the weights:
+# checks for it, one step with inf ruins the weights:
 
 # %% id="touch-unchecked" tags=["claim-C36"]
 from dataclasses import replace
@@ -313,8 +313,8 @@ for interval, replay in scalers.replays.items():
 # gradients are then more than 2^40 times as large as the smallest 1%, and FP16 has only 40 powers of two from its smallest
 # number to its largest. No scaler can help there, only another format: BF16 has the exponents of FP32.
 #
-# So of torch's 1,651 bad steps 1,148 are not its fault. The other 503 are: a higher scale would have kept their gradients, and
-# the interval of 2,000 never tried one. With an interval of 50 only 41 of them remain, at the price of 27 skipped steps. Count
+# So of torch's 1,651 steps that lose gradients 1,148 are not its fault. The other 503 are: a higher scale would have kept them,
+# and the interval of 2,000 never tried one. With an interval of 50 only 41 of them remain, at the price of 27 skipped steps. Count
 # what can be helped before you turn a knob.
 #
 # (A step that "loses gradients" here loses more than 1% of them. Section 6 of lesson 08 shows that this is a warning: a training
@@ -387,7 +387,7 @@ BeatTheScaler(seed=0)
 # clean steps. When the window jumps up, the scaler loses gradients for a hundred steps, and nothing tells it. There you can
 # win. Where the window moves only a little you cannot win, because the scaler never gets tired of trying.
 #
-# Compare the two losses, too. A few dozen bad steps hardly show in them. That is why nobody notices.
+# Compare the two losses, too. A few dozen steps that lose gradients hardly show in them. That is why nobody notices.
 
 # %% [markdown]
 # ## 9 · Clip at the right place
@@ -492,7 +492,7 @@ for name, work, gradient in (("normalise", normalise, all_zero), ("clamp", clamp
         print(f"{name:<10} {when:<7} the check: {weight_after(gradient, work, when)}")
 
 # %% [markdown]
-# *Whatever works on gradients belongs where inf and NaN are still checked for, else a bad step slips through*: that is half true.
+# *Whatever works on gradients belongs where inf and NaN are still checked for, else inf slips through*: that is half true.
 #
 # | your code | for example | its place | why |
 # |---|---|---|---|
@@ -532,7 +532,7 @@ for name, test in bad.items():
 
 # %% [markdown]
 # The sum is faster here, and one of its alarms is false. 300,000 gradients of 2 are all finite, and their sum in FP16 is not. A
-# false alarm skips a good step and halves the scale for nothing. So add up in FP32, or check each element. (`isinf().any()` does
+# false alarm skips a clean step and halves the scale for nothing. So add up in FP32, or check each element. (`isinf().any()` does
 # not even see NaN.) torch does neither: one kernel unscales and checks in the same pass.
 #
 # ### Exercise 5: unscale, and find inf  ●○○  8 min

@@ -124,8 +124,8 @@ def my_master_training(master, scaled_grads, scale, lr):
 check("master.step", my_master_training)
 
 # %% [markdown]
-# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*. What was lost before stays
-# lost, but from now on small updates are kept.
+# Switch it off and on while a network trains. Press *Start*, wait for 300 steps, and tick *master weights*. What was swallowed before stays
+# swallowed, but from now on small updates are kept.
 
 # %% id="touch-live"
 LiveTraining(TASKS["fine_tuning"], RECIPES["FP16 no master"], seed=0)
@@ -377,7 +377,7 @@ race_figure([recorded("fine_tuning", recipe, seed) for recipe in recipes for see
 
 # %% [markdown]
 # Rounding by chance swallows nearly as many updates as before. But an update that comes through is a whole ulp, so on average the sum
-# is right. Kahan's sum keeps the lost part in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
+# is right. Kahan's sum keeps the part that was cut off in a second FP16 number. That takes four bytes for each weight, two fewer than an FP16
 # copy and its FP32 master.
 
 # %% [markdown]

@@ -288,9 +288,9 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     whole = save_checkpoint(tmp_path / "whole", engine, epoch=1).read_bytes()
     content = str(read_checkpoint(tmp_path / "whole"))
     tensor = engine.fp32_model()["4.weight"].numpy().tobytes()
-    dice, harmless = random.Random(0), 0
-    inside = [whole.index(tensor) * 8 + dice.randrange(len(tensor) * 8) for _ in range(20)]
-    anywhere = [dice.randrange(len(whole) * 8) for _ in range(60)]
+    generator, harmless = random.Random(0), 0
+    inside = [whole.index(tensor) * 8 + generator.randrange(len(tensor) * 8) for _ in range(20)]
+    anywhere = [generator.randrange(len(whole) * 8) for _ in range(60)]
     for bit in (*inside, *anywhere):
         flipped = bytearray(whole)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -396,7 +396,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     start = time.perf_counter()
     path = save_checkpoint(tmp_path / "run.pt", engine, written=0)
     took = time.perf_counter() - start
-    dice = random.Random(0)
+    generator = random.Random(0)
     begun, interrupted = 0, 0
     for _ in range(20):
         done, tell = os.pipe()
@@ -413,7 +413,7 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
                 os._exit(1)
         os.close(tell)
         assert os.read(done, 1), "it wrote one at least"
-        time.sleep(dice.uniform(0, took))  # the moment shall be any
+        time.sleep(generator.uniform(0, took))  # the moment shall be any
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         told = 1 + sum(len(chunk) for chunk in iter(partial(os.read, done, 4096), b""))

@@ -41,8 +41,8 @@ def engine_for(name: str, flat: bool = False) -> Engine:
 
 
 def backward(engine: Engine, number: int) -> float:
-    dice = torch.Generator().manual_seed(number)
-    inputs, targets = torch.randn(8, 6, generator=dice), torch.randint(3, (8,), generator=dice)
+    generator = torch.Generator().manual_seed(number)
+    inputs, targets = torch.randn(8, 6, generator=generator), torch.randint(3, (8,), generator=generator)
     with engine.forward():
         loss = F.cross_entropy(engine(inputs), targets)
     engine.backward(loss)

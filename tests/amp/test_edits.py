@@ -37,9 +37,9 @@ def test_weight_clipping_clips_as_it_does_in_fp32(name: str, flat: bool) -> None
     """A critic whose weights are clamped after each step, through `.data`, as in arXiv:1701.07875's own code."""
 
     def train(engine: Engine) -> list[float]:
-        dice, losses = torch.Generator().manual_seed(1), []
+        generator, losses = torch.Generator().manual_seed(1), []
         for _ in range(60):
-            real, fake = torch.randn(64, 4, generator=dice) + 1, torch.randn(64, 4, generator=dice)
+            real, fake = torch.randn(64, 4, generator=generator) + 1, torch.randn(64, 4, generator=generator)
             engine.zero_grad()
             with engine.forward():
                 loss = engine(fake).mean() - engine(real).mean()

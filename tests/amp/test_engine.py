@@ -28,8 +28,8 @@ def net() -> nn.Sequential:
 
 
 def batch(step: int, rows: int = 8) -> tuple[Tensor, Tensor]:
-    dice_cup = torch.Generator().manual_seed(step)
-    return torch.randn(rows, 6, generator=dice_cup), torch.randint(3, (rows,), generator=dice_cup)
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(rows, 6, generator=generator), torch.randint(3, (rows,), generator=generator)
 
 
 def loss_of(engine: Engine, step: int, **size: int) -> Tensor:
@@ -158,7 +158,7 @@ def test_accumulated_halves_are_the_whole_batch() -> None:
 
 
 def test_fp16_gradients_are_added_up_in_fp32() -> None:
-    # 40,000 fits FP16, twice that does not; and 2^-11 beside 1 would be lost.
+    # 40,000 fits FP16, twice that does not; and 2^-11 beside 1 would be swallowed.
     layer = nn.Linear(2, 1, bias=False)
     engine = Engine(layer, partial(torch.optim.SGD, lr=1.0), replace(SCALED, scaler=static(1.0)))
     for inputs in ([40000.0, 1.0], [40000.0, 2.0**-11]):

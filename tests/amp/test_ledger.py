@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.amp import Rule, autocast
-from labkit.amp.casting.ledger import compare, ledger
+from labkit.amp.casting.ledger import difference, ledger
 from labkit.formats import BF16, E4M3, FP16
 from labkit.gemm import half_storage
 
@@ -23,8 +23,8 @@ def by_hand(x, w):
 @pytest.fixture
 def operands():
     """x and w such that logits reach beyond 11.09, where exp leaves FP16."""
-    dice = torch.Generator().manual_seed(1)
-    return torch.randn(8, 16, generator=dice) * 2, torch.randn(16, 10, generator=dice)
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 16, generator=generator) * 2, torch.randn(16, 10, generator=generator)
 
 
 def ops(rows):
@@ -195,8 +195,8 @@ def test_other_formats():
 
 def test_a_mask_of_minus_infinity_is_no_error():
     exact = torch.tensor([1.0, float("-inf"), 2.0])
-    assert compare(exact.half(), exact) == (0.0, 0, 0)
-    assert compare(torch.tensor([1.0, 0.0, float("nan")]).half(), exact) == (float("inf"), 1, 0)
+    assert difference(exact.half(), exact) == (0.0, 0, 0)
+    assert difference(torch.tensor([1.0, 0.0, float("nan")]).half(), exact) == (float("inf"), 1, 0)
 
 
 @pytest.mark.parametrize(

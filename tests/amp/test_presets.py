@@ -239,7 +239,7 @@ def test_worked_example_hysteresis_forgives_the_first_overflow_only() -> None:
     assert scales[True] == [16] * 6  # each stands alone, so each is a first one
 
 
-def test_fastai_lets_a_bad_step_through_at_scale_1() -> None:
+def test_fastai_takes_a_step_with_inf_at_scale_1() -> None:
     config = PRESETS["fastai"]
     steps = list(ours([True] * 20, config))
     assert [scale for scale, stepped in steps if not stepped] == [2.0**e for e in range(16, 0, -1)]

@@ -40,7 +40,7 @@ def test_a_scale_that_stays_is_said_to_stay() -> None:
     assert step_report(ScalerState(1000.0), True, ScalerConfig(backoff_factor=0.3)).why.endswith("from 1000 to 300")
 
 
-def test_a_bad_step_that_is_taken_is_no_secret() -> None:
+def test_a_step_with_inf_that_is_taken_is_no_secret() -> None:
     (blind,) = reports([True], static(8.0, skip_on_inf=False), ("a",))
     assert (blind.stepped, blind.found_inf, blind.skips_in_a_row) == (True, True, 0)
     assert blind.why == "taken in spite of inf or NaN in 'a': nobody looks"

@@ -1,4 +1,4 @@
-"""Unscaling: convert first, divide then, find what is not finite, and name it."""
+"""Unscaling: cast first, divide then, find what is not finite, and name it."""
 
 import math
 import random

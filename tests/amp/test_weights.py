@@ -20,7 +20,7 @@ def one_weight(value: float) -> nn.Linear:
 
 
 def test_worked_example_a_thousand_small_updates() -> None:
-    # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is lost alone, and a thousand of them make a quarter.
+    # The spacing of FP16 at 1 is 2^-10; an update of 2^-12 is swallowed alone, and a thousand of them make a quarter.
     sgd = partial(torch.optim.SGD, lr=1.0)
     update = [torch.tensor([[2.0**-12]])]
     with_master, without = one_weight(1.0), one_weight(1.0)

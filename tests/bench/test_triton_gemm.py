@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from labkit.bench import GemmCase, run_case, triton_gemm
-from labkit.bench.triton_gemm import TILES, Tile, matmul, why_not
+from labkit.bench.triton_gemm import TILES, Tile, matmul, why_unavailable
 from labkit.formats import FP16
 
 ROOT = Path(__file__).parents[2]
@@ -20,17 +20,17 @@ import torch
 from labkit.bench.triton_gemm import TILES, Tile, matmul
 
 tile = Tile(16, 32, 16, 4, 2)
-dice = torch.Generator().manual_seed(0)
+generator = torch.Generator().manual_seed(0)
 for (m, n, k), layout in zip(
     ((16, 32, 16), (17, 33, 50), (1, 1, 1), (160, 40, 31), (40, 70, 64)), ("NN", "NT", "TN", "TT", "NT")
 ):
-    a, b = (torch.randint(-4, 5, shape, generator=dice).half() for shape in ((m, k), (k, n)))
+    a, b = (torch.randint(-4, 5, shape, generator=generator).half() for shape in ((m, k), (k, n)))
     a = a.t().contiguous().t() if layout[0] == "T" else a
     b = b.t().contiguous().t() if layout[1] == "T" else b
     exact = (a.double() @ b.double()).half()  # whole numbers: exact in FP32, so rounded once in both
     assert torch.equal(matmul(a, b, tile), exact), (m, n, k, layout)
 for each in TILES:  # those that are timed, over an edge of each
-    a, b = (torch.randint(-4, 5, shape, generator=dice).half() for shape in ((130, 65), (65, 257)))
+    a, b = (torch.randint(-4, 5, shape, generator=generator).half() for shape in ((130, 65), (65, 257)))
     assert torch.equal(matmul(a, b, each), (a.double() @ b.double()).half()), each.name
 out = torch.full((4, 6), 7.0).half()[:, ::2]  # a result with a stride, and neighbours that must stay
 matmul(torch.ones(4, 5).half(), torch.ones(5, 3).half(), tile, out)
@@ -52,7 +52,7 @@ def test_every_shape_and_layout_is_multiplied_right():
 
 def test_without_triton_it_says_where_it_comes_from(monkeypatch):
     monkeypatch.setattr(triton_gemm, "triton", None)
-    assert "comes with the CUDA builds of torch" in why_not("cuda")
+    assert "comes with the CUDA builds of torch" in why_unavailable("cuda")
     with pytest.raises(RuntimeError, match="Triton is not installed"):
         matmul(torch.ones(16, 16).half(), torch.ones(16, 16).half())
     with pytest.raises(RuntimeError, match=r"Triton tiles 128x256x64, 3 ahead was not timed on cpu: Triton is"):
@@ -62,8 +62,8 @@ def test_without_triton_it_says_where_it_comes_from(monkeypatch):
 def test_on_a_cpu_it_says_how_to_run_it(monkeypatch):
     monkeypatch.setattr(triton_gemm, "triton", object())
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert "TRITON_INTERPRET=1" in why_not("cpu")
-    assert why_not("cuda") == ""
+    assert "TRITON_INTERPRET=1" in why_unavailable("cpu")
+    assert why_unavailable("cuda") == ""
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ SCALE = 1024.0
 def weights_of(
     tensors: int, elements: int, optimizer: Callable[..., torch.optim.Optimizer], flat: bool, device: str
 ) -> Weights:
-    dice_cup = torch.Generator().manual_seed(0)
-    model = nn.ParameterList([nn.Parameter(torch.randn(elements, generator=dice_cup)) for _ in range(tensors)])
+    generator = torch.Generator().manual_seed(0)
+    model = nn.ParameterList([nn.Parameter(torch.randn(elements, generator=generator)) for _ in range(tensors)])
     weights = Weights(to_model_format(model.to(device), FP16), optimizer, flat=flat)
     for p in weights.model_weights:
         p.grad = torch.full_like(p, SCALE * 1e-3)

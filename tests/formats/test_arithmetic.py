@@ -85,7 +85,7 @@ def test_one_plus_a_ten_thousandth_is_lost_step_by_step():
     assert (align.b.significand, align.b.exponent) == (0b11010001110, -24)  # 0.0001 = 1678 * 2^-24
     assert align.shift == 14
     assert align.aligned_a.significand == 0b10000000000_000  # three places more: guard, round, sticky
-    assert (align.aligned_b.significand, align.lost) == (0b1, True)  # all of it fell off, and stuck
+    assert (align.aligned_b.significand, align.cut) == (0b1, True)  # all of it fell off, and stuck
     assert plus.total.significand == 0b10000000000_001
     assert (cut.guard, cut.round, cut.sticky) == (False, False, True)
     assert not decision.up
@@ -119,7 +119,7 @@ def test_the_steps_add_up_for_random_pairs():
     align, plus, cut, _ = sum.steps
     assert isinstance(align, Align)
     assert isinstance(cut, Normalise)
-    exact = ~align.lost
+    exact = ~align.cut
     magnitude = np.ldexp(plus.total.significand.astype(float), plus.total.exponent)
     total = np.where(plus.total.negative, -magnitude, magnitude)
     assert np.array_equal(total[exact], (a + b)[exact])  # the sum of two FP16 numbers is exact in float64

@@ -22,7 +22,7 @@ def test_worked_example_a_term_falls_off() -> None:
     # 1.5 * 2^-23 is an FP16 subnormal: its exponent is -14, its significand 3 * 2^-10.
     assert (product.exponent, product.significand, product.shift) == (-14, 3 * 2**10, 14)
     assert (product.kept, product.kept_bits, product.cut_bits) == (1, "00." + "0" * 22 + "1", "1")
-    assert (product.lost, c.lost) == (True, False)
+    assert (product.cut, c.cut) == (True, False)
     assert (block.exponent, block.unit_exponent, block.total) == (0, -23, 2**23 + 1)
     assert block.result == 1 + 2.0**-23
 

@@ -27,8 +27,8 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(row):
 @pytest.mark.gpu
 def test_our_own_kernel_is_right_on_this_gpu():
     answers = triton.main()
-    if answers["why_not"]:
-        pytest.skip(answers["why_not"])
+    if answers["unavailable"]:
+        pytest.skip(answers["unavailable"])
     assert not any(answers["wrong"].values())
 
 
@@ -61,14 +61,14 @@ def test_wrong_products_are_counted_and_told(monkeypatch):
     assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 0
     monkeypatch.setattr(triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype) + torch.eye(20, 30))
     assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 20
-    told = triton.told({"why_not": "", "wrong": {"a": 0, "b": 20}, "refused": {"c": "too small"}})
+    told = triton.told({"unavailable": "", "wrong": {"a": 0, "b": 20}, "refused": {"c": "too small"}})
     assert told.splitlines() == [
         "our Triton kernel: 2 products, 1 of them wrong", "  b: 20 elements wrong", "  c: too small"
     ]  # fmt: skip
 
 
 def test_without_triton_the_check_says_why(monkeypatch):
-    monkeypatch.setattr(triton, "why_not", lambda device: "Triton is not installed")
+    monkeypatch.setattr(triton, "why_unavailable", lambda device: "Triton is not installed")
     assert triton.told(triton.main("cpu")) == "our Triton kernel was not run: Triton is not installed"
 
 

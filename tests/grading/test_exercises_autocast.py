@@ -78,7 +78,7 @@ def test_the_linear_layer_is_torchs_autograd_through_casts(seed: int) -> None:
         y.backward(grad_y)
         ours, grad_x, grad_weight = reference("autocast.linear")(x.detach(), weight.detach(), bias, grad_y)
         assert torch.equal(ours, y)
-        # The backward of `.half().float()` rounds each FP32 product to FP16, and converts it.
+        # The backward of `.half().float()` rounds each FP32 product to FP16, and casts it.
         assert torch.equal(grad_x, x.grad)
         assert torch.equal(grad_weight, weight.grad)
 

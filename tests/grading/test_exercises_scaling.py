@@ -26,7 +26,7 @@ def torchs(scale: float, tracker: int = 0, growth_interval: int = 2000) -> torch
 
 
 def parameters_with(gradients: list[torch.Tensor]) -> list[torch.nn.Parameter]:
-    """torch.amp unscales FP32 gradients only; converting is exact."""
+    """torch.amp unscales FP32 gradients only; casting is exact."""
     found = [torch.nn.Parameter(torch.zeros_like(gradient, dtype=torch.float32)) for gradient in gradients]
     for parameter, gradient in zip(found, gradients, strict=True):
         parameter.grad = gradient.float()

@@ -11,7 +11,7 @@ from labkit.train import TASKS, TrainingRun
 
 
 def test_worked_example() -> None:
-    # FP16's spacing from 1 up is 2^-10: half of it is lost (a tie, and 1 is even), a little more is not.
+    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little more is not.
     weights = torch.ones(4).half()
     updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])
     after = (weights.float() + updates).half()

@@ -125,10 +125,10 @@ def test_products_have_stations_of_their_own():
 
 def random_operands(count):
     """Return pairs of finite float16 codes as text, near enough to each other to be interesting, and some far apart."""
-    dice = np.random.default_rng(3)
-    a, b = dice.integers(0, 2**16, (2, count)).astype(np.uint16).view(np.float16)
+    generator = np.random.default_rng(3)
+    a, b = generator.integers(0, 2**16, (2, count)).astype(np.uint16).view(np.float16)
     with np.errstate(all="ignore"):
-        near = (a * dice.uniform(-2, 2, count)).astype(np.float16)
+        near = (a * generator.uniform(-2, 2, count)).astype(np.float16)
     pairs = [*zip(a, b, strict=True), *zip(a, near, strict=True)]
     return [(x, y) for x, y in pairs if np.isfinite(x) and np.isfinite(y)]
 

@@ -193,8 +193,8 @@ def found():
 
 class TestErrorsAgainstLength:
     def test_they_are_those_of_other_peoples_sums(self, found):
-        dice = torch.Generator().manual_seed(0)
-        a, b = (torch.rand(17, 2048, generator=dice).half().numpy() for _ in range(2))
+        generator = torch.Generator().manual_seed(0)
+        a, b = (torch.rand(17, 2048, generator=generator).half().numpy() for _ in range(2))
         for i, k in enumerate(found.lengths):
             left, right = a[:, :k].astype(np.float64), b[:, :k].astype(np.float64)
             exact = np.array([math.fsum(row) for row in left * right])

@@ -38,9 +38,10 @@ def torch_loop(weight, update, steps):
 
 def pairs(count, seed=0):
     """Return pairs of a weight and an update: some where the sliders stand, some anywhere."""
-    dice = np.random.default_rng(seed)
-    on = [(float(dice.choice(WEIGHTS)), float(dice.choice(UPDATES))) for _ in range(count)]
-    anywhere = [(float(2.0 ** dice.uniform(-6, 6)), float(2.0 ** dice.uniform(-22, -3))) for _ in range(count)]
+    generator = np.random.default_rng(seed)
+    draw = generator.uniform
+    on = [(float(generator.choice(WEIGHTS)), float(generator.choice(UPDATES))) for _ in range(count)]
+    anywhere = [(float(2.0 ** draw(-6, 6)), float(2.0 ** draw(-22, -3))) for _ in range(count)]
     return on + anywhere
 
 

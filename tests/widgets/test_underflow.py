@@ -19,11 +19,11 @@ KIND = "activation gradients"
 
 @pytest.fixture
 def gradients():
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     return {
-        "conv": torch.exp2(torch.randn(4000, generator=dice) * 4 - 24),
-        "relu": torch.relu(torch.randn(1000, generator=dice)) * 2.0**-20,
-        "head": torch.exp2(torch.randn(500, generator=dice) * 2 - 8),
+        "conv": torch.exp2(torch.randn(4000, generator=generator) * 4 - 24),
+        "relu": torch.relu(torch.randn(1000, generator=generator)) * 2.0**-20,
+        "head": torch.exp2(torch.randn(500, generator=generator) * 2 - 8),
     }
 
 

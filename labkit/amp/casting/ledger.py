@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp.casting.lists import Rule, rule_for
-from labkit.amp.casting.recording import Call, Recording, record
+from labkit.amp.casting.recording import Call, Recording, list_calls
 from labkit.formats import FP16, Format
 
 MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
@@ -101,12 +101,12 @@ def ledger(
     wrong = {name: rule for name, rule in moved.items() if rule not in MOVABLE}
     if wrong:
         raise ValueError(f"an operation can be moved to {', '.join(r.value for r in MOVABLE)}; it was given {wrong}")
-    exact, _ = record(model, inputs, Recording(FP16, moved, casts=False))
+    exact, _ = list_calls(model, inputs, Recording(FP16, moved, casts=False))
     known = {call.key for call in exact} | {call.op for call in exact}
     if set(moved) - known:
         unknown = ", ".join(sorted(set(moved) - known))
         raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
-    cast, failure = record(model, inputs, Recording(format, moved, casts=True))
+    cast, failure = list_calls(model, inputs, Recording(format, moved, casts=True))
     done = [call.key for call in cast]
     if done != [call.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
         raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
@@ -117,7 +117,7 @@ def ledger(
 
 
 def _row(call: Call, exact: Call) -> LedgerRow:
-    error, overflowed, lost = compare(call.output, exact.output)
+    error, overflowed, lost = difference(call.output, exact.output)
     return LedgerRow(
         key=call.key,
         op=call.op,
@@ -155,12 +155,12 @@ def _missing(exact: Call, problem: str) -> LedgerRow:
     )
 
 
-def compare(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
+def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
     """Return (relative RMS error, elements that overflowed, elements that became 0) of a result against FP32's.
 
     Where FP32 itself is inf or NaN (a mask of -inf), the element does not count.
 
-    >>> compare(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 2.0**-30]))
+    >>> difference(torch.tensor([1.0, 0.0]).half(), torch.tensor([1.0, 2.0**-30]))
     (9.313225746154785e-10, 0, 1)
     """
     a, b = exact.double(), result.double()

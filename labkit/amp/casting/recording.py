@@ -108,7 +108,7 @@ class Recording(autocast):
         self.notes.counts[_bare(name)] += 1
 
 
-def record(
+def list_calls(
     model: Callable[..., Any], inputs: tuple[Any, ...], region: Recording
 ) -> tuple[list[Call], RuntimeError | None]:
     """Run a copy of the model in a region; under autocast, torch's refusal of an operation is a result."""

@@ -3,7 +3,7 @@
 Idea: normalisation sums squares over many elements and divides by the result; its own weights are few, so keeping them
 in FP32 costs nothing. A buffer is a mask, an angle, a position, a running mean: FP32's lowest number would become -inf,
 and 4097 would be 4096. So buffers stay as they are, but for those of torch's own layers, which compute with them beside
-their weights. Parameters are converted where they stand: they stay the objects they are, so that ties, hooks and what
+their weights. Parameters are cast where they stand: they stay the objects they are, so that ties, hooks and what
 others hold on to survive.
 
 Invariant: no finite number becomes inf. to_fp32 undoes the dtypes, not the rounding; complex numbers, integers and
@@ -29,7 +29,7 @@ _NO_LAYERS = ("torch.nn.modules.module", "torch.nn.modules.container")  # torch'
 
 
 def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True) -> nn.Module:
-    """Convert a network's floating-point parameters to `format`, in place; return it.
+    """Convert a network: cast its floating-point parameters to `format`, in place; return it.
 
     Buffers stay in the dtype they have, if it is the wider one: masks, angles, positions. Those of torch's own layers
     go along with the layer's weights (the vectors of spectral_norm, the running means of batch norm); apex casts all.
@@ -38,7 +38,7 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     keep_norms leaves normalisation layers as they are, and a parameter that one of them shares with another layer.
 
     Raises:
-        ValueError: a finite number would become inf; the message names its tensor. Nothing is converted then.
+        ValueError: a finite number would become inf; the message names its tensor. Nothing is cast then.
 
     Warns:
         UserWarning: a tensor becomes coarse: it holds whole numbers that the format does not tell apart, or it is
@@ -53,18 +53,18 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     done = {tensor: tensor for tensor in _staying(model, dtype, keep_norms)}
     _require_held(model, format, set(done))
 
-    def convert(tensor: Tensor) -> Tensor:
+    def cast(tensor: Tensor) -> Tensor:
         if tensor not in done:
             done[tensor] = tensor.to(dtype) if tensor.is_floating_point() else tensor
         return done[tensor]  # once each, so that a buffer which two modules share is still shared
 
     for module in model.modules():
-        module._apply(convert, recurse=False)  # torch's own: it knows what else a module keeps, as an LSTM does
+        module._apply(cast, recurse=False)  # torch's own: it knows what else a module keeps, as an LSTM does
     return model
 
 
 def _staying(model: nn.Module, dtype: torch.dtype, keep_norms: bool) -> list[Tensor]:
-    """Return the tensors that are not converted: those of norms that are kept, and wider buffers of the user's own."""
+    """Return the tensors that are not cast: those of norms that are kept, and wider buffers of the user's own."""
     stay: list[Tensor] = []
     for module in model.modules():
         kept_norm = keep_norms and isinstance(module, NORM_LAYERS)
@@ -80,7 +80,7 @@ def _is_torchs_layer(module: nn.Module) -> bool:
 
 
 def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
-    """Refuse what would become inf, and warn of what becomes coarse, before anything is converted."""
+    """Refuse what would become inf, and warn of what becomes coarse, before anything is cast."""
     dtype, coarse = dtype_of(format), []
     parameters = [(f"parameter {name!r}", p) for name, p in model.named_parameters()]
     for name, tensor in (*parameters, *((f"buffer {name!r}", b) for name, b in model.named_buffers())):
@@ -104,11 +104,11 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
         ValueError: a finite number in it becomes inf.
     """
     held, size = tensor.to(dtype_of(format)).to(tensor.dtype), tensor.abs()
-    lost = tensor.isfinite() & ~held.isfinite()
-    if lost.any():
+    overflowed = tensor.isfinite() & ~held.isfinite()
+    if overflowed.any():
         raise ValueError(
-            f"{name} holds {_one(tensor, lost):g}, which {format.name} cannot: it ends at {float(format.max):g}, and "
-            "infinity would be trained with. Rescale it, keep the model in FP32 (autocast, O1), or take BF16."
+            f"{name} holds {_one(tensor, overflowed):g}, which {format.name} cannot: it ends at {float(format.max):g}, "
+            "and infinity would be trained with. Rescale it, keep the model in FP32 (autocast, O1), or take BF16."
         )
     wide = 2.0**format.precision  # up to here every whole number is there
     moved = (size > wide) & (held != tensor)

@@ -1,8 +1,8 @@
 """Where do the weights live between two steps, in FP32 or in FP16?
 
 Idea: the optimizer steps FP32 weights (the master), and the model computes with their FP16 rounding. Training without
-master weights is the same procedure with a bad memory: after each step the FP32 weights forget what FP16 did not keep,
-so an update below half an ulp of its weight is gone for good. The master is one tensor for each parameter, or one flat
+master weights is the same procedure, but after each step the FP32 weights keep only what FP16 holds of them, so an
+update below half an ulp of its weight is swallowed. The master is one tensor for each parameter, or one flat
 tensor for each group of them, into which every parameter is a view.
 
 Invariant: after every step, model weights = master weights rounded to the model's dtype.
@@ -43,7 +43,7 @@ class Weights:
         groups: the model's parameters in groups with options of their own, as torch.optim takes them, or a function
             model -> such groups, as `no_decay_on_norms_and_biases`. Each trainable parameter is in one of them.
         flat: one master tensor for each group. Elementwise optimizers (SGD, Adam) compute the same with it.
-        master: False makes the FP32 weights forget what the model's dtype does not hold, after each step.
+        master: False: after each step the FP32 weights keep only what the model's dtype holds.
         rounding: how they are rounded then; see `WeightRounding`.
         optimizer_dtype: dtype of master weights and optimizer state. FP16 is O3: no FP32 anywhere.
         seed: of stochastic rounding.

@@ -1,8 +1,9 @@
 """Can training do without master weights, if the rounding is cleverer?
 
-Idea: a step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp are
-gone each time. Stochastic rounding drops them too, but goes up as often as the lost digits say, so that a thousand lost
-updates arrive on average. Kahan's compensation keeps what was lost in a second FP16 number and adds it the next time.
+Idea: a step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp
+are gone each time. Stochastic rounding drops them too, but goes up as often as the cut digits say, so that a thousand
+small updates arrive on average. Kahan's compensation keeps what was cut off in a second FP16 number and adds it the
+next time.
 
 Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's compensation.
 
@@ -24,9 +25,9 @@ from labkit.interop import format_of, round_tensor
 class WeightRounding(Enum):
     """How a step's result gets into the model's format where no master remembers it."""
 
-    NEAREST = "nearest"  # 2 bytes a weight; small updates are lost
+    NEAREST = "nearest"  # 2 bytes a weight; small updates are swallowed
     STOCHASTIC = "stochastic"  # 2 bytes a weight; small updates arrive on average
-    KAHAN = "Kahan"  # 4 bytes a weight: what rounding lost is kept in the same format
+    KAHAN = "Kahan"  # 4 bytes a weight: what rounding cut off is kept in the same format
 
 
 @torch.no_grad()
@@ -52,9 +53,9 @@ def store_rounded(
         weight.copy_(wide)
     kept = weight.to(wide.dtype)
     if rounding is WeightRounding.KAHAN:
-        lost = (wide - kept).to(weight.dtype)
-        lost = lost.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was lost
-        too_far = (kept + lost).to(weight.dtype) != weight  # rounded up to half an ulp: take one code less
-        lost = (lost.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
-        kept = kept + lost
+        rest = (wide - kept).to(weight.dtype)
+        rest = rest.nan_to_num(0.0, 0.0, 0.0)  # of a weight that is inf, nothing was cut off
+        too_far = (kept + rest).to(weight.dtype) != weight  # rounded up to half an ulp: take one code less
+        rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
+        kept = kept + rest
     wide.copy_(kept)

@@ -53,7 +53,7 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     try:
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
-            enter, leave = (partial(_multiplied, factor=2.0**k) for k in (log2, -log2))
+            enter, leave = (partial(_multiplied, scale=2.0**k) for k in (log2, -log2))
             given: _Given = []
             hooks.append(layer.register_forward_pre_hook(partial(_at_inputs, leave, given), with_kwargs=True))
             hooks.append(layer.register_forward_hook(partial(_at_output, enter, given, layer_name)))
@@ -85,15 +85,15 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     return layers[name]
 
 
-def _multiplied(gradient: Tensor, factor: float) -> Tensor:
-    return gradient * factor
+def _multiplied(gradient: Tensor, scale: float) -> Tensor:
+    return gradient * scale
 
 
 def _at_inputs(hook: Callable[[Tensor], Tensor], given: _Given, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Give the layer views of its inputs: the hook hears what flows out of the layer, not what other readers send."""
+    """Give the layer views of its inputs: the hook gets what flows out of the layer, not what other readers send."""
     given.clear()
 
-    def heard(tensor: Tensor) -> Tensor:
+    def with_hook(tensor: Tensor) -> Tensor:
         if not tensor.requires_grad:
             return tensor
         view = tensor.view_as(tensor)
@@ -101,7 +101,7 @@ def _at_inputs(hook: Callable[[Tensor], Tensor], given: _Given, _layer: nn.Modul
         given.append((view, view._version))
         return view
 
-    return tree_map_only(Tensor, heard, (args, kwargs))
+    return tree_map_only(Tensor, with_hook, (args, kwargs))
 
 
 def _at_output(

@@ -33,7 +33,7 @@ PRESETS: dict[str, ScalerConfig] = {
     # The one that clamps at the top of FP32: its largest scale is FLT_MAX, not 2^127.
     "OneFlow": ScalerConfig(floor=1.0, cap=FP32_MAX),
     # fastai v1, fastai/callbacks/fp16.py, MixedPrecision.on_backward_end. It looks for inf only while the scale is
-    # above 1: there a bad step passes for a clean one and reaches the weights. fastai v2's MixedPrecision is torch's.
+    # above 1: there inf passes for a clean step and reaches the weights. fastai v2's MixedPrecision is torch's.
     "fastai": ScalerConfig(growth_interval=1000, floor=1.0, cap=2.0**24, steps_at_floor=True),
 }
 

@@ -49,7 +49,7 @@ class ScalerConfig:
     backoff_factor          multiplies the scale after inf or NaN; between 0 and 1
     growth_interval         clean steps in a row before the scale grows; 1 or more
     dynamic                 False: the scale never moves
-    skip_on_inf             False: nobody looks for inf or NaN, and a bad step reaches the weights
+    skip_on_inf             False: nobody looks for inf or NaN, and a step with them reaches the weights
     hysteresis              from the how-manyth overflow on the scale backs off; those before it only skip their step;
                             1 or more
     consecutive_hysteresis  True: only overflows in a row add up to it. False: clean steps between them do not part

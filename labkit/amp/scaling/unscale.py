@@ -1,6 +1,6 @@
 """What were the gradients before the loss was scaled, and are they all finite?
 
-Idea: convert to FP32 *before* dividing. The other way round, the division would push every small gradient off FP16's
+Idea: cast to FP32 *before* dividing. The other way round, the division would push every small gradient off FP16's
 bottom again, and all the scaling was for nothing. Gradients of one device and dtype go through one kernel, which
 multiplies by the reciprocal and looks for inf and NaN in the same pass, and leaves its answer on the device.
 

@@ -66,13 +66,13 @@ def rows(device: str) -> list[Row]:
 
 def compare_row(row: Row, theirs: Callable[[], Any], ours: Callable[[], Any]) -> str:
     """Return "equal", "unusable: ..." where torch itself refuses, or how the two differ."""
-    expected, why_not = _call(row, theirs)
-    given, why_we_do_not = _call(row, ours)
-    if why_not:
-        refused = why_we_do_not and type(why_not) is type(why_we_do_not)
-        return f"unusable: {_line(why_not)}" if refused else f"torch refuses ({_line(why_not)}), we do not"
-    if why_we_do_not:
-        return f"we refuse: {_line(why_we_do_not)}"
+    expected, their_error = _call(row, theirs)
+    given, our_error = _call(row, ours)
+    if their_error:
+        refused = our_error and type(their_error) is type(our_error)
+        return f"unusable: {_line(their_error)}" if refused else f"torch refuses ({_line(their_error)}), we do not"
+    if our_error:
+        return f"we refuse: {_line(our_error)}"
     for mine, its in zip(tree_leaves(given), tree_leaves(expected), strict=True):
         if not isinstance(its, Tensor):
             if mine != its:

@@ -1,8 +1,9 @@
 """Project, second task: updates that FP16 weights do not notice, at the least memory.
 
 Idea: weights near 1.5 and steps of 3e-4, below half an ulp. A master is the cure that everybody knows, at 16 bytes a
-weight with Adam. Kahan's compensation takes 14, and stochastic rounding none beyond the 12 that FP16 weights,
-FP16 gradients and FP32 moments take. The same in BF16 is too coarse: its dice add more noise than FP32's seeds scatter.
+weight with Adam. Kahan's compensation takes 14, and stochastic rounding none beyond the 12 that FP16 weights, FP16
+gradients and FP32 moments take. The same in BF16 is too coarse: its random numbers add more noise than FP32's seeds
+scatter.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from labkit.grading.exercises.project_tasks import FAILING
 
 
 def reference(seeds: tuple[int, ...]) -> Recipe:
-    """Return FP16 weights without masters, rounded up as often as the lost digits say.
+    """Return FP16 weights without masters, rounded up as often as the cut digits say.
 
     >>> reference((0, 1)).rounding.value
     'stochastic'
@@ -43,7 +44,7 @@ def masters(seeds: tuple[int, ...]) -> Recipe:
 
 @mistake
 def Kahan(seeds: tuple[int, ...]) -> Recipe:
-    """This remembers what rounding lost, in 2 bytes a weight. There is a rounding that needs no memory at all."""
+    """This remembers what rounding cut off, in 2 bytes a weight. There is a rounding that needs no memory at all."""
     return RECIPES["FP16 Kahan"]
 
 
@@ -61,7 +62,8 @@ def Adam_in_BF16(seeds: tuple[int, ...]) -> Recipe:
 
 @mistake
 def BF16_stochastic(seeds: tuple[int, ...]) -> Recipe:
-    """This remembers on average, but its dice fall in BF16's steps, eight times those of FP16: too much noise."""
+    """This remembers on average, but its random numbers decide between BF16's steps, eight times those of FP16: too
+    much noise."""
     return Recipe("BF16", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC)
 
 

@@ -68,7 +68,7 @@ def _cut(block: BlockSum) -> str:
 
     A term whose every bit is cut is gone.
     """
-    lost = [term for term in block.terms if term.lost]
+    lost = [term for term in block.terms if term.cut]
     gone = [term for term in lost if not term.kept]
     if not lost:
         return "nothing is cut off"
