@@ -328,6 +328,6 @@ def test_lesson_one_by_keyboard_alone(lab):
     assert all(re.match("Yes|Not quite", reply) for reply in replies)
     summaries = page.locator(".labkit-grade > div:last-child").all_inner_texts()
     assert len(summaries) == 5
-    assert all(re.match(r"(\d+) of \1 visible checks pass", summary) for summary in summaries)
+    assert all(summary.startswith("Solved.") for summary in summaries), summaries
     assert nb.errors == []
     lab.close(nb)
