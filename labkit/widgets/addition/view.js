@@ -72,7 +72,7 @@ function fields(bits) {
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "An addition, step by step", kind: "addition", scope: life });
+  const root = mount(el, { label: "An addition, step by step", kind: "addition", scope: life, model });
   const send = (name, value) => {
     model.set(name, value);
     model.save_changes();

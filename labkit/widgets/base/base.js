@@ -1,12 +1,14 @@
-// Shared behaviour of every labkit widget: this file, canvas.js, controls.js, keys.js and plot.js. Python puts them before
-// the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported, loaded or built.
+// Shared behaviour of every labkit widget: this file, canvas.js, controls.js, kernel.js, keys.js and plot.js. Python puts
+// them before the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported,
+// loaded or built.
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
-//   mount(el, {label, kind, scope})   makes the root: labelled group, theme, keepKeys and keepFocus
+//   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus and watchKernel
 //   keepKeys(root, scope)          keys stay inside but for those that run a cell or save, and Esc, which gives the cell the
 //                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
 //   keepFocus(root, scope)         a control that is hidden, disabled or removed leaves its focus to the root
+//   watchKernel(root, scope, model)   when the kernel is gone, what is in the root goes still and a sentence names the cure
 //   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
 //                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
@@ -70,7 +72,7 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
-function mount(el, { label, kind, scope: owner }) {
+function mount(el, { label, kind, scope: owner, model }) {
   // Lumino looks for the attribute, other hosts for the event (keys.js); both keep `d d` from deleting the cell.
   const root = h("section", {
     class: `labkit labkit-${kind}`,
@@ -81,6 +83,7 @@ function mount(el, { label, kind, scope: owner }) {
   });
   keepKeys(root, owner);
   keepFocus(root, owner);
+  watchKernel(root, owner, model);
   // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
   owner.listen(root, "pointerdown", (event) => {
     if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {

@@ -14,7 +14,7 @@ function fact(name, text) {
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "Bit explorer", kind: "bits", scope: life });
+  const root = mount(el, { label: "Bit explorer", kind: "bits", scope: life, model });
   const talk = conversation(model, root, life);
 
   const top = inputRow(model, talk);

@@ -74,7 +74,7 @@ function exposeCommon(store) {
 function renderDriven({ model, el }, face) {
   const store = storeOf(model);
   const owner = scope();
-  const root = mount(el, { label: face.label, kind: face.kind, scope: owner });
+  const root = mount(el, { label: face.label, kind: face.kind, scope: owner, model });
   const seen = { phase: "", at: 0 };
   const view = { step: null };
   let tint = colours(root);

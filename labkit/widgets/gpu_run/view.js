@@ -2,7 +2,7 @@
 
 function render({ model, el }) {
   const owner = scope();
-  const root = mount(el, { label: "Measure this GPU", kind: "gpu-run", scope: owner });
+  const root = mount(el, { label: "Measure this GPU", kind: "gpu-run", scope: owner, model });
   const press = button({
     label: "Measure my GPU (3 minutes)",
     kind: "primary",

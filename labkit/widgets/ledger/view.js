@@ -76,7 +76,7 @@ function ledgerTable(model, onMove) {
 function render({ model, el }) {
   const life = scope();
   const about = model.get("_about");
-  const root = mount(el, { label: "Ledger of a forward pass", kind: "ledger", scope: life });
+  const root = mount(el, { label: "Ledger of a forward pass", kind: "ledger", scope: life, model });
   let asked = 0;
   const send = (name, value) => {
     asked = performance.now();

@@ -75,7 +75,7 @@ function generations(names, onChange) {
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "One block of a Tensor Core's sum", kind: "mma", scope: life });
+  const root = mount(el, { label: "One block of a Tensor Core's sum", kind: "mma", scope: life, model });
   const send = (name, value) => {
     model.set(name, value);
     model.save_changes();

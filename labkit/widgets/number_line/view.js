@@ -5,7 +5,7 @@ const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything"
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "Number line", kind: "number-line", scope: life });
+  const root = mount(el, { label: "Number line", kind: "number-line", scope: life, model });
   let palette = colours(root);
   onTheme(life, () => ((palette = colours(root)), line.redraw()), root);
   let x = model.get("x");

@@ -5,7 +5,7 @@ const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
 function render({ model, el }) {
   const owner = scope();
-  const root = mount(el, { label: "Prediction", kind: "predict", scope: owner });
+  const root = mount(el, { label: "Prediction", kind: "predict", scope: owner, model });
   const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
   let picked = model.get("choice");
 

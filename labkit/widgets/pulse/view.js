@@ -6,7 +6,7 @@ const LATE_MS = 8000;
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "Are widgets alive?", kind: "pulse", scope: life });
+  const root = mount(el, { label: "Are widgets alive?", kind: "pulse", scope: life, model });
   const mark = h("span", { class: "pl-mark", "aria-hidden": "true" });
   const words = h("span");
   const line = h("div", { class: "pl-line", role: "status" }, mark, words);

@@ -187,7 +187,7 @@ function render({ model, el }) {
   const life = scope();
   const timeline = model.get("_kind") === "timeline";
   const label = timeline ? "Scaler timeline" : "Six scalers on one training";
-  const root = mount(el, { label, kind: timeline ? "scaler-timeline" : "scaler-presets", scope: life });
+  const root = mount(el, { label, kind: timeline ? "scaler-timeline" : "scaler-presets", scope: life, model });
   (timeline ? renderTimeline : renderPresets)(model, root, life);
   return () => life.dispose();
 }

@@ -58,7 +58,7 @@ function stageTable(about) {
 function render({ model, el }) {
   const life = scope();
   const about = model.get("_about");
-  const root = mount(el, { label: "One training step, stage by stage", kind: "stages", scope: life });
+  const root = mount(el, { label: "One training step, stage by stage", kind: "stages", scope: life, model });
   let asked = 0;
   const send = (name, value) => {
     asked = performance.now();

@@ -86,7 +86,7 @@ function nearest(places, value) {
 
 function render({ model, el }) {
   const life = scope();
-  const root = mount(el, { label: "Swallowed updates", kind: "swallowed", scope: life });
+  const root = mount(el, { label: "Swallowed updates", kind: "swallowed", scope: life, model });
   const places = model.get("_places");
   let palette = colours(root);
   const atlas = makeAtlas(model, life, root);

@@ -2,7 +2,7 @@
 
 function render({ model, el }) {
   const owner = scope();
-  const root = mount(el, { label: "Training run", kind: "training-bar", scope: owner });
+  const root = mount(el, { label: "Training run", kind: "training-bar", scope: owner, model });
   const press = button({
     label: "Start",
     kind: "primary",

@@ -10,7 +10,7 @@ function render({ model, el }) {
   const limits = model.get("_windows");
   const layers = prepared(model.get("_rows"));
   const kind = about.kind[0].toUpperCase() + about.kind.slice(1);
-  const root = mount(el, { label: `${kind} and the loss scale`, kind: "underflow", scope: life });
+  const root = mount(el, { label: `${kind} and the loss scale`, kind: "underflow", scope: life, model });
   let palette = colours(root);
   const repaint = () => {
     palette = colours(root);
