@@ -3,6 +3,8 @@
 What is drawn is read back from the page and held against the kernel.
 """
 
+import time
+
 import pytest
 
 pytestmark = pytest.mark.browser
@@ -62,6 +64,14 @@ def until_said(page, words):
     page.wait_for_selector(f".labkit-mma .lk-sentence[data-text*='{words}']")
 
 
+def until_bits_are_the_kernels(page, notebook, timeout_s=20):
+    """Wait until page and kernel show the same bits: either may be behind the other."""
+    end = time.monotonic() + timeout_s
+    rows = "[row['bits'] for row in board._view['rows']]"
+    while (shown := [line["bits"] for line in page.evaluate(READ_LINES)]) != notebook.python(rows):
+        assert time.monotonic() < end, f"after {timeout_s} s the page shows {shown}, the kernel {notebook.python(rows)}"
+
+
 def test_the_bits_are_the_kernels(notebook, page):
     lines = page.evaluate(READ_LINES)
     rows = notebook.python("[(row['name'], row['bits']) for row in board._view['rows']]")
@@ -103,11 +113,8 @@ def test_every_block_and_every_preset_by_keyboard(notebook, page):
     for name in ("large, small, minus large", "ones", "random"):
         page.keyboard.press("ArrowRight")
         notebook.until(f"board.preset == {name!r}")
-        page.wait_for_selector(f".labkit-mma .lk-sentence[data-text={notebook.python('board.sentence')!r}]")
+        until_bits_are_the_kernels(page, notebook)
         seen.append(page.get_by_role("slider").first.get_attribute("id"))
-        assert [line["bits"] for line in page.evaluate(READ_LINES)] == notebook.python(
-            "[row['bits'] for row in board._view['rows']]"
-        )
     assert len(set(seen)) == 3  # each preset has a slider of its own
 
 
