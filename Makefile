@@ -16,7 +16,7 @@ LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
 NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks pictures clean
+.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into a copy of the engi
 
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py
+
+docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, from the docstrings
+	@$(VENV_PYTHON) docs/build.py
 
 pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes

@@ -5,4 +5,4 @@ of the course: `labkit.formats`, `labkit.gemm`, `labkit.instrument`, `labkit.amp
 `labkit.clinic`, `labkit.widgets`, and `labkit.grading` beside them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -17,15 +17,18 @@ import sys
 import sysconfig
 import webbrowser
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 import labkit
+from labkit.records import checkout, notebooks_folder
+from labkit.records.lessons import hand_out
 
-CHECKOUT = Path(__file__).parents[1]
-FIRST_LESSON = CHECKOUT / "notebooks" / "00_start.ipynb"
+FIRST_LESSON = "00_start.ipynb"
+LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to when nothing else is said
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,13 @@ def _race(arguments: Namespace) -> int:
 
 
 def _add_lab_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("notebook", nargs="?", type=Path, default=FIRST_LESSON, help="what to open (default: 00_start)")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        type=Path,
+        help="a notebook to open, or a folder that the notebooks are copied into (default: the checkout's own, "
+        f"or {LESSONS_FOLDER}/ where the lab was installed without one)",
+    )
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: 8888)")
 
@@ -153,12 +162,13 @@ def _lab(arguments: Namespace) -> int:
     if importlib.util.find_spec("jupyterlab") is None:
         print(_how_to_get("lab", "jupyterlab"), file=sys.stderr)
         return 2
-    if not arguments.notebook.is_file():
-        print(f"There is no notebook at {arguments.notebook}. Run labkit from a checkout of the lab.", file=sys.stderr)
+    try:
+        notebook = notebook_to_open(arguments.what)
+    except OSError as error:
+        print(error, file=sys.stderr)
         return 2
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     browser = not arguments.no_browser and can_open_browser(is_root, sys.platform, os.environ)
-    notebook = arguments.notebook.resolve()
     flags = lab_flags(notebook, is_root, browser, arguments.port) + shell_flags(os.environ, sys.stdout.isatty())
     command, environment = [sys.executable, "-m", "jupyterlab", *flags], lab_environment(os.environ)
     if not browser:
@@ -166,6 +176,33 @@ def _lab(arguments: Namespace) -> int:
     if os.name != "nt":
         os.execve(command[0], command, environment)
     return subprocess.call(command, env=environment)
+
+
+def notebook_to_open(what: Path | None) -> Path:
+    """Return the notebook that is asked for; where that is a folder, the lessons are copied into it first.
+
+    Raises:
+        FileNotFoundError: it is meant to be a notebook, and there is none.
+    """
+    if what is None:
+        what = notebooks_folder() / FIRST_LESSON if checkout() else Path(LESSONS_FOLDER)
+    if what.suffix != ".ipynb":
+        return _handed_out(what.expanduser().resolve())
+    if not what.is_file():
+        raise FileNotFoundError(
+            f"There is no notebook at {what}. `labkit lab FOLDER` copies the lessons into a folder and opens the first."
+        )
+    return what.resolve()
+
+
+def _handed_out(folder: Path) -> Path:
+    copied = hand_out(notebooks_folder(), folder, labkit.__version__)
+    counts = Counter(each.what for each in copied)
+    print(f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}.")
+    for each in copied:
+        if each.what == "kept":
+            print(f"  {each}")
+    return folder / FIRST_LESSON
 
 
 def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str]) -> bool:
@@ -196,7 +233,9 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
     --allow-root
     --no-browser
     """
-    top = CHECKOUT if notebook.is_relative_to(CHECKOUT) else notebook.parent
+    top = checkout()
+    if top is None or not notebook.is_relative_to(top):
+        top = notebook.parent
     address = f"/lab/tree/{quote(notebook.relative_to(top).as_posix())}"
     flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}", f"--LabApp.default_url={address}"]
     return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
@@ -230,7 +269,7 @@ def _nothing(_: ArgumentParser) -> None:
 
 
 SUBCOMMANDS: dict[str, Subcommand] = {
-    "lab": Subcommand("open JupyterLab on the first lesson, or on NOTEBOOK", _add_lab_arguments, _lab),
+    "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", _add_lab_arguments, _lab),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
     "device": Subcommand("say what this machine has for low precision, and what that means", _nothing, _device),
     "gpu": Subcommand("run every check and recording that needs a GPU", _add_gpu_arguments, _gpu),

@@ -110,7 +110,7 @@ def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
 
 
 def test_lab_shows_the_whole_checkout_for_a_lesson():
-    flags = cli.lab_flags(cli.FIRST_LESSON, is_root=False, browser=True, port=8888)
+    flags = cli.lab_flags(cli.notebook_to_open(None), is_root=False, browser=True, port=8888)
     assert flags == [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.port=8888",

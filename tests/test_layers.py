@@ -33,7 +33,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
-    "cli": ("bench", "train", "gpu", "clinic", "grading"),
+    "cli": ("records", "bench", "train", "gpu", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
 }

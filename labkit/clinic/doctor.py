@@ -211,7 +211,8 @@ def front_end(folders: list[Path]) -> Finding:
 
 def data() -> Finding:
     """Judge whether the data that travels with the lab can be read."""
-    from labkit.train import data_folder, single_digits
+    from labkit.records import data_folder
+    from labkit.train import single_digits
 
     try:
         digits = single_digits()

@@ -19,7 +19,7 @@ import torch
 from labkit.bench import device_report
 from labkit.gpu.order import Order
 from labkit.gpu.parts import PARTS, QUICK_PARTS
-from labkit.train import data_folder
+from labkit.records import data_folder
 
 CHECKOUT = Path(__file__).parents[2]
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare

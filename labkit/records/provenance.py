@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import platform
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def device_name(device: torch.device) -> str:
     """Return a device's name as a person knows it.
 
+    >>> import torch
     >>> device_name(torch.device("cpu")).startswith("CPU (")
     True
     """
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU ({platform.machine()})"
@@ -30,6 +35,8 @@ def versions() -> dict[str, str]:
     >>> sorted(versions())
     ['python', 'torch']
     """
+    import torch
+
     return {"python": platform.python_version(), "torch": torch.__version__}
 
 

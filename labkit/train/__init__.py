@@ -2,7 +2,7 @@
 
 from labkit.train.compare import VERDICTS, Comparison, Difference, compare, signed
 from labkit.train.devices import Place, place, places
-from labkit.train.digits import Data, data_folder, scattered_digits, single_digits
+from labkit.train.digits import Data, scattered_digits, single_digits
 from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
@@ -36,7 +36,6 @@ __all__ = [
     "bytes_held",
     "cifar10",
     "compare",
-    "data_folder",
     "device_folder",
     "dice",
     "gradient_snapshot",

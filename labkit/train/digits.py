@@ -11,15 +11,15 @@ Source: data/README.md.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from labkit.records import data_folder
 
 TRAIN_DIGITS = 1400
 DIGIT_SIZE = 8
@@ -33,21 +33,6 @@ class Data:
     train_targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
-
-
-def data_folder() -> Path:
-    """Return the lab's `data/` folder: $LABKIT_DATA, or the one beside the package in a checkout.
-
-    Raises:
-        FileNotFoundError: neither is there; the message says what to do.
-    """
-    folder = Path(os.environ.get("LABKIT_DATA", Path(__file__).parents[2] / "data"))
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"the lab's data folder was looked for at {folder} and is not there. Run the lab from a checkout "
-            "(pip install -e .), or set LABKIT_DATA to the folder that holds digits.npz."
-        )
-    return folder
 
 
 @cache

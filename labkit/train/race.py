@@ -26,9 +26,8 @@ import numpy as np
 import torch
 
 from labkit.amp import Recipe
-from labkit.records import system
+from labkit.records import data_folder, system
 from labkit.train.devices import Place, place
-from labkit.train.digits import data_folder
 from labkit.train.record import RunRecord, load
 from labkit.train.run import train
 from labkit.train.tasks import Task

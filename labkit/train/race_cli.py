@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from labkit.amp import RECIPES
+from labkit.records import data_folder
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
-from labkit.train.digits import data_folder
 from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
 from labkit.train.pace import pace_sentence, recorded_paces
 from labkit.train.record import RunRecord

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, from_json
-from labkit.train import data_folder
+from labkit.records import data_folder
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from labkit.train import Place, data_folder, pace_sentence
+from labkit.records import data_folder
+from labkit.train import Place, pace_sentence
 from labkit.widgets.base.figures import png
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm.words import recorded_gemm

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.records import data_folder
 from labkit.train import (
     MARGIN,
     TASKS,
@@ -22,7 +23,6 @@ from labkit.train import (
     Comparison,
     Difference,
     RunRecord,
-    data_folder,
     kept_record,
     record_path,
     signed,

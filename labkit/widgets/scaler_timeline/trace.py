@@ -20,8 +20,8 @@ import numpy as np
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16
 from labkit.instrument import ExponentHistogram, fate, merge, shift, snapshot
-from labkit.records import device_name, now, versions, write_whole
-from labkit.train import Task, TrainingRun, data_folder
+from labkit.records import data_folder, device_name, now, versions, write_whole
+from labkit.train import Task, TrainingRun
 
 SCHEMA = "labkit.trace/1"
 LOST = 0.01  # a scale loses gradients where more than this share of the activation gradients' elements underflow

@@ -1,0 +1,145 @@
+"""Is the wheel the whole lab? It is built, installed into an empty environment, and used without a checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import labkit
+from tests.slowness import slowness
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = Path(sysconfig.get_path("purelib"))
+
+# In the new environment, before anything else runs: whoever opens a file of the checkout is told so.
+HIDES_THE_CHECKOUT = f"""
+import os, sys
+ROOT, PACKAGES = {str(ROOT) + os.sep!r}, {str(Path(sys.prefix)) + os.sep!r}
+
+def hidden(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir") and arguments and isinstance(arguments[0], str):
+        path = os.path.abspath(arguments[0])
+        if path.startswith(ROOT) and not path.startswith(PACKAGES):
+            raise PermissionError(f"{{path}} is in the checkout, which is hidden here")
+
+sys.addaudithook(hidden)
+"""
+
+
+class Installed:
+    """The lab from its wheel, in an environment that else has only what it needs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.wheel = build(folder / "dist")
+        venv.create(folder / "venv", with_pip=False)
+        self.bin = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
+        self.python = str(self.bin / "python")
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
+        call([*pip, "install", "--no-deps", "--no-index", str(self.wheel)], folder)
+        paths = [sysconfig.get_path("purelib", vars={"base": str(folder / "venv")})]
+        Path(paths[0], "hides_the_checkout.py").write_text(HIDES_THE_CHECKOUT)
+        Path(paths[0], "others.pth").write_text(f"import hides_the_checkout\n{PACKAGES}\n")
+
+    def run(self, *command: str, folder: Path | None = None) -> str:
+        """Run a program of the environment outside of the checkout and return what it prints."""
+        return call([str(self.bin / command[0]), *command[1:]], folder or self.folder, self.bin)
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel in a copy, so that the checkout stays as it is."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    copy = folder.parent / "source"
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes((ROOT / name).read_bytes())
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-build-isolation", "--no-deps"]
+    call([*pip, "--no-index", "--wheel-dir", str(folder), str(copy)], copy)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def call(command: list[str], folder: Path, programs: Path | None = None) -> str:
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LABKIT_DATA")}
+    environment["JUPYTER_PATH"] = str(Path(sys.prefix, "share", "jupyter"))  # the front ends that pip would bring
+    environment["PATH"] = os.pathsep.join([*([str(programs)] if programs else []), environment["PATH"]])
+    limit = 200 * slowness()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=limit)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the lab is not known here")
+    return Installed(tmp_path_factory.mktemp("far away"))
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600 * slowness())]
+
+
+def test_the_wheel_holds_data_and_notebooks_once_and_no_solutions(installed: Installed) -> None:
+    names = zipfile.ZipFile(installed.wheel).namelist()
+    assert len(names) == len(set(names))
+    travels = [*ROOT.glob("data/**/*.*"), *ROOT.glob("notebooks/*.ipynb")]
+    assert {f"labkit/{path.relative_to(ROOT).as_posix()}" for path in travels} <= set(names)
+    assert not [name for name in names if "source" in name or name.startswith(("tests", "data", "notebooks"))]
+
+
+def test_the_checkout_is_hidden(installed: Installed) -> None:
+    readme = str(ROOT / "README.md")
+    program = f"import labkit; print(labkit.__file__)\ntry: open({readme!r})\nexcept OSError as e: print(e)"
+    where, refused = installed.run("python", "-c", program).splitlines()
+    assert Path(where).is_relative_to(installed.folder / "venv")
+    assert "is hidden here" in refused
+
+
+def test_the_readme_s_code_runs(installed: Installed) -> None:
+    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```python\n")[1:]
+    for number, block in enumerate(blocks):
+        script = installed.folder / f"readme{number}.py"
+        script.write_text(block.split("```")[0], encoding="utf-8")
+        assert installed.run("python", str(script))
+
+
+def test_the_doctor_finds_it_well(installed: Installed) -> None:
+    said = installed.run("labkit", "doctor")
+    assert f"labkit            {labkit.__version__}".split() == next(
+        line.split()[2:4] for line in said.splitlines() if " labkit " in line
+    )
+    assert "digits read from" in said
+    assert "✗" not in said
+
+
+def test_a_race_says_what_is_on_record(installed: Installed) -> None:
+    said = installed.run("labkit", "race", "digits", "--recipes", "FP32", "O1", "--seeds", "0", "1", "2")
+    assert "O1" in said
+
+
+def test_lessons_are_copied_and_run_and_work_in_them_is_kept(installed: Installed) -> None:
+    folder = installed.folder / "Übungen im Labor"
+    program = "import pathlib, sys; from labkit import cli; print(cli.notebook_to_open(pathlib.Path(sys.argv[1])))"
+    assert installed.run("python", "-c", program, str(folder)).endswith("00_start.ipynb\n")
+    runs = (
+        "import sys, nbformat, nbclient\nfor name in sys.argv[1:]:\n"
+        "    read = nbformat.read(name, 4)\n"
+        "    nbclient.NotebookClient(read, allow_errors=True, timeout=600, kernel_name='python3').execute()\n"
+        "    errors = [o.ename for c in read.cells for o in c.get('outputs', []) if o.output_type == 'error']\n"
+        "    nbformat.write(read, name); print(name, sorted(set(errors)))\n"
+    )
+    said = installed.run("python", "-c", runs, "00_start.ipynb", "01_numbers.ipynb", folder=folder)
+    assert said.splitlines() == ["00_start.ipynb []", "01_numbers.ipynb []"]
+    before = (folder / "01_numbers.ipynb").read_bytes()
+    said = installed.run("python", "-c", program, str(folder))
+    assert "2 kept" in said
+    assert (folder / "01_numbers.ipynb").read_bytes() == before
