@@ -11,6 +11,9 @@ and 2 then lead nowhere, so prints of any size go nowhere and cannot be taken fo
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import json
 import linecache
 import os
@@ -82,8 +85,9 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> str:
     """Run a cell; return what stopped it, or ""."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        code = compile(source, name, "exec")
-        exec(code, namespace)
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # as a notebook does
+        if inspect.iscoroutine(waiting := eval(code, namespace)):
+            asyncio.run(waiting)
     except BaseException as error:  # also sys.exit and KeyboardInterrupt: the process goes on
         at = where(error, name)
         return f"its cell stopped with {last_line(error)}" + (f" ({at})" if at else "")

@@ -23,7 +23,9 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import Grade
 from labkit.grading.judge import judge, paper_of
-from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, program_of, read_cells
+from labkit.grading.plan import Read, plan, read
+from labkit.grading.program import program_of
+from labkit.grading.submission import Submission, Unreadable, find
 from labkit.grading.supervise import Limits, NotStarted, Reply, Request
 from labkit.grading.supervise import run as supervise
 from labkit.records import write_whole
@@ -39,16 +41,6 @@ class Row:
     points: int
     out_of: int
     reason: str
-
-
-@dataclass(frozen=True)
-class Read:
-    """A submission, opened: its code cells, or the reason why there are none; its lesson, if it can be told."""
-
-    submission: Submission
-    cells: tuple[Cell, ...]
-    problem: str
-    lesson: str | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,15 +89,19 @@ def grade(
     lesson     grade this one only; None: every lesson that some notebook tells
     progress   called with a line for each notebook
     """
-    plan = _plan([_open(submission) for submission in submissions], lesson, progress)
+    reads = [read(submission) for submission in submissions]
+    todo = plan(reads, lesson)
+    for one in reads:
+        if all(one is not planned for planned, _ in todo):
+            progress(f"passed over, as no exercise asked for is in it: {one.submission.path}")
     rows: list[Row] = []
     with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        jobs = [pool.submit(_rows, read, exercises, seed, limits) for read, exercises in plan]
+        jobs = [pool.submit(_rows, one, exercises, seed, limits) for one, exercises in todo]
         try:
-            for number, ((read, _), job) in enumerate(zip(plan, jobs, strict=True), start=1):
+            for number, ((one, _), job) in enumerate(zip(todo, jobs, strict=True), start=1):
                 rows += (new := job.result())
                 points, out_of = sum(row.points for row in new), sum(row.out_of for row in new)
-                progress(f"[{number}/{len(jobs)}] {read.submission.student}: {points} of {out_of}")
+                progress(f"[{number}/{len(jobs)}] {one.submission.student}: {points} of {out_of}")
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
     return rows
@@ -118,35 +114,6 @@ def write(rows: Iterable[Row], path: Path) -> None:
     table.writeheader()
     table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
     write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
-
-
-def _open(submission: Submission) -> Read:
-    try:
-        cells, problem = tuple(read_cells(submission)), ""
-    except Unreadable as error:
-        cells, problem = (), str(error)
-    return Read(submission, cells, problem, lesson_of(submission, cells))
-
-
-def _plan(
-    opened: Sequence[Read], lesson: str | None, progress: Callable[[str], None]
-) -> list[tuple[Read, list[Exercise]]]:
-    """Return which exercises each notebook is asked for.
-
-    A notebook that belongs to no lesson asked for is passed over if its student handed in one that does; if not, it
-    stands for the missing one, and gets the rows of all lessons asked for.
-    """
-    told = {lesson} if lesson else {read.lesson for read in opened if read.lesson}
-    lessons = told or {exercise.lesson for exercise in EXERCISES.values()}
-    served = {read.submission.student for read in opened if read.lesson in lessons}
-    plan: list[tuple[Read, list[Exercise]]] = []
-    for read in opened:
-        if read.lesson not in lessons and read.submission.student in served:
-            progress(f"passed over, as no exercise asked for is in it: {read.submission.path}")
-            continue
-        graded = {read.lesson} if read.lesson in lessons else lessons
-        plan.append((read, [exercise for exercise in EXERCISES.values() if exercise.lesson in graded]))
-    return plan
 
 
 def _rows(read: Read, exercises: Sequence[Exercise], seed: int, limits: Limits) -> list[Row]:

@@ -1,18 +1,15 @@
 """What did the learner hand in?
 
-Idea: a submission is a notebook, read as JSON. An exercise's cell is found by its tag or its id. Of the other cells,
-grading takes only what the exercise's cell names, directly or through another definition: imports, functions, classes
-and constants. So a helper written in a cell of its own counts, and a training run or a widget elsewhere does not run
-again.
+Idea: a submission is a notebook, read as JSON. An exercise's cell is found by its tag or its id, and a notebook's
+lesson by the exercises in it. Which of its code is run, labkit.grading.program says.
 
-Invariant: nothing in here runs a learner's code; it is parsed at most.
+Invariant: nothing in here runs a learner's code.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +18,6 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 
 MAX_BYTES = 64 << 20
-_MAGIC = re.compile(r"^(?=[%!?])", re.MULTILINE)
 
 
 class Unreadable(Exception):
@@ -89,7 +85,7 @@ def read_cells(submission: Submission) -> list[Cell]:
     if not path.is_file() or path.stat().st_size > MAX_BYTES:
         raise Unreadable(f"not a file of at most {MAX_BYTES >> 20} MiB")
     try:
-        notebook = json.loads(path.read_text(encoding="utf-8"))
+        notebook = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise Unreadable(f"not a notebook: its text is not JSON ({str(error)[:100]})") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
@@ -113,83 +109,20 @@ def _cell(cell: dict[str, object]) -> Cell:
 
 
 def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
-    """Return the lesson a notebook belongs to: by the exercises in it, else by its file's name, else None."""
-    inside = [exercise.lesson for exercise in EXERCISES.values() if any(_is_of(cell, exercise) for cell in cells)]
-    named = [exercise.lesson for exercise in EXERCISES.values() if exercise.lesson == Path(submission.notebook).stem]
-    return next(iter(inside + named), None)
+    """Return the lesson a notebook belongs to: that of most exercises in it, else its file's name, else None."""
+    lessons = lessons_in(cells)
+    named = Path(submission.notebook).stem
+    if lessons:
+        most = max(lessons.values())
+        return named if lessons.get(named) == most else next(name for name, n in lessons.items() if n == most)
+    return named if any(exercise.lesson == named for exercise in EXERCISES.values()) else None
 
 
-def program_of(cells: Sequence[Cell], exercise: Exercise) -> list[str]:
-    """Return the code to run for one exercise: what it needs of other cells, statement by statement, then its own cell.
-
-    Raises:
-        Unreadable: the cell is gone, is there twice with different code, or is not Python.
-    """
-    own = [cell for cell in cells if _is_of(cell, exercise)]
-    if not own:
-        raise Unreadable(f"its cell was deleted: no code cell has the tag {exercise.tag} or the id {exercise.cell_id}")
-    if len({cell.source for cell in own}) > 1:
-        raise Unreadable(f"{len(own)} different cells have the tag {exercise.tag}: which one counts?")
-    source = without_magic(own[0].source)
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        at = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise Unreadable(f"syntax error{at}: {getattr(error, 'msg', error)}") from error
-    others = [cell for cell in cells if cell not in own]
-    return [*_needed(tree, others, frozenset(exercise.provides)), source]
+def lessons_in(cells: Sequence[Cell]) -> Counter[str]:
+    """Return how many exercises of each lesson have a cell here."""
+    return Counter(exercise.lesson for exercise in EXERCISES.values() if any(is_of(cell, exercise) for cell in cells))
 
 
-def without_magic(source: str) -> str:
-    """Return the source with lines for IPython (%, !, ?) commented out, so that line numbers stay."""
-    return _MAGIC.sub("# ", source)
-
-
-def _is_of(cell: Cell, exercise: Exercise) -> bool:
+def is_of(cell: Cell, exercise: Exercise) -> bool:
+    """Return whether a cell is the exercise's, by its tag or its id."""
     return exercise.tag in cell.tags or cell.id == exercise.cell_id
-
-
-def _needed(tree: ast.AST, others: Iterable[Cell], provided: frozenset[str]) -> list[str]:
-    """Return the definitions that `tree` names, and those that they name in turn, in the order of the notebook."""
-    definitions = [statement for cell in others for statement in _definitions(cell)]
-    wanted, names = set[int](), _names(tree) - provided
-    while True:
-        more = {i for i, statement in enumerate(definitions) if i not in wanted and _bound(statement) & names}
-        if not more:
-            return [ast.unparse(definitions[i]) for i in sorted(wanted)]
-        wanted |= more
-        names = names.union(*(_names(definitions[i]) for i in more)) - provided
-
-
-def _definitions(cell: Cell) -> list[ast.stmt]:
-    """Return the statements of a cell that define a name and do nothing else."""
-    try:
-        statements = ast.parse(without_magic(cell.source)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
-    kinds = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
-    return [s for s in statements if isinstance(s, kinds) or (isinstance(s, ast.Assign) and _is_constant(s.value))]
-
-
-def _is_constant(value: ast.expr) -> bool:
-    if isinstance(value, ast.Lambda):
-        return True
-    try:
-        ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return False
-    return True
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """Return the names that a definition binds."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).split(".")[0] for alias in statement.names}
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}

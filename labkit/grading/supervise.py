@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Request:
-    """An exercise's id, the code to run (labkit.grading.submission.program_of), and the seed of its cases."""
+    """An exercise's id, the code to run (labkit.grading.program.program_of), and the seed of its cases."""
 
     exercise: str
     program: list[str]

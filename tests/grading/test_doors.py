@@ -14,7 +14,8 @@ import pytest
 
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.judge import answers_of, paper_of
-from labkit.grading.submission import Cell, program_of
+from labkit.grading.program import program_of
+from labkit.grading.submission import Cell
 from labkit.grading.supervise import Limits, Reply, Request, run
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
