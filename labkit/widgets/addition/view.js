@@ -73,30 +73,14 @@ function fields(bits) {
 function render({ model, el }) {
   const life = scope();
   const root = mount(el, { label: "An addition, step by step", kind: "addition", scope: life, model });
-  const send = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
-
   const alert = h("p", { class: "ad-problem", id: `ad-problem-${++controls}`, role: "alert" });
   const typed = {
-    a: numberField("a", alert, (text) => send("a", text)),
-    b: numberField("b", alert, (text) => send("b", text)),
+    a: numberField("a", alert, (a) => put(model, { a })),
+    b: numberField("b", alert, (b) => put(model, { b })),
   };
-  const operation = segmented({
-    label: "Operation",
-    options: [{ value: "add", label: "+", title: "add" }, { value: "multiply", label: "×", title: "multiply" }],
-    value: model.get("operation"),
-    onChange: (value) => send("operation", value),
-    labelled: false,
-  });
-  const formats = segmented({
-    label: "Format",
-    options: model.get("_choices").map((name) => ({ value: name, label: name })),
-    value: model.get("format_name"),
-    onChange: (value) => send("format_name", value),
-    labelled: false,
-  });
+  const signs = [{ value: "add", label: "+", title: "add" }, { value: "multiply", label: "×", title: "multiply" }];
+  const operation = traitChoice(model, "operation", "Operation", signs, { labelled: false });
+  const formats = traitChoice(model, "format_name", "Format", model.get("_choices"), { labelled: false });
   const title = h("span", { class: "lk-title" });
   const place = h("span", { class: "lk-quiet" });
   const head = h("div", { class: "ad-head" }, title, place);
@@ -106,7 +90,7 @@ function render({ model, el }) {
     const count = model.get("_paper").scenes.length;
     const next = Math.min(count - 1, Math.max(0, step));
     if (next === model.get("step")) return;
-    send("step", next);
+    put(model, { step: next });
     follow();
   };
   const move = (step) => {
@@ -161,11 +145,7 @@ function render({ model, el }) {
   });
   observer.observe(paper.element);
   life.add(() => observer.disconnect());
-  const changed = () => follow();
-  for (const name of ["a", "b", "operation", "format_name", "step", "problems", "_paper"]) {
-    model.on(`change:${name}`, changed);
-    life.add(() => model.off(`change:${name}`, changed));
-  }
+  watch(life, model, ["a", "b", "operation", "format_name", "step", "problems", "_paper"], follow);
   follow(true);
   return () => life.dispose();
 }

@@ -1,5 +1,4 @@
-// Shared behaviour of every labkit widget: this file, canvas.js, controls.js, kernel.js, keys.js and plot.js. Python puts
-// them before the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported,
+// Shared behaviour of every labkit widget: this file and the others of its folder. Python puts them before the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported,
 // loaded or built.
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
@@ -9,6 +8,11 @@
 //                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
 //   keepFocus(root, scope)         a control that is hidden, disabled or removed leaves its focus to the root
 //   watchKernel(root, scope, model)   when the kernel is gone, what is in the root goes still and a sentence names the cure
+//   watch(scope, model, traits, handler)   calls handler() after each change of one of the traits
+//   listen(scope, model, handler)  calls handler(content, buffers) for each message of the kernel's
+//   put(model, {trait: value, ..})  sets traits, and tells the kernel
+//   makeAtlas(scope, model, root, {ask, take})   {find(key), rest()}: asks the kernel ahead when the hand rests; take(known,
+//                                  content, buffers) puts what is answered ("ahead") into a Map
 //   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
 //                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
@@ -17,13 +21,16 @@
 //                                  arrows move by step, PageUp/PageDown by page, Home/End to the ends; text(v) is what is
 //                                  shown and read out; labelled: false leaves label and value out of sight
 //   button({label, title, kind, onPress})             {element, enable(b), setLabel(text)}      kind: "primary" or none
-//   segmented({label, options: [{value, label, title}], value, onChange, labelled})   {element, value, set(v), enable(b)}
+//   segmented({label, options, value, onChange, labelled})   {element, value, set(v), enable(b)}; an option is a name, or
+//                                  {value, label, title}
+//   traitChoice(model, trait, label, options, {labelled, onChange})   the same over a trait
 //   toggle({label, value, onChange})                  {element, value, set(v), enable(b)}       a switch
 //   sentence()                     {element, say(text)}: shown at once, read out (polite) when it has been still for a moment
 //   figure({scope, label, height, draw})   {element, canvas, width, height, redraw(), drawNow(), drawTimes}; draw(context,
 //                                  width, height) in CSS pixels, sharp at any devicePixelRatio, again at every new width;
 //                                  height is a number of CSS pixels or width => number; drawTimes: the last 1,000 in ms
 //   tip(figure)                    {element, show(x, y, text), hide()}: a small label that stays inside the figure
+//   hovering(scope, figure, at)    a tip while the pointer is over it: at(event) is [x, y, text], or null; at(null): it left
 //   rich(text)                     document fragment in which 2^-24 has a raised exponent
 //   powerLabel(context, exponent, x, y, align)        draws 2 with a raised exponent on a canvas, y is the baseline
 //   pattern(context, fate, colours)                   fill for "underflowed", "subnormal", "normal", "overflowed": colour

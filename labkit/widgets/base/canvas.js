@@ -63,6 +63,17 @@ function tip(owner) {
   };
 }
 
+function hovering(owner, over, at) {
+  const label = tip(over);
+  const look = (event) => {
+    const found = at(event);
+    if (found) label.show(...found);
+    else label.hide();
+  };
+  owner.listen(over.canvas, "pointermove", look);
+  owner.listen(over.canvas, "pointerleave", () => look(null));
+}
+
 function powerLabel(context, exponent, x, y, align = "center") {
   const font = context.font;
   const size = parseFloat(font.match(/([\d.]+)px/)[1]);

@@ -59,7 +59,8 @@ function button({ label, title, kind, onPress }) {
 function segmented({ label, options, value, onChange, labelled = true }) {
   const name = `lk-segments-${copyOfThisFile}-${++controls}`;
   const inputs = new Map();
-  const segments = options.map((option) => {
+  const segments = options.map((given) => {
+    const option = typeof given === "string" ? { value: given, label: given } : given;
     const input = h("input", { type: "radio", name, value: option.value });
     input.addEventListener("change", () => onChange(option.value));
     inputs.set(option.value, input);
@@ -74,7 +75,7 @@ function segmented({ label, options, value, onChange, labelled = true }) {
   const self = {
     element,
     get value() {
-      return options.find((option) => inputs.get(option.value).checked)?.value;
+      return [...inputs.keys()].find((key) => inputs.get(key).checked);
     },
     set(next) {
       const input = inputs.get(next);

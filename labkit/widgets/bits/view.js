@@ -52,8 +52,7 @@ function render({ model, el }) {
     root.dataset.code = view.facts[1][1];
   }
 
-  model.on("change:_view", show);
-  life.add(() => model.off("change:_view", show));
+  watch(life, model, ["_view"], show);
   show();
   return () => life.dispose();
 }

@@ -35,14 +35,8 @@ function render({ model, el }) {
   }
 
   root.append(h("div", { class: "lk-row" }, press.element, bar), words.element, details, paces, pictures);
-  for (const trait of ["phase", "part", "parts", "sentence", "printed"]) {
-    model.on(`change:${trait}`, show);
-    owner.add(() => model.off(`change:${trait}`, show));
-  }
-  for (const trait of ["pictures", "paces"]) {
-    model.on(`change:${trait}`, draw);
-    owner.add(() => model.off(`change:${trait}`, draw));
-  }
+  watch(owner, model, ["phase", "part", "parts", "sentence", "printed"], show);
+  watch(owner, model, ["pictures", "paces"], draw);
   show();
   draw();
   return () => owner.dispose();

@@ -78,23 +78,17 @@ function render({ model, el }) {
   const about = model.get("_about");
   const root = mount(el, { label: "Ledger of a forward pass", kind: "ledger", scope: life, model });
   let asked = 0;
-  const send = (name, value) => {
+  const send = (changes) => {
     asked = performance.now();
-    model.set(name, value);
-    model.save_changes();
+    put(model, changes);
   };
   const all = (list) => Object.fromEntries(model.get("_rows").map((row) => [row.key, list]));
-  const formats = segmented({
-    label: "casts to",
-    options: about.formats.map((name) => ({ value: name, label: name })),
-    value: model.get("format_name"),
-    onChange: (name) => send("format_name", name),
-  });
-  const usual = button({ label: "As the lists say", title: "every operation back on its own list", onPress: () => send("overrides", {}) });
-  const low = button({ label: "All allowed", title: "every operation in the low format", onPress: () => send("overrides", all("allow")) });
-  const wide = button({ label: "All denied", title: "every operation in FP32", onPress: () => send("overrides", all("deny")) });
+  const formats = traitChoice(model, "format_name", "casts to", about.formats, { onChange: (name) => send({ format_name: name }) });
+  const usual = button({ label: "As the lists say", title: "every operation back on its own list", onPress: () => send({ overrides: {} }) });
+  const low = button({ label: "All allowed", title: "every operation in the low format", onPress: () => send({ overrides: all("allow") }) });
+  const wide = button({ label: "All denied", title: "every operation in FP32", onPress: () => send({ overrides: all("deny") }) });
   const presets = h("div", { class: "lg-presets", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
-  const table = ledgerTable(model, (key, list) => send("overrides", { ...model.get("overrides"), [key]: list }));
+  const table = ledgerTable(model, (key, list) => send({ overrides: { ...model.get("overrides"), [key]: list } }));
   const words = sentence();
   const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lg-legend lk-quiet" })];
   root.append(h("div", { class: "lg-head" }, h("span", { class: "lk-title", text: about.title }), formats.element, presets), words.element, table.element, detail, legend);
@@ -121,10 +115,7 @@ function render({ model, el }) {
     words.say(model.get("sentence"));
     if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
   }
-  for (const name of ["_rows", "sentence", "format_name"]) {
-    model.on(`change:${name}`, show);
-    life.add(() => model.off(`change:${name}`, show));
-  }
+  watch(life, model, ["_rows", "sentence", "format_name"], show);
   show();
   return () => life.dispose();
 }

@@ -49,12 +49,7 @@ function makeSheet() {
 
 // What each GPU ends with stands under its name.
 function generations(names, onChange) {
-  const control = segmented({
-    label: "Tensor Core of",
-    options: names.map((name) => ({ value: name, label: name })),
-    value: names[0],
-    onChange,
-  });
+  const control = segmented({ label: "Tensor Core of", options: names, value: names[0], onChange });
   control.element.classList.add("mm-gpus");
   const ends = [...control.element.querySelectorAll(".lk-segment > span")].map((label) => {
     const end = h("span", { class: "mm-end" });
@@ -76,16 +71,10 @@ function generations(names, onChange) {
 function render({ model, el }) {
   const life = scope();
   const root = mount(el, { label: "One block of a Tensor Core's sum", kind: "mma", scope: life, model });
-  const send = (name, value) => {
-    model.set(name, value);
-    model.save_changes();
-  };
   const { presets, gpus, results } = model.get("_choices");
-  const choose = (label, name, options) =>
-    segmented({ label, options: options.map((value) => ({ value, label: value })), value: model.get(name), onChange: (value) => send(name, value) });
-  const preset = choose("Add", "preset", presets);
-  const result = choose("C and D in", "result", results);
-  const gpu = generations(gpus, (value) => send("gpu", value));
+  const preset = traitChoice(model, "preset", "Add", presets);
+  const result = traitChoice(model, "result", "C and D in", results);
+  const gpu = generations(gpus, (name) => put(model, { gpu: name }));
   const knobPlace = h("div", { class: "mm-knob" });
   const blockPlace = h("div", { class: "mm-blocks" });
   const exact = h("span", { class: "lk-quiet mm-exact" });
@@ -133,7 +122,7 @@ function render({ model, el }) {
         page: 4,
         value: model.get("knob"),
         text: (value) => (value === model.get("knob") ? told : told.replace(/-?\d+$/, String(value))),
-        onInput: (value) => send("knob", value),
+        onInput: (value) => put(model, { knob: value }),
       });
       knobPlace.replaceChildren(knob.element);
     }
@@ -144,19 +133,14 @@ function render({ model, el }) {
     if (blocks !== view.blocks) {
       blocks = view.blocks;
       const options = Array.from({ length: blocks }, (_, i) => ({ value: String(i), label: String(i + 1) }));
-      block = segmented({ label: "Block", options, value: String(model.get("block")), onChange: (i) => send("block", Number(i)) });
+      block = segmented({ label: "Block", options, value: String(model.get("block")), onChange: (i) => put(model, { block: Number(i) }) });
       blockPlace.replaceChildren(block.element, h("span", { class: "lk-quiet" }));
     }
     block.set(String(model.get("block")));
     blockPlace.lastChild.textContent = `${view.length}${blocks > 1 ? "; each takes the last one's D as its C" : ""}`;
   }
 
-  model.on("change:_view", follow);
-  model.on("change:sentence", follow);
-  life.add(() => {
-    model.off("change:_view", follow);
-    model.off("change:sentence", follow);
-  });
+  watch(life, model, ["_view", "sentence"], follow);
   follow();
   return () => life.dispose();
 }

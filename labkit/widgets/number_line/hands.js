@@ -61,15 +61,6 @@ function keyboard(line, handle, life, { step, zoom, look, pan }) {
   life.listen(handle, "keydown", press(keys.x));
 }
 
-function hovering(line, label, life, at) {
-  life.listen(line.canvas, "pointermove", (event) => {
-    const found = event.buttons || event.offsetY < TOP - 10 ? null : at(event.offsetX);
-    if (found) label.show(event.offsetX, event.offsetY - 20, found);
-    else label.hide();
-  });
-  life.listen(line.canvas, "pointerleave", () => label.hide());
-}
-
 function controlsRow(model, act) {
   const id = `nl-${++controls}`;
   const box = h("input", { id, class: "nl-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-problem` });
@@ -77,10 +68,7 @@ function controlsRow(model, act) {
   const scale = segmented({
     label: "Scale",
     labelled: false,
-    options: [
-      { value: "log", label: "log", title: "positive numbers, by powers of two" },
-      { value: "linear", label: "linear" },
-    ],
+    options: [{ value: "log", label: "log", title: "positive numbers, by powers of two" }, "linear"],
     value: model.get("scale"),
     onChange: act.rescale,
   });
@@ -96,10 +84,7 @@ function controlsRow(model, act) {
   );
   const problem = h("p", { class: "nl-problem", id: `${id}-problem`, role: "status" });
   box.addEventListener("input", () => act.type(box.value));
-  select.addEventListener("change", () => {
-    model.set("format", select.value);
-    model.save_changes();
-  });
+  select.addEventListener("change", () => put(model, { format: select.value }));
   const number = h("div", { class: "nl-number" }, h("label", { for: id, text: "x" }), box);
   const format = h("label", { class: "nl-format" }, h("span", { text: "Format" }), select);
   return {

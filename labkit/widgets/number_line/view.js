@@ -12,23 +12,17 @@ function render({ model, el }) {
   const isLog = () => model.get("scale") === "log";
   const view = () => lens(...model.get("window"), isLog(), line.width);
 
-  const top = controlsRow(model, { zoom: (factor) => zoom(factor), look, rescale, type: (text) => tell({ text }) });
+  const top = controlsRow(model, { zoom: (factor) => zoom(factor), look, rescale, type: (text) => put(model, { text }) });
   const line = figure({ scope: life, label: "", height: TALL, draw });
   line.canvas.setAttribute("role", "application");
   line.canvas.setAttribute("aria-roledescription", "number line");
   line.canvas.tabIndex = 0;
   line.element.classList.add("nl-line");
-  const hover = tip(line);
   const handle = h("div", { class: "nl-handle", role: "slider", tabindex: "0", "aria-label": "The number x" });
   line.element.append(handle);
-  const table = modes((rounding) => tell({ rounding }));
+  const table = modes((rounding) => put(model, { rounding }));
   const words = sentence();
   root.append(top.element, line.element, table.element, words.element);
-
-  function tell(changes) {
-    for (const [name, next] of Object.entries(changes)) model.set(name, next);
-    model.save_changes();
-  }
 
   function draw(pen) {
     const now = view();
@@ -74,7 +68,7 @@ function render({ model, el }) {
     const [low, high] = model.get("window");
     const next = tidy(value, view(), isLog());
     if (!Number.isFinite(next) || next === x) return;
-    tell({ x: next, text: written(next) });
+    put(model, { x: next, text: written(next) });
     if (next < low || next > high) pan(view().u(next) - (view().from + view().to) / 2);
     show();
   }
@@ -100,7 +94,7 @@ function render({ model, el }) {
   function frame(ends) {
     const log = isLog();
     const [from, to] = inside(ends, model.get("_axis"), log);
-    tell({ window: log ? [2 ** from, 2 ** to] : [from, to] });
+    put(model, { window: log ? [2 ** from, 2 ** to] : [from, to] });
     show();
   }
 
@@ -122,17 +116,17 @@ function render({ model, el }) {
     const whole = wholeOf(format, scale === "log");
     const all = high > format.max; // who saw everything wants to see everything
     const positive = high > 0 ? [Math.min(high / 64, whole[0] * 8), high] : whole;
-    tell({ scale, window: all ? whole : scale === "log" && low <= 0 ? positive : [low, high] });
+    put(model, { scale, window: all ? whole : scale === "log" && low <= 0 ? positive : [low, high] });
     show();
   }
 
-  for (const name of ["x", "window", "scale", "rounded", "_axis", "text", "problem", "format", "_formats"]) {
-    model.on(`change:${name}`, show);
-    life.add(() => model.off(`change:${name}`, show));
-  }
+  watch(life, model, ["x", "window", "scale", "rounded", "_axis", "text", "problem", "format", "_formats"], show);
   pointing(line, handle, life, { view, moveTo, pan, zoom, frame });
   keyboard(line, handle, life, { step, zoom, look, pan: (pixels) => pan(pixels * view().perPixel) });
-  hovering(line, hover, life, (place) => nearby(view().at(place), model.get("_axis"), isLog()));
+  hovering(life, line, (event) => {
+    const text = event && !event.buttons && event.offsetY >= TOP - 10 && nearby(view().at(event.offsetX), model.get("_axis"), isLog());
+    return text && [event.offsetX, event.offsetY - 20, text];
+  });
   show();
   return () => life.dispose();
 }

@@ -23,10 +23,7 @@ function render({ model, el }) {
     label: "Commit",
     title: "Your answer stays once you have committed",
     kind: "primary",
-    onPress: () => {
-      model.set("choice", picked);
-      model.save_changes();
-    },
+    onPress: () => put(model, { choice: picked }),
   });
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 
@@ -49,10 +46,7 @@ function render({ model, el }) {
     commit.element,
     reply,
   );
-  for (const trait of ["choice", "answered", "right"]) {
-    model.on(`change:${trait}`, show);
-    owner.add(() => model.off(`change:${trait}`, show));
-  }
+  watch(owner, model, ["choice", "answered", "right"], show);
   show();
   return () => owner.dispose();
 }

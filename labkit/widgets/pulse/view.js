@@ -35,12 +35,10 @@ function render({ model, el }) {
     clearTimeout(late);
     say("alive", "\u2713", `Widgets are alive: ${Math.max(1, Math.round(best))} ms there and back`);
     line.dataset.ms = best;
-    model.set("round_trip_ms", best);
-    model.save_changes();
+    put(model, { round_trip_ms: best });
   }
 
-  model.on("msg:custom", hear);
-  life.add(() => model.off("msg:custom", hear));
+  listen(life, model, hear);
   const late = setTimeout(
     () => say("late", "\u25cb", "The browser draws, but the kernel has not answered yet. Is a cell still running ([*])? Else: Kernel, Restart."),
     LATE_MS,

@@ -40,13 +40,12 @@ function renderPresets(model, root, life) {
   const mode = () => (model.get("alike") ? "alike" : "shipped");
   const replays = () => known[mode()];
   const chosen = () => names.indexOf(model.get("selected"));
-  const put = (name, value) => {
+  const choose = (changes) => {
     moved = performance.now();
-    model.set(name, value);
-    model.save_changes();
+    put(model, changes);
     show();
   };
-  const choice = segmented({ label: "Scalers", options: MODES, value: mode(), labelled: false, onChange: (value) => put("alike", value === "alike") });
+  const choice = segmented({ label: "Scalers", options: MODES, value: mode(), labelled: false, onChange: (value) => choose({ alike: value === "alike" }) });
   const lensFrom = { alike: firstSkip(known.alike), shipped: 0 };
   const from = slider({
     label: "Lens from step",
@@ -61,8 +60,7 @@ function renderPresets(model, root, life) {
     },
   });
   const lens = figure({ scope: life, label: "A few steps of the chosen scaler, beside torch's", height: LENS_HEIGHT, draw: drawLens });
-  const label = tip(lens);
-  const rows = presetRows(names, mode, (name) => put("selected", name));
+  const rows = presetRows(names, mode, (name) => choose({ selected: name }));
   const head = ["scaler", "its scale over all steps", "skipped", "lossy"].map((text) => h("th", { scope: "col", text }));
   head[3].title = "steps taken at a scale at which more than 1% of the gradients underflow";
   const table = h("table", { class: "st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
@@ -82,7 +80,7 @@ function renderPresets(model, root, life) {
       const at = Math.round((event.offsetX / made.width) * replays()[i].scale.length - LENS_STEPS / 2);
       from.set(at);
       lensFrom[mode()] = from.value;
-      put("selected", row.name);
+      choose({ selected: row.name });
     });
     return made;
   });
@@ -90,7 +88,7 @@ function renderPresets(model, root, life) {
     const step = lensFrom[mode()] + Math.round(((x - LEFT) / (lens.width - LEFT - RIGHT)) * LENS_STEPS);
     return x >= LEFT && x <= lens.width - RIGHT && step >= 1 && step <= replays()[0].scale.length ? step : null;
   };
-  const hover = hoverStep(life, lens, label, stepAt, (step) => stepText(replays()[chosen()], window, step), () => lens.redraw());
+  const hover = hoverStep(life, lens, stepAt, (step) => stepText(replays()[chosen()], window, step));
 
   // A little before the first overflow that not all of them have alike.
   function firstSkip(found) {
@@ -174,7 +172,7 @@ function renderPresets(model, root, life) {
     redraw();
   }
 
-  follow(life, model, [[["alike", "selected"], show]]);
+  watch(life, model, ["alike", "selected"], show);
   onTheme(life, () => {
     palette = colours(root);
     redraw();

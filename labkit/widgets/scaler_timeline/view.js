@@ -4,7 +4,6 @@
 const SCALE = { top: 30, height: 252 };
 const TRACKER = { top: SCALE.top + SCALE.height + 42, height: 54 };
 const TIMELINE_HEIGHT = TRACKER.top + TRACKER.height + 32;
-const REST_MS = 250; // without a movement, before asking ahead
 const KNOBS = [
   ["init_log2_scale", "init_scale"],
   ["growth_factor", "growth_factor"],
@@ -16,36 +15,18 @@ function nearest(places, value) {
   return places.reduce((best, place, i) => (Math.abs(place - value) < Math.abs(places[best] - value) ? i : best), 0);
 }
 
-function hoverStep(life, picture, label, stepAt, textOf, redraw) {
+function hoverStep(life, picture, stepAt, textOf) {
   const hover = { step: null };
-  const leave = () => {
-    hover.step = null;
-    label.hide();
-    redraw();
-  };
-  life.listen(picture.canvas, "pointermove", (event) => {
-    hover.step = stepAt(event.offsetX);
-    if (hover.step === null) return leave();
-    label.show(event.offsetX, event.offsetY - 6, textOf(hover.step));
-    redraw();
+  hovering(life, picture, (event) => {
+    hover.step = event && stepAt(event.offsetX);
+    picture.redraw();
+    return hover.step && [event.offsetX, event.offsetY - 6, textOf(hover.step)];
   });
-  life.listen(picture.canvas, "pointerleave", leave);
   return hover;
 }
 
-function follow(life, model, handlers) {
-  for (const [names, handler] of handlers) {
-    for (const name of names) {
-      model.on(`change:${name}`, handler);
-      life.add(() => model.off(`change:${name}`, handler));
-    }
-  }
-}
-
 // The places known so far, knobs -> {now, replay}, and what to ask the kernel while the hand rests.
-function makeAtlas(model, life, root) {
-  const known = new Map();
-  let pause = 0;
+function knobAtlas(model, life, root) {
   const key = (knobs) => KNOBS.map(([name]) => knobs[name]).join(" ");
   const here = () => Object.fromEntries(KNOBS.map(([name]) => [name, model.get(name)]));
   let asked = "";
@@ -54,24 +35,9 @@ function makeAtlas(model, life, root) {
     asked = key(here());
     model.send({ ahead: here() });
   }
-  function take(content, buffers) {
-    if (content.kind !== "ahead") return;
-    content.places.forEach((now, i) => known.set(key(now), { now, replay: replayOf(buffers[i]) }));
-    root.dataset.ahead = known.size;
-  }
-  model.on("msg:custom", take);
-  life.add(() => {
-    model.off("msg:custom", take);
-    clearTimeout(pause);
-  });
-  return {
-    find: () => known.get(key(here())),
-    fits: (now) => key(now) === key(here()),
-    rest() {
-      clearTimeout(pause);
-      pause = setTimeout(ask, REST_MS);
-    },
-  };
+  const take = (known, { places }, buffers) => places.forEach((now, i) => known.set(key(now), { now, replay: replayOf(buffers[i]) }));
+  const { find, rest } = makeAtlas(life, model, root, { ask, take });
+  return { find: () => find(key(here())), fits: (now) => key(now) === key(here()), rest };
 }
 
 // --- four knobs -------------------------------------------------------------------------------------------------------
@@ -79,7 +45,7 @@ function makeAtlas(model, life, root) {
 function renderTimeline(model, root, life) {
   const { steps, source, places } = model.get("_about");
   const window = windowOf(model.get("_window"));
-  const atlas = makeAtlas(model, life, root);
+  const atlas = knobAtlas(model, life, root);
   let { now, replay } = { now: model.get("_now"), replay: replayOf(model.get("_buffer")) };
   let palette = colours(root);
   let moved = null; // when the hand last moved, until that is drawn
@@ -95,8 +61,7 @@ function renderTimeline(model, root, life) {
       text: (i) => texts[i],
       onInput(i) {
         moved ??= performance.now();
-        model.set(name, values[i]);
-        model.save_changes();
+        put(model, { [name]: values[i] });
         atlas.rest();
         const found = atlas.find();
         if (found) show(found);
@@ -111,7 +76,6 @@ function renderTimeline(model, root, life) {
     height: TIMELINE_HEIGHT,
     draw,
   });
-  const label = tip(picture);
   const words = sentence();
   root.append(
     h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
@@ -123,7 +87,7 @@ function renderTimeline(model, root, life) {
     const step = Math.round(((x - LEFT) / (picture.width - LEFT - RIGHT)) * steps);
     return step >= 1 && step <= steps ? step : null;
   };
-  const hover = hoverStep(life, picture, label, stepAt, (step) => stepText(replay, window, step), () => picture.redraw());
+  const hover = hoverStep(life, picture, stepAt, (step) => stepText(replay, window, step));
 
   function draw(pen, width) {
     const plot = plotOf(pen, width, palette, { total: steps });
@@ -175,7 +139,7 @@ function renderTimeline(model, root, life) {
     atlas.rest();
   }
 
-  follow(life, model, [[["_now"], arrived]]);
+  watch(life, model, ["_now"], arrived);
   onTheme(life, () => {
     palette = colours(root);
     picture.redraw();

@@ -60,30 +60,24 @@ function render({ model, el }) {
   const about = model.get("_about");
   const root = mount(el, { label: "One training step, stage by stage", kind: "stages", scope: life, model });
   let asked = 0;
-  const send = (name, value) => {
+  const send = (changes) => {
     asked = performance.now();
-    model.set(name, value);
-    model.save_changes();
+    put(model, changes);
   };
   const go = (stage) => {
-    send("stage", Math.min(about.stages.length - 1, Math.max(0, stage)));
+    send({ stage: Math.min(about.stages.length - 1, Math.max(0, stage)) });
     show();
   };
 
   const place = h("span", { class: "lk-quiet sd-place" });
-  const recipes = segmented({
-    label: "recipe",
-    options: about.recipes.map((name) => ({ value: name, label: name })),
-    value: model.get("recipe_name"),
-    onChange: (name) => send("recipe_name", name),
-  });
+  const recipes = traitChoice(model, "recipe_name", "recipe", about.recipes, { onChange: (name) => send({ recipe_name: name }) });
   const scale = slider({
     label: "loss scale",
     min: 0,
     max: about.most,
     value: model.get("log2_scale"),
     text: power,
-    onInput: (value) => send("log2_scale", value),
+    onInput: (value) => send({ log2_scale: value }),
   });
   const strip = segmented({
     label: "Stage",
@@ -127,10 +121,7 @@ function render({ model, el }) {
     root.dataset.stage = about.stages[stage];
     if (asked) root.dataset.latency = (performance.now() - asked).toFixed(1);
   }
-  for (const name of ["_view", "stage"]) {
-    model.on(`change:${name}`, show);
-    life.add(() => model.off(`change:${name}`, show));
-  }
+  watch(life, model, ["_view", "stage"], show);
   show();
   return () => life.dispose();
 }

@@ -2,18 +2,14 @@
 // it asks for all places one slider can go to, so that the next movement needs no answer: those curves have fewer points,
 // and the kernel's own follow.
 
-const REST_MS = 250; // without a movement, before asking ahead
-
 function curvesIn(all, first = 0, places = 1) {
   const points = all.length / places / CURVES.length;
   return CURVES.map((_, i) => all.subarray((first * CURVES.length + i) * points, (first * CURVES.length + i + 1) * points));
 }
 
 // The places known so far, {now, curves} of each, and what to ask the kernel while the hand rests.
-function makeAtlas(model, life, root) {
-  const known = new Map();
+function curveAtlas(model, life, root) {
   const asked = new Set();
-  let pause = 0;
   const key = (weight, update) => `${weight} ${update}`;
   function ask(axis) {
     const at = model.get(axis === "weight" ? "update" : "weight"); // the other slider stays while this one moves
@@ -21,27 +17,15 @@ function makeAtlas(model, life, root) {
     asked.add(`${axis} ${at}`);
     model.send({ ahead: axis, at });
   }
-  function take(content, buffers) {
-    if (content.kind !== "ahead") return;
+  function take(known, content, buffers) {
     const all = floats(buffers[0]);
     content.places.forEach((now, i) => {
       known.set(key(now.weight, now.update), { now, curves: curvesIn(all, i, content.places.length) });
     });
-    root.dataset.ahead = known.size;
     if (content.axis === "update") ask("weight");
   }
-  model.on("msg:custom", take);
-  life.add(() => {
-    model.off("msg:custom", take);
-    clearTimeout(pause);
-  });
-  return {
-    find: (weight, update) => known.get(key(weight, update)),
-    rest() {
-      clearTimeout(pause);
-      if (model.get("_places").ahead) pause = setTimeout(ask, REST_MS, "update");
-    },
-  };
+  const { find, rest } = makeAtlas(life, model, root, { ask: () => model.get("_places").ahead && ask("update"), take });
+  return { find: (weight, update) => find(key(weight, update)), rest };
 }
 
 // --- the table ------------------------------------------------------------------------------------------------------
@@ -89,15 +73,14 @@ function render({ model, el }) {
   const root = mount(el, { label: "Swallowed updates", kind: "swallowed", scope: life, model });
   const places = model.get("_places");
   let palette = colours(root);
-  const atlas = makeAtlas(model, life, root);
+  const atlas = curveAtlas(model, life, root);
   let shown = null; // {now, curves}
   let moved = null; // when the hand last moved, until that is drawn
 
   const wanted = ({ weight: w, update: u }) => w === model.get("weight") && u === model.get("update");
   const send = (name, value) => {
     moved = performance.now();
-    model.set(name, value);
-    model.save_changes();
+    put(model, { [name]: value });
     atlas.rest();
     const found = atlas.find(model.get("weight"), model.get("update"));
     if (found) follow(found);
@@ -125,8 +108,7 @@ function render({ model, el }) {
   picture.element.classList.add("sw-picture");
   const words = sentence();
   const table = curveTable((name) => {
-    model.set("highlight", model.get("highlight") === name ? "" : name);
-    model.save_changes();
+    put(model, { highlight: model.get("highlight") === name ? "" : name });
     single();
   });
   const title = h("span", { class: "lk-title" });
@@ -204,10 +186,8 @@ function render({ model, el }) {
     picture.redraw();
   }
 
-  for (const [name, handler] of [["_now", arrived], ["highlight", single]]) {
-    model.on(`change:${name}`, handler);
-    life.add(() => model.off(`change:${name}`, handler));
-  }
+  watch(life, model, ["_now"], arrived);
+  watch(life, model, ["highlight"], single);
   onTheme(life, () => {
     palette = colours(root);
     picture.redraw();

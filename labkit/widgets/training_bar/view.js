@@ -6,10 +6,7 @@ function render({ model, el }) {
   const press = button({
     label: "Start",
     kind: "primary",
-    onPress: () => {
-      model.set("wanted", model.get("phase") === "ready" ? "start" : "stop");
-      model.save_changes();
-    },
+    onPress: () => put(model, { wanted: model.get("phase") === "ready" ? "start" : "stop" }),
   });
   const bar = h("progress", { "aria-label": "Steps done", max: model.get("total"), value: 0 });
   const words = sentence();
@@ -26,10 +23,7 @@ function render({ model, el }) {
   }
 
   root.append(h("div", { class: "lk-row" }, press.element, bar), words.element);
-  for (const trait of ["done", "phase", "sentence", "total"]) {
-    model.on(`change:${trait}`, show);
-    owner.add(() => model.off(`change:${trait}`, show));
-  }
+  watch(owner, model, ["done", "phase", "sentence", "total"], show);
   show();
   return () => owner.dispose();
 }

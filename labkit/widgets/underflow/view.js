@@ -49,7 +49,6 @@ function render({ model, el }) {
     draw: drawMain,
   });
   main.element.classList.add("uf-main");
-  const hover = tip(main);
   const bar = fateBar();
   const observed = observedBar(layers, about.observed_log2_scale);
   const words = sentence();
@@ -114,8 +113,7 @@ function render({ model, el }) {
   }
 
   function choose(change) {
-    for (const [name, next] of Object.entries(change)) model.set(name, next);
-    model.save_changes();
+    put(model, change);
     follow();
   }
 
@@ -126,19 +124,17 @@ function render({ model, el }) {
     show();
   }
 
-  for (const name of ["change:log2_scale", "change:layer"]) {
-    model.on(name, follow);
-    life.add(() => model.off(name, follow));
-  }
+  watch(life, model, ["log2_scale", "layer"], follow);
   dragging(main, () => areaOf(main.width).binade, () => log2Scale, (k) => choose({ log2_scale: k }), scale, life);
-  hovering(main, hover, life, (x) => {
+  hovering(life, main, (event) => {
+    if (!event || event.buttons) return null;
     const area = areaOf(main.width);
-    const e = Math.floor((x - area.left) / area.binade) + AXIS.lo;
+    const e = Math.floor((event.offsetX - area.left) / area.binade) + AXIS.lo;
     if (e < AXIS.lo || e >= AXIS.hi) return null;
     const count = row.counts[e - log2Scale - row.lo] ?? 0;
     const much = `${percent(row.total ? count / row.total : 0)} (${count.toLocaleString("en-US")})`;
     const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)].name}`;
-    return { x: area.x(e + 0.5), text };
+    return [area.x(e + 0.5), event.offsetY, text];
   });
   show();
   return () => life.dispose();
@@ -233,15 +229,6 @@ function dragging(main, binade, now, set, scale, life) {
     if (next !== now()) set(next);
   });
   for (const type of ["pointerup", "pointercancel"]) life.listen(main.canvas, type, () => (start = null));
-}
-
-function hovering(main, label, life, at) {
-  life.listen(main.canvas, "pointermove", (event) => {
-    const found = event.buttons ? null : at(event.offsetX);
-    if (found) label.show(found.x, event.offsetY, found.text);
-    else label.hide();
-  });
-  life.listen(main.canvas, "pointerleave", () => label.hide());
 }
 
 export default { render };

@@ -14,10 +14,7 @@ const HINTS = {
 
 function makeKnobs(store) {
   const offers = store.model.get("_offers");
-  const pick = (knob, label) => {
-    const options = offers[knob].map((value) => ({ value, label: value }));
-    return segmented({ label, options, value: null, onChange: (to) => turn(store, knob, to) });
-  };
+  const pick = (knob, label) => segmented({ label, options: offers[knob], value: null, onChange: (to) => turn(store, knob, to) });
   const flip = (knob, label) => toggle({ label, value: false, onChange: (to) => turn(store, knob, to) });
   const [min, max] = offers.log2_lr;
   const knobs = {
