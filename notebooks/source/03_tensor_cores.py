@@ -168,7 +168,7 @@ predict("tensor.same")
 # counting. `random` is the everyday case.
 
 # %% id="touch-block"
-MmaBlock("1 and crumbs", "V100")
+MmaBlock("1 and small terms", "V100")
 
 # %% id="touch-generations" tags=["claim-C18"]
 sums = {

@@ -40,14 +40,14 @@ class Attention(nn.Module):
         self.register_buffer("mask", masked())
         self.register_buffer("angles", waves(torch.arange(LENGTH) + 5000.0))
 
-    def turned(self, x: Tensor) -> Tensor:
+    def rotated(self, x: Tensor) -> Tensor:
         cos, sin, (even, odd) = self.angles.cos(), self.angles.sin(), (x[..., ::2], x[..., 1::2])
         return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (3, 2, WIDTH // 2)).permute(2, 0, 3, 1, 4)
         if self.kind == "rotary":
-            q, k = self.turned(q), self.turned(k)
+            q, k = self.rotated(q), self.rotated(k)
         if self.kind == "fused mask":
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
         else:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.amp import RECIPES, Ema, Engine, Weights, load_checkpoint, save_checkpoint
-from labkit.amp.masters.edits import fingerprint, same
+from labkit.amp.masters.edits import checksum, same
 
 STANDING = partial(torch.optim.SGD, lr=0.0)
 
@@ -203,21 +203,21 @@ def test_while_an_average_stands_in_the_model_nothing_takes_it_for_an_edit() -> 
     assert all(torch.equal(value, before[key]) for key, value in engine.fp32_model().items())
 
 
-# --- the fingerprint ---
+# --- the checksum ---
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("size", [1, 5, 4096, 100_003])
 def test_a_change_of_any_one_number_by_one_code_shows(size: int, dtype: torch.dtype) -> None:
     tensor = torch.randn(size).to(dtype)
-    before = fingerprint([tensor])
-    assert same(before, fingerprint([tensor.clone()]))
+    before = checksum([tensor])
+    assert same(before, checksum([tensor.clone()]))
     codes = tensor.view(torch.int32 if dtype is torch.float32 else torch.int16)
     for index in {0, size // 2, size - 1}:
         codes[index] += 1
-        assert not same(before, fingerprint([tensor]))
+        assert not same(before, checksum([tensor]))
         codes[index] -= 1
-    assert same(before, fingerprint([tensor]))
+    assert same(before, checksum([tensor]))
 
 
 def test_rows_that_change_places_show_and_no_order_of_dimensions_hides_a_change() -> None:
@@ -230,9 +230,9 @@ def test_rows_that_change_places_show_and_no_order_of_dimensions_hides_a_change(
         torch.randn(70_001).half()[1:],
     ]
     for tensor in layouts:
-        before = fingerprint([tensor])
+        before = checksum([tensor])
         tensor[[0, -1]] = tensor[[-1, 0]].clone()
-        assert not same(before, fingerprint([tensor]))
+        assert not same(before, checksum([tensor]))
 
 
 def test_nan_is_no_change() -> None:

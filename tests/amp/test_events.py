@@ -86,7 +86,7 @@ def test_a_run_that_is_listened_to_is_equal_bit_for_bit(recipe):
             else:
                 step(engine, inputs)
         weights.append([p.detach().clone() for p in engine.model.parameters()])
-    assert all(torch.equal(plain, heard) for plain, heard in zip(*weights, strict=True))
+    assert all(torch.equal(plain, received) for plain, received in zip(*weights, strict=True))
 
 
 def test_nobody_is_told_after_the_block_even_if_it_fails():

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 BLOCK = """
 from labkit.widgets import MmaBlock
 
-board = MmaBlock("1 and crumbs", "V100")
+board = MmaBlock("1 and small terms", "V100")
 board
 """
 FIGURE = """
@@ -50,7 +50,7 @@ def notebook(lab):
 @pytest.fixture
 def page(notebook):
     """The page as it is first seen, and the kernel of the same opinion."""
-    notebook.python("[setattr(board, 'preset', 'ones'), setattr(board, 'preset', '1 and crumbs'), "
+    notebook.python("[setattr(board, 'preset', 'ones'), setattr(board, 'preset', '1 and small terms'), "
                     "setattr(board, 'gpu', 'V100'), setattr(board, 'block', 0)]")  # fmt: skip
     until_said(notebook.page, "The V100, block 1 of 4, aligns 4 products and C to 2^0")
     return notebook.page
@@ -108,7 +108,7 @@ def test_every_block_and_every_preset_by_keyboard(notebook, page):
     page.keyboard.press("ArrowRight")
     until_said(page, "block 2 of 4")
     assert page.evaluate(READ_LINES)[1]["name"] == "a4·b4"
-    page.locator(".labkit-mma input[value='1 and crumbs']").focus()
+    page.locator(".labkit-mma input[value='1 and small terms']").focus()
     seen = []
     for name in ("large, small, minus large", "ones", "random"):
         page.keyboard.press("ArrowRight")

@@ -108,8 +108,8 @@ def test_a_knob_keeps_what_it_does_not_turn() -> None:
     recipe = replace(O2, scaler=PRESETS["DeepSpeed"])
     widget = Workbench(TASK, recipe, 5, steps=STEPS, device="cpu")
     bench = widget.bench
-    for turned in ({"log2_scale": 20}, {"scaling": "off"}, {"scaling": "dynamic"}):
-        bench.handle(widget.command({"do": "turn", "knob": next(iter(turned)), "to": next(iter(turned.values()))}))
+    for turn in ({"log2_scale": 20}, {"scaling": "off"}, {"scaling": "dynamic"}):
+        bench.handle(widget.command({"do": "turn", "knob": next(iter(turn)), "to": next(iter(turn.values()))}))
     bench.handle(Button.STEP)
     bench.tick()
     assert bench.run.run.recipe.scaler == replace(PRESETS["DeepSpeed"], init_scale=2.0**20)

@@ -241,11 +241,11 @@ class TestFromTheBrowser:
     """What the page sends is done; the answer says which message it answers."""
 
     @pytest.mark.parametrize(
-        ("deed", "what", "code"),
+        ("action", "what", "code"),
         [("flip", 15, 0xBC00), ("step", 1, 0x3C01), ("type", "2", 0x4000), ("format", "BF16", 0x3F80)],
     )
-    def test_deeds(self, explorer, deed, what, code):
-        explorer._told(explorer, {"do": deed, "with": what, "from": ["page", 7]}, [])
+    def test_deeds(self, explorer, action, what, code):
+        explorer._told(explorer, {"do": action, "with": what, "from": ["page", 7]}, [])
         assert explorer.code == code
         assert explorer._view["answered"] == ("page", 7)
 

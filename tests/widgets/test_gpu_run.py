@@ -204,20 +204,20 @@ def test_a_line_that_begins_nothing_moves_nothing() -> None:
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no process groups")
 def test_lines_come_while_the_process_runs_and_its_status_last() -> None:
-    heard: list[str] = []
+    said: list[str] = []
     first = threading.Event()
 
     def hear(line: str) -> None:
-        heard.append(line)
+        said.append(line)
         first.set()
 
     process = HeardProcess(
         program("print('one', flush=True); import time; time.sleep(600)"),
         hear,
-        lambda status: heard.append(str(status)),
+        lambda status: said.append(str(status)),
     )
     assert first.wait(60)
     process.stop()
     process.wait(60)
-    assert heard[0] == "one"
-    assert heard[-1] not in ("one", "0")
+    assert said[0] == "one"
+    assert said[-1] not in ("one", "0")

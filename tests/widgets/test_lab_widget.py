@@ -23,7 +23,7 @@ class Slow(LabWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.begun, self.released = threading.Event(), threading.Event()
         self.inside: list[int] = []
         self.together = 0
         self.on_msg(self._work)
@@ -32,7 +32,7 @@ class Slow(LabWidget):
         self.inside.append(number)
         self.together = max(self.together, len(self.inside))
         self.begun.set()
-        assert self.go_on.wait(20)
+        assert self.released.wait(20)
         self.inside.remove(number)
 
 
@@ -44,7 +44,7 @@ def test_a_second_message_waits_for_the_first() -> None:
     threads[1].start()
     threads[1].join(0.2)
     assert threads[1].is_alive()
-    widget.go_on.set()
+    widget.released.set()
     for thread in threads:
         thread.join(20)
     assert (widget.together, widget.inside) == (1, [])

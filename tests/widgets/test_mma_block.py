@@ -42,8 +42,8 @@ class TestTheThreeSeeds:
     @pytest.mark.parametrize(
         ("preset", "knob", "answers"),
         [
-            ("1 and crumbs", -24, {"V100": 1.0, "A100": 1 + 2.0**-20, "H100": 1 + 2.0**-20}),
-            ("1 and crumbs", -25, {"V100": 1.0, "A100": 1.0, "H100": 1 + 2.0**-21}),
+            ("1 and small terms", -24, {"V100": 1.0, "A100": 1 + 2.0**-20, "H100": 1 + 2.0**-20}),
+            ("1 and small terms", -25, {"V100": 1.0, "A100": 1.0, "H100": 1 + 2.0**-21}),
             ("large, small, minus large", -7, {"V100": 2.0**-7, "A100": 2.0**-7, "H100": 2.0**-7}),
             ("large, small, minus large", -8, {"V100": 0.0, "A100": 2.0**-8, "H100": 2.0**-8}),
             ("large, small, minus large", -9, {"V100": 0.0, "A100": 0.0, "H100": 2.0**-9}),
@@ -55,7 +55,7 @@ class TestTheThreeSeeds:
             assert board.value == board.found[gpu] == answer
 
     def test_what_is_said(self):
-        board = MmaBlock("1 and crumbs", "V100")
+        board = MmaBlock("1 and small terms", "V100")
         assert board.sentence == (
             "The V100, block 1 of 4, aligns 4 products and C to 2^0 and keeps 23 bits behind the point, down to 2^-23: "
             "4 terms are cut off altogether. After all 4 blocks D = 1, where the exact sum is 1 + 2^-20. T4, A100, "
@@ -68,9 +68,9 @@ class TestTheThreeSeeds:
         )
 
     def test_where_the_bits_stand(self):
-        row = rows(MmaBlock("1 and crumbs", "V100"))["a0·b0"]
+        row = rows(MmaBlock("1 and small terms", "V100"))["a0·b0"]
         assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "c")
-        row = rows(MmaBlock("1 and crumbs", "A100"))["a0·b0"]
+        row = rows(MmaBlock("1 and small terms", "A100"))["a0·b0"]
         assert (row["bits"].strip(), row["kinds"].strip()) == ("0" * 25 + "1", "z" * 25 + "k")
 
 
@@ -141,7 +141,7 @@ class TestState:
         ("name", "value", "says"),
         [
             ("gpu", "P100", "no gpu 'P100' here; there are 'V100', 'T4'"),
-            ("preset", "zeros", "no preset 'zeros' here; there are '1 and crumbs'"),
+            ("preset", "zeros", "no preset 'zeros' here; there are '1 and small terms'"),
             ("result", "BF16", "no result 'BF16' here; there are 'FP32', 'FP16'"),
             ("knob", 3, r"knob \(each product\) goes from -30 to -12 here; it was given 3"),
             ("block", 4, "block goes from 0 to 3 here; it was given 4"),
@@ -261,7 +261,7 @@ class TestWhatTheLessonSays:
         assert f"{stop / 1e6:.1f}" == str(millions)
 
     def test_only_the_h100_finds_sixteen_times_2_to_the_minus_25(self):
-        board = MmaBlock("1 and crumbs", "V100", -25)
+        board = MmaBlock("1 and small terms", "V100", -25)
         assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {"H100", "H200", "B200"}
         assert float(np.float32(1 + 2.0**-21)) == 1 + 2.0**-21  # which FP32 can hold beside 1
         total = np.float32(1)

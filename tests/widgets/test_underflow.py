@@ -172,9 +172,9 @@ def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_hear_not
     """tanh and no ReLU: the gradient of every layer before the last is its product with weights of zero."""
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     torch.nn.init.zeros_(net[2].weight)
-    with probe(net) as heard:
+    with probe(net) as probed:
         net(torch.randn(5, 3)).square().sub(1).square().mean().backward()
-    layers = {name: exponent_histogram(g) for name, g in heard.gradients.items()}
+    layers = {name: exponent_histogram(g) for name, g in probed.gradients.items()}
     zero = [name for name, h in layers.items() if h.zeros == h.total]
     shown = {row["name"]: row["note"] for row in rows(GradSnapshot(1, "activation gradients", layers), FP16)}
     assert zero == ["0", "1"]

@@ -16,7 +16,7 @@ from torch import Tensor
 from labkit.amp import RECIPES
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn, names
-from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turned
+from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turn
 from labkit.widgets.bench.labels import changed, why_fixed
 from labkit.widgets.bench.outbox import BenchOutbox
 from labkit.widgets.bench.positions import ACCUMULATORS, GROWTH_INTERVAL, MASTERS, PRESETS, Knobs, Scaling
@@ -108,7 +108,7 @@ def test_knobs_that_mean_nothing_say_why() -> None:
 
 def test_a_position_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="masters is one of kept, forgotten, none"):
-        turned(Knobs(), {"masters": "gone"})
+        turn(Knobs(), {"masters": "gone"})
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -138,12 +138,12 @@ def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> No
     assert [m.label for m in bench.run.marks] == ["learning rate × 4"]
     for step, exponent in ((7, 0), (15, 2)):
         bench.handle(Fork(step))
-        assert bench.turned.wanted.log2_lr == exponent
+        assert bench.shown.wanted.log2_lr == exponent
     run_through(bench)
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
 
 
-def test_what_parted_a_fork_is_not_what_was_turned_later() -> None:
+def test_what_a_fork_changed_is_not_what_was_turned_later() -> None:
     bench = run_through(bench_of("FP16 static"))
     bench.handle(Fork(5))
     bench.handle(Turn({"masters": "forgotten"}))
@@ -153,7 +153,7 @@ def test_what_parted_a_fork_is_not_what_was_turned_later() -> None:
     bench.handle(Turn({"log2_lr": 1}))
     while bench.due:
         bench.tick()
-    assert bench.parted() == "master weights forgotten"
+    assert bench.fork_change() == "master weights forgotten"
     assert [(m.step, m.label) for m in bench.fork.marks] == [(10, "learning rate × 2")]
 
 

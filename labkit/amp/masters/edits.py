@@ -5,7 +5,7 @@ loads vectors. To compare each weight with its rounded master costs a tenth of a
 another copy of the model. So whole numbers are added up, 8 bytes at a time, row upon row of WIDTH, which leaves one row
 for each tensor. What does not fill a row is remembered as it is, so small tensors are compared to the bit.
 
-Invariant: equal weights have equal fingerprints. An edit of a single number always shows; one that only swaps numbers
+Invariant: equal weights have equal checksums. An edit of a single number always shows; one that only swaps numbers
 hides if each of them goes a multiple of 8 * WIDTH bytes away.
 """
 
@@ -18,17 +18,17 @@ from torch import Tensor
 
 WIDTH = 2039  # of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
 ROW = 8 * WIDTH  # bytes
-Fingerprint = list[Tensor]
+Checksum = list[Tensor]
 
 
 @torch.no_grad()
-def fingerprint(tensors: Iterable[Tensor]) -> Fingerprint:
+def checksum(tensors: Iterable[Tensor]) -> Checksum:
     """Return, for each device, sums of rows and what did not fill one; small tensors are put together first.
 
     >>> weight = torch.ones(3).half()
-    >>> before = fingerprint([weight])
+    >>> before = checksum([weight])
     >>> _ = weight.data.clamp_(max=0.5)
-    >>> same(before, fingerprint([weight]))
+    >>> same(before, checksum([weight]))
     False
     """
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
@@ -56,7 +56,7 @@ def _rows(content: Tensor) -> tuple[Tensor, Tensor]:
     return numbers.view(-1, WIDTH).sum(0, dtype=torch.int64).view(torch.uint8), content[filled:]
 
 
-def same(before: Fingerprint, after: Fingerprint) -> bool:
-    """Whether two fingerprints are of the same weights."""
+def same(before: Checksum, after: Checksum) -> bool:
+    """Whether two checksums are of the same weights."""
     places = [[(part.device, part.shape) for part in parts] for parts in (before, after)]
     return places[0] == places[1] and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

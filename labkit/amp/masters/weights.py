@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.masters.edits import fingerprint, same
+from labkit.amp.masters.edits import checksum, same
 from labkit.amp.masters.fitting import require_fitting, require_shapes
 from labkit.amp.masters.flat import cut, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
@@ -226,7 +226,7 @@ class Weights:
                 "masters would take them over. Step and save after the `with` block."
             )
         self.restore_dtypes()
-        if not same(self._noted, fingerprint(self._copied()[0])):
+        if not same(self._noted, checksum(self._copied()[0])):
             self.adopt()
 
     @torch.no_grad()
@@ -268,7 +268,7 @@ class Weights:
 
     def _note(self) -> None:
         """Note what stands in the model now, to know later whether somebody changed it."""
-        self._noted = fingerprint(self._copied()[0])
+        self._noted = checksum(self._copied()[0])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""

@@ -42,14 +42,14 @@ def course(steps: int, seed: int = 0) -> tuple[int, ...]:
     >>> course(100)[:40] == (0,) * 40, len(course(100))
     (True, 100)
     """
-    dice = np.random.default_rng(seed)
+    generator = np.random.default_rng(seed)
     weights, at = [0.0] * CALM_STEPS, 0.0
     places = range(LOWEST_WEIGHT, HIGHEST_WEIGHT + 1)
     while len(weights) < steps:
         far = [target for target in places if abs(target - at) >= len(places) / 2]
-        target = float(dice.choice(far))
-        duration = int(dice.choice([1, 20, 40]))  # a jump, a quick slide, a slow one
-        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(dice.integers(20, 45))
+        target = float(generator.choice(far))
+        duration = int(generator.choice([1, 20, 40]))  # a jump, a quick slide, a slow one
+        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(generator.integers(20, 45))
         at = target
     return tuple(round(weight) for weight in weights[:steps])
 

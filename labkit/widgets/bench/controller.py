@@ -17,7 +17,7 @@ from typing import Any
 from labkit.amp import RECIPES, Recipe
 from labkit.records import now, versions
 from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
-from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turned
+from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turn
 from labkit.widgets.bench.labels import changed, describe, why_fixed
 from labkit.widgets.bench.positions import ALL, GROWTH_INTERVAL, Knobs
 from labkit.widgets.bench.runs import Branch, MakeRun, make_run
@@ -118,14 +118,14 @@ class Bench(Lockstep):
         return self.branches[1] if len(self.branches) > 1 else None
 
     @property
-    def turned(self) -> Branch:
+    def shown(self) -> Branch:
         """The branch whose knobs are on show."""
         return self.branches[self.active]
 
     @property
     def fixed(self) -> dict[str, str]:
         """Knob -> why it cannot be turned now."""
-        return why_fixed(self.turned.wanted, self.task, self.offered)
+        return why_fixed(self.shown.wanted, self.task, self.offered)
 
     # --- commands -----------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Bench(Lockstep):
         self._remember()
         if self.error:
             self.fp32.begin_again()  # an error may have left it between two steps
-        self._one_run(self.turned.wanted)
+        self._one_run(self.shown.wanted)
 
     def _remember(self) -> None:
         if len(self.run.steps) > 1:
@@ -165,13 +165,13 @@ class Bench(Lockstep):
         for name in knobs:
             if name in self.fixed and name != "accumulator":
                 raise ValueError(self.fixed[name])
-        self._want(turned(self.turned.wanted, knobs))
-        self.turned.rescaled |= not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.turned.run is not None
+        self._want(turn(self.shown.wanted, knobs))
+        self.shown.rescaled |= not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.shown.run is not None
         if knobs.get("accumulator", "FP32") != "FP32":
             self.notice += f" {SLOWLY}"
 
     def _want(self, wanted: Knobs) -> None:
-        branch = self.turned
+        branch = self.shown
         anew = bool(branch.steps) and not lives_on(branch.knobs or branch.wanted, wanted)
         branch.wanted = wanted
         if anew and branch is self.run:
@@ -206,14 +206,14 @@ class Bench(Lockstep):
         if choice.branch is not None:
             self.active = min(choice.branch, len(self.branches) - 1)
         if choice.recipe is not None:
-            own = self.turned.wanted
+            own = self.shown.wanted
             kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
             self._want(replace(knobs_of(choice.recipe, self.offered), **kept))
         task, where = choice.task or self.task, choice.place or self.place
         if task is not self.task or where != self.place:
             self.stand(Phase.IDLE)
             self.error, self.place = "", where
-            self._set_up(task, self.turned.wanted)
+            self._set_up(task, self.shown.wanted)
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Bench(Lockstep):
         """Return the steps of a branch from step 1 on, those before it was forked included."""
         return [*self.run.steps[: branch.origin], *branch.steps]
 
-    def parted(self) -> str:
+    def fork_change(self) -> str:
         """Return what was turned where the fork left the run, in words; "" where nothing was."""
         if self.fork is None or self.fork.left is None:
             return ""
@@ -273,7 +273,7 @@ class Bench(Lockstep):
         Raises:
             ValueError: it has not done a step.
         """
-        branch = self.turned
+        branch = self.shown
         if branch.run is None or not self.path(branch):
             raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
         return RunRecord(

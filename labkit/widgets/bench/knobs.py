@@ -32,13 +32,13 @@ from labkit.widgets.bench.positions import (
 )
 
 
-def turned(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
+def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     """Return the knobs with some of them in other positions.
 
     Raises:
         ValueError: a knob has no such position, or the recipe would contradict itself.
 
-    >>> turned(Knobs(), {"masters": "gone"})
+    >>> turn(Knobs(), {"masters": "gone"})
     Traceback (most recent call last):
     ...
     ValueError: masters is one of kept, forgotten, none; it was given 'gone'

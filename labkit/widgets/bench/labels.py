@@ -68,13 +68,13 @@ def changed(before: Knobs, after: Knobs) -> str:
     """
     off = Scaling.OFF is after.scaling
     names = [n for n in ("scaling", *POSITIONS) if getattr(before, n) != getattr(after, n)]
-    words = [_turned(name, before, after) for name in names if not (name == "log2_scale" and off)]
+    words = [_change(name, before, after) for name in names if not (name == "log2_scale" and off)]
     if not words and before.given != after.given:
         return after.given.name
     return ", ".join(dict.fromkeys(words))
 
 
-def _turned(name: str, before: Knobs, knobs: Knobs) -> str:
+def _change(name: str, before: Knobs, knobs: Knobs) -> str:
     match name:
         case "scaling" | "log2_scale":
             on = {Scaling.OFF: "scaling off", Scaling.STATIC: "scaling on, 2^{}", Scaling.DYNAMIC: "dynamic, from 2^{}"}

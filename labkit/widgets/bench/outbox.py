@@ -52,7 +52,7 @@ def state(bench: Bench) -> dict[str, Any]:
             }
             for name, branch in zip(names(bench), bench.branches, strict=True)
         ],
-        "parted": bench.parted(),
+        "fork_change": bench.fork_change(),
         "metric_name": bench.task.metric_name,
         "fp32_metric": metric_text(bench, bench.fp32.metrics),
         "skipped": now.skipped,
@@ -63,7 +63,7 @@ def state(bench: Bench) -> dict[str, Any]:
 
 def _knobs(bench: Bench) -> dict[str, Any]:
     """Return where the knobs of the branch on show stand, and what cannot be turned."""
-    branch, knobs = bench.turned, bench.turned.wanted
+    branch, knobs = bench.shown, bench.shown.wanted
     plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
     if "epsilon" in plain:
         plain["epsilon"] = epsilon_text(own_epsilon(bench.task) if knobs.epsilon is None else knobs.epsilon)

@@ -127,11 +127,11 @@ function drawMarks(plot) {
   const { pen, store, tint, curves, x, end } = plot;
   const rows = [-Infinity, -Infinity, -Infinity];
   const fork = curves[1];
-  const parted = fork ? [{ step: fork.origin + 1, label: `fork${store.state.parted ? `: ${store.state.parted}` : ""}` }] : [];
-  const marks = [...parted, ...curves.flatMap((c) => c.marks)].sort((a, b) => a.step - b.step);
+  const forked = fork ? [{ step: fork.origin + 1, label: `fork${store.state.fork_change ? `: ${store.state.fork_change}` : ""}` }] : [];
+  const marks = [...forked, ...curves.flatMap((c) => c.marks)].sort((a, b) => a.step - b.step);
   for (const mark of marks) {
     const at = Math.round(x(mark.step - 0.5)) + 0.5;
-    if (!parted.includes(mark)) inkLine(plot, [[at, plot.place.loss.top], [at, plot.place.bottom]], tint.ink2, 1, { alpha: 0.6 });
+    if (!forked.includes(mark)) inkLine(plot, [[at, plot.place.loss.top], [at, plot.place.bottom]], tint.ink2, 1, { alpha: 0.6 });
     pen.font = `${tint.size - 1}px ${tint.font}`;
     const label = mark.label.replace(/2\^(-?\d+)/g, (_, e) => `2${superscript(e)}`);
     const wide = pen.measureText(label).width;

@@ -110,12 +110,12 @@ class Branch:
     def step(self, total: int) -> None:
         """Do a step under what is wanted, and keep a copy of the run before it where one is due."""
         self.build()
-        turned = self.rescaled or self.wanted != self.knobs
-        if turned:
+        changed_now = self.rescaled or self.wanted != self.knobs
+        if changed_now:
             self._turn()
-        if self.forkable and (turned or self.done % max(10, total // COPIES) == 0):
+        if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
             self.copies[self.done] = (self.run.fork(), self.wanted)
-        with self._measured_when_settled(turned):
+        with self._measured_when_settled(changed_now):
             self._timed_step()
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
@@ -128,15 +128,15 @@ class Branch:
         self.steps.append(record)
 
     @contextmanager
-    def _measured_when_settled(self, turned: bool) -> Iterator[None]:
+    def _measured_when_settled(self, changed_now: bool) -> Iterator[None]:
         """Let the step in which the hand has come to rest measure what is lost: what a change did is seen soon.
 
         Steps before that do not measure, so that they are quick: while a hand drags the slider, every other step
         brings a change.
         """
         every = self.run.measure_every
-        self.unsettled = SETTLE_STEPS if turned else max(0, self.unsettled - 1)
-        if every and (turned or self.unsettled):
+        self.unsettled = SETTLE_STEPS if changed_now else max(0, self.unsettled - 1)
+        if every and (changed_now or self.unsettled):
             self.run.measure_every = 1 if self.unsettled == 1 else 0
         try:
             yield

@@ -41,7 +41,7 @@ class Scene:
     swallowed        latest measured share of updates that are swallowed, 0 to 1
     bad_since        step from which on the loss has not been finite, None when the last loss is finite
     skipped          steps skipped so far
-    skipped_in_a_row steps skipped up to now without a good one between
+    skipped_in_a_row steps skipped up to now without a clean one between
     changes          how often the learner changed something after the first step
     metric           latest measured (step, this run, FP32), None before the first
     fork             what there is to say of a fork, in words
@@ -213,7 +213,7 @@ def _fork(bench: Bench) -> str:
     fork = bench.fork
     if fork is None:
         return ""
-    apart = bench.parted()
+    apart = bench.fork_change()
     how = f"({apart})" if apart else "with the same settings"
     if not fork.steps:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."

@@ -37,7 +37,7 @@ function render({ model, el }) {
 
   function show() {
     const view = model.get("_view");
-    if (!talk.heard(view.answered)) return; // an answer to an earlier question: a newer one is under way
+    if (!talk.isCurrent(view.answered)) return; // an answer to an earlier question: a newer one is under way
     top.set(view);
     bits.set(view);
     holds.textContent = `${view.format} holds`;
@@ -63,13 +63,13 @@ function conversation(model, root, life) {
   let [sent, late] = [0, null];
   life.add(() => clearTimeout(late));
   return {
-    tell(deed, what) {
+    tell(action, what) {
       sent += 1;
-      model.send({ do: deed, with: what, from: [me, sent] });
+      model.send({ do: action, with: what, from: [me, sent] });
       clearTimeout(late);
       late = setTimeout(() => root.setAttribute("aria-busy", "true"), LATE);
     },
-    heard(answered) {
+    isCurrent(answered) {
       if (sent && answered?.[0] === me && answered[1] < sent) return false;
       clearTimeout(late);
       root.removeAttribute("aria-busy");

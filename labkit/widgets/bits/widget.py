@@ -67,7 +67,7 @@ class BitExplorer(LabWidget):
     _formats: traitlets.List[dict[str, str]] = traitlets.List().tag(sync=True)
     _view = traitlets.Dict().tag(sync=True)
 
-    _DEEDS: ClassVar[dict[str, str]] = {"type": "_type", "flip": "flip", "step": "step", "format": "_choose"}
+    _ACTIONS: ClassVar[dict[str, str]] = {"type": "_type", "flip": "flip", "step": "step", "format": "_choose"}
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class BitExplorer(LabWidget):
         if overtaken and content["do"] in ("type", "format"):
             return
         self._answered = self._answered if overtaken else (page, number)
-        deed: Callable[[Any], None] = getattr(self, self._DEEDS[content["do"]])
-        deed(content["with"])
+        action: Callable[[Any], None] = getattr(self, self._ACTIONS[content["do"]])
+        action(content["with"])
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run."""

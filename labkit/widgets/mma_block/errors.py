@@ -71,8 +71,8 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
     """
     if not lengths or min(lengths) < 1:
         raise ValueError(f"sums have lengths of 1 and more; they were given as {list(lengths)}.")
-    dice = torch.Generator().manual_seed(seed)
-    a, b = (torch.rand(ROWS, max(lengths), generator=dice).half() for _ in range(2))
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (torch.rand(ROWS, max(lengths), generator=generator).half() for _ in range(2))
     errors: dict[str, list[float]] = {name: [] for name in WHO}
     for k in lengths:
         left, right = a[:, None, :k], b[:, :k, None]

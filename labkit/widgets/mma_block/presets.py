@@ -46,10 +46,10 @@ def _power(exponent: int) -> tuple[float, float]:
     return 2.0**half, 2.0 ** (exponent - half)
 
 
-def crumbs(exponent: int) -> Terms:
+def small_terms(exponent: int) -> Terms:
     """Return 1 as C, and 16 products of 2^exponent each.
 
-    >>> a, b, c = crumbs(-24)
+    >>> a, b, c = small_terms(-24)
     >>> c + sum(x * y for x, y in zip(a, b)) == 1 + 2.0**-20
     True
     """
@@ -82,7 +82,7 @@ def drawn(seed: int) -> Terms:
 PRESETS: dict[str, Preset] = {
     preset.name: preset
     for preset in (
-        Preset("1 and crumbs", "each product", -30, -12, -24, "FP32", crumbs, "2^{}".format),
+        Preset("1 and small terms", "each product", -30, -12, -24, "FP32", small_terms, "2^{}".format),
         Preset("large, small, minus large", "the small one", -16, 0, -8, "FP32", cancelled, "2^{}".format),
         Preset("ones", "counted so far", 0, 15, 13, "FP16", ones, "2^{}".format),
         Preset("random", "draw", 1, 30, 1, "FP32", drawn, "{}".format),

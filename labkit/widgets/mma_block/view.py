@@ -45,8 +45,8 @@ def walk(terms: Terms, spec: MmaSpec, out: Format) -> tuple[BlockSum, ...]:
     """Return every block of a sum, in order: each takes the last one's result as its C.
 
     >>> from labkit.formats import FP32
-    >>> from labkit.widgets.mma_block.presets import crumbs
-    >>> [len(walk(crumbs(-24), SPECS[gpu], FP32)) for gpu in ("V100", "A100", "H100")]
+    >>> from labkit.widgets.mma_block.presets import small_terms
+    >>> [len(walk(small_terms(-24), SPECS[gpu], FP32)) for gpu in ("V100", "A100", "H100")]
     [4, 2, 1]
     """
     a, b, c = terms

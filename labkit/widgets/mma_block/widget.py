@@ -31,7 +31,7 @@ class MmaBlock(LabWidget):
     """One block of a Tensor Core's sum D = A*B + C, for one element of D: aligned, cut, added, rounded.
 
     Args:
-        preset: a name in PRESETS: "1 and crumbs", "large, small, minus large", "ones", "random".
+        preset: a name in PRESETS: "1 and small terms", "large, small, minus large", "ones", "random".
         gpu: a row of SPECS.
         knob: the preset's number; where it begins unless given.
         result: "FP32" or "FP16", the format of C and D; what suits the preset unless given.
@@ -42,7 +42,7 @@ class MmaBlock(LabWidget):
     Raises:
         TraitError: there is no such preset, GPU or result; the knob is out of its range; there is no such block.
 
-    >>> board = MmaBlock("1 and crumbs", "V100")
+    >>> board = MmaBlock("1 and small terms", "V100")
     >>> board.value, board.found["H100"] == 1 + 2.0**-20
     (1.0, True)
     >>> board.gpu, board.knob = "H100", -25
@@ -63,7 +63,7 @@ class MmaBlock(LabWidget):
     _choices = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, preset: str = "1 and crumbs", gpu: str = "V100", knob: int | None = None, *, result: str | None = None
+        self, preset: str = "1 and small terms", gpu: str = "V100", knob: int | None = None, *, result: str | None = None
     ) -> None:
         self._ready = False
         self.blocks: tuple[BlockSum, ...] = ()

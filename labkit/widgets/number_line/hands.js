@@ -27,14 +27,14 @@ function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
     });
     life.listen(target, "pointercancel", () => (held = null));
   }
-  const turned = (event) => {
+  const wheel = (event) => {
     const ours = line.element.contains(document.activeElement) || event.ctrlKey || event.metaKey;
     if (!ours) return; // a page that is scrolled past keeps scrolling
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX * view().perPixel);
     else zoom(2 ** (Math.sign(event.deltaY) * Math.min(1, Math.abs(event.deltaY) / 200)), view().u(view().at(place(event))));
   };
-  life.listen(line.element, "wheel", turned, { passive: false });
+  life.listen(line.element, "wheel", wheel, { passive: false });
 }
 
 function keyboard(line, handle, life, { step, zoom, look, pan }) {

@@ -97,11 +97,11 @@ def stochastic(weight: float, update: float, steps: int) -> Curve:
 
 
 def stochastic_table(weights: Curve, updates: Curve, steps: int) -> NDArray[np.float16]:
-    """Return stochastic curves [steps + 1, n] for n pairs of a weight and an update, with the same dice for each."""
+    """Return stochastic curves [steps + 1, n] for n pairs of a weight and an update, all with the same random bits."""
     now, minus = (round_to(values, FP16) for values in np.broadcast_arrays(weights, updates))
     found = np.empty((steps + 1, len(now)), np.float16)
     found[0] = now
-    for step, bits in enumerate(dice(steps), start=1):
+    for step, bits in enumerate(random_bits(steps), start=1):
         random = np.broadcast_to(bits, now.shape)
         now = round_to(now - minus, FP16, Rounding.STOCHASTIC, random_bits=random)
         found[step] = now
@@ -109,7 +109,7 @@ def stochastic_table(weights: Curve, updates: Curve, steps: int) -> NDArray[np.f
 
 
 @cache
-def dice(steps: int) -> NDArray[np.int64]:
+def random_bits(steps: int) -> NDArray[np.int64]:
     """Return the random bits of each step."""
     return np.random.default_rng(SEED).integers(2**32, size=steps)
 

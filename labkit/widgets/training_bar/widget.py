@@ -79,7 +79,7 @@ class TrainingBar(LabWidget):
         return still(self.sentence, "(Widgets do not run here: call .start(), then .wait(), and look at .record.)")
 
     @traitlets.observe("wanted")
-    def _obey(self, change: dict[str, Any]) -> None:
+    def _start_or_stop(self, change: dict[str, Any]) -> None:
         if change["new"] in ("start", "stop"):
             getattr(self, change["new"])()
 

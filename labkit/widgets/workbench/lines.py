@@ -108,8 +108,8 @@ def _optimizer(knobs: Knobs, task: Task, weights: str) -> list[str]:
     maker, options = _maker(task), _options(task)
     epsilon = {"eps": epsilon_text(knobs.epsilon)} if has_epsilon(task) and knobs.epsilon is not None else {}
     if options and getattr(torch.optim, optimizer_name(task), None) is maker:
-        turned = options | {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
-        return [f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {_arguments(turned)})"]
+        given = options | {"lr": f"{float(options['lr']) * 2.0**knobs.log2_lr:g}"} | epsilon
+        return [f"optimizer = torch.optim.{optimizer_name(task)}({weights}, {_arguments(given)})"]
     if options and _import(task):
         made = [f"optimizer = {optimizer_name(task)}({weights}, {_arguments(options)})"]
     else:

@@ -16,16 +16,16 @@ UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 def state(bench: Bench) -> dict[str, Any]:
     """Return what the workbench shows beside: tasks and recipes to choose, bytes, and the same in plain torch."""
-    turned = bench.turned.wanted
+    knobs = bench.shown.wanted
     return {
         **outbox.state(bench),
         "title": f"Workbench: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
         "task": bench.task.name,
         "tasks": list(outbox.tasks(places())),
-        "recipe": preset_of(recipe_of(turned)),
+        "recipe": preset_of(recipe_of(knobs)),
         "recipes": list(PRESETS),
         "memory": memory_rows(bench),
-        "lines": torch_lines(turned, bench.task),
+        "lines": torch_lines(knobs, bench.task),
     }
 
 

@@ -89,7 +89,7 @@ class Workbench(BenchWidget):
     @property
     def lines(self) -> str:
         """The same run in plain torch, as a program."""
-        return torch_lines(self.bench.turned.wanted, self.bench.task)
+        return torch_lines(self.bench.shown.wanted, self.bench.task)
 
     def save(self, what: str) -> str:
         """Write the "record" or the "picture" into the folder; return where it lies, in a sentence.
