@@ -63,7 +63,12 @@ class MmaBlock(LabWidget):
     _choices = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, preset: str = "1 and small terms", gpu: str = "V100", knob: int | None = None, *, result: str | None = None
+        self,
+        preset: str = "1 and small terms",
+        gpu: str = "V100",
+        knob: int | None = None,
+        *,
+        result: str | None = None,
     ) -> None:
         self._ready = False
         self.blocks: tuple[BlockSum, ...] = ()
