@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import functools
+import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -186,83 +187,97 @@ def test_a_lesson_imports_layers_only(source: Path) -> None:
     assert [line for line in imports if not re.match(r"from labkit\.\w+ import (?!\*)", line)] == []
 
 
-# --- the lessons as they run: every notebook in a fresh kernel, as handed out and with the solutions ---
+# --- the lessons as they run: every notebook in a fresh kernel ---
 
-VARIANTS = {"unfilled": build.learners, "solved": build.solved}
-Executed = Callable[[str, str], dict[str, Any]]  # (lesson, variant) -> the notebook with its outputs
+
+def is_exercise(cell: dict[str, Any]) -> bool:
+    return any(tag.startswith("exercise-") for tag in cell["metadata"].get("tags", []))
+
+
+def answered_later(source: Path) -> dict[str, Any]:
+    """Return the notebook of a learner who runs each exercise as it was handed out, and then answers it."""
+    handed_out = enumerate(build.learners(source)["cells"])
+    starters = {cell["id"]: {**cell, "id": f"starter-{number}"} for number, cell in handed_out}
+    notebook = build.solved(source)
+    twice = [[starters[cell["id"]], cell] if is_exercise(cell) else [cell] for cell in notebook["cells"]]
+    return {**notebook, "cells": list(itertools.chain.from_iterable(twice))}
+
+
+Executed = Callable[[Path], dict[str, Any]]  # from a lesson's source to its notebook with the outputs
 
 # A hang is ended where it happens, by a limit for each cell and each exercise that grows with how slow the machine is.
 patient = pytest.mark.timeout(3600)
 
 
-def execute(source: Path, make: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def execute(notebook: dict[str, Any]) -> dict[str, Any]:
     """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names one that hangs."""
-    notebook = nbformat.reads(build.text_of(make(source)), as_version=4)
+    document = nbformat.reads(build.text_of(notebook), as_version=4)
     slow = slowness()
     nbclient.NotebookClient(
-        notebook,
+        document,
         timeout=int(CELL_SECONDS * slow),
         startup_timeout=int(60 * slow),
         kernel_name="python3",
         resources={"metadata": {"path": str(build.NOTEBOOKS)}},
     ).execute()
-    return cast("dict[str, Any]", notebook)
+    return cast("dict[str, Any]", document)
 
 
 @pytest.fixture(scope="module")
-def executed() -> Iterator[Executed]:
-    """Run a notebook when it is first asked for: both of its variants, side by side, and each once."""
-    sources = {source.stem: source for source in SOURCES}
-    runs: dict[tuple[str, str], Future[dict[str, Any]]] = {}
-    with ThreadPoolExecutor(max_workers=len(VARIANTS)) as pool:
+def executed() -> Executed:
+    """Run a lesson when it is first asked for, and once."""
+    return functools.cache(lambda source: execute(answered_later(source)))
 
-        def result(lesson: str, variant: str) -> dict[str, Any]:
-            if (lesson, variant) not in runs:
-                for name, make in VARIANTS.items():
-                    runs[lesson, name] = pool.submit(execute, sources[lesson], make)
-            return runs[lesson, variant].result()
 
-        yield result
+def errors_of(notebook: dict[str, Any]) -> list[Any]:
+    outputs = [output for cell in code_cells(notebook) for output in cell["outputs"]]
+    assert outputs
+    return [output for output in outputs if output["output_type"] == "error"]
 
 
 @patient
 @by_name
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_notebook_runs_from_top_to_bottom(executed: Executed, source: Path, variant: str) -> None:
-    outputs = [output for cell in code_cells(executed(source.stem, variant)) for output in cell["outputs"]]
-    assert outputs
-    assert [output for output in outputs if output["output_type"] == "error"] == []
+def test_a_notebook_runs_from_top_to_bottom(executed: Executed, source: Path) -> None:
+    assert errors_of(executed(source)) == []
+
+
+@pytest.mark.slow
+@patient
+@by_name
+def test_a_notebook_runs_from_top_to_bottom_without_any_answer(source: Path) -> None:
+    assert errors_of(execute(build.learners(source))) == []
 
 
 def test_a_cell_that_hangs_is_ended_and_named(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (house / "source" / "01_lesson.py").write_text("# %%\nimport threading\nthreading.Event().wait()\n")
     monkeypatch.setattr(sys.modules[__name__], "CELL_SECONDS", 1)
     with pytest.raises(nbclient.exceptions.CellTimeoutError, match=r"threading.Event\(\).wait\(\)"):
-        execute(house / "source" / "01_lesson.py", build.learners)
-
-
-def shown(notebook: dict[str, Any], tag: str) -> str:
-    """Return what the cell with this tag shows, as text."""
-    (cell,) = [cell for cell in code_cells(notebook) if tag in cell["metadata"].get("tags", [])]
-    return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
+        execute(build.learners(house / "source" / "01_lesson.py"))
 
 
 @patient
 @pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda exercise: exercise.id)
 def test_an_exercise_is_answered_at_once(executed: Executed, exercise: Any) -> None:
     visible = sum(not check.hidden for check in exercise.checks)
-    assert "Not solved yet: 0 of" in shown(executed(exercise.lesson, "unfilled"), exercise.tag)
-    assert f"Solved. {visible} of {visible} checks pass" in shown(executed(exercise.lesson, "solved"), exercise.tag)
+    cells = code_cells(executed(build.SOURCES / f"{exercise.lesson}.py"))
+    starter, answer = [shown(cell) for cell in cells if exercise.tag in cell["metadata"].get("tags", [])]
+    assert "Not solved yet: 0 of" in starter
+    assert f"Solved. {visible} of {visible} checks pass" in answer
+
+
+def shown(cell: dict[str, Any]) -> str:
+    """Return what a cell shows, as text."""
+    return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
 
 
 @patient
 @pytest.mark.parametrize("lesson", LESSONS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("made", [build.learners, build.solved], ids=["unfilled", "solved"])
 def test_handed_in_it_earns_nothing_or_everything(
-    executed: Executed, tmp_path: Path, lesson: str, variant: str
+    tmp_path: Path, lesson: str, made: Callable[[Path], dict[str, Any]]
 ) -> None:
     (tmp_path / "ada").mkdir()
-    nbformat.write(executed(lesson, variant), tmp_path / "ada" / f"{lesson}.ipynb")
+    (tmp_path / "ada" / f"{lesson}.ipynb").write_text(build.text_of(made(build.SOURCES / f"{lesson}.py")))
     rows: list[Row] = grade(find([tmp_path]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
     assert {row.exercise for row in rows} == {e.id for e in EXERCISES.values() if e.lesson == lesson}
-    assert all(row.points == (row.out_of if variant == "solved" else 0) for row in rows), rows
+    assert all(row.points == (row.out_of if made is build.solved else 0) for row in rows), rows

@@ -495,7 +495,7 @@ def test_odd_networks_train_as_they_do_in_plain_torch(name: str, tolerance: floa
     assert engine.model.again.weight is engine.model.first.weight
 
 
-COMPILED = [("O2", "eager"), ("O2", "aot_eager"), pytest.param("O1", "aot_eager", marks=pytest.mark.slow)]
+COMPILED = [("O2", "eager"), *(pytest.param(name, "aot_eager", marks=pytest.mark.slow) for name in ("O1", "O2"))]
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")

@@ -191,7 +191,7 @@ def within_fp32(steps: Steps) -> list[tuple[float, bool]]:
     return list(takewhile(lambda step: step[0] <= torch.finfo(torch.float32).max, steps))
 
 
-@pytest.mark.parametrize("window", [2, 30])
+@pytest.mark.parametrize("window", [2, pytest.param(30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_replays_the_original_with_a_short_window(name: str, window: int) -> None:
     config = replace(PRESETS[name], growth_interval=window)

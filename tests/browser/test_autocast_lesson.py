@@ -56,6 +56,7 @@ def notebook(lab):
 @pytest.fixture
 def page(notebook):
     """The page as it is first seen, and the kernel of the same opinion."""
+    notebook.settle()
     notebook.python("[board.reset(), setattr(board, 'format_name', 'FP16')]")
     notebook.python("[setattr(steps, 'recipe_name', 'O2'), steps.reset(), setattr(steps, 'stage', 0)]")
     notebook.page.wait_for_function("() => !document.querySelector('.lg-moved')")

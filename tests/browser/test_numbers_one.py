@@ -43,6 +43,7 @@ def notebook(lab):
 @pytest.fixture
 def page(notebook):
     """The page with 1.0 in FP16 among the bits, 0.1 on the whole line, and the kernel of the same opinion."""
+    notebook.settle()
     notebook.python("[setattr(bits, 'format', FP16), setattr(bits, 'text', '1')]")
     notebook.python("[setattr(line, k, v) for k, v in dict(format=FP16, x=0.1, scale='log', text='0.1').items()]")
     notebook.python("[setattr(line, 'rounding', Rounding.NEAREST_EVEN), line.whole()]")

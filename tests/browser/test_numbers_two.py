@@ -60,6 +60,7 @@ def notebook(lab):
 @pytest.fixture
 def page(notebook):
     """The page as it is first seen, and the kernel of the same opinion."""
+    notebook.settle()
     notebook.python(
         "[setattr(player, 'a', '1'), setattr(player, 'b', '0.0001'), setattr(player, 'format_name', 'FP16')]"
     )

@@ -79,6 +79,7 @@ def test_a_knob_moves_the_saw_tooth_while_the_kernel_agrees(notebook):
 
 
 def test_code_moves_the_knobs_too(notebook):
+    notebook.settle()
     notebook.python("[setattr(timeline, 'growth_interval', 25), setattr(timeline, 'init_log2_scale', 16)]")
     timeline = part(notebook, "scaler-timeline")
     notebook.page.wait_for_function(

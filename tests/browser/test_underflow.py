@@ -72,6 +72,7 @@ def notebook(lab):
 @pytest.fixture
 def page(notebook):
     """The page with the slider at 2^0 on all layers together, and the kernel of the same opinion."""
+    notebook.settle()
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
     notebook.page.wait_for_function("document.querySelector('.uf-value').textContent.trim().endsWith('= 1')")
     notebook.page.wait_for_selector(".uf-head:has-text('all layers together')")

@@ -195,6 +195,7 @@ def test_a_wrong_answer_loses_in_the_notebook_and_at_grading(name: str) -> None:
         assert judge(paper, answers_of(paper, answer)).points < EXERCISES[id].points
 
 
+@pytest.mark.slow  # every FP16 number
 def test_rounding_the_square_first_changes_no_answer_of_epsilon() -> None:
     """v rounded twice looks like a mistake, and is none for any gradient that FP16 holds."""
     twice = fate(lambda g: fp16(0.001 * fp16(g**2)), fp16)

@@ -20,6 +20,10 @@ MISTAKES = [
 ]
 
 
+def seeds_for(exercise: Exercise) -> tuple[int, ...]:
+    return SEEDS[1:2] if exercise.id.startswith("project.") else SEEDS  # an answer to a project trains a network
+
+
 def cases(exercise_id: str, seed: int) -> list[tuple[object, ...]]:
     exercise = EXERCISES[exercise_id]
     return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
@@ -38,7 +42,7 @@ def test_an_exercise_is_complete(exercise: Exercise) -> None:
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
 def test_the_reference_earns_full_marks(exercise: Exercise) -> None:
-    for seed in SEEDS:
+    for seed in seeds_for(exercise):
         paper = paper_of(exercise, seed)
         grade = judge(paper, answers_of(paper, exercise.reference))
         assert (grade.points, grade.mistake) == (grade.out_of, None)
@@ -46,7 +50,7 @@ def test_the_reference_earns_full_marks(exercise: Exercise) -> None:
 
 @pytest.mark.parametrize(("exercise", "mistake"), MISTAKES)
 def test_every_mistake_loses_points_and_is_called_by_name(exercise: Exercise, mistake: Mistake) -> None:
-    for seed in SEEDS:
+    for seed in seeds_for(exercise):
         paper = paper_of(exercise, seed)
         grade = judge(paper, answers_of(paper, mistake.answer))
         assert grade.points < grade.out_of

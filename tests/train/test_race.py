@@ -225,6 +225,7 @@ def test_records_say_where_they_were_made() -> None:
         assert len(record.steps) == TASKS["segmentation"].steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["FP16", "FP16 dynamic"])
 def test_live_the_same_is_seen_here(recipe: str) -> None:
     """Eighty real steps on this machine: without scaling the loss lags far behind, with it it does not."""
