@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from statistics import quantiles
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 from labkit.bench.cases import Case
 from labkit.bench.work import Pool, caller, error_in_ulps, settings
 from labkit.formats import Format
+from labkit.records.turns import take_turns
 
 ROUNDS = 9
 GROUP_SECONDS = {"cuda": 5e-3, "cpu": 20e-3}  # calls are timed in groups of about this long
@@ -111,39 +113,38 @@ def run_cases(
     where = torch.device(device)
     clock = _clock(where, threads)
     with _threads(threads), torch.no_grad():
-        turns = list(_warm_up(cases, where, clock, stop, left_out))
-        for _ in range(rounds):
-            for turn in turns:
-                if not turn.times or not (turn.has_had_enough() or stop()):
-                    turn.take(clock)
-    return [turn.result() for turn in turns]
+        ready = list(_warm_up(cases, where, clock, stop, left_out))
+        seconds = take_turns(
+            {timed: partial(timed.seconds, clock) for timed in ready},
+            rounds,
+            over=lambda timed, seen: bool(seen) and (timed.has_had_enough(seen) or stop()),
+        )
+    return [timed.result(seconds[timed]) for timed in ready]
 
 
 _Clock = Callable[[Callable[[int], Tensor], int], float]
 
 
-@dataclass
-class _Turn:
-    """A case that is ready to be called, and the seconds that a call took in each round so far."""
+@dataclass(eq=False)
+class _Ready:
+    """A case that is ready to be called, in groups that take about GROUP_SECONDS."""
 
     case: Case
     call: Callable[[int], Tensor]
     error: float = 0.0
     group: int = 1
-    times: list[float] = field(default_factory=list)
 
-    def take(self, clock: _Clock) -> float:
+    def seconds(self, clock: _Clock) -> float:
         with settings(self.case):
-            self.times.append(clock(self.call, self.group))
-        return self.times[-1]
+            return clock(self.call, self.group)
 
-    def has_had_enough(self) -> bool:
-        return len(self.times) >= FEWEST and self.group * sum(self.times) > CASE_SECONDS
+    def has_had_enough(self, seconds: list[float]) -> bool:
+        return len(seconds) >= FEWEST and self.group * sum(seconds) > CASE_SECONDS
 
-    def result(self) -> GemmRun:
-        low, middle, high = quantiles(self.times, n=4, method="inclusive") if len(self.times) > 1 else self.times * 3
+    def result(self, seconds: list[float]) -> GemmRun:
+        low, middle, high = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else seconds * 3
         return GemmRun(
-            self.case, _short(middle), _short(low), _short(high), self.group * len(self.times), _short(self.error)
+            self.case, _short(middle), _short(low), _short(high), self.group * len(seconds), _short(self.error)
         )
 
 
@@ -158,7 +159,7 @@ def _warm_up(
     clock: _Clock,
     stop: Callable[[], bool],
     left_out: Callable[[Case, str], None],
-) -> Iterator[_Turn]:
+) -> Iterator[_Ready]:
     """Yield each case that can run here: checked, warm, and with as many calls in a group as fill GROUP_SECONDS."""
     pool = Pool(device)
     pace: dict[Format, float] = {}  # seconds for each FLOP, by the last case of a format
@@ -170,25 +171,24 @@ def _warm_up(
             left_out(case, f"one call would take about {expected:.0f} s")
         else:
             try:
-                turn = _ready(case, pool, clock, device.type)
+                ready, seconds = _ready(case, pool, clock, device.type)
             except (RuntimeError, AttributeError) as refused:  # no kernel for it in this torch or device, or no memory
                 left_out(case, str(refused).splitlines()[0])
             else:
                 if case.flops:
-                    pace[case.format] = turn.times.pop() / case.flops
-                turn.times.clear()
-                yield turn
+                    pace[case.format] = seconds / case.flops
+                yield ready
 
 
-def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> _Turn:
+def _ready(case: Case, pool: Pool, clock: _Clock, kind: str) -> tuple[_Ready, float]:
+    """Return a case that has been called, and the seconds of its last call."""
     sets = pool.sets(case)
-    turn = _Turn(case, caller(case, sets))
+    ready = _Ready(case, caller(case, sets))
     with settings(case):
-        turn.error = error_in_ulps(case, sets[0], turn.call(0))
-    turn.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[kind] / turn.take(clock))))
-    if turn.group > 1:
-        turn.take(clock)
-    return turn
+        ready.error = error_in_ulps(case, sets[0], ready.call(0))
+    seconds = ready.seconds(clock)
+    ready.group = max(1, min(MOST_CALLS, round(GROUP_SECONDS[kind] / seconds)))
+    return ready, ready.seconds(clock) if ready.group > 1 else seconds
 
 
 def _clock(device: torch.device, threads: int) -> _Clock:

@@ -9,12 +9,13 @@ Invariant: what is compared was measured in one call, on one device.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 
 from labkit.amp import Recipe
+from labkit.records.turns import host_seconds, take_turns
 from labkit.train.devices import Place
 from labkit.train.record import RunRecord
 from labkit.train.run import TrainingRun
@@ -50,17 +51,9 @@ def steps_per_second(
     if min(steps, rounds) < 1:
         raise ValueError(f"a pace needs 1 step and 1 round or more; it was given {steps} and {rounds}")
     runs = {recipe.name: TrainingRun(task, recipe, device=device, measure_every=0) for recipe in recipes}
-    seen: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(rounds + 1):
-        for name, run in runs.items():
-            if stop is not None and stop():
-                break
-            began = time.perf_counter()
-            for _ in range(steps):
-                run.step()
-            if turn:
-                seen[name].append(time.perf_counter() - began)
-    return {name: steps / statistics.median(seconds) for name, seconds in seen.items() if seconds}
+    ways = {name: partial(host_seconds, run.step, steps) for name, run in runs.items()}
+    seen = take_turns(ways, rounds + 1, over=lambda *_: stop is not None and stop())
+    return {name: 1 / statistics.median(seconds[1:]) for name, seconds in seen.items() if seconds[1:]}
 
 
 def recorded_paces(records: Iterable[RunRecord]) -> dict[str, float]:

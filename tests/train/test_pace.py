@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, TrainingRun, pace, steps_per_second
+from labkit.records import turns
+from labkit.train import TASKS, TrainingRun, steps_per_second
 
 FP32, O1 = RECIPES["FP32"], RECIPES["O1"]
 
@@ -21,7 +22,7 @@ def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch
         order.append(run.recipe.name)
 
     monkeypatch.setattr(TrainingRun, "step", step)
-    monkeypatch.setattr(pace.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
     assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {"FP32": 2.0, "O1": 8.0}
     assert order == ["FP32", "FP32", "O1", "O1"] * 4
 

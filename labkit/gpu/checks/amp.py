@@ -9,11 +9,9 @@ torch's; how long does a step take, and how much memory? Off a GPU it is a rehea
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +22,7 @@ from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler, autocast
 from labkit.gpu.checks.networks import NETWORKS, task
 from labkit.gpu.checks.outputs import EQUAL, check_autocast
+from labkit.gpu.checks.price import Step, median_seconds, peak
 
 Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
 
@@ -34,7 +33,7 @@ def pair(device: str) -> Pair:
 
 
 @dataclass(frozen=True)
-class Step:
+class Left:
     """What one training step left: the loss before it, and the scaler after it."""
 
     loss: float
@@ -42,23 +41,7 @@ class Step:
     tracker: int
 
 
-@dataclass(frozen=True)
-class Price:
-    """What a training step costs.
-
-    milliseconds  median
-    ratio         as a multiple of torch.amp's
-    mebibytes     at the peak; None where nobody counts
-    """
-
-    network: str
-    way: str
-    milliseconds: float
-    ratio: float
-    mebibytes: float | None
-
-
-def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, width: int, steps: int) -> list[Step]:
+def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, width: int, steps: int) -> list[Left]:
     """Train with a region and a scaler, torch's or ours, and return what each step left."""
     model, x, target = task(network, width, 32, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -72,7 +55,7 @@ def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, 
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        seen.append(Step(loss.item(), scaler.get_scale(), scaler._get_growth_tracker()))
+        seen.append(Left(loss.item(), scaler.get_scale(), scaler._get_growth_tracker()))
     return seen
 
 
@@ -94,9 +77,7 @@ def check_training(
     return outcome
 
 
-def _plain_step(
-    region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor
-) -> Callable[[], Any]:
+def _plain_step(region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
@@ -110,7 +91,7 @@ def _plain_step(
     return step
 
 
-def _engine_step(recipe: str, device: str, model: nn.Module, x: Tensor, target: Tensor) -> Callable[[], Any]:
+def _engine_step(recipe: str, device: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
 
     def step() -> None:
@@ -123,7 +104,7 @@ def _engine_step(recipe: str, device: str, model: nn.Module, x: Tensor, target: 
     return step
 
 
-def ways(device: str, theirs: Pair) -> dict[str, Callable[..., Callable[[], Any]]]:
+def ways(device: str, theirs: Pair) -> dict[str, Callable[..., Step]]:
     """Return name -> what makes a training step of model, x and target."""
     ours = pair(device)
     return {
@@ -137,45 +118,22 @@ def ways(device: str, theirs: Pair) -> dict[str, Callable[..., Callable[[], Any]
 
 def prices(
     device: str, theirs: Pair, *, width: int, batch: int, steps: int, rounds: int, networks: Collection[str] = NETWORKS
-) -> Iterator[Price]:
-    """Yield what a step costs, network by network and way by way; rounds of all ways take turns, and medians count."""
+) -> Iterator[dict[str, Any]]:
+    """Yield what a step costs, network by network and way by way: milliseconds, as a multiple of torch.amp's, MiB."""
     for network in networks:
         new = partial(task, network, width, batch, device)
-        memory = {way: _peak(device, make, new) for way, make in ways(device, theirs).items()}
-        running = {way: make(*new()) for way, make in ways(device, theirs).items()}
-        times: dict[str, list[float]] = {way: [] for way in running}
-        for _ in range(rounds + 1):
-            for way, step in running.items():
-                times[way].append(_seconds(device, step, steps))
-        middle = {way: statistics.median(measured[1:]) for way, measured in times.items()}  # the first round warms up
-        for way, seconds in middle.items():
-            yield Price(network, way, 1000 * seconds, seconds / middle["torch.amp"], memory[way])
+        making = {way: partial(_made, make, new) for way, make in ways(device, theirs).items()}
+        memory = {way: peak(make, device) for way, make in making.items()}
+        seconds = median_seconds({way: make() for way, make in making.items()}, device, steps, rounds)
+        yield from (
+            {"network": network, "way": way, "milliseconds": 1000 * seconds[way],
+             "ratio": seconds[way] / seconds["torch.amp"], "mebibytes": memory[way]}
+            for way in making
+        )  # fmt: skip
 
 
-def _seconds(device: str, step: Callable[[], Any], steps: int) -> float:
-    _wait(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    _wait(device)
-    return (time.perf_counter() - start) / steps
-
-
-def _peak(device: str, make: Callable[..., Callable[[], Any]], new: Callable[[], tuple[Any, ...]]) -> float | None:
-    """Return the MiB that a second step holds at its peak, weights and optimizer included."""
-    if device != "cuda":
-        return None
-    others = torch.cuda.memory_allocated()
-    step = make(*new())
-    step()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    return (torch.cuda.max_memory_allocated() - others) / 2**20
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def _made(make: Callable[..., Step], new: Callable[[], tuple[Any, ...]]) -> Step:
+    return make(*new())
 
 
 @contextmanager
@@ -210,7 +168,7 @@ def main(
         "torch": torch.__version__,
         "autocast": outputs,
         "training": training,
-        "prices": [asdict(p) for p in prices(device, theirs, **knobs)],
+        "prices": list(prices(device, theirs, **knobs)),
     }
 
 

@@ -8,8 +8,6 @@ round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% o
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
+from labkit.gpu.checks.price import Step, median_seconds, peak
 
 WAYS = {"FP32": ("FP32", False), "TF32": ("FP32", True), "O1": ("O1", False), "O2": ("O2", False),
         "BF16": ("BF16", False)}  # fmt: skip
 Task = tuple[nn.Module, Tensor]
-Step = Callable[[], None]
 
 
 class UNet(nn.Module):
@@ -118,38 +116,6 @@ def tf32_allowed(allowed: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def timed(steps: dict[str, Step], device: str, count: int, rounds: int) -> dict[str, float]:
-    """Return way -> seconds of a step; all ways take turns, and the first round only warms up."""
-    seen: dict[str, list[float]] = {way: [] for way in steps}
-    for _ in range(rounds + 1):
-        for way, step in steps.items():
-            wait(device)
-            began = time.perf_counter()
-            for _ in range(count):
-                step()
-            wait(device)
-            seen[way].append((time.perf_counter() - began) / count)
-    return {way: statistics.median(seconds[1:]) for way, seconds in seen.items()}
-
-
-def peak(make: Callable[[], Step], device: str) -> float | None:
-    """Return the MiB that a step holds at its peak, weights, optimizer and activations; None where nobody counts."""
-    if device != "cuda":
-        return None
-    before = torch.cuda.memory_allocated()
-    step = make()
-    step()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def wait(device: str) -> None:
-    """Wait until the GPU has done what it was told."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def main(
     device: str = "cuda", *, width: int = 4096, batch: int = 256, steps: int = 5, rounds: int = 7
 ) -> dict[str, Any]:
@@ -158,7 +124,7 @@ def main(
     for name, new in tasks(width, batch, device).items():
         for kind, make in (("training", training_step), ("inference", inference)):
             memory = {way: peak(partial(make, way, new, device), device) for way in WAYS}
-            seconds = timed({way: make(way, new, device) for way in WAYS}, device, steps, rounds)
+            seconds = median_seconds({way: make(way, new, device) for way in WAYS}, device, steps, rounds)
             rows += [
                 {"task": name, "kind": kind, "way": way, "milliseconds": 1000 * seconds[way],
                  "times_as_fast": seconds["FP32"] / seconds[way], "mebibytes": memory[way]}
