@@ -2,6 +2,7 @@
 
 from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase, intensity, linear_gemms
 from labkit.bench.device import DeviceReport, device_report
+from labkit.bench.published import Published, cards, data_sheet, gains, published
 from labkit.bench.record import GemmRecord, from_json, measure
 from labkit.bench.roofline import Roofline, roofline
 from labkit.bench.sweeps import Extent, Sweep, formats_on, sweeps
@@ -15,14 +16,19 @@ __all__ = [
     "GemmCase",
     "GemmRecord",
     "GemmRun",
+    "Published",
     "Roofline",
     "Sweep",
+    "cards",
+    "data_sheet",
     "device_report",
     "formats_on",
     "from_json",
+    "gains",
     "intensity",
     "linear_gemms",
     "measure",
+    "published",
     "roofline",
     "run_case",
     "run_cases",

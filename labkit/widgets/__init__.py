@@ -5,6 +5,7 @@ from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
 from labkit.widgets.bits.widget import BitExplorer
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
+from labkit.widgets.gemm.published import gains_figure
 from labkit.widgets.gemm.words import recorded_gemm, sweep_sentence
 from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.ledger.widget import CastLedger
@@ -54,6 +55,7 @@ __all__ = [
     "TrainingBar",
     "UnderflowHistogram",
     "Workbench",
+    "gains_figure",
     "measure_trace",
     "predict",
     "predictions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,9 @@ from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure
 from labkit.bench.device import device_report
 from labkit.bench.sweeps import QUICK
 from labkit.formats import BF16, FP16, FP32
-from labkit.widgets import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
+from labkit.widgets import gains_figure, recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
 
+ROOT = Path(__file__).parents[2]
 SWEEPS = list(sweeps(device_report("cpu")))
 
 
@@ -204,3 +206,39 @@ def test_records_of_two_devices_never_share_a_roof(data):
     left = roofline_figure(["size"]).axes[0]
     points = sum(len(line.get_xdata()) for line in left.lines if line.get_ls() == "None")
     assert points == 2 * len(SIZE.runs)
+
+
+# What others published stands where no GPU is on record, and is never called ours
+
+
+@pytest.mark.parametrize("sweep", ["size", "bandwidth", "alignment"])
+def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_card(sweep):
+    left, right = sweep_figure(sweep, card="V100").axes
+    assert title(left).startswith("Published by others: V100")
+    assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
+    assert title(right).startswith("Recorded: ")
+    assert "H" not in {line.get_marker() for line in right.lines}, "the mark of the published is theirs alone"
+
+
+def test_the_roofline_of_a_card_is_its_data_sheet():
+    figure = roofline_figure(card="T4")
+    left, _ = figure.axes
+    dotted = [line for line in left.lines if line.get_linestyle() == ":"]
+    assert sorted(round(max(line.get_ydata())) for line in dotted) == [8, 65]
+    assert "T4 moves 320 GB/s" in figure.get_supxlabel()
+
+
+def test_a_gpu_on_record_stands_before_what_others_published(data, tmp_path):
+    (tmp_path / "published.csv").write_bytes((ROOT / "data" / "published.csv").read_bytes())
+    assert title(sweep_figure("size").axes[0]).startswith("Published by others")
+    data(SIZE)
+    assert title(sweep_figure("size").axes[0]).startswith("Recorded: A stand-in")
+
+
+def test_gains_are_told_with_their_range_and_their_reference():
+    figure = gains_figure("A100")
+    words = " ".join(figure.get_supxlabel().split())
+    assert "training 0.94 to 5.2 times (1.7 in the middle) as fast as TF32" in words
+    assert "Its data sheet promises 16 over FP32 and 2 over TF32" in words
+    with pytest.raises(ValueError, match="choose one of"):
+        gains_figure("A1000")

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described
+from labkit.widgets.gemm.published import CARD, draw_published
 from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
 
 STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
@@ -32,56 +33,68 @@ STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
 }
 
 
-def sweep_figure(sweep: str, here: GemmRecord | None = None) -> Figure:
+def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -> Figure:
     """Draw a sweep as it was recorded on a GPU, and beside it `here`, or else as it was recorded on a CPU.
+
+    Where no GPU is on record, what others published of a card stands there, with a mark of its own.
 
     Args:
         sweep: its name: see `labkit.gemm.sweeps`.
         here: what `labkit.bench.measure(sweep)` returned on this machine.
+        card: whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
-        ValueError: `here` is another sweep.
+        ValueError: `here` is another sweep, or there is no such card.
     """
     if here is not None and here.sweep != sweep:
         raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
     shown, is_here = _two_records(sweep, here)
     bars = 0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
     figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
+    words = [] if shown[0] else [draw_published(panels[0], sweep, card)]
     for axes, record, measured in zip(panels, shown, is_here, strict=True):
+        if axes is panels[0] and any(words):
+            continue
         if record is None or not record.runs:
             _say_nothing(axes, record)
             continue
         DRAWINGS.get(sweep, _bars)(axes, record)
         axes.set_title(fill(made_where(record, here=measured), 44), fontsize=9, loc="left")
-    words = [sweep_sentence(record) for record in shown if record is not None]
-    return _finished(figure, words or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
+    words += [sweep_sentence(record) for record in shown if record is not None]
+    return _finished(figure, [said for said in words if said] or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
 
 
-def roofline_figure(sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = ()) -> Figure:
+def roofline_figure(
+    sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = (), card: str = CARD
+) -> Figure:
     """Draw the ceilings of a GPU and of a CPU as they were measured, and where cases lie under them.
+
+    Where no GPU is on record, the ceilings are those of a card's data sheet, and the products published of it.
 
     Args:
         sweeps: whose cases are drawn as points.
         here: records of this machine, the sweep "ceilings" among them; without them, the CPU's are drawn as recorded.
+        card: whose published numbers are shown, one of `labkit.bench.cards()`.
 
     Raises:
-        ValueError: `here` holds no copies or no products, so there are no ceilings.
+        ValueError: there is no such card, or `here` holds no copies or no products, so there are no ceilings.
     """
     figure, panels = _two_panels()
     wanted = ("ceilings", *sweeps)
     gpu = _of_newest_device(wanted, "cuda")
     right = list(here) or _of_newest_device(wanted, "cpu")
-    sentences = []
+    sentences = [] if gpu else [draw_published(panels[0], "roofline", card)]
     for axes, records, is_here in ((panels[0], gpu, False), (panels[1], right, bool(here))):
         if not records:
-            _say_nothing(axes, None)
+            if axes is not panels[0] or not any(sentences):
+                _say_nothing(axes, None)
             continue
         runs = [run for record in records for run in record.runs]
         roof = roofline(runs)
         _draw_roof(axes, roof, runs)
         axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
         sentences.append(roofline_sentence(roof, runs, records[0].device))
-    return _finished(figure, sentences or [f"A roofline was {NOT_RECORDED}."])
+    return _finished(figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."])
 
 
 def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> str:

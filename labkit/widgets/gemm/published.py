@@ -1,0 +1,217 @@
+"""What would a card gain? Numbers that others published, drawn as what they are: hexagons, never lines of our own.
+
+Idea: where the lab has no record of a GPU, a panel shows what was published of a card, under the ceilings of its data
+sheet. The card is the reader's choice.
+
+Invariant: a hexagon is a number with a source in data/published.csv; a dotted line is a data sheet's promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from labkit.bench import Published, Roofline, data_sheet, gains, published
+from labkit.formats import FP16, FP32
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, wrapped
+from labkit.widgets.gemm.words import two_digits
+
+CARD = "A100"
+COLOURS = {**FORMAT_COLOURS, "FP64": "#707070", "TF32": "#8a8a8a"}
+MARK: dict[str, Any] = {"marker": "H", "mfc": "white", "ls": "none", "ms": 6, "mew": 1.2}
+PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
+SWEPT = (1024, 10240)  # the sides of which a row that gives none took the best
+
+
+def draw_published(axes: Axes, figure: str, card: str) -> str:
+    """Draw what is published for a figure ("roofline", or a sweep) of a card, and return what it says.
+
+    Returns "", and draws nothing, where nothing is published for this figure.
+
+    Raises:
+        ValueError: there is no such card.
+    """
+    rows = published(card=card)
+    if figure not in DRAWINGS or not rows:
+        return ""
+    sentence = DRAWINGS[figure](axes, card)
+    axes.set_title(f"Published by others: {card}\n(sources and dates: data/published.csv)", fontsize=9, loc="left")
+    return sentence
+
+
+def gains_figure(card: str = CARD) -> Figure:
+    """Draw how many times as fast FP16 was published to be on a card: products, training, inference.
+
+    Raises:
+        ValueError: there is no such card; the message lists those there are.
+    """
+    told = [(kind, reference, ratios) for kind in KINDS for reference, ratios in gains(kind, card).items()]
+    shown = Figure(figsize=(9, 1.6 + 0.55 * len(told)), layout="constrained", facecolor="white")
+    axes = shown.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    for row, (_, _, ratios) in enumerate(told):
+        spread = np.linspace(-0.25, 0.25, 7)[np.arange(len(ratios)) % 7]
+        axes.plot(ratios, row + spread, color=COLOURS["FP16"], alpha=0.6, **MARK)
+        axes.plot([median(ratios)] * 2, [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
+    for name, promise in _promises(card).items():
+        axes.axvline(promise, color=COLOURS[name], **PROMISED)
+        axes.text(promise, -0.6, f" data sheet, over {name}: {two_digits(promise)}", fontsize=8, color=QUIET)
+    axes.axvline(1, color=QUIET, lw=0.8)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_yticks(range(len(told)), [f"{KINDS[kind]}\nover {wide} ({len(ratios)})" for kind, wide, ratios in told])
+    axes.set_ylim(len(told) - 0.4, -0.9)
+    axes.set(xlabel="times as fast in FP16 (bar: the middle one)")
+    axes.set_title(f"Published by others: {card}. A hexagon is one number with its source", fontsize=9, loc="left")
+    words = gains_sentence(card)
+    shown.supxlabel(wrapped(words, 115), fontsize=9.5)
+    return described(shown, words)
+
+
+def gains_sentence(card: str) -> str:
+    """Return the range and the middle of what was published of a card, in one sentence.
+
+    >>> gains_sentence("RTX 4090")[:75]
+    'On the RTX 4090 others measured FP16 in products 3.1 to 3.2 times (3.2 in t'
+    """
+    parts = []
+    for kind, name in KINDS.items():
+        for wide, ratios in gains(kind, card).items():
+            parts.append(f"{name} {_range(ratios)} as fast as {wide}")
+    promised = [f"{two_digits(value)} over {name}" for name, value in _promises(card).items()]
+    sheet = f". Its data sheet promises {' and '.join(promised)}" if promised else ""
+    return f"On the {card} others measured FP16 in {', '.join(parts)}{sheet}." if parts else ""
+
+
+def _range(ratios: Sequence[float]) -> str:
+    """Return sorted ratios as "0.97 to 5.8 times (2.9 in the middle)", a single one as "1.5 times".
+
+    >>> _range([1.0, 2.0, 4.0]), _range([1.5])
+    ('1 to 4 times (2 in the middle)', '1.5 times')
+    """
+    if len(ratios) == 1:
+        return f"{two_digits(ratios[0])} times"
+    return f"{two_digits(ratios[0])} to {two_digits(ratios[-1])} times ({two_digits(median(ratios))} in the middle)"
+
+
+def _promises(card: str) -> dict[str, float]:
+    """Return FP32 and, where there is one, TF32 -> how many times as much a data sheet promises in FP16."""
+    roof = data_sheet(card)
+    if roof is None:
+        return {}
+    peaks = {format.name: peak for format, peak in roof.peaks.items()}
+    return {name: peaks["FP16"] / peaks[name] for name in ("FP32", "TF32") if name in peaks}
+
+
+def _by_format(rows: Sequence[Published]) -> dict[str, list[Published]]:
+    found: dict[str, list[Published]] = {}
+    for row in rows:
+        found.setdefault(row.format, []).append(row)
+    return dict(sorted(found.items(), key=lambda each: list(COLOURS).index(each[0])))
+
+
+def _speeds(axes: Axes, xlabel: str) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(top=1.5 * axes.get_ylim()[1])
+    axes.set(xlabel=xlabel, ylabel="TFLOP/s")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _size(axes: Axes, card: str) -> str:
+    """Draw products by their side; one without a side, the best of several, over all of them."""
+    rows = published("product", card)
+    for name, own in _by_format(rows).items():
+        sided = [row for row in own if row.side]
+        axes.plot([r.side for r in sided], [r.value for r in sided], color=COLOURS[name], label=name, **MARK)
+        for row in own:
+            if not row.side:
+                axes.plot(SWEPT, [row.value] * 2, color=COLOURS[name], lw=0.8, ls="-")
+                axes.plot([(SWEPT[0] * SWEPT[1]) ** 0.5], [row.value], color=COLOURS[name], **MARK)
+    roof = data_sheet(card)
+    for format, peak in roof.peaks.items() if roof else ():
+        axes.axhline(peak / 1e12, color=COLOURS[format.name], **PROMISED)
+    _speeds(axes, "side of the product, (m n k)^(1/3); a line: the best of these sides")
+    best, over = max(row.value for row in rows if row.format == "FP16"), gains("product", card)
+    parts = "; ".join(f"{_range(ratios)} as fast as {wide} in the same source" for wide, ratios in over.items())
+    return f"Of the {card} products in FP16 were published with up to {best:.3g} TFLOP/s, {parts}."
+
+
+def _roofline(axes: Axes, card: str) -> str:
+    """Draw a data sheet's ceilings, and the published products under them."""
+    roof = data_sheet(card)
+    rows = [row for row in published("product", card) if row.side]
+    if roof is None:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, f"No bandwidth is on file for the {card}", ha="center", color=QUIET)
+        return f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose another card."
+    for name, own in _by_format(rows).items():
+        axes.plot([row.intensity for row in own], [row.value for row in own], color=COLOURS[name], **MARK)
+    _ceilings(axes, roof, max([row.intensity for row in rows], default=2 * roof.ridge(FP16)))
+    _speeds(axes, "arithmetic intensity, FLOP for each byte")
+    return (
+        f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its ridge is at "
+        f"{two_digits(roof.ridge(FP32))} FLOP a byte in FP32 and at {two_digits(roof.ridge(FP16))} in FP16."
+    )
+
+
+def _ceilings(axes: Axes, roof: Roofline, furthest: float) -> None:
+    xs = np.geomspace(0.25, 2 * furthest, 200)
+    for format in roof.peaks:
+        heights = [roof.ceiling(x, format) / 1e12 for x in xs]
+        axes.plot(xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED)
+
+
+def _bandwidth(axes: Axes, card: str) -> str:
+    """Draw every card's bandwidth by data sheet, the chosen one filled."""
+    rows = sorted((row for row in published("data sheet") if row.format == "memory"), key=lambda row: row.value)
+    for place, row in enumerate(rows):
+        axes.plot([0, row.value], [place, place], color=QUIET, **PROMISED)
+        face = {"mfc": COLOURS["FP16"]} if row.card == card else {}
+        axes.plot([row.value], [place], color=COLOURS["FP16"], **{**MARK, **face})
+        axes.text(row.value, place, f"   {row.value:,.0f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(rows)), [row.card for row in rows])
+    axes.margins(x=0.15)
+    axes.set(xlabel="GB/s by data sheet", xlim=(0, None))
+    own = [row.value for row in rows if row.card == card]
+    if not own:
+        return f"Of the {card} no bandwidth is on file."
+    return (
+        f"The {card} moves {own[0]:,.0f} GB a second by its data sheet: "
+        f"{own[0] / 4:,.0f} thousand million numbers in FP32, "
+        f"{own[0] / 2:,.0f} in FP16, twice as many."
+    )
+
+
+def _alignment(axes: Axes, card: str) -> str:
+    """Draw what aligned sizes gained, on whichever card that was published; the others have no such row."""
+    rows = [row for row in published("alignment") if row.ratio and row.ratio > 1]
+    ratios = [row.ratio for row in rows if row.ratio]
+    for place, (row, ratio) in enumerate(zip(rows, ratios, strict=True)):
+        axes.plot([ratio], [place], color=COLOURS[row.format], **MARK)
+    labels = [wrapped(f"{row.card}, {row.format}: {row.workload}", 40) for row in rows]
+    axes.set_yticks(range(len(rows)), labels, fontsize=6.5)
+    axes.axvline(1, color=QUIET, lw=0.8)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set(xlabel="times as fast as the size that is no multiple")
+    elsewhere = "" if any(row.card == card for row in rows) else f" (none of them on a {card})"
+    gained = f"{min(ratios):.2f} to {max(ratios):.2f} times as fast"
+    return f"Sizes rounded to a multiple of 8 or 64 were published to be {gained}{elsewhere}."
+
+
+KINDS = {"product": "products", "training": "training", "inference": "inference"}
+DRAWINGS: dict[str, Callable[[Axes, str], str]] = {
+    "size": _size,
+    "roofline": _roofline,
+    "bandwidth": _bandwidth,
+    "alignment": _alignment,
+}
