@@ -46,7 +46,7 @@ def test_a_ratio_is_that_of_its_two_numbers():
 
 
 def test_no_product_beats_its_card_s_data_sheet():
-    """Within 10%: clocks are boosted; FP64 has Tensor Cores on an A100, twice the plain peak. Else it is a wrong row."""
+    """Within 10%: clocks are boosted; FP64 has Tensor Cores on an A100, twice the plain peak. Else a row is wrong."""
     for row in published("product"):
         roof = data_sheet(row.card)
         peaks = {format.name: peak for format, peak in roof.peaks.items()} if roof else {}
