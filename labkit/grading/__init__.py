@@ -2,7 +2,7 @@
 
 from labkit.grading.exercise import Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.exercises.project_tasks import FAILING, PROJECT_TASKS
+from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.grade import Grade
 from labkit.grading.judge import check, judge
 from labkit.grading.leader_board import enter, show

@@ -16,13 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from labkit.grading.answer import ask
 from labkit.grading.difference import difference, show
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.given.answer import ask
+from labkit.grading.given.wire import Failure, Json, dump, load
 from labkit.grading.grade import CounterExample, Grade, Verdict
 from labkit.grading.outcome import Outcome
-from labkit.grading.wire import Failure, Json, dump, load
 
 VISIBLE_SEED = 0
 

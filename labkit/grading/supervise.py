@@ -1,173 +1,207 @@
 """How is code run that nobody has read?
 
-Idea: in a process of its own, with a limit of time per exercise and a limit of memory, in an empty folder. The
-process answers one line per exercise. If it dies or hangs at one, that exercise gets the reason, and a fresh process
-goes on with the next.
+Idea: in a process of its own, forked from one that loaded torch and labkit once (labkit.grading.given), with limits of
+CPU time, memory and processes. On Linux there are walls around it: files, processes and network of its own, and a user
+of its own where root grades. What is needed of them is tried at the start, by code that runs as a learner's would
+(labkit.grading.walls), and the best that the machine gives is taken.
 
-What this defends: the marks of the others and the run as a whole, against code that loops, eats memory, exits, prints
-without end, replaces parts of torch or labkit in its own process, or writes nonsense where answers are expected. An
-answer is only ever an answer: the expected ones are not computed in that process, and nothing it writes can award a
-point.
+What always holds: an answer is only ever an answer. Cases are drawn and judged here; the process that runs a learner's
+code gets that code and the arguments, and has no reference, no known mistake, no seed and no points in its memory. It
+ends when its time is over, whatever it wrote is refused beyond 8 MiB, and the others are graded all the same.
 
-What it does not: this is no sandbox. The code runs as the user who grades: it can read and write that user's files, use
-the network, and leave processes behind that start others faster than they are killed. References cannot be imported
-from there, but they are course material, and whoever searches the memory or the disk finds them. Grade strangers' code
-in a container or a virtual machine, without network, and read the code of those whose marks matter.
+What holds where `labkit grade` says so, and only there: references, other submissions and the grades are out of its
+sight, there is no network, and nothing that it started outlives it. On Windows and macOS none of these walls stand:
+there the code can read and write what the one who grades can. docker/grader has a container with all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import json
 import os
+import pickle
 import queue
-import signal
+import site
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from labkit.grading.child import READY
-from labkit.grading.wire import Json
+from labkit.grading.given.child import Limits, Question
+from labkit.grading.given.keeper import Job, Reply, Walls, keep
 from labkit.records import system
 
 STARTING_SECONDS = 120.0
-MAX_LINE = 256 << 20
-
-
-@dataclass(frozen=True)
-class Limits:
-    """seconds: per exercise, on the wall; memory: bytes beyond what torch and labkit take."""
-
-    seconds: float = 20.0
-    memory: int = 1 << 30
-
-
-@dataclass(frozen=True)
-class Request:
-    """An exercise's id, the code to run (labkit.grading.program.program_of), and the seed of its cases."""
-
-    exercise: str
-    program: list[str]
-    seed: int
-
-
-@dataclass(frozen=True)
-class Reply:
-    """answers[check][case], or none of them and a note that says why."""
-
-    note: str = ""
-    answers: list[list[Json]] = field(default_factory=list)
+PROGRAM = Path(__file__).parent / "given" / "__main__.py"
+READY = b"ready\n"
+KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
 
 
 class NotStarted(RuntimeError):
     """The grading process itself does not start: not the submission's fault."""
 
 
-def run(requests: Sequence[Request], limits: Limits) -> dict[str, Reply]:
-    """Return one reply per request, whatever the code in them does.
+class Runner:
+    """Runs questions of one submission after another; several threads may ask it at once.
 
     Raises:
-        NotStarted: torch and labkit could not be loaded in a process of their own.
+        NotStarted: torch and labkit could not be loaded in a process of their own, or its walls not be built.
     """
-    replies: dict[str, Reply] = {}
-    while pending := [request for request in requests if request.exercise not in replies]:
-        with tempfile.TemporaryDirectory(prefix="labkit-grading-", ignore_cleanup_errors=True) as folder:
-            replies |= _run_until_broken(pending, limits, Path(folder))
-    return replies
 
+    def __init__(self, limits: Limits, folder: Path) -> None:
+        self.limits, self.walls, self.folder = limits, Walls(), folder
+        self._started: list[subprocess.Popen[bytes]] = []
+        self._control, self._one_at_a_time = None, threading.Lock()
+        if sys.platform == "linux":
+            self._control, theirs = socket.socketpair()
+            with theirs:
+                server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))
+            self._started.append(server)
+            self._control.settimeout(STARTING_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                if self._control.recv(len(READY), socket.MSG_WAITALL) == READY:
+                    return
+            self.close()
+            raise NotStarted(f"the grading process does not start:\n{_errors(folder)}")
 
-def _run_until_broken(requests: Sequence[Request], limits: Limits, folder: Path) -> dict[str, Reply]:
-    """Return replies up to the first that broke the process, that one included."""
-    replies: dict[str, Reply] = {}
-    with (folder / "errors").open("w+b") as errors, _started(requests, limits, folder, errors) as child:
-        lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        threading.Thread(target=_listen, args=(child, lines), daemon=True).start()
-        if _next(lines, STARTING_SECONDS).strip() != READY.encode():
-            errors.seek(0)
-            raise NotStarted(f"the grading process does not start:\n{errors.read().decode(errors='replace')[-2000:]}")
-        for request in requests:
-            started = time.monotonic()
-            line = _next(lines, limits.seconds)
-            reply = _parse(line, request)
-            if reply is None:
-                late = time.monotonic() - started >= limits.seconds
-                why = f"stopped after {limits.seconds:g} s: an endless loop?" if late else _why_no_answer(child, line)
-                return replies | {request.exercise: Reply(why)}
-            replies[request.exercise] = reply
-    return replies
+    def run(self, questions: Sequence[Question], limits: Limits | None = None) -> dict[str, Reply]:
+        """Return one reply per question, whatever the code in them does."""
+        replies: dict[str, Reply] = {}
+        limits = limits or self.limits
+        if self._control is None:
+            keep(questions, limits, partial(Spawned, limits=limits, folder=self.folder), lambda r: _put(replies, r))
+            return replies
+        while left := [question for question in questions if question.exercise not in replies]:
+            before = len(replies)
+            for reply in self._behind_walls(self._control, Job(left, limits, self.walls)):
+                _put(replies, reply)
+            if len(replies) == before:  # the keeper itself was ended at the first of them
+                _put(replies, Reply(left[0].exercise, "no answer: the process that watches over the code was ended"))
+        return replies
+
+    def _behind_walls(self, control: socket.socket, job: Job) -> Iterator[Reply]:
+        ours, theirs = socket.socketpair()
+        with ours, ours.makefile("rb") as stream:
+            with theirs, self._one_at_a_time:
+                try:
+                    socket.send_fds(control, [b"."], [theirs.fileno()])
+                except OSError as error:
+                    raise NotStarted(f"the grading process is gone:\n{_errors(self.folder)}") from error
+            ours.sendall(_packed(job))
+            for line in stream:
+                if not line.startswith(b"{"):
+                    raise NotStarted(line.decode(errors="replace").strip())
+                yield Reply(**json.loads(line))
+
+    def close(self) -> None:
+        """End every process there is."""
+        if self._control is not None:
+            self._control.close()
+        for started in self._started:
+            system.end_group(started)
+            started.wait()
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @contextlib.contextmanager
-def _started(requests: Sequence[Request], limits: Limits, folder: Path, errors: Any) -> Any:
-    """Start the grading process in its own process group; at the end, whatever is left of the group is killed."""
-    work = folder / "work"
-    work.mkdir()
-    lines = [json.dumps({**vars(request), **vars(limits)}) for request in requests]
-    (folder / "requests").write_text("\n".join(lines), encoding="ascii")
+def scratch() -> Iterator[Path]:
+    """Lend a folder that others may pass through, but not look into; it is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="labkit-grading-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start the program of labkit.grading.given in a group of its own, in this folder, knowing little of this one."""
     here = str(Path(__file__).parents[2])
-    environment = os.environ | {
+    environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])),
-        "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(work), "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONUSERBASE": site.getuserbase(), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
-    command = [sys.executable, "-m", "labkit.grading.child"]
-    with (folder / "requests").open("rb") as standard_input:
-        child = system.start_group(
-            command,
-            stdin=standard_input,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            cwd=work,
-            env=environment,
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}
+    with (folder / "errors").open("ab") as errors:
+        return system.start_group(
+            [sys.executable, str(PROGRAM), *arguments], stderr=errors, cwd=folder, env=environment, **options
         )
-    try:
-        yield child
-    finally:
-        system.end_group(child)
-        child.wait()
 
 
-def _listen(child: subprocess.Popen[bytes], lines: queue.SimpleQueue[bytes]) -> None:
-    """Pass on the child's lines; an empty one says that there will be no more."""
-    assert child.stdout is not None
-    with child.stdout as stream, contextlib.suppress(OSError, ValueError):
-        while (line := stream.readline(MAX_LINE)).endswith(b"\n"):
-            lines.put(line)
-    lines.put(b"")
+class Spawned:
+    """A worker where there is no fork: a program of its own, which loads everything anew."""
 
+    def __init__(self, questions: Sequence[Question], limits: Limits, folder: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True)
+        place = Path(self._folder.name)
+        with (place / "questions").open("w+b") as file:
+            file.write(_packed((questions, limits)))
+            file.seek(0)
+            self._process = start(place, stdin=file, stdout=subprocess.PIPE)
+        self._chunks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        first = self.read(STARTING_SECONDS) or b""
+        if not first.startswith(READY):
+            self.end()
+            raise NotStarted(f"the grading process does not start:\n{_errors(place)}")
+        self._chunks.put(first.removeprefix(READY)) if first != READY else None
 
-def _next(lines: queue.SimpleQueue[bytes], seconds: float) -> bytes:
-    try:
-        return lines.get(timeout=seconds)
-    except queue.Empty:
-        return b""
-
-
-def _parse(line: bytes, request: Request) -> Reply | None:
-    """Return what a line of the child says; None if it is not an answer to this request."""
-    try:
-        content = json.loads(line)
-        if content["exercise"] != request.exercise or not isinstance(content["answers"], list):
-            return None
-        return Reply(str(content["note"])[:1000], content["answers"])
-    except (ValueError, LookupError, TypeError, RecursionError):
+    def read(self, seconds: float) -> bytes | None:
+        """Return more of what it wrote; b"" at the end."""
+        with contextlib.suppress(queue.Empty):
+            return self._chunks.get(timeout=seconds)
         return None
 
+    def cpu_seconds(self) -> float:
+        """Return 0.0: elsewhere than on Linux the clock on the wall decides."""
+        return 0.0
 
-def _why_no_answer(child: subprocess.Popen[bytes], line: bytes) -> str:
-    """Return why there is no answer: the process is gone, or it wrote something else."""
-    if line:
-        return "no answer: the code wrote into the channel of the answers"
-    try:
-        code = child.wait(timeout=1)
-    except subprocess.TimeoutExpired:
-        return "no answer: the code closed the channel of the answers"
-    if code < 0:
-        return f"the code ended its process: {signal.Signals(-code).name}" + (" (out of memory?)" if code == -9 else "")
-    return f"the code ended its process, with exit code {code}: os._exit?"
+    def end(self) -> int | None:
+        """Kill what is left of its group."""
+        code = self._process.poll()
+        system.end_group(self._process)
+        self._process.wait()
+        self._folder.cleanup()
+        return code
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream, contextlib.suppress(OSError, ValueError):
+            while chunk := stream.read1(1 << 20):  # type: ignore[attr-defined]
+                self._chunks.put(chunk)
+        self._chunks.put(b"")
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler that writes a module as its name."""
+
+    def reducer_override(self, thing: object) -> Any:
+        return (importlib.import_module, (thing.__name__,)) if isinstance(thing, ModuleType) else NotImplemented
+
+
+def _packed(job: object) -> bytes:
+    content = io.BytesIO()
+    _Pickler(content).dump(job)
+    return content.getvalue()
+
+
+def _put(replies: dict[str, Reply], reply: Reply) -> None:
+    replies[reply.exercise] = reply
+
+
+def _errors(folder: Path) -> str:
+    with contextlib.suppress(OSError):
+        return (folder / "errors").read_text(errors="replace")[-2000:]
+    return ""

@@ -109,20 +109,33 @@ def end_group(leader: subprocess.Popen[Any]) -> None:
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
 
 
-def limit_this_process(memory: int, seconds: float) -> None:
-    """Let this process have `memory` bytes more than now, also per file, and `seconds` of the CPU, where that can be.
+def is_running(name: str) -> bool:
+    """Return whether a process of this name runs, of at most 15 letters; False where the system does not say."""
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text(errors="replace").strip() == name:
+                return True
+    return False
+
+
+def address_space() -> int:
+    """Return the bytes of address space this process has in use; 0 where the system does not say."""
+    numbers = _first_numbers(Path("/proc/self/statm"))
+    return numbers[0] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
+
+
+def limit_this_process(space: int, seconds: float, processes: int) -> None:
+    """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`, 0 for any.
 
     No dump of its memory is written when it ends. Where the system has no such limits, nothing happens.
     """
-    with contextlib.suppress(ImportError, OSError, ValueError):
+    with contextlib.suppress(ImportError):
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds)))
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            now = int(statm.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + memory, now + memory))
+        limits = {"CORE": 0, "FSIZE": space, "CPU": int(seconds), "AS": space, "NOFILE": 256}
+        for name, limit in (limits | ({"NPROC": processes} if processes else {})).items():
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (limit, limit))
 
 
 def _first_numbers(path: Path) -> list[int]:

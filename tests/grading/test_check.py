@@ -11,7 +11,7 @@ import torch
 import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.grading import EXERCISES, check, judge
-from labkit.grading.answer import ask
+from labkit.grading.given.answer import ask
 from labkit.grading.judge import answers_of, paper_of, visible_paper
 
 ADVANCE = EXERCISES["scaling.advance"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit.grading.difference import bits, difference, show, show_number
-from labkit.grading.wire import Failure, Instance, Opaque
+from labkit.grading.given.wire import Failure, Instance, Opaque
 
 
 def test_worked_example() -> None:

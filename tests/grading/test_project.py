@@ -15,7 +15,7 @@ from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
 from labkit.grading.exercises.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
-from labkit.grading.wire import Failure, Instance, dump, load
+from labkit.grading.given.wire import Failure, Instance, dump, load
 
 SEEDS = (*VISIBLE, *HIDDEN)
 EVERY = tuple(PROJECT_TASKS)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit.amp import ScalerState
-from labkit.grading.wire import Failure, Instance, Opaque, dump, load
+from labkit.grading.given.wire import Failure, Instance, Opaque, dump, load
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from labkit.amp import RECIPES, Recipe, WeightRounding
 from labkit.formats import BF16
 from labkit.grading.exercise import Exercise, mistake, mistakes_in
 from labkit.grading.exercises.project_runs import PROVIDES, project_checks
-from labkit.grading.exercises.project_tasks import FAILING
+from labkit.grading.given.project_tasks import FAILING
 
 
 def reference(seeds: tuple[int, ...]) -> Recipe:

@@ -22,9 +22,9 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case, Check
-from labkit.grading.exercises.project_tasks import FAILING, PROJECT_TASKS
+from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS
+from labkit.grading.given.wire import Failure, Instance, dump, load
 from labkit.grading.outcome import Outcome
-from labkit.grading.wire import Failure, Instance, dump, load
 from labkit.train import CATEGORIES, RunRecord, train
 
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)

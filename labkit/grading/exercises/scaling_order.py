@@ -10,7 +10,6 @@ has its own consequence in some case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 
 import torch
@@ -18,76 +17,7 @@ from torch import Tensor
 
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
-from labkit.grading.wire import sendable
-
-SHAPE = (4,)
-LEARNING_RATE = 0.25
-
-
-@sendable
-@dataclass
-class Loop:
-    """A training loop between two steps; the loss of a batch is (batch . model_weight), so its gradient is the batch.
-
-    batches         what one step accumulates over, each FP32 [4]
-    master_weight   FP32 [4], what the optimizer steps
-    model_weight    FP16 [4], what the forward pass computes with
-    gradient        [4], what `backward` adds to: FP16 and scaled, until `unscale`
-    scale           of the loss
-    max_norm        of the clipped gradient
-    growth_tracker  clean steps in a row; the third one doubles the scale
-    found_inf       whether `unscale` saw inf or NaN; until `update`
-    """
-
-    batches: list[Tensor]
-    master_weight: Tensor
-    model_weight: Tensor
-    gradient: Tensor
-    scale: float
-    max_norm: float
-    growth_tracker: int = 0
-    found_inf: bool = False
-
-    def zero_grad(self) -> None:
-        """Forget the gradient."""
-        self.gradient = torch.zeros(SHAPE).half()
-
-    def backward(self, batch: Tensor) -> None:
-        """Forward pass, loss times scale, backward pass: adds the scaled gradient of a batch, in FP16."""
-        mean = batch / len(self.batches)
-        self.gradient = self.gradient + (mean * self.scale).half()
-
-    def unscale(self) -> None:
-        """Cast the gradient to FP32, divide by the scale, and look for inf and NaN."""
-        self.gradient = self.gradient.float() / self.scale
-        self.found_inf = not bool(torch.isfinite(self.gradient).all())
-
-    def clip(self) -> None:
-        """Shorten the gradient to a norm of at most max_norm."""
-        norm = float(self.gradient.float().norm())
-        if norm > self.max_norm:
-            self.gradient = self.gradient * (self.max_norm / norm)
-
-    def step(self) -> None:
-        """Step the master weight with the gradient, unless inf or NaN was found."""
-        if not self.found_inf:
-            self.master_weight = self.master_weight - LEARNING_RATE * self.gradient.float()
-
-    def copy_back(self) -> None:
-        """Round the master weight into the model."""
-        self.model_weight = self.master_weight.half()
-
-    def update(self) -> None:
-        """Move the scale: half of it after inf or NaN, twice as much after the third clean step in a row.
-
-        What was found is forgotten with that, as torch's GradScaler forgets it: the next step looks for itself.
-        """
-        self.growth_tracker = 0 if self.found_inf else self.growth_tracker + 1
-        if self.found_inf:
-            self.scale = self.scale / 2
-        elif self.growth_tracker == 3:
-            self.scale, self.growth_tracker = self.scale * 2, 0
-        self.found_inf = False
+from labkit.grading.given.loop import SHAPE, Loop
 
 
 def reference(loop: Loop) -> Loop:

@@ -10,7 +10,6 @@ power of two. The result is exact in whatever order it is written, so answers ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import Random
 
 import torch
@@ -19,24 +18,9 @@ from torch import Tensor
 from labkit.amp import unscale
 from labkit.grading.draws import whole
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.given.scaled_backward import ScaledBackward
 
 SHAPE = (4,)
-
-
-@dataclass(frozen=True)
-class ScaledBackward:
-    """A backward pass in miniature: it rounds scale x gradient to FP16, as the backward pass of a scaled loss would.
-
-    gradient   FP32 [n], of the unscaled loss
-
-    >>> ScaledBackward(torch.tensor([2.0**-30]))(1.0), ScaledBackward(torch.tensor([2.0**-30]))(2.0**20)
-    (tensor([0.], dtype=torch.float16), tensor([0.0010], dtype=torch.float16))
-    """
-
-    gradient: Tensor
-
-    def __call__(self, scale: float) -> Tensor:
-        return (self.gradient * scale).half()
 
 
 def static_step(weight: Tensor, gradient_of: Callable[[float], Tensor], scale: float, lr: float) -> Tensor:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from labkit.grading.exercise import Case
-from labkit.grading.wire import Failure, Json, dump
+from labkit.grading.given.wire import Failure, Json, dump
 
 
 def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callable[..., object]] = ()) -> Json:

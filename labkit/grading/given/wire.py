@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
 
 Json: TypeAlias = list[Any]
-T = TypeVar("T")
 
 MAX_ITEMS = 1 << 20
 DTYPES = {
@@ -61,15 +60,6 @@ class Failure:
     kind: str
     message: str
     where: str = ""
-
-
-_SENDABLE: set[type] = set()
-
-
-def sendable(kind: type[T]) -> type[T]:
-    """Let a dataclass of an exercise leave an `Instance`: at grading its module is out of sight, not found by name."""
-    _SENDABLE.add(kind)
-    return kind
 
 
 class _TooLarge(Exception):
@@ -165,8 +155,6 @@ def _dump_scalar(value: object) -> Json:
 
 def _is_ours(kind: type) -> bool:
     """Return whether this is a dataclass of labkit, and not a class of the same name defined by a learner."""
-    if kind in _SENDABLE:
-        return True
     home = sys.modules.get(kind.__module__)
     named = getattr(home, kind.__name__, None)
     return dataclasses.is_dataclass(kind) and kind.__module__.startswith("labkit.") and named is kind

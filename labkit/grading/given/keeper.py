@@ -1,0 +1,232 @@
+"""How long is a learner's code waited for, and what is done when it never comes back?
+
+Idea: `keep` starts a worker, a process that answers questions, and reads what it writes. A worker that dies, takes too
+long or writes something else costs the question it was at, and a fresh one goes on with the next. On Linux the keeper
+is the first process behind the walls (`keep_behind_walls`), and whatever a worker started ends with it; elsewhere it is
+a thread of the process that grades (labkit.grading.supervise).
+
+Invariant: one reply to every question, in order, whatever a worker does; what it wrote is counted here, not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from labkit.grading.given.child import CHECK, END, NOTE, Limits, Question, answer_all
+from labkit.records import linux, system
+
+MAX_ANSWERS = 8 << 20  # bytes, for one exercise
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What stands between a learner's code and the rest; as it is made, nothing but limits.
+
+    namespaces   files, processes and network of its own
+    user         the user it becomes; None: it stays the one who grades
+    view         the files it sees (labkit.records.linux.own_files), where it has namespaces
+    """
+
+    namespaces: bool = False
+    user: int | None = None
+    view: Sequence[tuple[Path, bool]] = ()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A submission to be run behind walls."""
+
+    questions: Sequence[Question]
+    limits: Limits
+    walls: Walls
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a question.
+
+    note      why there are no answers, or ""
+    answers   the answers to each check, as JSON; those before the one it was stopped at, if there is a note
+    """
+
+    exercise: str
+    note: str = ""
+    answers: list[str] = field(default_factory=list)
+
+
+class Worker(Protocol):
+    """A process that answers questions."""
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return more of what it wrote; b"" at the end; None where nothing came in time."""
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time it took so far; 0.0 where that cannot be told."""
+
+    def end(self) -> int | None:
+        """End it, and all that it started; return the exit code it had by then, or None."""
+
+
+class _Broken(Exception):
+    """A worker that cannot go on; the message says why, and is empty where its exit code does."""
+
+
+def keep(
+    questions: Sequence[Question],
+    limits: Limits,
+    start: Callable[[Sequence[Question]], Worker],
+    say: Callable[[Reply], None],
+) -> None:
+    """Say what came of each question, in order; `start` starts a worker for those that are left."""
+    left = list(questions)
+    while left:
+        worker, unread = start(left), bytearray()
+        try:
+            while left:
+                answers: list[str] = []
+                note = _read(worker, unread, left[0].exercise, limits, answers)
+                say(Reply(left.pop(0).exercise, note, answers))
+        except _Broken as broken:
+            say(Reply(left.pop(0).exercise, str(broken) or _why_it_ended(worker.end()), answers))
+        finally:
+            worker.end()
+
+
+def _read(worker: Worker, unread: bytearray, exercise: str, limits: Limits, answers: list[str]) -> str:
+    """Fill in the answers of one question; return the note in their place, or ""."""
+    cpu, wall, size, note = worker.cpu_seconds(), time.monotonic(), 0, ""
+    while True:
+        if (end := unread.find(b"\n")) >= 0:
+            kind, content = bytes(unread[:1]), unread[1:end].decode("ascii", "replace")
+            del unread[: end + 1]
+            if kind == END and content == json.dumps(exercise):
+                return note
+            if kind == CHECK:
+                answers.append(content)
+            elif kind == NOTE:
+                note = _text(content)
+            else:
+                raise _Broken("no answer: the code wrote into the channel of the answers")
+        else:
+            if size > MAX_ANSWERS:
+                raise _Broken(f"no answer: what came as one has more than {MAX_ANSWERS >> 20} MiB")
+            seconds = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - wall)
+            more = worker.read(seconds)
+            if more == b"":
+                raise _Broken
+            unread += more or b""
+            size += len(more or b"")
+
+
+def _text(content: str) -> str:
+    with contextlib.suppress(ValueError, RecursionError):
+        return str(json.loads(content))[:1000]
+    raise _Broken("no answer: the code wrote into the channel of the answers")
+
+
+def _seconds_left(limits: Limits, cpu: float, wall: float) -> float:
+    if cpu >= limits.seconds:
+        raise _Broken(f"stopped after {limits.seconds:g} s of CPU time: an endless loop?")
+    if wall >= limits.patience:
+        raise _Broken(f"stopped after {limits.patience:g} s, {cpu:.0f} s of them CPU time: does it wait for something?")
+    return min(limits.seconds - cpu, limits.patience - wall) + 0.01
+
+
+def _why_it_ended(code: int | None) -> str:
+    if code is None:
+        return "no answer: the code closed the channel of the answers"
+    if code < 0:
+        name = signal.Signals(-code).name
+        return f"the code ended its process: {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    return f"the code ended its process, with exit code {code}: os._exit?"
+
+
+# --- on Linux: a process forked from one that has loaded torch, behind walls ---
+
+
+def keep_behind_walls(parent: socket.socket) -> None:
+    """Receive a job, wall this process in, and answer; a line of JSON per reply. Does not return."""
+    with parent.makefile("rb") as stream:
+        job: Job = pickle.load(stream)
+    linux.end_with_parent()
+    used = system.address_space()
+    if job.walls.namespaces:
+        linux.own_namespaces()
+        if first := os.fork():
+            parent.close()
+            os.waitpid(first, 0)
+            os._exit(0)
+        linux.end_with_parent()
+        linux.own_files(job.walls.view)
+    else:
+        linux.adopt_orphans()
+    linux.keep_memory_private()
+    alone = job.walls.namespaces or job.walls.user is not None  # else the limit would count the processes of others
+    limits = job.limits if alone else replace(job.limits, processes=0)
+    start = partial(Forked, limits=limits, user=job.walls.user, used=used, parent=parent)
+    keep(job.questions, limits, start, lambda reply: parent.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+    os._exit(0)
+
+
+class Forked:
+    """A worker forked from this process."""
+
+    def __init__(
+        self, questions: Sequence[Question], limits: Limits, user: int | None, used: int, parent: socket.socket
+    ) -> None:
+        self.parent, (self.channel, write) = parent, os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            with contextlib.suppress(BaseException):
+                parent.close()
+                os.close(self.channel)
+                _become_worker(user)
+                answer_all(questions, cast(BinaryIO, os.fdopen(write, "wb")), limits, used)
+            os._exit(70)
+        os.close(write)
+        self.life = os.pidfd_open(self.pid)
+
+    def read(self, seconds: float) -> bytes | None:
+        """Return more of what it wrote; b"" when it ended, even where others hold its channel open."""
+        ready, _, _ = select.select([self.channel, self.life, self.parent], [], [], seconds)
+        if self.parent in ready:  # nothing is ever sent on it: it was closed
+            os._exit(0)
+        if self.channel in ready:
+            return os.read(self.channel, 1 << 20)
+        return b"" if ready else None
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of its threads."""
+        return linux.cpu_seconds(self.pid)
+
+    def end(self) -> int | None:
+        """Kill what is left of it, and of what it started."""
+        if self.pid == 0:
+            return None
+        ended, _, _ = select.select([self.life], [], [], 0.2)  # its channel may close a moment before it ends
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) if ended else None
+        linux.end_children()
+        os.close(self.channel)
+        os.close(self.life)
+        self.pid = 0
+        return code
+
+
+def _become_worker(user: int | None) -> None:
+    os.setsid()
+    if user is not None:
+        linux.become(user)
+    linux.give_up_rights()
+    os.environ.update(HOME=os.getcwd(), USER="learner")
