@@ -16,9 +16,10 @@ import nbformat
 import pytest
 
 from labkit.grading import EXERCISES
-from labkit.grading.cli import Row, grade
+from labkit.grading.batch import grade
+from labkit.grading.given.child import Limits
 from labkit.grading.submission import find
-from labkit.grading.supervise import Limits
+from labkit.grading.table import Row
 from notebooks import build
 from tests.slowness import slowness
 

@@ -1,46 +1,34 @@
 """How does a teacher grade a class? `labkit grade SUBMISSIONS --csv grades.csv`.
 
-Idea: one row per student, notebook and exercise, always with a reason; a broken submission is a row like the others.
-All students meet the same cases, made from a seed drawn on the day and told at the end, so that a grading can be
-repeated.
+Idea: one row per student and exercise, always with a reason; a broken submission is a row like the others. All
+students meet the same cases, made from a seed drawn on the day and told at the end, so that a grading can be repeated:
+with the same seed it writes the same bytes.
 
-Invariant: the file of grades is whole or not there: it is written aside, flushed to the disk, and renamed.
+Invariant: the file of grades is whole or not there, and no row that was made is lost (labkit.grading.table), whether
+the grading ends, is interrupted or is killed.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import secrets
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from labkit.grading.exercise import Exercise
+import torch
+
+from labkit.grading.batch import grade
 from labkit.grading.exercises import EXERCISES
-from labkit.grading.grade import Grade
-from labkit.grading.judge import judge, paper_of
-from labkit.grading.plan import Read, plan, read
-from labkit.grading.program import program_of
-from labkit.grading.submission import Submission, Unreadable, find
-from labkit.grading.supervise import Limits, NotStarted, Reply, Request
-from labkit.grading.supervise import run as supervise
-from labkit.records import write_whole
+from labkit.grading.given.child import Limits
+from labkit.grading.submission import Submission, find
+from labkit.grading.supervise import NotStarted
+from labkit.grading.table import Journal, write
+from labkit.records import linux
 
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the file of grades."""
-
-    student: str
-    notebook: str
-    exercise: str
-    points: int
-    out_of: int
-    reason: str
+INTERRUPTED = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,104 +37,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
     parser.add_argument("--csv", type=Path, required=True, help="where to write the grades")
     parser.add_argument("--lesson", choices=lessons, help="grade this lesson only (default: all that are handed in)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="time for one exercise of one student (default 20)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU time for one exercise (default 20)")
     parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
     parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
     parser.add_argument("--seed", type=int, help="repeat a grading: the seed it told (default: drawn anew)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Grade, write the file, say what was done; return 0, or 2 where nothing could be graded."""
-    seed = secrets.randbits(32) if args.seed is None else args.seed
-    limits = Limits(args.seconds, args.memory << 20)
+    """Grade, write the file, say what was done; return 0, 2 where nothing could be graded, 130 when interrupted."""
     try:
         submissions = find(args.submissions)
         if not submissions:
             raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
         if not args.csv.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
-        rows = grade(submissions, seed, limits, lesson=args.lesson, workers=args.workers, progress=_say)
-        write(rows, args.csv)
+        settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
+        journal = Journal(args.csv.with_name(f"{args.csv.name}.part"), settings)
+        if journal.rows:
+            _say(f"going on where a grading was interrupted, after {len(journal.rows)} notebooks ({journal.path})")
+        seed = journal.settings["seed"] if isinstance(journal.settings["seed"], int) else secrets.randbits(32)
+        journal.begin(seed)
+        return _graded(args, submissions, journal, seed)
     except (OSError, NotStarted) as error:
         _say(f"labkit grade: {error}")
         return 2
-    students = len({row.student for row in rows})
-    _say(f"{args.csv}: {students} students, {len(rows)} rows. --seed {seed} repeats it.")
+
+
+def _graded(args: argparse.Namespace, submissions: list[Submission], journal: Journal, seed: int) -> int:
+    """Grade and write; whatever happens in between, the rows that were made are in the file of grades."""
+    limits = Limits(args.seconds, args.memory << 20)
+    torch.set_num_threads(1)
+    linux.keep_memory_private()
+    try:
+        with _interruptible():
+            rows = grade(
+                submissions, seed, limits, lesson=args.lesson, workers=args.workers, progress=_say, journal=journal,
+                output=args.csv.parent,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        rows = journal.all_rows(journal.rows)
+        write(rows, args.csv)
+        _say(f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here.")
+        return INTERRUPTED
+    write(rows, args.csv)
+    journal.end()
+    _say(f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it.")
     return 0
 
 
-def grade(
-    submissions: Sequence[Submission],
-    seed: int,
-    limits: Limits,
-    *,
-    lesson: str | None = None,
-    workers: int = 2,
-    progress: Callable[[str], None] = lambda line: None,
-) -> list[Row]:
-    """Return the rows of all submissions, in their order; `workers` of them run at once.
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Turn the first SIGTERM or SIGINT into KeyboardInterrupt, and let the rest of them pass: somebody tidies up."""
+    signals = (signal.SIGINT, signal.SIGTERM)
 
-    lesson     grade this one only; None: every lesson that some notebook tells
-    progress   called with a line for each notebook
-    """
-    reads = [read(submission) for submission in submissions]
-    todo = plan(reads, lesson)
-    for one in reads:
-        if all(one is not planned for planned, _ in todo):
-            progress(f"passed over, as no exercise asked for is in it: {one.submission.path}")
-    rows: list[Row] = []
-    with ThreadPoolExecutor(max_workers=max(1, workers)) as pool:
-        jobs = [pool.submit(_rows, one, exercises, seed, limits) for one, exercises in todo]
-        try:
-            for number, ((one, _), job) in enumerate(zip(todo, jobs, strict=True), start=1):
-                rows += (new := job.result())
-                points, out_of = sum(row.points for row in new), sum(row.out_of for row in new)
-                progress(f"[{number}/{len(jobs)}] {one.submission.student}: {points} of {out_of}")
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return rows
+    def interrupt(*_: object) -> None:
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
 
-
-def write(rows: Iterable[Row], path: Path) -> None:
-    """Write the rows as CSV, whole or not at all."""
-    text = io.StringIO(newline="")
-    table = csv.DictWriter(text, [column.name for column in fields(Row)])
-    table.writeheader()
-    table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in rows)
-    write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
-
-
-def _rows(read: Read, exercises: Sequence[Exercise], seed: int, limits: Limits) -> list[Row]:
-    """Return a submission's rows; its code runs in a process of its own."""
-    notes: dict[str, str] = {}
-    requests: list[Request] = []
-    for exercise in exercises:
-        try:
-            if read.problem:
-                raise Unreadable(read.problem)
-            requests.append(Request(exercise.id, program_of(read.cells, exercise), seed))
-        except Unreadable as error:
-            notes[exercise.id] = str(error)
-    replies = supervise(requests, limits) | {name: Reply(note) for name, note in notes.items()}
-    return [_row(read.submission, _grade(exercise, seed, replies[exercise.id])) for exercise in exercises]
-
-
-def _grade(exercise: Exercise, seed: int, reply: Reply) -> Grade:
-    if reply.note:
-        return Grade(exercise, (), complete=True, note=reply.note)
+    before = [signal.signal(each, interrupt) for each in signals]
     try:
-        return judge(paper_of(exercise, seed), reply.answers)
-    except Exception as error:  # whatever an answer does to the comparison, the class goes on
-        return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
-
-
-def _row(submission: Submission, grade: Grade) -> Row:
-    return Row(submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, grade.reason)
-
-
-def _cell(value: object) -> object:
-    """Return a value that a spreadsheet shows as it is: a name like "=1+1" is no formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+        yield
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
 
 
 def _say(line: str) -> None:

@@ -39,7 +39,7 @@ from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Job, Reply, Walls, keep
 from labkit.records import system
 
-STARTING_SECONDS = 120.0
+STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
 PROGRAM = Path(__file__).parent / "given" / "__main__.py"
 READY = b"ready\n"
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
@@ -58,13 +58,13 @@ class Runner:
 
     def __init__(self, limits: Limits, folder: Path) -> None:
         self.limits, self.walls, self.folder = limits, Walls(), folder
-        self._started: list[subprocess.Popen[bytes]] = []
-        self._control, self._one_at_a_time = None, threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
         if sys.platform == "linux":
             self._control, theirs = socket.socketpair()
             with theirs:
-                server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))
-            self._started.append(server)
+                self._server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))
             self._control.settimeout(STARTING_SECONDS)
             with contextlib.suppress(TimeoutError):
                 if self._control.recv(len(READY), socket.MSG_WAITALL) == READY:
@@ -89,6 +89,7 @@ class Runner:
 
     def _behind_walls(self, control: socket.socket, job: Job) -> Iterator[Reply]:
         ours, theirs = socket.socketpair()
+        self._open.add(ours)
         with ours, ours.makefile("rb") as stream:
             with theirs, self._one_at_a_time:
                 try:
@@ -100,14 +101,20 @@ class Runner:
                 if not line.startswith(b"{"):
                     raise NotStarted(line.decode(errors="replace").strip())
                 yield Reply(**json.loads(line))
+        self._open.discard(ours)
 
     def close(self) -> None:
-        """End every process there is."""
+        """End every process there is: keepers end what they keep when nobody listens any more."""
+        for connection in [*self._open, *filter(None, [self._control])]:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         if self._control is not None:
             self._control.close()
-        for started in self._started:
-            system.end_group(started)
-            started.wait()
+        if self._server is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._server.wait(timeout=ENDING_SECONDS)
+            system.end_group(self._server)
+            self._server.wait()
 
     def __enter__(self) -> Runner:
         return self

@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -25,7 +26,7 @@ DETACH = 2
 PARENT_DEATH_SIGNAL, DUMPABLE, DROP_BOUND, SUBREAPER, NO_NEW_RIGHTS = 1, 4, 24, 36, 38
 CAPABILITIES_VERSION_3 = 0x20080522
 DEVICES = ("null", "zero", "random", "urandom")
-SCRATCH = Path("/tmp")  # the only folder of `own_files` that can be written to
+SCRATCH = Path("/scratch")  # the only folder of `own_files` that can be written to
 
 
 def own_namespaces() -> None:
@@ -93,8 +94,9 @@ def give_up_rights() -> None:
 
 
 def keep_memory_private() -> None:
-    """Let no other process of this user read this one's memory."""
-    _prctl(DUMPABLE, 0)
+    """Let no other process of this user read this one's memory; elsewhere than on Linux nothing happens."""
+    if sys.platform == "linux":
+        _prctl(DUMPABLE, 0)
 
 
 def adopt_orphans() -> None:

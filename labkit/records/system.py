@@ -118,6 +118,21 @@ def is_running(name: str) -> bool:
     return False
 
 
+def memory_files(process: int) -> list[str]:
+    """Return the files in which the system shows a process's memory and environment; none where it has no such."""
+    return [f"/proc/{process}/{name}" for name in ("mem", "environ")] if Path("/proc/self/mem").exists() else []
+
+
+def most_processes() -> int:
+    """Return how many processes this one's user may have; 0: any number, as root may, or nobody tells."""
+    with contextlib.suppress(ImportError, AttributeError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        return 0 if limit == resource.RLIM_INFINITY or os.getuid() == 0 else limit
+    return 0
+
+
 def address_space() -> int:
     """Return the bytes of address space this process has in use; 0 where the system does not say."""
     numbers = _first_numbers(Path("/proc/self/statm"))
@@ -125,8 +140,9 @@ def address_space() -> int:
 
 
 def limit_this_process(space: int, seconds: float, processes: int) -> None:
-    """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`, 0 for any.
+    """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`.
 
+    processes   0: any number
     No dump of its memory is written when it ends. Where the system has no such limits, nothing happens.
     """
     with contextlib.suppress(ImportError):

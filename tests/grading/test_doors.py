@@ -13,10 +13,13 @@ from unittest.mock import patch
 import pytest
 
 from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading.batch import answers_in, question
+from labkit.grading.given.child import Limits
+from labkit.grading.given.keeper import Reply
 from labkit.grading.judge import answers_of, paper_of
 from labkit.grading.program import program_of
 from labkit.grading.submission import Cell
-from labkit.grading.supervise import Limits, Reply, Request, run
+from labkit.grading.supervise import Runner, scratch
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 ALL = list(EXERCISES.values())
@@ -50,7 +53,9 @@ def programs() -> dict[str, list[str]]:
 @pytest.fixture(scope="module")
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
-    return run([Request(id, program, DAY) for id, program in programs.items()], Limits())
+    questions = [question(paper_of(EXERCISES[id], DAY), program) for id, program in programs.items()]
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        return runner.run(questions)
 
 
 def function_of(exercise: Exercise, program: list[str]) -> Any:
@@ -69,8 +74,8 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
 ) -> None:
     paper, reply = paper_of(exercise, DAY), replies[exercise.id]
     here = answers_of(paper, function_of(exercise, programs[exercise.id]), exercise.withheld)
-    assert (reply.answers, reply.note) == (here, "")
+    assert (answers_in(reply), reply.note) == (here, "")
     if exercise.id.startswith("project."):  # trains for its marks: tests/test_notebooks.py waits for that
         return
-    grade = judge(paper, reply.answers)
+    grade = judge(paper, answers_in(reply))
     assert (grade.points, grade.mistake) == (exercise.points, None)

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from labkit.grading import EXERCISES, judge
-from labkit.grading.cli import grade
+from labkit.grading.batch import grade
+from labkit.grading.given.child import Limits
 from labkit.grading.judge import answers_of, paper_of
 from labkit.grading.plan import plan, read
 from labkit.grading.program import program_of
 from labkit.grading.submission import Unreadable, find
-from labkit.grading.supervise import Limits
 from tests.grading.odd_notebooks import BYTES, FULL, LESSON_01, ODD, Odd, cell, hand_in, lesson, notebook
 
 SEED = 13

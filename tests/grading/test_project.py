@@ -143,7 +143,7 @@ def test_the_memory_bill_is_that_of_lesson_07(task: str, recipe: str, bytes_a_we
 
 def test_a_first_step_that_is_skipped_hides_no_memory() -> None:
     skips_first = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**40))
-    assert not run_of("digits", skips_first, 0).steps[0].stepped
+    assert not run_of("digits", skips_first, 0).stepped[0]
     assert run_of("digits", skips_first, 0).memory == run_of("digits", RECIPES["FP16 static"], 0).memory
 
 

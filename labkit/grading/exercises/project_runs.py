@@ -13,20 +13,25 @@ import math
 import statistics
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from random import Random
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case, Check
-from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS
-from labkit.grading.given.wire import Failure, Instance, dump, load
+from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS, Run, run
+from labkit.grading.given.wire import Failure, Instance, Json, dump, load
 from labkit.grading.outcome import Outcome
-from labkit.train import CATEGORIES, RunRecord, train
+from labkit.train import CATEGORIES
 
+if TYPE_CHECKING:
+    from labkit.grading.judge import Paper
+
+Asked: TypeAlias = tuple[str, Recipe, int]  # a task, a recipe by the name "yours", a seed
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
 _FORMATS: dict[str, Format] = {repr(load(dump(f))): f for f in (FP32, TF32, FP16, BF16, E4M3, E5M2)}
 PROVIDES = {
@@ -34,6 +39,7 @@ PROVIDES = {
     "ScalerConfig": ScalerConfig, "WeightRounding": WeightRounding, "replace": replace, "static": static,
 }  # fmt: skip
 _one_at_a_time = threading.Lock()
+_KEPT: dict[Asked, Run | str] = {}
 
 
 def recipe_of(answer: object) -> Recipe:
@@ -65,15 +71,46 @@ def _format(part: str, given: object) -> Format | None:
     return found
 
 
-def run_of(task: str, recipe: Recipe, seed: int) -> RunRecord:
-    """Return the run of a project's task under a recipe: trained now, or remembered."""
+def run_of(task: str, recipe: Recipe, seed: int) -> Run:
+    """Return the run of a project's task under a recipe: trained now, or remembered.
+
+    Raises:
+        RuntimeError: its training ended without one; the message says why.
+    """
+    asked = (task, replace(recipe, name="yours"), seed)
     with _one_at_a_time:
-        return _trained(task, replace(recipe, name="yours"), seed)
+        if asked not in _KEPT:
+            _KEPT[asked] = run(*asked)
+    found = _KEPT[asked]
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
 
 
-@lru_cache(maxsize=1024)
-def _trained(task: str, recipe: Recipe, seed: int) -> RunRecord:
-    return train(PROJECT_TASKS[task], recipe, seed, measure_every=0)
+def keep(asked: Asked, run: Run | str) -> None:
+    """Remember a run that was made elsewhere, or why there is none."""
+    _KEPT[asked] = run
+
+
+def kept(asked: Asked) -> bool:
+    """Return whether this run is remembered."""
+    return asked in _KEPT
+
+
+def runs_asked(paper: Paper, answers: list[list[Json]]) -> list[Asked]:
+    """Return the runs that judging these answers takes; none where no training decides."""
+    task = paper.exercise.id.removeprefix("project.")
+    if task not in PROJECT_TASKS or not paper.exercise.id.startswith("project."):
+        return []
+    asked: list[tuple[Recipe, tuple[int, ...]]] = [(RECIPES["FP32"], (*VISIBLE, *HIDDEN))]
+    for cases, given in zip(paper.cases, answers, strict=False):
+        for case, answer in zip(cases, given, strict=False):
+            seeds = cast("tuple[int, ...]", case[0])
+            with suppress(ValueError, RuntimeError):
+                asked.append((recipe_of(load(answer)), seeds))
+            asked += [(cast(Recipe, m.answer(seeds)), seeds) for m in paper.exercise.mistakes]
+            asked.append((cast(Recipe, paper.exercise.reference(seeds)), seeds))
+    return list(dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in asked for seed in seeds))
 
 
 def spread(task: str) -> float:
@@ -85,9 +122,9 @@ def spread(task: str) -> float:
 def finite(task: str, recipe: Recipe, seeds: tuple[int, ...]) -> Outcome:
     """Say whether every loss was a finite number."""
     runs = [run_of(task, recipe, seed) for seed in seeds]
-    first = [next((s.step for s in run.steps if not math.isfinite(s.loss)), None) for run in runs]
-    broken = next((step for step in first if step is not None), None)
-    skipped, steps = sum(run.skipped for run in runs), sum(len(run.steps) for run in runs)
+    broken = next((run.not_finite for run in runs if run.not_finite is not None), None)
+    steps = sum(len(run.stepped) for run in runs)
+    skipped = steps - sum(sum(run.stepped) for run in runs)
     says = f"{skipped} of {steps} steps were skipped"
     if broken is not None:
         says = f"the loss is no finite number from step {broken} on; {says}"

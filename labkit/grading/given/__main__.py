@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -49,7 +50,7 @@ def _stand_in() -> None:
         import_module(f"labkit.grading.given.{name}")
     stand_in.__dict__["__path__"] = []
     tasks, child = (sys.modules[f"labkit.grading.given.{name}"] for name in ("project_tasks", "child"))
-    stand_in.__dict__.update({name: child.no_check for name in ("check", "enter", "show", "hint")})
+    stand_in.__dict__.update(dict.fromkeys(("check", "enter", "show", "hint"), child.no_check))
     stand_in.__dict__.update(FAILING=tasks.FAILING, PROJECT_TASKS=tasks.PROJECT_TASKS)
 
 
@@ -63,8 +64,8 @@ def _serve(control: socket.socket) -> None:
     control.sendall(READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            return
+        if not message:  # the process that grades is gone, or has no more questions
+            break
         if os.fork() == 0:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -77,6 +78,9 @@ def _serve(control: socket.socket) -> None:
             finally:
                 os._exit(70)
         os.close(descriptors[0])
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(-1, 0)  # until the last keeper has ended
+    shutil.rmtree(Path.cwd(), ignore_errors=True)  # if nobody else is left to do it
 
 
 def _answer_one() -> None:

@@ -10,10 +10,12 @@ Invariant: descriptors 0, 1 and 2 lead nowhere, so prints of any size go nowhere
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import inspect
 import json
 import linecache
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -21,7 +23,8 @@ from typing import BinaryIO
 from labkit.grading.given.answer import ask, last_line, where
 from labkit.records import system
 
-CHECK, NOTE, END = b"C", b"N", b"E"  # how lines begin: the answers to a check, why there are none, the question's end
+# How lines begin: the cell has run, the answers to a check, why there are none, the end of the question.
+RAN, CHECK, NOTE, END = b"R", b"C", b"N", b"E"
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ def _answer(question: Question, channel: BinaryIO) -> None:
     for i, source in enumerate(definitions):
         _run(source, f"<another cell, {i}>", namespace)
     problem = _run(own, f"<exercise {question.exercise}>", namespace)
+    _write(channel, RAN, None)
     function = namespace.get(question.entry)
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {question.call}")
@@ -95,8 +99,9 @@ def _run(source: str, name: str, namespace: dict[str, object]) -> str:
     """Run a cell; return what stopped it, or ""."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
-        code = compile(source, name, "exec")
-        exec(code, namespace)
+        code = compile(source, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)  # as a notebook does
+        if inspect.iscoroutine(waiting := eval(code, namespace)):
+            asyncio.run(waiting)
     except BaseException as error:  # also sys.exit and KeyboardInterrupt: the process goes on
         at = where(error, name)
         return f"its cell stopped with {last_line(error)}" + (f" ({at})" if at else "")
@@ -107,7 +112,6 @@ def _redirect_standard_streams() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
-    sys.stdin, sys.stdout, sys.stderr = open(0, closefd=False), open(1, "w", closefd=False), open(2, "w", closefd=False)
 
 
 def no_check(*_: object) -> None:

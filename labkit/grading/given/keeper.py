@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from labkit.grading.given.child import CHECK, END, NOTE, Limits, Question, answer_all
+from labkit.grading.given.child import CHECK, END, NOTE, RAN, Limits, Question, answer_all
 from labkit.records import linux, system
 
 MAX_ANSWERS = 8 << 20  # bytes, for one exercise
@@ -53,17 +53,21 @@ class Job:
     walls: Walls
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reply:
     """What came of a question.
 
     note      why there are no answers, or ""
-    answers   the answers to each check, as JSON; those before the one it was stopped at, if there is a note
+    answers   the answers to each check, as JSON; those before the one it broke at, if it broke
+    ran       its cell has run
+    broken    its process had to be ended, or had ended itself
     """
 
     exercise: str
     note: str = ""
     answers: list[str] = field(default_factory=list)
+    ran: bool = False
+    broken: bool = False
 
 
 class Worker(Protocol):
@@ -95,39 +99,45 @@ def keep(
         worker, unread = start(left), bytearray()
         try:
             while left:
-                answers: list[str] = []
-                note = _read(worker, unread, left[0].exercise, limits, answers)
-                say(Reply(left.pop(0).exercise, note, answers))
+                reply = Reply(left[0].exercise)
+                say(_read(worker, unread, limits, reply))
+                left.pop(0)
         except _Broken as broken:
-            say(Reply(left.pop(0).exercise, str(broken) or _why_it_ended(worker.end()), answers))
+            say(replace(reply, note=str(broken) or _why_it_ended(worker.end()), broken=True))
+            left.pop(0)
         finally:
             worker.end()
 
 
-def _read(worker: Worker, unread: bytearray, exercise: str, limits: Limits, answers: list[str]) -> str:
-    """Fill in the answers of one question; return the note in their place, or ""."""
-    cpu, wall, size, note = worker.cpu_seconds(), time.monotonic(), 0, ""
+def _read(worker: Worker, unread: bytearray, limits: Limits, reply: Reply) -> Reply:
+    """Fill in what a worker says to one question, until it says that this was all."""
+    cpu, wall, size = worker.cpu_seconds(), time.monotonic(), 0
     while True:
         if (end := unread.find(b"\n")) >= 0:
             kind, content = bytes(unread[:1]), unread[1:end].decode("ascii", "replace")
             del unread[: end + 1]
-            if kind == END and content == json.dumps(exercise):
-                return note
-            if kind == CHECK:
-                answers.append(content)
-            elif kind == NOTE:
-                note = _text(content)
-            else:
-                raise _Broken("no answer: the code wrote into the channel of the answers")
+            if kind == END and content == json.dumps(reply.exercise):
+                return reply
+            _take(kind, content, reply)
+        elif size > MAX_ANSWERS:
+            raise _Broken(f"no answer: what came as one has more than {MAX_ANSWERS >> 20} MiB")
         else:
-            if size > MAX_ANSWERS:
-                raise _Broken(f"no answer: what came as one has more than {MAX_ANSWERS >> 20} MiB")
-            seconds = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - wall)
-            more = worker.read(seconds)
+            more = worker.read(_seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - wall))
             if more == b"":
                 raise _Broken
             unread += more or b""
             size += len(more or b"")
+
+
+def _take(kind: bytes, content: str, reply: Reply) -> None:
+    if kind == CHECK:
+        reply.answers.append(content)
+    elif kind == NOTE:
+        reply.note = _text(content)
+    elif kind == RAN:
+        reply.ran = True
+    else:
+        raise _Broken("no answer: the code wrote into the channel of the answers")
 
 
 def _text(content: str) -> str:
@@ -138,9 +148,9 @@ def _text(content: str) -> str:
 
 def _seconds_left(limits: Limits, cpu: float, wall: float) -> float:
     if cpu >= limits.seconds:
-        raise _Broken(f"stopped after {limits.seconds:g} s of CPU time: an endless loop?")
+        raise _Broken(f"stopped after {limits.seconds:g} s of CPU time")
     if wall >= limits.patience:
-        raise _Broken(f"stopped after {limits.patience:g} s, {cpu:.0f} s of them CPU time: does it wait for something?")
+        raise _Broken(f"stopped after {limits.patience:g} s, {cpu:.0f} s of them CPU time: it waits for something")
     return min(limits.seconds - cpu, limits.patience - wall) + 0.01
 
 
@@ -200,9 +210,9 @@ class Forked:
 
     def read(self, seconds: float) -> bytes | None:
         """Return more of what it wrote; b"" when it ended, even where others hold its channel open."""
-        ready, _, _ = select.select([self.channel, self.life, self.parent], [], [], seconds)
-        if self.parent in ready:  # nothing is ever sent on it: it was closed
-            os._exit(0)
+        ready, _, _ = select.select([self.channel, self.life, self.parent.fileno()], [], [], seconds)
+        if self.parent.fileno() in ready:  # nothing more is ever sent on it: it was closed
+            raise SystemExit
         if self.channel in ready:
             return os.read(self.channel, 1 << 20)
         return b"" if ready else None
@@ -229,4 +239,4 @@ def _become_worker(user: int | None) -> None:
     if user is not None:
         linux.become(user)
     linux.give_up_rights()
-    os.environ.update(HOME=os.getcwd(), USER="learner")
+    os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")

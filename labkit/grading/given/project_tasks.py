@@ -9,7 +9,8 @@ Invariant: FP32 learns each of them, on every seed, and the failing recipe none.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import TASKS, Data, Task
+from labkit.train import TASKS, Data, Task, train
 
 INPUTS, OUTPUTS, DRIFT = 32, 8, 0.1
 
@@ -75,3 +76,32 @@ PROJECT_TASKS: dict[str, Task] = {
     ),
 }
 FAILING: dict[str, Recipe] = {"targets": RECIPES["FP16"], "drift": RECIPES["FP16 no master"], "digits": RECIPES["O3"]}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a project asks of a training.
+
+    metric       after the last step
+    not_finite   the first step whose loss is inf or NaN; None where there is none
+    stepped      for each step, whether the weights moved
+    memory       bytes by category after the first step that was not skipped
+    """
+
+    metric: float
+    metric_name: str
+    not_finite: int | None
+    stepped: tuple[bool, ...]
+    memory: dict[str, int]
+
+
+def run(task: str, recipe: Recipe, seed: int) -> Run:
+    """Train a project's task under a recipe, now."""
+    record = train(PROJECT_TASKS[task], recipe, seed, measure_every=0)
+    return Run(
+        record.metric,
+        record.metric_name,
+        next((step.step for step in record.steps if not math.isfinite(step.loss)), None),
+        tuple(step.stepped for step in record.steps),
+        dict(record.memory),
+    )

@@ -1,0 +1,175 @@
+"""How is a whole class graded, whatever is handed in?
+
+Idea: first the code of all learners runs, each submission behind walls of its own, and is judged as its answers come.
+Recipes of projects are collected meanwhile, and each of them is trained once for the whole class, in processes with
+limits too; how long that takes is told before it begins.
+
+Invariant: one row for each learner and exercise, with its reason; what one of them does costs no other's row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.grading import walls
+from labkit.grading.exercise import Exercise
+from labkit.grading.given.child import Limits, Question
+from labkit.grading.given.keeper import Reply
+from labkit.grading.grade import Grade
+from labkit.grading.judge import Paper, judge, paper_of
+from labkit.grading.plan import Read, plan, read
+from labkit.grading.program import program_of
+from labkit.grading.submission import Submission, Unreadable
+from labkit.grading.supervise import Runner, scratch
+from labkit.grading.table import Journal, Row, key_of
+from labkit.grading.trainings import Trainings
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What is known of a notebook after its code ran: rows, and answers that a training must decide."""
+
+    one: Read
+    rows: list[Row]
+    waiting: list[tuple[Exercise, Reply]] = field(default_factory=list)
+
+
+def grade(
+    submissions: Sequence[Submission],
+    seed: int,
+    limits: Limits,
+    *,
+    lesson: str | None = None,
+    workers: int = 2,
+    progress: Say = lambda line: None,
+    journal: Journal | None = None,
+    output: Path | None = None,
+) -> list[Row]:
+    """Return the rows of all submissions, by student and in the order of the course; `workers` of them run at once.
+
+    lesson     grade this one only; None: every lesson that some notebook tells
+    progress   called with a line for each notebook, and with what else a teacher should know
+    journal    keeps rows as they come, and those that an earlier grading left in it are not made again
+    output     the folder of the grades, which no learner's code should reach
+    """
+    reads = [read(submission) for submission in submissions]
+    todo = plan(reads, lesson)
+    for one in reads:
+        if all(one is not planned for planned, _ in todo):
+            progress(f"passed over, as no exercise asked for is in it: {one.submission.path}")
+    journal = journal or Journal(None, {"seed": seed})
+    keys = {id(one): key_of(one) for one, _ in todo}
+    done = {key: {row.exercise for row in rows} for key, rows in journal.rows.items()}
+    left = [(one, [e for e in asked if e.id not in done.get(keys[id(one)], ())]) for one, asked in todo]
+    left = [(one, asked) for one, asked in left if asked]
+    with scratch() as folder, Runner(limits, folder) as runner, _pool(runner, workers) as pool:
+        private = [one.submission.path for one, _ in todo if one.submission.path is not None]
+        progress(walls.describe(walls.build(runner, private, output or folder)))
+        trainings = Trainings(runner)
+        jobs = [pool.submit(_marked, runner, trainings, one, asked, seed) for one, asked in left]
+        marked = _told(jobs, keys, journal, progress)
+        trainings.run(pool, progress)
+        for each in marked:
+            if each.waiting:
+                rows = [_row(each.one, _judged(exercise, seed, reply), seed) for exercise, reply in each.waiting]
+                journal.add(keys[id(each.one)], rows)
+    return journal.all_rows(dict.fromkeys(keys.values()))
+
+
+def _told(jobs: Sequence[Future[Marked]], keys: dict[int, str], journal: Journal, progress: Say) -> list[Marked]:
+    """Keep rows as they come, and say so."""
+    marked = []
+    for number, job in enumerate(as_completed(jobs), start=1):
+        new = job.result()
+        journal.add(keys[id(new.one)], new.rows)
+        marked.append(new)
+        points, out_of = sum(row.points for row in new.rows), sum(row.out_of for row in new.rows)
+        waits = f", and {len(new.waiting)} to be trained" if new.waiting else ""
+        progress(f"[{number}/{len(jobs)}] {new.one.submission.student}: {points} of {out_of}{waits}")
+    return marked
+
+
+class _pool(ThreadPoolExecutor):
+    """Threads that wait for processes; whoever leaves early ends those processes first."""
+
+    def __init__(self, runner: Runner, workers: int) -> None:
+        super().__init__(max_workers=max(1, workers))
+        self.runner = runner
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool | None:
+        if kind is not None:
+            self.runner.close()
+        self.shutdown(wait=True, cancel_futures=kind is not None)
+        return None
+
+
+def _marked(runner: Runner, trainings: Trainings, one: Read, asked: Sequence[Exercise], seed: int) -> Marked:
+    """Run the code of a submission, and judge what a comparison decides."""
+    notes: dict[str, Reply] = {}
+    questions: list[Question] = []
+    for exercise in asked:
+        try:
+            if one.problem:
+                raise Unreadable(one.problem)
+            questions.append(question(paper_of(exercise, seed), program_of(one.cells, exercise)))
+        except Unreadable as error:
+            notes[exercise.id] = Reply(exercise.id, str(error))
+    replies = runner.run(questions) | notes
+    marked = Marked(one, [])
+    for exercise in asked:
+        reply = replies[exercise.id]
+        if not reply.note and trainings.ask(paper_of(exercise, seed), answers_in(reply)):
+            marked.waiting.append((exercise, reply))
+        else:
+            marked.rows.append(_row(one, _judged(exercise, seed, reply), seed))
+    return marked
+
+
+def question(paper: Paper, program: list[str]) -> Question:
+    """Return what a learner's code is asked on a paper."""
+    exercise = paper.exercise
+    return Question(
+        exercise.id, program, exercise.entry, exercise.call, paper.cases, dict(exercise.provides), exercise.withheld
+    )
+
+
+def _judged(exercise: Exercise, seed: int, reply: Reply) -> Grade:
+    paper = paper_of(exercise, seed)
+    if reply.note:
+        return Grade(exercise, (), complete=True, note=reply.note + _where(paper, reply))
+    try:
+        return judge(paper, answers_in(reply))
+    except Exception as error:  # whatever an answer does to the comparison, the class goes on
+        return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
+
+
+def answers_in(reply: Reply) -> list[list[list[object]]]:
+    """Return answers[check][case]; none where what was written is no JSON."""
+    try:
+        return [json.loads(line) for line in reply.answers]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _where(paper: Paper, reply: Reply) -> str:
+    """Return which check was reached when the code was stopped."""
+    if not reply.broken:
+        return ""
+    if not reply.ran:
+        return "; while its cell ran"
+    reached = len(reply.answers)
+    names = [check.name for check in paper.checks]
+    return f"; at check {reached + 1} of {len(names)}, {names[reached]!r}" if reached < len(names) else ""
+
+
+def _row(one: Read, grade: Grade, seed: int) -> Row:
+    submission = one.submission
+    return Row(
+        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, grade.reason, seed
+    )

@@ -1,0 +1,123 @@
+"""How are grades written down, so that none is lost and two gradings can be compared byte for byte?
+
+Idea: rows go into a journal beside the file of grades as they come, one line for each notebook, whole or not there. At
+the end, or when the grading is interrupted, the file of grades is written from them: sorted, aside, and renamed. A
+journal that is still there belongs to a grading that was cut short; the same command goes on with it.
+
+Invariant: the same rows give the same bytes, in whatever order they came.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.plan import Read
+from labkit.records import write_whole
+
+SCHEMA = "labkit.grades/1"
+_PLACES = {id: place for place, id in enumerate(EXERCISES)}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the file of grades."""
+
+    student: str
+    notebook: str
+    exercise: str
+    points: int
+    out_of: int
+    reason: str
+    seed: int = 0
+
+
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows by student, and for each in the order of the course."""
+    return sorted(rows, key=lambda row: (row.student, _PLACES.get(row.exercise, len(_PLACES)), row.notebook))
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """Write the rows as CSV, whole or not at all."""
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, [column.name for column in fields(Row)])
+    table.writeheader()
+    table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in in_order(rows))
+    write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
+
+
+class Journal:
+    """The rows of a grading that has not ended: settings in the first line, then the rows of a notebook in each.
+
+    path       where it stands; None: nowhere, nothing is kept
+    settings   what a grading must agree in to be the same; the seed is the journal's where None is asked for
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
+        self.path, self.settings = path, {"schema": SCHEMA, **settings}
+        self.rows: dict[str, list[Row]] = {}
+        lines = _lines(path)
+        if lines and {**lines[0], "seed": settings["seed"]} == self.settings and self._same_seed(lines[0]):
+            self.settings = lines[0]
+            for line in lines[1:]:
+                self.rows.setdefault(str(line["notebook"]), []).extend(Row(*row) for row in line["rows"])  # type: ignore[attr-defined]
+
+    def _same_seed(self, first: Mapping[str, object]) -> bool:
+        return isinstance(first["seed"], int) and self.settings["seed"] in (None, first["seed"])
+
+    def begin(self, seed: int) -> None:
+        """Write the journal anew with what was read of it: a line that was cut short is gone."""
+        self.settings["seed"] = seed
+        if self.path is not None:
+            lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
+            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def add(self, notebook: str, rows: Sequence[Row]) -> None:
+        """Keep the rows of a notebook, at once."""
+        self.rows.setdefault(notebook, []).extend(rows)
+        if self.path is not None:
+            with self.path.open("ab") as file:
+                file.write(json.dumps(_line(notebook, rows)).encode() + b"\n")
+
+    def all_rows(self, notebooks: Iterable[str]) -> list[Row]:
+        """Return the rows of these notebooks, in order."""
+        return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
+
+    def end(self) -> None:
+        """Delete the journal."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def key_of(one: Read) -> str:
+    """Return a word that stands for a submission and all that is in it: who hands in anew is graded anew."""
+    content = [one.submission.student, one.submission.notebook, one.problem, [astuple(cell) for cell in one.cells]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _line(notebook: str, rows: Sequence[Row]) -> dict[str, object]:
+    return {"notebook": notebook, "rows": [astuple(row) for row in rows]}
+
+
+def _lines(path: Path | None) -> list[dict[str, object]]:
+    """Return the whole lines of a journal; none where there is no such file, or it is another."""
+    if path is None or not path.is_file():
+        return []
+    lines = []
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines if all(isinstance(line, dict) for line in lines) and lines and lines[0].get("schema") == SCHEMA else []
+
+
+def _cell(value: object) -> object:
+    """Return a value that a spreadsheet shows as it is: a name like "=1+1" is no formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
