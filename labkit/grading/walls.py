@@ -101,7 +101,8 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
         given = {
             "references": [str(Path(__file__).parent / "exercises" / "__init__.py")],
             "submissions": [str(path) for path in private],
-            "output": str(output), "memory": system.memory_files(os.getpid()), "port": server.getsockname()[1], "name": name,
+            "output": str(output), "memory": system.memory_files(os.getpid()),
+            "port": server.getsockname()[1], "name": name,
             "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LC_CTYPE"],
             "most": runner.limits.processes,
         }  # fmt: skip

@@ -13,6 +13,7 @@ class ScaledBackward:
 
     gradient   FP32 [n], of the unscaled loss
 
+    >>> import torch
     >>> ScaledBackward(torch.tensor([2.0**-30]))(1.0), ScaledBackward(torch.tensor([2.0**-30]))(2.0**20)
     (tensor([0.], dtype=torch.float16), tensor([0.0010], dtype=torch.float16))
     """
