@@ -133,6 +133,42 @@ def _grade(arguments: Namespace) -> int:
     return grading.run(arguments)
 
 
+def _add_restore_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("exercise", nargs="?", help="print the best answer to this one, scaling.advance for instance")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the folder of the notebooks (default: this one)")
+    parser.add_argument("--write", action="store_true", help="bring answers back into cells that hold the starter")
+
+
+def _restore(arguments: Namespace) -> int:
+    from labkit.grading.kept import best, bring_back, kept_answers
+
+    kept = kept_answers(arguments.folder)
+    if arguments.exercise is not None:
+        if arguments.exercise not in kept:
+            print(f"no answer to {arguments.exercise} is kept; there are: {', '.join(kept) or 'none'}", file=sys.stderr)
+            return 2
+        print(best(kept[arguments.exercise]).source)
+    elif arguments.write:
+        print("\n".join(bring_back(arguments.folder)) or "No answers are kept for this folder.")
+    else:
+        for id, answers in kept.items():
+            top = best(answers)
+            print(f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} kept)")
+        print(f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` brings {len(kept)} back.")
+    return 0
+
+
+def _progress(arguments: Namespace) -> int:
+    from labkit.grading import progress
+
+    print(progress(arguments.folder))
+    return 0
+
+
+def _add_folder_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="of the notebooks (default: this one)")
+
+
 def _add_race_arguments(parser: ArgumentParser) -> None:
     from labkit.train import race_cli
 
@@ -274,6 +310,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "device": Subcommand("say what this machine has for low precision, and what that means", _nothing, _device),
     "gpu": Subcommand("run every check and recording that needs a GPU", _add_gpu_arguments, _gpu),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", _add_grade_arguments, _grade),
+    "progress": Subcommand("say what is solved in all lessons, and what comes next", _add_folder_argument, _progress),
+    "restore": Subcommand("list the answers that were kept, and bring them back", _add_restore_arguments, _restore),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", _add_race_arguments, _race),
     "version": Subcommand("print the version", _nothing, _version),
 }
