@@ -12,6 +12,7 @@ import argparse
 import difflib
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import labkit
+from labkit.checkout import check_all, set_up
 from labkit.records import checkout, notebooks_folder
 from labkit.records.lessons import hand_out
 
@@ -92,6 +94,31 @@ def _how_to_get(command: str, package: str) -> str:
 def _version(_: Namespace) -> int:
     print(f"labkit {labkit.__version__} on Python {sys.version.split()[0]}")
     return 0
+
+
+def _add_setup_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--test", action="store_true", help="also what the tests need")
+
+
+def _setup(arguments: Namespace) -> int:
+    return set_up(_require_checkout(), test=arguments.test)
+
+
+def _add_test_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="the slow proofs, too")
+    parser.add_argument("--pytest", default="", help='more arguments for pytest: --pytest="-k autocast"')
+
+
+def _test(arguments: Namespace) -> int:
+    folder = _require_checkout()
+    return set_up(folder, test=True) or check_all(folder, arguments.all, shlex.split(arguments.pytest))
+
+
+def _require_checkout() -> Path:
+    folder = checkout()
+    if folder is None:
+        raise SystemExit("This is for a checkout of the lab, and labkit was installed without one. Run it in a clone.")
+    return folder
 
 
 def _doctor(_: Namespace) -> int:
@@ -306,6 +333,8 @@ def _nothing(_: ArgumentParser) -> None:
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", _add_lab_arguments, _lab),
+    "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", _add_setup_arguments, _setup),
+    "test": Subcommand("run a checkout's checks: ruff, mypy, pytest", _add_test_arguments, _test),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
     "device": Subcommand("say what this machine has for low precision, and what that means", _nothing, _device),
     "gpu": Subcommand("run every check and recording that needs a GPU", _add_gpu_arguments, _gpu),
