@@ -60,9 +60,8 @@ class Engine(Resumable):
         ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses; the model
             cannot be trained (`require_trainable`), or not be held in the recipe's format (`to_model_format`).
 
-    >>> from functools import partial
     >>> from labkit.amp import RECIPES
-    >>> engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP16 static"])
+    >>> engine = Engine(nn.Linear(2, 1), lambda weights: torch.optim.SGD(weights, lr=0.1), RECIPES["FP16 static"])
     >>> engine.zero_grad()
     >>> with engine.forward():
     ...     loss = engine(torch.ones(4, 2)).square().mean()
@@ -203,9 +202,8 @@ class Engine(Resumable):
     def listen(self, listener: StepListener) -> Iterator[None]:
         """Call `listener(event)` at each moment of a step until the `with` block ends.
 
-        >>> from functools import partial
         >>> from labkit.amp import RECIPES
-        >>> engine = Engine(nn.Linear(1, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
+        >>> engine = Engine(nn.Linear(1, 1), lambda weights: torch.optim.SGD(weights, lr=0.1), RECIPES["FP32"])
         >>> with engine.listen(lambda event: print(event.moment.name, sorted(event.gradients))):
         ...     engine.backward(engine(torch.ones(1, 1)).sum())
         ...     _ = engine.step()

@@ -9,7 +9,7 @@ Invariant: what is written down does not tell whether the master was flat; each 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -33,6 +33,26 @@ def flatten(weights: Sequence[nn.Parameter], dtype: torch.dtype) -> tuple[nn.Par
         if weight.dtype == dtype:
             weight.data = view
     return flat, views
+
+
+def flat_gradient(weights: Sequence[nn.Parameter], names: Mapping[nn.Parameter, str]) -> Tensor | None:
+    """Return the gradients of one group's parameters as one tensor; None where there is none.
+
+    Raises:
+        RuntimeError: only some of the group have one, or one is sparse; the message says which.
+    """
+    gradients = [p.grad for p in weights if p.grad is not None]
+    if not gradients:
+        return None
+    without = [names[p] for p in weights if p.grad is None]
+    sparse = [names[p] for p in weights if p.grad is not None and p.grad.is_sparse]
+    if without or sparse:
+        what = "got no gradient, and momentum would move it" if without else "has a sparse gradient"
+        raise RuntimeError(
+            f"flat master: parameter {(without or sparse)[0]!r} {what} with the rest of its group. "
+            "Freeze it before the weights are made, give it a group of its own, or take flat=False."
+        )
+    return torch.cat([g.reshape(-1) for g in gradients])  # FP16 beside FP32 becomes FP32: exact
 
 
 def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:

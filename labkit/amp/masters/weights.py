@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from labkit.amp.masters.edits import checksum, same
 from labkit.amp.masters.fitting import require_fitting, require_shapes
-from labkit.amp.masters.flat import cut, flatten, join_state, split_state
+from labkit.amp.masters.flat import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
@@ -153,21 +153,7 @@ class Weights:
             )
         if not self.flat:
             return [p.grad for p in self.model_weights]
-        return [self._flat_gradient(weights) for weights in self._members if weights]
-
-    def _flat_gradient(self, weights: Sequence[nn.Parameter]) -> Tensor | None:
-        gradients = [p.grad for p in weights if p.grad is not None]
-        if not gradients:
-            return None
-        without = [self.names[p] for p in weights if p.grad is None]
-        sparse = [self.names[p] for p in weights if p.grad is not None and p.grad.is_sparse]
-        if without or sparse:
-            what = "got no gradient, and momentum would move it" if without else "has a sparse gradient"
-            raise RuntimeError(
-                f"flat master: parameter {(without or sparse)[0]!r} {what} with the rest of its group. "
-                "Freeze it before the weights are made, give it a group of its own, or take flat=False."
-            )
-        return torch.cat([g.reshape(-1) for g in gradients])  # FP16 beside FP32 becomes FP32: exact
+        return [flat_gradient(weights, self.names) for weights in self._members if weights]
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor | None]) -> None:
@@ -179,8 +165,7 @@ class Weights:
         """
         self.adopt_edits()
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
-            same = gradient is None or gradient.dtype is weight.dtype
-            weight.grad = gradient if same or gradient is None else gradient.to(weight.dtype)
+            weight.grad = None if gradient is None else gradient.to(weight.dtype)
         self.optimizer.step()
         self.copy_back()
 
