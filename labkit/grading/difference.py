@@ -27,10 +27,11 @@ _NAMES = {
 }  # fmt: skip
 
 
-def difference(expected: object, got: object, ulps: int = 0) -> str | None:
+def difference(expected: object, got: object, ulps: int = 0, two_zeros: bool = False) -> str | None:
     """Return where `got` first parts from `expected`, as a sentence; None if it does not.
 
-    ulps   how many representable values a float may lie away, counted in its own format
+    ulps       how many representable values a float may lie away, counted in its own format
+    two_zeros  True: the floats -0 and 0 differ; an int has one zero only
 
     >>> difference([1.0, 2.0], (1, 2))
     >>> difference(Instance("ScalerState", {"scale": 8.0}), Instance("ScalerState", {"scale": 16.0}))
@@ -44,6 +45,8 @@ def difference(expected: object, got: object, ulps: int = 0) -> str | None:
         return f"{got.message}\n{got.where}".strip()
     if isinstance(got, Outcome):  # it says itself
         return None if got.passed else got.says
+    if two_zeros and type(expected) is type(got) is float and expected == got and _sign(expected) != _sign(got):
+        return _sentence("", show(expected), f"{show(got)}: zero has a sign too")
     return _differ(expected, got, ulps, "")
 
 
@@ -214,6 +217,10 @@ def _sentence(at: str, expected: str, got: str) -> str:
 
 def _is_number(value: object) -> bool:
     return type(value) in (int, float)
+
+
+def _sign(number: float) -> float:
+    return math.copysign(1.0, number)
 
 
 def _kind(value: object) -> str:

@@ -96,6 +96,7 @@ class Exercise:
     difficulty  1 to 3 dots
     minutes     how long it takes someone who followed the lesson
     ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
+    two_zeros   True: -0 and 0 are two answers
     provides    names that exist at grading even if the notebook's own imports are gone
     withheld    functions of labkit that are the answer, and so may not be called by one
     aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
@@ -110,6 +111,7 @@ class Exercise:
     checks: tuple[Check, ...]
     mistakes: tuple[Mistake, ...]
     ulps: int = 0
+    two_zeros: bool = False
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     withheld: tuple[Callable[..., object], ...] = ()
     aside: Callable[..., Rows] = _no_rows

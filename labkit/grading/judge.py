@@ -22,7 +22,6 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.answer import ask
 from labkit.grading.given.wire import Failure, Json, dump, load
 from labkit.grading.grade import CounterExample, Grade, Verdict
-from labkit.grading.kept import keep_answer
 from labkit.grading.outcome import Outcome
 
 VISIBLE_SEED = 0
@@ -42,7 +41,7 @@ class Paper:
 
 
 def check(exercise_id: str, function: object) -> Grade:
-    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it, and keeps the answer.
+    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it as a table.
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
@@ -53,9 +52,7 @@ def check(exercise_id: str, function: object) -> Grade:
     """
     exercise = find_exercise(exercise_id)
     paper = visible_paper(exercise)
-    grade = judge(paper, answers_of(paper, function, exercise.withheld))
-    keep_answer(grade, function)
-    return grade
+    return judge(paper, answers_of(paper, function, exercise.withheld))
 
 
 def find_exercise(exercise_id: str) -> Exercise:
@@ -135,7 +132,7 @@ def _verdict(
 ) -> Verdict:
     outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
     for case, right, answer in zip(cases, expected, given, strict=True):
-        parting = difference(right, answer, exercise.ulps)
+        parting = difference(right, answer, exercise.ulps, exercise.two_zeros)
         if parting is not None:
             arguments = tuple(
                 (name, show(load(dump(argument)))) for name, argument in zip(exercise.parameters, case, strict=True)
@@ -154,17 +151,16 @@ def _asked(check: Check, right: object) -> str:
 
 def _mistake(paper: Paper, given: list[list[object]]) -> Mistake | None:
     """Return the first known mistake that gives the same answer to every case."""
-    ulps = paper.exercise.ulps
     for mistake in paper.exercise.mistakes:
         pairs = zip(_expected(paper, mistake.answer), given, strict=True)
-        if all(_same(a, b, ulps) for theirs, group in pairs for a, b in zip(theirs, group, strict=True)):
+        if all(_same(a, b, paper.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True)):
             return mistake
     return None
 
 
-def _same(mistaken: object, answer: object, ulps: int) -> bool:
+def _same(mistaken: object, answer: object, exercise: Exercise) -> bool:
     if isinstance(mistaken, Failure) or isinstance(answer, Failure):
         return isinstance(mistaken, Failure) and isinstance(answer, Failure) and mistaken.message == answer.message
     if isinstance(mistaken, Outcome) or isinstance(answer, Outcome):
         return isinstance(mistaken, Outcome) and isinstance(answer, Outcome) and mistaken.facts == answer.facts
-    return difference(mistaken, answer, ulps) is None
+    return difference(mistaken, answer, exercise.ulps, exercise.two_zeros) is None

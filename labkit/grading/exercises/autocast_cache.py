@@ -51,7 +51,9 @@ def _play(weights: dict[str, Tensor], events: list[Event], key: object, *, forge
 
 
 def _weights(random: Random) -> dict[str, Tensor]:
-    return {name: torch.tensor([random.randrange(1, 999) / 7 for _ in range(3)]) for name in ("w1", "w2")}
+    """Return FP32 weights that FP16 must round, some of them among its subnormal numbers."""
+    sizes = (1.0, 1.0, 2.0**-20, 2.0**-22, 2.0**-24)
+    return {name: torch.tensor([random.randrange(1, 999) / 7 * s for s in sizes]) for name in ("w1", "w2")}
 
 
 def _events(random: Random, *words: str) -> list[Case]:

@@ -48,7 +48,7 @@ def _logits(random: Random, low: float, high: float, rows: int = 3, columns: int
 
 
 def _ordinary(random: Random) -> list[Case]:
-    return [(_logits(random, -2, 2),) for _ in range(3)]
+    return [*((_logits(random, -2, 2),) for _ in range(3)), (_logits(random, -2, 2, columns=1),)]
 
 
 def _above_eleven(random: Random) -> list[Case]:

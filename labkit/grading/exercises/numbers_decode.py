@@ -36,8 +36,8 @@ def _normal(random: Random) -> list[Case]:
 
 
 def _subnormal(random: Random) -> list[Case]:
-    """Exponent field 0: zero, the smallest, the largest, and some between."""
-    return [(0x0000,), (0x0001,), (0x83FF,), *_codes(random, 0x0002, 0x03FF, 6)]
+    """Exponent field 0: both zeros, the smallest, the largest, and some between."""
+    return [(0x0000,), (0x8000,), (0x0001,), (0x83FF,), *_codes(random, 0x0002, 0x03FF, 6)]
 
 
 def _special(random: Random) -> list[Case]:
@@ -176,6 +176,7 @@ EXERCISE = Exercise(
         Check("codes of every kind", 2, _all_kinds),
     ),
     mistakes=mistakes_in(vars()),
+    two_zeros=True,
     withheld=(decode, np.float16),
     aside=lambda code: (("in bits", bits_of_code(code)),),
 )

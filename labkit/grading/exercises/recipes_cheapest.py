@@ -66,7 +66,17 @@ def _plain(random: Random) -> list[Case]:
 def _behind(random: Random) -> list[Case]:
     """A cheap one that is a little behind, within what seeds do; a cheaper one of which one seed alone went well."""
     fp32 = _fp32(random)
-    return [(fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32))) for _ in range(2)]
+    drawn = [(fp32, _cheapest_gets(_candidates(random, fp32, [0.01, -0.025, -0.3]), 0, max(fp32))) for _ in range(2)]
+    return [*drawn, *_at_the_limit(random)]
+
+
+def _at_the_limit(random: Random) -> list[Case]:
+    """Beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below; then it alone."""
+    middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64  # exact, however a mean is taken
+    fp32 = [middle - step, middle, middle + step]
+    small, large = random.sample(NAMES, 2)
+    at, below = (small, 6000, [middle - 2 * step] * 3), (small, 6000, [middle - 2 * step - 2.0**-10] * 3)
+    return [(fp32, [(large, 9000, fp32), at]), (fp32, [(large, 9000, fp32), below]), (fp32, [at]), (fp32, [below])]
 
 
 def _cheapest_gets(candidates: Candidates, seed: int, metric: float) -> Candidates:
@@ -79,7 +89,7 @@ def _cheapest_gets(candidates: Candidates, seed: int, metric: float) -> Candidat
 
 def _none(random: Random) -> list[Case]:
     fp32 = _fp32(random)
-    return [(fp32, _candidates(random, fp32, [-0.2, -0.4]))]
+    return [(fp32, _candidates(random, fp32, [-0.2, -0.4])), (fp32, [])]
 
 
 def _broken(random: Random) -> list[Case]:

@@ -72,8 +72,9 @@ def _clear(random: Random) -> list[Case]:
 
 
 def _alike(random: Random) -> list[Case]:
-    """Differences that are small and steady: the interval lies inside the margin."""
-    return [_runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)]
+    """Differences that are small and steady: the interval lies inside the margin; last, beyond FP32's range too."""
+    within = [_runs(random, shift, 0.05, 0.004, n) for shift in (-0.004, 0.0, 0.004) for n in (3, 5)]
+    return within + [_runs(random, shift, 0.004, 0.001, n) for shift in (-0.012, 0.012) for n in (3, 5)]
 
 
 def _within(random: Random) -> list[Case]:
@@ -111,7 +112,16 @@ def _beside(random: Random, seeds: int, noise: float, part: float, near: bool = 
 def _at_the_limits(random: Random) -> list[Case]:
     """Just inside and just beyond: the interval, FP32's range, and the margin."""
     far = [_beside(random, n, noise, part) for n, noise in ((3, 0.05), (5, 0.05), (4, 0.003)) for part in (0.96, 1.04)]
-    return [*far, *(_beside(random, n, 0.008, part, near=True) for n in (4, 5) for part in (0.9, 1.1))]
+    near = [_beside(random, n, 0.008, part, near=True) for n in (4, 5) for part in (0.9, 1.1)]
+    return [*far, *near, *_just_at(random)]
+
+
+def _just_at(random: Random) -> list[Case]:
+    """Differences that are all the margin, all FP32's range, and 2^-12 to either side: exact, however it is written."""
+    fp32 = [random.randrange(28, 34) / 64 + d / 64 for d in (0, 1, 2)]
+    margin, sign = 1 / 64, random.choice((-1, 1))
+    apart = [limit + side for limit in (margin, max(fp32) - min(fp32)) for side in (-(2.0**-12), 0.0, 2.0**-12)]
+    return [(fp32, [a + sign * d for a in fp32], margin, T_90[3], T_95[3]) for d in apart]
 
 
 def _broken(random: Random) -> list[Case]:

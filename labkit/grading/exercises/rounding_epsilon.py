@@ -40,7 +40,7 @@ def _wholes(random: Random, low: int, high: int, log2_unit: int) -> Tensor:
 
 
 def _ordinary(random: Random) -> list[Case]:
-    return [(_wholes(random, 200, 1024, -8),) for _ in range(3)]
+    return [*((_wholes(random, 200, 1024, -8),) for _ in range(3)), (_wholes(random, 200, 1024, -8)[:1],)]
 
 
 def _zeros(random: Random) -> list[Case]:

@@ -38,8 +38,9 @@ def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
 
 
 def _ordinary(random: Random) -> list[Case]:
-    """Quotients that FP16 holds too."""
-    return [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
+    """Quotients that FP16 holds too; last, a single number."""
+    cases: list[Case] = [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
+    return [*cases, ([whole(random, (1,), 1, 2048).half()], 2.0**5)]
 
 
 def _tiny(random: Random) -> list[Case]:

@@ -33,7 +33,8 @@ def _shapes(x: Tensor, weight: Tensor) -> list[Shape]:
 
 
 def _case(random: Random, batch: int, inputs: int, outputs: int) -> Case:
-    return tuple(whole(random, shape, 1, 16) for shape in ((batch, inputs), (outputs, inputs), (batch, outputs)))
+    """Whole numbers whose sums FP32 holds exactly, and FP16 does not."""
+    return tuple(whole(random, shape, 16, 128) for shape in ((batch, inputs), (outputs, inputs), (batch, outputs)))
 
 
 def _rectangles(random: Random) -> list[Case]:
