@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.events import Moment, StepEvent, StepListener
-from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_known, require_loss, require_trainable
+from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_given, require_known, require_loss, require_trainable
 from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.half_beside_fp32 import reaches_beyond
@@ -83,27 +83,13 @@ class Engine(Resumable):
         losses: int = 1,
         seed: int = 0,
     ) -> None:
-        if not isinstance(recipe, Recipe) or not callable(make_optimizer) or losses < 1:
-            raise ValueError(
-                f"an engine takes a function that makes an optimizer, a Recipe, and 1 loss or more; it was given "
-                f"{make_optimizer!r}, {recipe!r} and losses={losses}. For example: "
-                'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
-            )
+        require_given(make_optimizer, recipe, losses)
         self.recipe, model = recipe, require_trainable(model)
         self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
-        self.weights = Weights(
-            uncompiled(self.model),
-            make_optimizer,
-            groups=groups,
-            flat=flat,
-            master=recipe.master_weights,
-            rounding=recipe.rounding,
-            optimizer_dtype=dtype_of(recipe.optimizer),
-            seed=seed,
-        )
+        self.weights = _weights(self.model, make_optimizer, recipe, groups=groups, flat=flat, seed=seed)
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
@@ -149,10 +135,9 @@ class Engine(Resumable):
 
     def _look_at_loss(self, gradient: Tensor) -> None:
         """Note and say that a loss which the model computed got a gradient, the scale, that FP16 does not hold."""
-        if self._loss_inside or finite(gradient):
-            return
-        self._loss_inside = True
-        warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
+        if not self._loss_inside and not finite(gradient):
+            self._loss_inside = True
+            warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
 
     def backward(
         self, loss: Tensor, loss_id: int = 0, *, also: Sequence[Engine] = (), retain_graph: bool = False
@@ -247,8 +232,7 @@ class Engine(Resumable):
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
 
-        They are those that the step will take; what is done to them in place counts, and is looked at again for inf
-        and NaN.
+        The step takes these: what is done to them in place counts, and is looked at again for inf and NaN.
         """
         gradients = self._gradients.unscaled()
         self._gradients.maybe_changed = True
@@ -324,3 +308,14 @@ def _cast_within(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 
 def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _weights(model: nn.Module, make_optimizer: MakeOptimizer, recipe: Recipe, **options: Any) -> Weights:
+    return Weights(
+        uncompiled(model),
+        make_optimizer,
+        master=recipe.master_weights,
+        rounding=recipe.rounding,
+        optimizer_dtype=dtype_of(recipe.optimizer),
+        **options,
+    )

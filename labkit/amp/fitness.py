@@ -7,11 +7,23 @@ from collections.abc import Container, Iterator
 import torch
 from torch import Tensor, nn
 
+from labkit.amp.recipe import Recipe
+
 LOSS_INSIDE_MODEL = (
     "The model computed its loss itself, in FP16, so the scale itself must fit FP16, which ends at 65504: at 2^16 a "
     "step is skipped. Let the model return its outputs, and compute the loss outside of it: "
     "`with engine.forward(): loss = loss_function(engine(inputs), targets)`."
 )
+
+
+def require_given(make_optimizer: object, recipe: object, losses: int) -> None:
+    """Raise ValueError for arguments that no engine can be made of."""
+    if not isinstance(recipe, Recipe) or not callable(make_optimizer) or losses < 1:
+        raise ValueError(
+            f"an engine takes a function that makes an optimizer, a Recipe, and 1 loss or more; it was given "
+            f"{make_optimizer!r}, {recipe!r} and losses={losses}. For example: "
+            'Engine(model, partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]).'
+        )
 
 
 def require_trainable(model: object) -> nn.Module:

@@ -170,6 +170,11 @@ def _require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         if differ:
             raise ValueError(f"it was saved {what}: {_some(differ)}. Build the engine with the same one. {_BEGIN_ANEW}")
     _require_same_fields(here["recipe"]["fields"], _named_as_now(recipe.get("fields", {})))
+    _require_same_parts(here, state)
+
+
+def _require_same_parts(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Refuse a state of more or fewer losses, or of other parameters, other groups or another order of them."""
     if len(here["scalers"]) != len(state["scalers"]):
         raise ValueError(
             f"it was saved with {len(state['scalers'])} losses, and the engine has {len(here['scalers'])}: make it "

@@ -86,6 +86,18 @@ def untouched() -> dict[str, Any]:
     return {"stage": OptState.READY, "found_inf_per_device": {}}
 
 
+def _available(device: str) -> bool:
+    """Whether there is such a device; warn in torch's words where CUDA is asked for and not there."""
+    if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
+        return True
+    warnings.warn(
+        "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. "
+        'On a CPU, say GradScaler("cpu").',
+        stacklevel=3,
+    )
+    return False
+
+
 class TorchState:
     """Knobs, scale and tracker of a GradScaler, under torch's names: told, set, stored, loaded, pickled."""
 
@@ -99,14 +111,7 @@ class TorchState:
         enabled: bool = True,
     ) -> None:
         self._device = device
-        self._enabled = enabled
-        if enabled and device == "cuda" and torch.cuda.amp.common.amp_definitely_not_available():
-            warnings.warn(
-                "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. "
-                'On a CPU, say GradScaler("cpu").',
-                stacklevel=2,
-            )
-            self._enabled = False
+        self._enabled = enabled and _available(device)
         if self._enabled and growth_factor <= 1.0:
             raise AssertionError(f"The growth factor must be > 1.0. It was given {growth_factor}; 2 is usual.")
         if self._enabled and backoff_factor >= 1.0:

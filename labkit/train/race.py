@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -185,22 +185,13 @@ def race(
     folder = device_folder(folder, where)
     chosen = _each_once(recipes)
     wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
+    known = {run: _on_record(task, *run, folder, where) for run in wanted}
+    missing = [run for run, record in known.items() if record is None]
     found: dict[tuple[str, int], RunRecord] = {}
-
-    def keep(record: RunRecord) -> None:
+    for record in chain(filter(None, known.values()), _train_all(task, missing, folder, where, workers, stop)):
         found[record.recipe, record.seed] = record
         if progress is not None:
             progress(record)
-
-    missing = []
-    for recipe, seed in wanted:
-        record = _on_record(task, recipe, seed, folder, where)
-        if record is None:
-            missing.append((recipe, seed))
-        else:
-            keep(record)
-    for record in _train_all(task, missing, folder, where, workers, stop):
-        keep(record)
     return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,10 +54,9 @@ class TrainingRun:
         device: torch.device | str | Place | None = "cpu",
         measure_every: int = MEASURE_EVERY,
     ) -> None:
-        self.task, self.seed = task, seed
+        self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
-        self.measure_every = measure_every
         self.data = task.make_data()
         with one_thread(), torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -124,8 +124,8 @@ class TrainingRun:
     def fork(self, recipe: Recipe | None = None) -> TrainingRun:
         """Return a run that stands where this one stands and goes its own way.
 
-        It has the same weights, moments, batches and random numbers. Under the same recipe the two stay equal bit for
-        bit. Under another one, weights and moments are cast to its formats, and a scaler of its own begins anew.
+        It has the same weights, moments, batches and random numbers, and under the same recipe stays equal bit for bit.
+        Under another one, weights and moments are cast to its formats, and a scaler of its own begins anew.
         """
         other, state = copy.copy(self), copy.deepcopy(self.engine.state_dict())
         chosen = self.recipe if recipe is None else recipe
@@ -198,6 +198,13 @@ class TrainingRun:
             return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
         return probed.gradients
 
+    def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
+        """Return the record of these steps, with metric, device, versions and date of now; the rest is `measured`."""
+        known = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
+        metric = {"metric": self.evaluate(), "metric_name": self.task.metric_name}
+        origin = {"device": self.place.name, "versions": versions(), "date": now()}
+        return RunRecord(**{**known, **metric, **origin, **measured})
+
     def _underflow(self, inputs: Tensor, targets: Tensor) -> float:
         kind = "activation gradients"
         exact = self.fp32_twin()._backward(inputs, targets, 1.0, kind)
@@ -242,35 +249,42 @@ def train(
     if watch_every < 1:
         raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
-    done: list[StepRecord] = []
-    seconds: list[float] = []
-    memory: dict[str, int] = {}
-    snapshots: list[GradSnapshot] = []
-    began = time.perf_counter()
-    while len(done) < planned and not (stop is not None and stop()):
-        if len(done) % watch_every == 0:
-            snapshots += [gradient_snapshot(run, kind) for kind in watch]
-        before = time.perf_counter()
-        done.append(run.step())  # reads the loss, so the device is waited for
-        if done[-1].underflow is None and len(done) > WARM_UP:
-            seconds.append(time.perf_counter() - before)
-        if done[-1].stepped:  # before, an optimizer has no state
-            memory = memory or bytes_held(run.engine)
+    log = _Log(run, tuple(watch), watch_every)
+    while len(log.steps) < planned and not (stop is not None and stop()):
+        log.step()
         if progress is not None:
-            progress(done[-1])
-    return RunRecord(
-        task=task.name,
-        recipe=recipe.name,
-        seed=seed,
-        steps=tuple(done),
-        metric=run.evaluate(),
-        metric_name=task.metric_name,
-        seconds=round(time.perf_counter() - began, 3),
-        device=run.place.name,
-        versions=versions(),
-        date=now(),
-        stopped=len(done) < planned,
-        snapshots=tuple(snapshots),
-        memory=memory or (bytes_held(run.engine) if done else {}),
-        step_seconds=statistics.median(seconds) if seconds else None,
-    )
+            progress(log.steps[-1])
+    return log.record(stopped=len(log.steps) < planned)
+
+
+class _Log:
+    """A run that is trained from its first step on, and what is written down of it."""
+
+    def __init__(self, run: TrainingRun, watch: tuple[str, ...], watch_every: int) -> None:
+        self.run, self.watch, self.watch_every = run, watch, watch_every
+        self.steps: list[StepRecord] = []
+        self.seconds: list[float] = []  # of the steps that measured nothing
+        self.memory: dict[str, int] = {}
+        self.snapshots: list[GradSnapshot] = []
+        self.began = time.perf_counter()
+
+    def step(self) -> None:
+        if len(self.steps) % self.watch_every == 0:
+            self.snapshots += [gradient_snapshot(self.run, kind) for kind in self.watch]
+        before = time.perf_counter()
+        done = self.run.step()  # reads the loss, so the device is waited for
+        self.steps.append(done)
+        if done.underflow is None and len(self.steps) > WARM_UP:
+            self.seconds.append(time.perf_counter() - before)
+        if done.stepped:  # before, an optimizer has no state
+            self.memory = self.memory or bytes_held(self.run.engine)
+
+    def record(self, *, stopped: bool) -> RunRecord:
+        return self.run.record(
+            self.steps,
+            seconds=round(time.perf_counter() - self.began, 3),
+            stopped=stopped,
+            snapshots=tuple(self.snapshots),
+            memory=self.memory or (bytes_held(self.run.engine) if self.steps else {}),
+            step_seconds=statistics.median(self.seconds) if self.seconds else None,
+        )

@@ -8,14 +8,15 @@ Invariant: a run that was watched is where it would be if nobody had looked, bit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit.amp import Moment, StepEvent
-from labkit.instrument import layer_outputs, probe
+from labkit.instrument import Probe, layer_outputs, probe
 from labkit.train.repeatable import one_thread
 from labkit.train.run import TrainingRun
 
@@ -94,40 +95,16 @@ def watch_step(run: TrainingRun) -> StepInStages:
     (torch.float16, torch.float32, True)
     """
     with one_thread():
-        layers = _layers(run)
-        model_weights, masters = run.weights.model_weights, run.weights.master_weights
-        before = [weight.detach().clone() for weight in model_weights]
-        master_before = [master.detach().clone() for master in masters]
-        outputs: dict[str, Tensor] = {}
-        gradients: dict[Moment, dict[str, Tensor]] = {}
-
-        def keep_output(name: str, output: Tensor) -> None:
-            outputs[name] = output.detach()
-
-        def keep_gradients(event: StepEvent) -> None:
-            gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
-
-        scale = run.scaler.scale
-        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
+        scale, kept = run.scaler.scale, _Kept(run)
+        with kept.listening() as probed:
             loss, report = run.take_step()
-        scaled, plain = (_of_each_weight(run, gradients[at]) for at in (Moment.SCALED, Moment.UNSCALED))
-        updates = [after.detach() - old for after, old in zip(masters, master_before, strict=True)]
-        after = [weight.detach() for weight in model_weights]
-        tensors = (
-            _grouped(before, layers),
-            {f"{name} output": tensor for name, tensor in outputs.items()},
-            {"loss": loss, "loss × scale": loss * scale},
-            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
-            _grouped(plain, layers, "∇"),
-            _grouped(plain, layers, "∇"),
-            _grouped(updates, layers, "Δ"),
-            _grouped(after, layers),
-        )
-        stages = tuple(Stage(name, _all_seen(some)) for name, some in zip(STAGES, tensors, strict=True))
+        updates = [after.detach() - old for after, old in zip(run.weights.master_weights, kept.masters, strict=True)]
+        after = [weight.detach() for weight in run.weights.model_weights]
+        tensors = kept.tensors(probed.gradients, updates, after, loss, scale)
         return StepInStages(
             recipe=run.recipe.name,
             step=run.steps_done,
-            stages=stages,
+            stages=tuple(Stage(name, _all_seen(some)) for name, some in zip(STAGES, tensors, strict=True)),
             scale=scale,
             loss=loss.item(),
             found_inf=report.found_inf,
@@ -135,7 +112,56 @@ def watch_step(run: TrainingRun) -> StepInStages:
             scale_after=run.scaler.scale,
             weights=sum(weight.numel() for weight in after),
             moved=sum(int((update != 0).sum()) for update in updates),
-            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
+            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, kept.weights, strict=True)),
+        )
+
+
+class _Kept:
+    """What is kept of a step while it is taken: the weights before it, outputs of layers, gradients at each moment."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self.run, self.layers = run, _layers(run)
+        self.weights = [weight.detach().clone() for weight in run.weights.model_weights]
+        self.masters = [master.detach().clone() for master in run.weights.master_weights]
+        self.outputs: dict[str, Tensor] = {}
+        self.gradients: dict[Moment, dict[str, Tensor]] = {}
+
+    @contextmanager
+    def listening(self) -> Iterator[Probe]:
+        """Listen to the layers and to the step; give the probe of the outputs' gradients."""
+
+        def keep_output(name: str, output: Tensor) -> None:
+            self.outputs[name] = output.detach()
+
+        def keep_gradients(event: StepEvent) -> None:
+            self.gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
+
+        run = self.run
+        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
+            yield probed
+
+    def tensors(
+        self,
+        arrived: Mapping[str, Tensor],
+        updates: Iterable[Tensor],
+        after: Iterable[Tensor],
+        loss: Tensor,
+        scale: float,
+    ) -> tuple[dict[str, Tensor], ...]:
+        """Return the tensors of each stage by name; `arrived` are the gradients of the layers' outputs."""
+        scaled, plain = (
+            _grouped(_of_each_weight(self.run, self.gradients[at]), self.layers, "∇")
+            for at in (Moment.SCALED, Moment.UNSCALED)
+        )
+        return (
+            _grouped(self.weights, self.layers),
+            {f"{name} output": tensor for name, tensor in self.outputs.items()},
+            {"loss": loss, "loss × scale": loss * scale},
+            {f"∇ {name} output": tensor for name, tensor in arrived.items()} | scaled,
+            plain,
+            plain,
+            _grouped(updates, self.layers, "Δ"),
+            _grouped(after, self.layers),
         )
 
 

@@ -100,9 +100,8 @@ class Weights:
 
     def _add(self, group: Group) -> dict[str, Any]:
         """Make the masters of a group; return it as the optimizer takes it, with them for parameters."""
-        given: list[nn.Parameter] = (
-            [group["params"]] if isinstance(group["params"], nn.Parameter) else list(group["params"])
-        )
+        named = group["params"]
+        given: list[nn.Parameter] = [named] if isinstance(named, nn.Parameter) else list(named)
         wrong = [p for p in given if p not in self.names]
         if wrong:
             raise ValueError(

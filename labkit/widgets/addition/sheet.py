@@ -9,7 +9,6 @@ Invariant: every number that is written is read from the record, or is the exact
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
@@ -28,6 +27,7 @@ from labkit.formats import (
     multiply,
     parse,
 )
+from labkit.widgets.base.number_words import leading
 
 OPERATIONS = {"add": ("+", "sum"), "multiply": ("×", "product")}
 MINUS = "−"
@@ -162,19 +162,7 @@ def exact_number(exact: Fraction, digits: int = 24) -> str:
     >>> exact_number(Fraction(2.0**-24), digits=5)
     '5.9604…e-8'
     """
-    with localcontext(prec=2400):
-        value = abs(Decimal(exact.numerator)) / Decimal(exact.denominator)
-        _, figures, _ = value.normalize().as_tuple()
-        cut = len(figures) > digits
-        kept = "".join(map(str, figures[:digits]))
-        exponent = value.adjusted() if value else 0
-    if -5 <= exponent < digits:
-        text = kept.zfill(len(kept) - min(exponent, 0)).ljust(exponent + 1, "0")
-        point = max(exponent, 0) + 1
-        text = text[:point] + ("." + text[point:] if text[point:] else "") + ("…" if cut else "")
-    else:
-        text = kept[0] + ("." + kept[1:] if kept[1:] else "") + ("…" if cut else "") + f"e{exponent}"
-    return (MINUS if exact < 0 else "") + text
+    return (MINUS if exact < 0 else "") + leading(abs(exact), digits, plain_from=-5)
 
 
 def significand(term: Term, point: int, last: int | None = None) -> str:

@@ -16,6 +16,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by people who see colours differently.
@@ -64,6 +65,21 @@ def described(figure: Figure, *sentences: str) -> Figure:
 
     figure._repr_html_ = image  # type: ignore[method-assign]
     return figure
+
+
+def captioned(figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02) -> Figure:
+    """Write what a figure shows now at a place in it (shares of its size), and at its foot why it stands still."""
+    figure.text(*at, raised(wrapped(words, 118)), fontsize=9.5, va="top", color=INK)
+    figure.text(at[0], foot, wrapped(why, 130), fontsize=8.5, color=QUIET)
+    return figure
+
+
+def panel(axes: Axes, title: str = "") -> None:
+    """Give a panel the look of all: two sides of a frame, quiet ticks, its title above on the left."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
+    if title:
+        axes.set_title(title, loc="left", fontsize=10, color=INK)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -28,8 +28,8 @@ def brief(number: Fraction | float, digits: int = 3) -> str:
     return f"{rounded.scaleb(-power):f}e{power}"
 
 
-def leading(number: Fraction | float, digits: int = 12) -> str:
-    """Write the first digits of a number, not rounded, and "…" where more follow.
+def leading(number: Fraction | float, digits: int = 12, *, plain_from: int = -3) -> str:
+    """Write the first digits of a number, not rounded, and "…" where more follow; below 10^plain_from with a power.
 
     >>> leading(1 / 3), leading(2.0**-10 / 3), leading(0.5)
     ('0.333333333333…', '3.25520833333…e-4', '0.5')
@@ -40,7 +40,7 @@ def leading(number: Fraction | float, digits: int = 12) -> str:
     more = "" if Fraction(cut) == exact else "…"
     cut = cut if more else cut.normalize(context)
     power = cut.adjusted() if cut else 0
-    plain = -3 <= power < digits
+    plain = plain_from <= power < digits
     return f"{cut if plain else cut.scaleb(-power, context):f}" + more + ("" if plain else f"e{power}")
 
 

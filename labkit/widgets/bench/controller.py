@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe
-from labkit.records import now, versions
 from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
 from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turn
 from labkit.widgets.bench.labels import changed, describe, why_fixed
@@ -276,21 +275,15 @@ class Bench(Lockstep):
         branch = self.shown
         if branch.run is None or not self.path(branch):
             raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
-        return RunRecord(
-            task=self.task.name,
+        record: RunRecord = branch.run.record(
+            self.path(branch),
             recipe=self._name_on_record(branch),
-            seed=self.seed,
-            steps=tuple(self.path(branch)),
-            metric=branch.run.evaluate(),
-            metric_name=self.task.metric_name,
             seconds=float("nan"),  # it waited for a hand: its time says nothing
-            device=self.place.name,
-            versions=versions(),
-            date=now(),
             stopped=branch.done < self.total,
             memory=bytes_held(branch.run.engine),
             step_seconds=branch.step_seconds,
         )
+        return record
 
     def _name_on_record(self, branch: Branch) -> str:
         marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]

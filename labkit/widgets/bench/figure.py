@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.train import StepRecord
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, raised, wrapped
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, QUIET, captioned, panel, raised
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.controller import Bench, names
 from labkit.widgets.bench.words import rates_text, scene, sentence
@@ -50,16 +50,12 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
     panels[-1].set_xlim(0, bench.total)
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
     for axes in panels:
-        _finish(axes, bench)
+        _draw_marks(axes, bench)
     figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
-    figure.text(0.09, 0.115, raised(wrapped(sentence(scene(bench)), 118)), fontsize=9.5, va="top", color=INK)
-    figure.text(0.09, 0.01, wrapped(why, 130), fontsize=8.5, color=QUIET)
-    return figure
+    return captioned(figure, (0.09, 0.115), sentence(scene(bench)), why, foot=0.01)
 
 
-def _finish(axes: Axes, bench: Bench) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
+def _draw_marks(axes: Axes, bench: Bench) -> None:
     for branch in bench.branches:
         for mark in branch.marks:
             axes.axvline(mark.step - 0.5, color=QUIET, linewidth=0.8)
@@ -82,7 +78,7 @@ def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
     axes.set_yscale("log")
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis(lambda value, _: short(value))
-    axes.set_title("Loss of each batch, log scale", loc="left", fontsize=10, color=INK)
+    panel(axes, "Loss of each batch, log scale")
     for mark in (mark for branch in bench.branches for mark in branch.marks):
         above = axes.get_xaxis_transform()
         axes.text(mark.step, 0.95, f" {raised(mark.label)}", transform=above, fontsize=8.5, va="top")
@@ -100,7 +96,7 @@ def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
     axes.set_ylim(min(low, -0.5), max(high, 16.5))
     ticks = range(0, math.ceil(axes.get_ylim()[1]) + 1, 8)
     axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
-    axes.set_title("Loss scale" + f"; {skipped} skipped ×" * bool(skipped), loc="left", fontsize=10, color=INK)
+    panel(axes, "Loss scale" + f"; {skipped} skipped ×" * bool(skipped))
 
 
 def _draw_share(axes: Axes, curves: Sequence[Curve], what: str, format: str) -> None:
@@ -113,8 +109,8 @@ def _draw_share(axes: Axes, curves: Sequence[Curve], what: str, format: str) -> 
         axes.step(x, y, dash, where="post", color=colour, linewidth=1.6, marker="o", markersize=3)
     axes.set_ylim(-3, 105)
     axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
-    title = {
+    titles = {
         "underflow": f"Activation gradients: elements that are zero in {format} and not in FP32",
         "swallowed": "Updates swallowed: weights with a gradient that did not move",
-    }[what]
-    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    }
+    panel(axes, titles[what])

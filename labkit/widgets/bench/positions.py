@@ -17,7 +17,7 @@ LR_RANGE = (-6, 6)
 PRESETS = ("O0", "O1", "O2", "O3", "FP16", "FP16 static", "FP16 no master", "BF16", "BF16 no master")
 LOG2_SCALE_RANGE = (0, 30)
 DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own
-GROWTH_INTERVAL = 25  # of a scaling that is switched on here: torch's 2,000 would never grow in some hundred steps
+GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval  # of a scaling that is switched on here
 
 
 class Scaling(StrEnum):

@@ -17,11 +17,11 @@ from typing import Any
 
 from labkit.amp import Recipe, initial
 from labkit.train import StepRecord, Task, TrainingRun
+from labkit.train.run import MEASURE_EVERY
 from labkit.widgets.bench.knobs import recipe_of
 from labkit.widgets.bench.labels import changed, has_epsilon
 from labkit.widgets.bench.positions import Knobs, Scaling
 
-MEASURE_EVERY = 10  # steps between two measurements of what is lost; each costs two more backward passes
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 COPIES = 25  # how many copies of a run are kept, about
 SETTLE_STEPS = 4  # the fourth step under a change measures what it did to underflow

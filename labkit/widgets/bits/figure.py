@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.widgets.base.figures import INK, QUIET, raised, why_still, wrapped
+from labkit.widgets.base.figures import INK, QUIET, captioned, raised, why_still, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,7 @@ def static_bits(view: dict[str, Any]) -> Figure:
         left += len(field["bits"]) + 0.25
     value = view["value"] if len(view["value"]) < 60 else view["about"]
     figure.text(0.02, 0.33, f"{view['format']}:  {value}", fontsize=14, color=INK, weight="bold")
-    figure.text(0.02, 0.25, raised(wrapped(view["sentence"], 125)), fontsize=9.5, color=INK, va="top")
-    figure.text(0.02, 0.02, wrapped(WHY_STILL, 140), fontsize=8.5, color=QUIET)
-    return figure
+    return captioned(figure, (0.02, 0.25), view["sentence"], WHY_STILL)
 
 
 def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) -> None:

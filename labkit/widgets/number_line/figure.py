@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import Format, Rounding, decode, encode, round_to
-from labkit.widgets.base.figures import INK, QUIET, raised, why_still, wrapped
+from labkit.widgets.base.figures import INK, QUIET, captioned, why_still
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,9 +47,7 @@ def static_number_line(format: Format, window: tuple[float, float], scale: str, 
     axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=ink, linewidth=0.8, snap=False)
     _draw_outcome(axes, rounded, window)
     axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
-    figure.text(0.03, 0.27, raised(wrapped(rounded["sentence"], 125)), fontsize=9.5, color=INK, va="top")
-    figure.text(0.03, 0.02, wrapped(WHY_STILL, 140), fontsize=8.5, color=QUIET)
-    return figure
+    return captioned(figure, (0.03, 0.27), rounded["sentence"], WHY_STILL)
 
 
 def values_between(edges: NDArray[np.float64], format: Format) -> NDArray[np.int64]:

@@ -146,14 +146,7 @@ function drawOutcome(pen, view, answer, x, palette, colour) {
     drawEnd(pen, view, high, answer.interval.high_in, colour, palette);
   }
   const here = view.x(x);
-  pen.strokeStyle = palette.ink;
-  pen.lineWidth = 1.5;
-  if (here >= 0 && here <= view.width) {
-    pen.beginPath();
-    pen.moveTo(here, 22);
-    pen.lineTo(here, LINE);
-    pen.stroke();
-  }
+  if (here >= 0 && here <= view.width) inkLine({ pen }, [[here, 22], [here, LINE]], palette.ink, 1.5);
   answer.values.forEach(({ at, text, odds }, i) => {
     const label = answer.values.length > 1 ? `${text}: ${odds}` : text;
     const outside = at === null || view.x(at) < 0 || view.x(at) > view.width;
@@ -188,12 +181,7 @@ function drawEnd(pen, view, value, included, colour, palette) {
 function arrow(pen, from, to, y) {
   if (Math.abs(to - from) < 9) return;
   const back = Math.sign(from - to);
-  pen.lineWidth = 1.5;
-  pen.beginPath();
-  pen.moveTo(from, y);
-  pen.lineTo(to + back * 4, y);
-  pen.moveTo(to + back * 9, y - 4);
-  pen.lineTo(to + back * 4, y);
-  pen.lineTo(to + back * 9, y + 4);
-  pen.stroke();
+  const [point, barb] = [to + back * 4, to + back * 9];
+  inkLine({ pen }, [[from, y], [point, y]], pen.strokeStyle, 1.5);
+  inkLine({ pen }, [[barb, y - 4], [point, y], [barb, y + 4]], pen.strokeStyle, 1.5);
 }

@@ -7,13 +7,12 @@ Invariant: every panel has the same axes, so that scalers can be compared.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, raised, why_still
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, captioned, panel, raised, why_still
 from labkit.widgets.scaler_timeline.replay import Replay, sentence, source
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
 
@@ -35,13 +34,11 @@ def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = W
     for axes, (name, what) in zip(panels, replays.items(), strict=True):
         _draw(axes, what, trace)
         skips = f"{what.skips} skipped"
-        axes.set_title(f"{name}: {skips}" if name else f"Loss scale, {skips} ×", loc="left", fontsize=10, color=INK)
+        panel(axes, f"{name}: {skips}" if name else f"Loss scale, {skips} ×")
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
     first = next(iter(replays.values()))
     words = f"{sentence(first)} {source(trace)}" if len(replays) == 1 else source(trace)
-    figure.text(0.09, 0.62 * bottom, raised("\n".join(textwrap.wrap(words, 118))), fontsize=9, va="top", color=INK)
-    figure.text(0.09, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
-    return figure
+    return captioned(figure, (0.09, 0.62 * bottom), words, why)
 
 
 def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
@@ -59,5 +56,3 @@ def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
     axes.set_xlim(1, len(what))
     ticks = range(0, int(high) + 1, 8)
     axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8.5, colors=QUIET)

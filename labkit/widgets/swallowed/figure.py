@@ -7,17 +7,17 @@ Invariant: nothing is calculated here.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, raised, why_still
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, captioned, panel, raised, why_still
 from labkit.widgets.swallowed.curves import Curve
 from labkit.widgets.swallowed.words import quarters, sentence, short
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DASHES = {  # on and off, in widths of the line
@@ -42,31 +42,31 @@ def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, 
     for name, curve in curves.items():
         dashes = DASHES.get(name, "-")
         axes.plot(curve, color=FORMAT_COLOURS[name.split(" ")[0]], linestyle=dashes, linewidth=1.8)
+    _name_ends(axes, curves)
+    axes.set_xlim(0, steps)
+    axes.set_xlabel("updates", fontsize=9, color=QUIET)
+    panel(axes, raised(f"w = {quarters(weight)}, update = {quarters(update)}; grey: exact"))
+    return captioned(figure, (0.08, 0.19), sentence(curves, weight, update), why)
+
+
+def _name_ends(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    """Write each curve's name and last value beside its end, so that no two names lie on each other."""
     low, high = axes.get_ylim()
     heights = spread([(float(curve[-1]) - low) / (high - low) for curve in curves.values()], APART)
     for (name, curve), height in zip(curves.items(), heights, strict=True):
-        text = f"{name}  {short(float(curve[-1]))}"
         colour = FORMAT_COLOURS[name.split(" ")[0]]
+        leader = {"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "relpos": (0, 0.5)}
         axes.annotate(
-            text,
-            (steps, float(curve[-1])),
+            f"{name}  {short(float(curve[-1]))}",
+            (len(curve) - 1, float(curve[-1])),
             xytext=(1.03, height),
             textcoords="axes fraction",
+            arrowprops=leader,
+            annotation_clip=False,
             color=colour,
             fontsize=9,
             va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.7, "alpha": 0.6, "relpos": (0, 0.5)},
-            annotation_clip=False,
         )
-    axes.set_xlim(0, steps)
-    axes.set_xlabel("updates", fontsize=9, color=QUIET)
-    axes.set_title(raised(f"w = {quarters(weight)}, update = {quarters(update)}; grey: exact"), loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8.5, colors=QUIET)
-    words = raised("\n".join(textwrap.wrap(sentence(curves, weight, update), 118)))
-    figure.text(0.08, 0.19, words, fontsize=9.5, va="top", color=INK)
-    figure.text(0.08, 0.02, "\n".join(textwrap.wrap(why, 130)), fontsize=8.5, color=QUIET)
-    return figure
 
 
 def spread(heights: list[float], apart: float) -> list[float]:

@@ -51,46 +51,19 @@ function spreadLabels(ys, apart, low, high) {
   return found;
 }
 
-function drawAxes(pen, area, palette, steps) {
-  pen.font = `${palette.size - 1}px ${palette.font}`;
-  pen.lineWidth = 1;
+function drawAxes(area) {
+  const { pen, tint, left, right, bottom, steps } = area;
   const { ticks, step } = roundTicks(area.low, area.high, 5);
   for (const value of ticks) {
     const y = Math.round(area.y(value)) + 0.5;
-    pen.strokeStyle = palette.line2;
-    pen.beginPath();
-    pen.moveTo(area.left, y);
-    pen.lineTo(area.right, y);
-    pen.stroke();
-    pen.fillStyle = palette.ink2;
-    pen.textAlign = "right";
-    pen.fillText(tickText(value, step), area.left - 8, y + 4);
+    inkLine(area, [[left, y], [right, y]], tint.line2, 1);
+    inkText(area, tickText(value, step), left - 8, y + 4, { align: "right" });
   }
-  pen.strokeStyle = palette.line;
-  pen.beginPath();
-  pen.moveTo(area.left, area.bottom + 0.5);
-  pen.lineTo(area.right, area.bottom + 0.5);
-  pen.stroke();
-  const marks = roundTicks(0, steps, area.right - area.left < 320 ? 2 : 4).ticks;
-  pen.fillStyle = palette.ink2;
-  for (const value of marks) {
-    pen.textAlign = "center";
-    pen.fillText(value.toLocaleString("en-US"), area.x(value), area.bottom + 18);
-  }
-  const half = pen.measureText(steps.toLocaleString("en-US")).width / 2;
-  pen.textAlign = "left";
-  pen.fillText("updates", area.right + half + 5, area.bottom + 18);
-}
-
-function drawRoad(pen, area, palette, weight, exact, steps) {
-  pen.strokeStyle = palette.line2;
-  pen.lineWidth = 9;
-  pen.lineCap = "round";
-  pen.beginPath();
-  pen.moveTo(area.x(0), area.y(weight));
-  pen.lineTo(area.x(steps), area.y(exact));
-  pen.stroke();
-  pen.lineCap = "butt";
+  inkLine(area, [[left, bottom + 0.5], [right, bottom + 0.5]], tint.line, 1);
+  const text = (value) => value.toLocaleString("en-US");
+  const marks = roundTicks(0, steps, right - left < 320 ? 2 : 4).ticks;
+  for (const value of marks) inkText(area, text(value), area.x(value), bottom + 18, { align: "center" });
+  inkText(area, "updates", right + pen.measureText(text(steps)).width / 2 + 5, bottom + 18);
 }
 
 // Only where a curve bends: a thousand points on one line are drawn as one line.
@@ -106,38 +79,27 @@ function outline(area, values) {
   return path;
 }
 
-function drawCurve(pen, area, values, style, palette, faded) {
+function drawCurve(area, values, style, faded) {
+  const { pen, tint } = area;
   const path = outline(area, values);
-  pen.globalAlpha = faded ? 0.2 : 1;
+  Object.assign(pen, { globalAlpha: faded ? 0.2 : 1, lineCap: "butt" });
   if (style.casing) {
-    pen.strokeStyle = palette.surface;
-    pen.lineWidth = style.width + 2 * style.casing;
+    Object.assign(pen, { strokeStyle: tint.surface, lineWidth: style.width + 2 * style.casing });
     pen.stroke(path);
   }
-  pen.strokeStyle = palette[style.colour];
-  pen.lineWidth = style.width;
+  Object.assign(pen, { strokeStyle: tint[style.colour], lineWidth: style.width });
   pen.setLineDash(style.dash);
   pen.stroke(path);
   pen.setLineDash([]);
   pen.globalAlpha = 1;
 }
 
-function drawLabel(pen, area, style, end, y, words, palette, faded) {
-  const x = area.right + LEADER;
-  pen.globalAlpha = faded ? 0.5 : 1;
-  pen.strokeStyle = palette[style.colour];
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(area.right + 2, area.y(end));
-  pen.lineTo(x - 4, y);
-  pen.stroke();
-  pen.fillStyle = palette[style.colour];
-  pen.textAlign = "left";
-  pen.font = `600 ${palette.size - 1}px ${palette.font}`;
-  pen.fillText(style.name, x, y + 4);
-  const wide = pen.measureText(style.name).width;
-  pen.font = `${palette.size - 1}px ${palette.font}`;
-  pen.fillStyle = palette.ink2;
-  if (area.roomy) pen.fillText(words, x + wide + 7, y + 4);
+function drawLabel(area, style, end, y, words, faded) {
+  const { pen, tint } = area;
+  const [x, alpha] = [area.right + LEADER, faded ? 0.5 : 1];
+  inkLine(area, [[area.right + 2, area.y(end)], [x - 4, y]], tint[style.colour], 1, { alpha });
+  pen.globalAlpha = alpha;
+  const wide = inkText(area, style.name, x, y + 4, { fill: tint[style.colour], bold: true });
+  if (area.roomy) inkText(area, words, x + wide + 7, y + 4);
   pen.globalAlpha = 1;
 }

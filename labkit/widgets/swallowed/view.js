@@ -129,7 +129,7 @@ function render({ model, el }) {
     const [left, right] = [AXES.left, width - names - LEADER];
     const [top, bottom] = [AXES.top, height - AXES.bottom];
     return {
-      low, high, left, right, top, bottom, roomy, steps: now.steps,
+      pen, tint: palette, low, high, left, right, top, bottom, roomy, steps: now.steps,
       x: (step) => left + ((right - left) * step) / now.steps,
       y: (value) => bottom - ((bottom - top) * (value - low)) / (high - low),
     };
@@ -141,13 +141,13 @@ function render({ model, el }) {
     const highlight = model.get("highlight");
     const area = areaOf(pen, width, height);
     const faded = CURVES.map(({ name }) => Boolean(highlight) && name !== highlight);
-    drawAxes(pen, area, palette, now.steps);
-    drawRoad(pen, area, palette, now.weight, now.exact, now.steps);
+    drawAxes(area);
+    inkLine(area, [[area.x(0), area.y(now.weight)], [area.x(now.steps), area.y(now.exact)]], palette.line2, 9);
     const broadestFirst = CURVES.map((_, i) => i).sort((i, j) => CURVES[j].width - CURVES[i].width);
-    for (const i of broadestFirst) drawCurve(pen, area, curves[i], CURVES[i], palette, faded[i]);
+    for (const i of broadestFirst) drawCurve(area, curves[i], CURVES[i], faded[i]);
     const ends = curves.map((values) => values[values.length - 1]);
     const ys = spreadLabels(ends.map(area.y), LABEL_GAP, area.top, area.bottom - 4);
-    CURVES.forEach((style, i) => drawLabel(pen, area, style, ends[i], ys[i], now.rows[i].end, palette, faded[i]));
+    CURVES.forEach((style, i) => drawLabel(area, style, ends[i], ys[i], now.rows[i].end, faded[i]));
     measure(now);
   }
 

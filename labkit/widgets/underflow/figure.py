@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labkit.formats import FP16, Format
 from labkit.instrument import ExponentHistogram, GradSnapshot, fate, shift
-from labkit.widgets.base.figures import FATE_COLOURS, FATE_HATCHES, INK, QUIET, raised, why_still, wrapped
+from labkit.widgets.base.figures import FATE_COLOURS, FATE_HATCHES, INK, QUIET, captioned, raised, why_still
 from labkit.widgets.underflow.words import ALL_LAYERS, percent, sentence, windows, with_total
 
 if TYPE_CHECKING:
@@ -39,21 +39,13 @@ def static_underflow(
     now = fate(histogram, format)
     figure = Figure(figsize=(9, 4.4))
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
-    axes.set_title(
-        f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}",
-        loc="left",
-        fontsize=11,
-        color=INK,
-        pad=22,
-    )
+    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
     _draw_windows(axes, format)
     _draw_bars(axes, histogram, format)
     shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
     figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
-    words = sentence(now, format, log2_scale, snapshot.kind, layer)
-    figure.text(0.07, 0.15, raised(wrapped(words, 115)), fontsize=9.5, color=INK, va="top")
-    figure.text(0.07, 0.01, wrapped(why, 130), fontsize=8.5, color=QUIET)
-    return figure
+    return captioned(figure, (0.07, 0.15), sentence(now, format, log2_scale, snapshot.kind, layer), why, foot=0.01)
 
 
 def fate_of_binade(exponent: int, format: Format) -> str:

@@ -60,19 +60,10 @@ function drawZones(pen, area, limits, palette, top, bottom) {
     pen.fillRect(area.x(from), top, area.x(to) - area.x(from), bottom - top);
   }
   pen.globalAlpha = 1;
-  pen.strokeStyle = palette.ink2;
-  pen.lineWidth = 1;
-  pen.setLineDash([3, 3]);
-  pen.beginPath();
   for (const { from } of zones(limits).slice(1)) {
     const x = Math.round(area.x(from)) + 0.5;
-    pen.moveTo(x, top);
-    pen.lineTo(x, bottom);
+    inkLine({ pen }, [[x, top], [x, bottom]], palette.ink2, 1, { dash: [3, 3], alpha: 0.6 });
   }
-  pen.globalAlpha = 0.6;
-  pen.stroke();
-  pen.globalAlpha = 1;
-  pen.setLineDash([]);
 }
 
 function drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, height, gap) {
@@ -92,20 +83,13 @@ function drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, hei
 }
 
 function drawGhost(pen, area, row, palette, bottom, height) {
-  pen.beginPath();
-  pen.moveTo(area.x(Math.max(row.lo, AXIS.lo)), bottom);
-  row.counts.forEach((count, i) => {
-    if (row.lo + i < AXIS.lo || row.lo + i >= AXIS.hi) return;
+  const stairs = row.counts.flatMap((count, i) => {
+    if (row.lo + i < AXIS.lo || row.lo + i >= AXIS.hi) return [];
     const y = Math.round(bottom - (height * count) / row.peak) + 0.5;
-    pen.lineTo(area.x(row.lo + i), y);
-    pen.lineTo(area.x(row.lo + i + 1), y);
+    return [[area.x(row.lo + i), y], [area.x(row.lo + i + 1), y]];
   });
-  pen.lineTo(area.x(clampToAxis(row.lo + row.counts.length)), bottom);
-  pen.strokeStyle = palette.ink2;
-  pen.globalAlpha = 0.55;
-  pen.lineWidth = 1;
-  pen.stroke();
-  pen.globalAlpha = 1;
+  const ends = [Math.max(row.lo, AXIS.lo), clampToAxis(row.lo + row.counts.length)].map((e) => [area.x(e), bottom]);
+  inkLine({ pen }, [ends[0], ...stairs, ends[1]], palette.ink2, 1, { alpha: 0.55 });
   const highest = row.lo + row.counts.indexOf(row.peak);
   pen.textAlign = "center";
   pen.fillStyle = palette.ink2;
@@ -127,13 +111,7 @@ function drawShares(pen, area, row, palette, bottom, height) {
     const y = Math.round(bottom - (height * share) / top) + 0.5;
     pen.fillStyle = palette.ink2;
     pen.fillText(`${Number(share.toPrecision(2))}%`, area.left - 8, y);
-    if (!share) continue;
-    pen.strokeStyle = palette.line2;
-    pen.lineWidth = 1;
-    pen.beginPath();
-    pen.moveTo(area.left, y);
-    pen.lineTo(area.right, y);
-    pen.stroke();
+    if (share) inkLine({ pen }, [[area.left, y], [area.right, y]], palette.line2, 1);
   }
   pen.textBaseline = "alphabetic";
   pen.fillStyle = palette.ink2;
@@ -143,19 +121,13 @@ function drawShares(pen, area, row, palette, bottom, height) {
 }
 
 function drawAxis(pen, area, palette, bottom) {
-  pen.strokeStyle = palette.ink2;
   pen.fillStyle = palette.ink2;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  pen.moveTo(area.left, bottom + 0.5);
-  pen.lineTo(area.right, bottom + 0.5);
+  inkLine({ pen }, [[area.left, bottom + 0.5], [area.right, bottom + 0.5]], palette.ink2, 1);
   const every = area.binade < 8 ? 16 : 8;
   for (let e = AXIS.lo; e <= AXIS.hi; e += 4) {
     const x = Math.round(area.x(e)) + 0.5;
-    pen.moveTo(x, bottom);
-    pen.lineTo(x, bottom + (e % every === 0 ? 6 : 3));
+    inkLine({ pen }, [[x, bottom], [x, bottom + (e % every === 0 ? 6 : 3)]], palette.ink2, 1);
   }
-  pen.stroke();
   for (let e = AXIS.lo; e <= AXIS.hi; e += 1) if (e % every === 0) powerLabel(pen, e, area.x(e), bottom + 20);
 }
 

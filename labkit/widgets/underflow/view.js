@@ -89,12 +89,7 @@ function render({ model, el }) {
     layers.forEach((one, i) => {
       const bottom = ROW * (i + 1) - 3;
       drawBars(pen, area, one, log2Scale, limits, palette, palette, bottom, ROW - 6, 1);
-      pen.strokeStyle = palette.line;
-      pen.lineWidth = 1;
-      pen.beginPath();
-      pen.moveTo(area.left, bottom + 0.5);
-      pen.lineTo(area.right, bottom + 0.5);
-      pen.stroke();
+      inkLine({ pen }, [[area.left, bottom + 0.5], [area.right, bottom + 0.5]], palette.line, 1);
     });
   }
 
