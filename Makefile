@@ -1,7 +1,7 @@
 # Two commands: `make lab` opens the lab, `make test` checks it. Both set up .venv first, once.
 #
-# Set-up is three steps, each with a stamp in .venv that says when it was last done; a step is repeated only when
-# pyproject.toml or constraints.txt is newer than its stamp. Choose another Python with `make lab PYTHON=/path/to/python`.
+# Set-up and checks are `python -m labkit setup` and `test` (labkit/checkout.py), which need no make; here are only the
+# search for a Python and the stamps, by which a second call does nothing. Choose another Python with `make lab PYTHON=/path/to/python`.
 
 SHELL := /bin/sh
 VENV := .venv
@@ -10,10 +10,6 @@ PYTHON ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
 MUTANTS_ARGS ?=
-PIP_INSTALL := $(VENV_PYTHON) -m pip install --disable-pip-version-check --constraint constraints.txt
-# A lesson does not begin with a question about Jupyter news, nor with a call to the network.
-LAB_SETTINGS := $(VENV)/share/jupyter/lab/settings
-NO_NEWS := {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": false}}
 
 .DEFAULT_GOAL := help
 .PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures clean
@@ -35,10 +31,10 @@ gpu:  ## on a machine with a GPU: every check and recording that needs one, in u
 	@$(or $(PYTHON),$(wildcard $(VENV_PYTHON)),python3) -m labkit gpu $(GPU_ARGS)
 
 test: $(VENV)/.test-ready  ## set up if needed, then run all checks (slow ones left out)
-	@$(call run_checks,-m "not slow")
+	@$(VENV_PYTHON) -m labkit test --pytest="$(PYTEST_ARGS)"
 
 test-all: $(VENV)/.test-ready  ## all checks, slow ones too
-	@$(call run_checks,)
+	@$(VENV_PYTHON) -m labkit test --all --pytest="$(PYTEST_ARGS)"
 
 lint: $(VENV)/.test-ready  ## ruff and mypy only
 	@$(VENV_PYTHON) -m ruff check .
@@ -65,15 +61,6 @@ pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the brow
 clean:  ## remove .venv and the caches; the next `make lab` sets up anew
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache *.egg-info
 
-# Every check runs even when an earlier one failed, and pytest comes last, so its summary closes the output.
-define run_checks
-status=0; \
-$(VENV_PYTHON) -m ruff check . || status=1; \
-$(VENV_PYTHON) -m mypy || status=1; \
-$(VENV_PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(1) $(PYTEST_ARGS) || status=1; \
-exit $$status
-endef
-
 # A Python 3.11 to 3.13 that can make environments: the one asked for, or the first of the usual names.
 $(VENV)/.created:
 	@found=; unable=; \
@@ -93,16 +80,8 @@ $(VENV)/.created:
 	echo "Making $(VENV) with $$found ($$($$found --version 2>&1))"; \
 	if [ "$$found" != "$(VENV_PYTHON)" ]; then "$$found" -m venv $(VENV); fi && touch $@
 
-# torch first and alone: nothing that comes after can ask for another one.
 $(VENV)/.lab-ready: pyproject.toml constraints.txt | $(VENV)/.created
-	@echo "Installing torch (the largest download; only once)"
-	@$(PIP_INSTALL) torch
-	@echo "Installing JupyterLab and the lab"
-	@$(PIP_INSTALL) --quiet --editable .
-	@mkdir -p $(LAB_SETTINGS) && echo '$(NO_NEWS)' > $(LAB_SETTINGS)/overrides.json
-	@touch $@
+	@$(VENV_PYTHON) -m labkit setup
 
 $(VENV)/.test-ready: pyproject.toml constraints.txt | $(VENV)/.lab-ready
-	@echo "Installing what the tests need"
-	@$(PIP_INSTALL) --quiet --editable '.[test]'
-	@touch $@
+	@$(VENV_PYTHON) -m labkit setup --test

@@ -12,6 +12,7 @@ import argparse
 import difflib
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import labkit
+from labkit.checkout import check_all, set_up
 from labkit.records import checkout, notebooks_folder
 from labkit.records.lessons import hand_out
 
@@ -94,6 +96,31 @@ def _version(_: Namespace) -> int:
     return 0
 
 
+def _add_setup_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--test", action="store_true", help="also what the tests need")
+
+
+def _setup(arguments: Namespace) -> int:
+    return set_up(_require_checkout(), test=arguments.test)
+
+
+def _add_test_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="the slow proofs, too")
+    parser.add_argument("--pytest", default="", help='more arguments for pytest: --pytest="-k autocast"')
+
+
+def _test(arguments: Namespace) -> int:
+    folder = _require_checkout()
+    return set_up(folder, test=True) or check_all(folder, arguments.all, shlex.split(arguments.pytest))
+
+
+def _require_checkout() -> Path:
+    folder = checkout()
+    if folder is None:
+        raise SystemExit("This is for a checkout of the lab, and labkit was installed without one. Run it in a clone.")
+    return folder
+
+
 def _doctor(_: Namespace) -> int:
     from labkit.clinic import check_machine
 
@@ -131,6 +158,42 @@ def _grade(arguments: Namespace) -> int:
     from labkit.grading import cli as grading
 
     return grading.run(arguments)
+
+
+def _add_restore_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("exercise", nargs="?", help="print the best answer to this one, scaling.advance for instance")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the folder of the notebooks (default: this one)")
+    parser.add_argument("--write", action="store_true", help="bring answers back into cells that hold the starter")
+
+
+def _restore(arguments: Namespace) -> int:
+    from labkit.grading.kept import best, bring_back, kept_answers
+
+    kept = kept_answers(arguments.folder)
+    if arguments.exercise is not None:
+        if arguments.exercise not in kept:
+            print(f"no answer to {arguments.exercise} is kept; there are: {', '.join(kept) or 'none'}", file=sys.stderr)
+            return 2
+        print(best(kept[arguments.exercise]).source)
+    elif arguments.write:
+        print("\n".join(bring_back(arguments.folder)) or "No answers are kept for this folder.")
+    else:
+        for id, answers in kept.items():
+            top = best(answers)
+            print(f"{id:<26}{top.points} of {top.out_of} points  {top.when}  ({len(answers)} kept)")
+        print(f"`labkit restore EXERCISE` prints an answer, `labkit restore --write` brings {len(kept)} back.")
+    return 0
+
+
+def _progress(arguments: Namespace) -> int:
+    from labkit.grading import progress
+
+    print(progress(arguments.folder))
+    return 0
+
+
+def _add_folder_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="of the notebooks (default: this one)")
 
 
 def _add_race_arguments(parser: ArgumentParser) -> None:
@@ -270,10 +333,14 @@ def _nothing(_: ArgumentParser) -> None:
 
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", _add_lab_arguments, _lab),
+    "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", _add_setup_arguments, _setup),
+    "test": Subcommand("run a checkout's checks: ruff, mypy, pytest", _add_test_arguments, _test),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", _nothing, _doctor),
     "device": Subcommand("say what this machine has for low precision, and what that means", _nothing, _device),
     "gpu": Subcommand("run every check and recording that needs a GPU", _add_gpu_arguments, _gpu),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", _add_grade_arguments, _grade),
+    "progress": Subcommand("say what is solved in all lessons, and what comes next", _add_folder_argument, _progress),
+    "restore": Subcommand("list the answers that were kept, and bring them back", _add_restore_arguments, _restore),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", _add_race_arguments, _race),
     "version": Subcommand("print the version", _nothing, _version),
 }

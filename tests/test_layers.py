@@ -33,7 +33,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
-    "cli": ("records", "bench", "train", "gpu", "clinic", "grading"),
+    "checkout": (),
+    "cli": ("records", "checkout", "bench", "train", "gpu", "clinic", "grading"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -54,11 +55,12 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "gpu": ENGINE | {"expecttest"},  # where there is one: what torch's own autocast lists ask for
+    "checkout": set(),
     "cli": set(),
     "__main__": set(),
     "__init__": set(),
 }
-LAYERS = set(TO_THE_LEFT) - {"gpu", "cli", "__main__", "__init__"}
+LAYERS = set(TO_THE_LEFT) - {"gpu", "checkout", "cli", "__main__", "__init__"}
 
 
 def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:

@@ -19,9 +19,12 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from labkit.checkout import check_all, missing_steps, set_up, venv_python
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-REQUIREMENTS = [Requirement(line) for line in [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]]
+EXTRAS = PROJECT["optional-dependencies"]
+REQUIREMENTS = [Requirement(line) for line in [*PROJECT["dependencies"], *EXTRAS["lab"], *EXTRAS["test"]]]
 CONSTRAINT_LINES = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"]
 PINS = {canonicalize_name(Requirement(line).name): Requirement(line) for line in CONSTRAINT_LINES}
 
@@ -42,7 +45,7 @@ def test_constraints_pin_one_exact_version_of_each_package():
         assert [pin.operator for pin in requirement.specifier] == ["=="], f"{requirement} is not one exact version"
 
 
-@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda requirement: requirement.name)
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
 def test_each_direct_dependency_is_pinned_inside_its_range(requirement):
     assert canonicalize_name(requirement.name) in PINS, f"{requirement.name} has no pin in constraints.txt"
     assert pinned(requirement.name) in requirement.specifier
@@ -53,10 +56,20 @@ def test_the_lab_runs_on_exactly_these():
         "torch",
         "numpy",
         "matplotlib",
-        "jupyterlab",
         "ipywidgets",
         "anywidget",
     }
+    assert "jupyterlab" in {Requirement(line).name for line in EXTRAS["lab"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("torch", "2.10.0"), ("torch", "2.11.0"), ("ipywidgets", "7.7.1"), ("anywidget", "0.9.21"), ("numpy", "2.0.2")],
+)
+def test_what_hosts_have_already_is_kept(name, version):
+    """Colab's and Kaggle's versions satisfy the core, so that pip replaces nothing there."""
+    (core,) = [Requirement(line) for line in PROJECT["dependencies"] if Requirement(line).name == name]
+    assert version in core.specifier
 
 
 def test_torch_is_pinned_without_saying_for_which_device():
@@ -71,7 +84,7 @@ def test_triton_is_the_one_that_the_cuda_build_of_this_torch_asks_for():
 
 def test_python_range_is_stated_once_and_told_alike():
     supported = SpecifierSet(PROJECT["requires-python"])
-    assert [minor for minor in range(20) if f"3.{minor}" in supported] == [11, 12, 13]
+    assert [minor for minor in range(14) if f"3.{minor}" in supported] == [11, 12, 13]
     assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in (ROOT / "Makefile").read_text()
 
 
@@ -103,7 +116,7 @@ def test_conda_brings_python_and_pip_and_leaves_every_version_to_the_constraints
     python, pip = by_conda
     assert python.removeprefix("python=") in SpecifierSet(PROJECT["requires-python"])
     assert pip == "pip"
-    assert by_pip == ["--constraint constraints.txt", "--editable .[test]"]
+    assert by_pip == ["--constraint constraints.txt", "--editable .[lab,test]"]
 
 
 # make
@@ -133,20 +146,50 @@ def finish_set_up(folder: Path) -> None:
         os.utime(folder / ".venv" / stamp, (newest + 1, newest + 1))
 
 
-@needs_make
+def commands(folder: Path, test: bool = True) -> list[str]:
+    return [" ".join(command) for step in missing_steps(folder, test) for command in step.commands]
+
+
 def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
-    planned = make(checkout, "--dry-run", "test").stdout.splitlines()
-    installs = [line for line in planned if " pip install " in line]
+    made, *installs = commands(checkout)
+    assert made == "-m venv .venv"
+    assert all(line.startswith("-m pip install ") for line in installs)
     assert all("--constraint constraints.txt" in line for line in installs)
     wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
-    assert wanted == ["torch", "--editable .", "--editable '.[test]'"]
+    assert wanted == ["torch", "--editable .[lab]", "--editable .[lab,test]"]
+    assert commands(checkout, test=False) == [made, *installs[:-1]]
+
+
+@needs_make
+@pytest.mark.parametrize(("target", "asked"), [("setup", "setup"), ("test", "setup --test")])
+def test_make_asks_the_same_command_that_works_without_it(checkout, target, asked):
+    planned = make(checkout, "--dry-run", target).stdout
+    assert re.search(rf"-m labkit {asked}$", planned, re.MULTILINE)
+    assert "pip install" not in planned, "one road"
+
+
+def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
+    ran, statuses = [], iter([0, 0, 7])
+    monkeypatch.setattr(subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1])
+    assert set_up(checkout, python="some-python") != 0
+    assert [command[0] for command in ran] == ["some-python", *[str(venv_python(checkout))] * 2]
+    assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
+
+
+def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):
+    ran, statuses = [], iter([1, 0, 0])
+    monkeypatch.setattr(subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1])
+    assert check_all(checkout, everything=False, pytest_arguments=["-k", "two words"]) == 1
+    assert [command[2] for command in ran] == ["ruff", "mypy", "pytest"]
+    assert ran[-1][-4:] == ["-m", "not slow", "-k", "two words"]
 
 
 @needs_make
 @pytest.mark.parametrize("target", ["lab", "test", "setup"])
 def test_a_second_call_installs_nothing(checkout, target):
     finish_set_up(checkout)
-    assert "pip install" not in make(checkout, "--dry-run", target).stdout
+    assert "labkit setup" not in make(checkout, "--dry-run", target).stdout
+    assert commands(checkout) == []
 
 
 @needs_make
@@ -155,7 +198,8 @@ def test_a_changed_pin_or_range_is_installed(checkout, changed):
     finish_set_up(checkout)
     later = (checkout / ".venv" / ".test-ready").stat().st_mtime + 1
     os.utime(checkout / changed, (later, later))
-    assert "pip install" in make(checkout, "--dry-run", "test").stdout
+    assert "labkit setup --test" in make(checkout, "--dry-run", "test").stdout
+    assert [step.stamp for step in missing_steps(checkout, test=True)] == [".lab-ready", ".test-ready"]
 
 
 @needs_make

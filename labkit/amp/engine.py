@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -92,6 +91,7 @@ class Engine(Resumable):
         self.weights = _weights(self.model, make_optimizer, recipe, groups=groups, flat=flat, seed=seed)
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
+        self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
@@ -116,7 +116,7 @@ class Engine(Resumable):
         Raises:
             RuntimeError: the model has a layer that it did not have when the engine was made.
         """
-        require_known(uncompiled(self.model), self.weights.names)
+        require_known(uncompiled(self.model), self.weights.ids)
         self.weights.restore_dtypes()
         return self.recipe.forward(self.device)
 
@@ -125,13 +125,20 @@ class Engine(Resumable):
 
         A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
         """
-        args, kwargs = tree_map_only(Tensor, partial(_cast_within, dtype_of(self.recipe.model)), (args, kwargs))
-        return tree_map_only(Tensor, self._result, self.model(*args, **kwargs))
+        outputs = self.model(*_each_tensor(self._argument, args), **_each_tensor(self._argument, kwargs))
+        return _each_tensor(self._result, outputs)
+
+    def _argument(self, tensor: Tensor) -> Tensor:
+        if tensor.dtype is self._dtype or not tensor.is_floating_point():
+            return tensor
+        if self._dtype is torch.float32:
+            return tensor.float()
+        return tensor if reaches_beyond(tensor, self._dtype) else tensor.to(self._dtype)
 
     def _result(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
             tensor.register_hook(self._look_at_loss)
-        return _cast(torch.float32, tensor)
+        return tensor.float() if tensor.is_floating_point() else tensor
 
     def _look_at_loss(self, gradient: Tensor) -> None:
         """Note and say that a loss which the model computed got a gradient, the scale, that FP16 does not hold."""
@@ -163,7 +170,7 @@ class Engine(Resumable):
             engine._require_loss_id(loss_id)
         require_loss(loss)
         for engine in engines:
-            require_known(uncompiled(engine.model), engine.weights.names)
+            require_known(uncompiled(engine.model), engine.weights.ids)
             engine._gradients.before_backward()
         if loss.dtype == torch.float16:
             loss = self._result(loss)
@@ -171,7 +178,7 @@ class Engine(Resumable):
         for engine in engines:
             engine._loss, engine._scale = loss.detach(), scale
             engine._tell(Moment.FORWARD)
-        (loss * scale).backward(retain_graph=retain_graph)
+        (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
         for engine in engines:
             engine._gradients.after_backward(loss_id, scale)
             engine._tell(Moment.SCALED)
@@ -285,7 +292,7 @@ class Engine(Resumable):
         more = [] if wrong is None else [wrong + self._beyond_gradients()]
         more += [LOSS_INSIDE_MODEL] if self._loss_inside and decision.skip else []
         self._loss_inside = False
-        return replace(plain, why=". ".join([plain.why, *more]))
+        return replace(plain, why=". ".join([plain.why, *more])) if more else plain
 
     def _beyond_gradients(self) -> str:
         """Say what else is not finite: then no scale helps."""
@@ -302,12 +309,14 @@ class Engine(Resumable):
         self._gradients = StepGradients(self.weights)
 
 
-def _cast_within(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    return tensor if dtype is not torch.float32 and reaches_beyond(tensor, dtype) else _cast(dtype, tensor)
-
-
-def _cast(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """Return values with each tensor in them changed, in containers of any kind too; no mode looks at the change."""
+    with torch._C.DisableTorchFunction():
+        if type(values) is Tensor:
+            return change(values)
+        if type(values) is tuple and all(type(value) is Tensor for value in values):
+            return tuple([change(value) for value in values])
+    return tree_map_only(Tensor, change, values) if values else values
 
 
 def _weights(model: nn.Module, make_optimizer: MakeOptimizer, recipe: Recipe, **options: Any) -> Weights:

@@ -130,10 +130,11 @@ class StepGradients:
         if self.stage is Stage.SCALED:
             self._collect()
             self._total = [None] * len(self.weights.optimizer_weights)
-            for (loss_id, scale), scaled in self._sums.items():
+            for number, ((loss_id, scale), scaled) in enumerate(self._sums.items()):
                 plain, found_inf = unscale([g for g in scaled if g is not None], scale, in_place=True)
                 each = iter(plain)
-                self._total = _added(self._total, [None if g is None else next(each) for g in scaled])
+                these = [None if g is None else next(each) for g in scaled]
+                self._total = _added(self._total, these) if number else these
                 self.found[loss_id] = self.found.get(loss_id, False) or found_inf
             self.maybe_changed = len(self._sums) > 1  # finite ones may have a sum that is not
             self._sums = {}

@@ -11,14 +11,14 @@ Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from typing import Any
 
 import torch
 
-from labkit.amp.casting.autocast import autocast
+from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.masters.half_beside_fp32 import half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
@@ -124,17 +124,25 @@ class Recipe:
         values = {"scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator}
         return plain | values | {"fields": in_full}
 
+    def forward(self, device: torch.device | str) -> AbstractContextManager[None]:
+        """Open the region in which a forward pass and its loss run under this recipe.
+
+        A mode costs microseconds for each operation, so only those are opened that have something to do.
+        """
+        plain = self.model == FP32 and self.autocast is None
+        return nullcontext() if plain and current() is None else self._modes(device)
+
     @contextmanager
-    def forward(self, device: torch.device | str) -> Iterator[None]:
-        """Open the region in which a forward pass and its loss run under this recipe."""
-        cast = autocast(
-            self.autocast or FP16,
-            enabled=self.autocast is not None,
-            gradient_format=self.gradient_format,
-            accumulator=self.accumulator,
-        )
-        beside = nullcontext() if self.model == FP32 else half_beside_fp32(wide_masks=self.accumulator is None)
-        with half_storage(device, self.accumulator), cast, beside:
+    def _modes(self, device: torch.device | str) -> Iterator[None]:
+        with ExitStack() as modes:
+            modes.enter_context(half_storage(device, self.accumulator))
+            if self.autocast is not None:
+                cast = autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
+                modes.enter_context(cast)
+            elif current() is not None:
+                modes.enter_context(autocast(enabled=False))
+            if self.model != FP32:
+                modes.enter_context(half_beside_fp32(wide_masks=self.accumulator is None))
             yield
 
 

@@ -102,7 +102,7 @@ def _requirements() -> dict[str, str] | None:
         asked = importlib.metadata.requires("labkit") or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = (re.match(r"([\w.-]+)\s*>=\s*([\d.]+)$", line) for line in asked)
+    found = (re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked)  # "torch<3,>=2.10"; no extras
     return {match[1]: match[2] for match in found if match}
 
 

@@ -44,6 +44,7 @@ ON_CUDA_ONLY = frozenset(
 )
 TRANSFORMS = frozenset(f"fft_{i}{kind}fft{n}" for i in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n"))
 
+IN_FP32 = GEMMS | NORMS | frozenset(RECURRENT)
 HALVES = (torch.float16, torch.bfloat16)
 UPCAST = {
     torch.float16: torch.float32,
@@ -93,7 +94,7 @@ class _HalfStorage(LabMode):
         break_graph()
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in GEMMS or name in NORMS or name in RECURRENT:
+        if name in IN_FP32:
             dtypes: list[torch.dtype] = []
             mapped((args, kwargs), lambda t: dtypes.append(t.dtype) if t.is_floating_point() else None)
             dtype = dtypes[0] if dtypes else None

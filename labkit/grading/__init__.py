@@ -6,6 +6,7 @@ from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.grade import Grade
 from labkit.grading.judge import check, judge
 from labkit.grading.leader_board import enter, show
+from labkit.grading.progress import progress
 
 __all__ = [
     "EXERCISES",
@@ -17,5 +18,6 @@ __all__ = [
     "check",
     "enter",
     "judge",
+    "progress",
     "show",
 ]

@@ -22,6 +22,7 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.answer import ask
 from labkit.grading.given.wire import Failure, Json, dump, load
 from labkit.grading.grade import CounterExample, Grade, Verdict
+from labkit.grading.kept import keep_answer
 from labkit.grading.outcome import Outcome
 
 VISIBLE_SEED = 0
@@ -41,7 +42,7 @@ class Paper:
 
 
 def check(exercise_id: str, function: object) -> Grade:
-    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it as a table.
+    """Return the grade of `function` on the visible checks of an exercise; a notebook shows it, and keeps the answer.
 
     >>> grade = check("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24)
     >>> grade.points, grade.mistake.name
@@ -52,7 +53,9 @@ def check(exercise_id: str, function: object) -> Grade:
     """
     exercise = find_exercise(exercise_id)
     paper = visible_paper(exercise)
-    return judge(paper, answers_of(paper, function, exercise.withheld))
+    grade = judge(paper, answers_of(paper, function, exercise.withheld))
+    keep_answer(grade, function)
+    return grade
 
 
 def find_exercise(exercise_id: str) -> Exercise:

@@ -11,7 +11,7 @@ Invariant: body_of(f)(...) computes what f(...) computes; only who may listen di
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -21,6 +21,7 @@ HOMES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most me
 ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
+@lru_cache(maxsize=4096)
 def is_composite(func: Callable[..., Any]) -> bool:
     """Say whether a function is Python code of torch that asks for modes before it begins.
 

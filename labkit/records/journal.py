@@ -1,50 +1,93 @@
-"""What did the learner answer last time? One line of JSON for each answer, in a file beside the notebook.
+"""What did the learner answer? One line of JSON for each answer, in a file beside the notebook; nothing is lost.
 
-Idea: a kernel forgets, a file does not. A line says what kind of question it was, which, what was answered, and when;
-lines are only added, and the last one about a question counts.
+Idea: a kernel forgets, a file does not. A line says what kind of question it was (prediction, exercise, hint), which,
+what was answered, and when; lines are only added, and the last one about a question counts. Where the folder cannot be
+written, the line goes to a journal in the home folder and names the folder it belongs to.
 
-Invariant: the file is whole at every moment. Where it is damaged by hand, the lines that can be read still count.
+Invariant: what was once written stays. A kill costs at most the line that is being written, and a damaged line costs no
+other. Nothing leaves the machine, and nothing is kept where LABKIT_ANSWERS is "off".
+
+Source: open(2), O_APPEND: each write goes to the end, so two kernels in one folder lose nothing of each other.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from pathlib import Path
+from typing import Any
 
-from labkit.records.files import write_whole
 from labkit.records.provenance import now
 
 NAME = "labkit-answers.jsonl"
+OFF = "LABKIT_ANSWERS"
+
+
+def home_journal() -> Path:
+    """Return the journal in the home folder, for folders that cannot be written."""
+    return Path.home() / ".labkit" / NAME
 
 
 def journal_here() -> Path | None:
-    """Return the journal beside the notebook that runs this, or None outside of a notebook."""
+    """Return the journal beside the notebook that runs this; None outside of a notebook, or where none is wanted."""
     from IPython.core.getipython import get_ipython
 
-    return Path.cwd() / NAME if hasattr(get_ipython(), "kernel") else None
+    wanted = os.environ.get(OFF, "").lower() != "off"
+    return Path.cwd() / NAME if wanted and hasattr(get_ipython(), "kernel") else None
 
 
-def note(journal: Path, kind: str, id: str, answer: str) -> None:
-    """Add an answer at the end of the journal, which is begun where there is none.
+def note(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
+    """Add an answer at the end of the journal, which is begun where there is none; `more` stands in the line, too.
 
     Raises:
         OSError: it cannot be written.
     """
-    line = {"kind": kind, "id": id, "answer": answer, "when": now()}
-    before = journal.read_bytes().rstrip(b"\n") if journal.exists() else b""
-    write_whole(journal, (before + b"\n").lstrip(b"\n") + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+    line = {"kind": kind, "id": id, "answer": answer, **more, "when": now()}
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    with journal.open("ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+        begun = file.read(1) not in (b"", b"\n")  # what a kill left without an end keeps to a line of its own
+        file.write(b"\n" * begun + json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def keep(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> None:
+    """Note an answer beside the notebook, or else in the home folder; where neither can be, warn and go on."""
+    try:
+        note(journal, kind, id, answer, **more)
+    except OSError as error:
+        try:
+            note(home_journal(), kind, id, answer, **more, folder=str(journal.parent))
+        except OSError:
+            warnings.warn(f"This answer could not be kept for next time: {error}. All else works.", stacklevel=3)
+
+
+def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the lines of this kind that belong to a journal's folder, in the order of their time; [] without any."""
+    elsewhere = [line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)]
+    lines = [line for line in [*_lines(journal), *elsewhere] if line["kind"] == kind]
+    return sorted(lines, key=lambda line: str(line.get("when", "")))  # stable: within a second, in the file's order
 
 
 def last_answers(journal: Path, kind: str) -> dict[str, str]:
     """Return id -> the last answer, for the questions of this kind; {} where there is no journal."""
-    if not journal.exists():
-        return {}
-    text = journal.read_text(encoding="utf-8", errors="replace")
+    return {line["id"]: line["answer"] for line in entries(journal, kind)}
+
+
+def _lines(journal: Path) -> list[dict[str, Any]]:
+    """Return what can be read of a journal."""
+    try:
+        text = journal.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
     lines = [_entry(line) for line in text.split("\n")]  # splitlines would also cut an answer at its U+2028
-    return {line["id"]: line["answer"] for line in lines if line.get("kind") == kind}
+    return [line for line in lines if line]
 
 
-def _entry(line: str) -> dict[str, str]:
+def _entry(line: str) -> dict[str, Any]:
     """Return what a line says, or {} where it says nothing that a journal would."""
     try:
         entry = json.loads(line)

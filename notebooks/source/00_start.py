@@ -113,6 +113,22 @@ check("start.smallest", my_smallest)
 #
 # The minutes are for a first reading, with all exercises. A lesson that is marked *to come* is not part of the lab yet.
 #
+# ## How far you are
+#
+# Come back to this cell whenever you like: it counts the exercises of all lessons, and says what comes next.
+
+# %% id="progress"
+from labkit.grading import progress
+
+progress()
+
+# %% [markdown]
+# **What is kept, and where.** Your predictions, and each answer that a `check(...)` saw (its text, its points and the time), are added
+# to `labkit-answers.jsonl` beside this notebook; where that folder cannot be written, to `.labkit/` in your home folder. Nothing of
+# it leaves your machine. A crash loses no checked answer: in a terminal, `labkit restore` lists them and `labkit restore --write`
+# brings them back into cells that are empty again. Delete the file to be asked everything anew; start JupyterLab with
+# `LABKIT_ANSWERS=off` to keep nothing.
+#
 # ## When a cell is red
 #
 # - **`NotImplementedError: your code goes here`** is not a fault: an exercise is waiting for you.
@@ -120,8 +136,7 @@ check("start.smallest", my_smallest)
 # - **`ModuleNotFoundError: labkit`**: the notebook runs with another Python. *Kernel > Change Kernel*, or close
 #   JupyterLab and start it with `make lab`.
 # - **`Error displaying widget: model not found`**: you have opened the notebook again, and its widgets ended with yesterday's
-#   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered: they are kept in
-#   `labkit-answers.jsonl` beside the notebook. Delete that file to be asked again.
+#   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered (see above).
 # - **A widget is a line of text**: the pulse cell above says what to do.
 # - **Everything hangs**: the square button stops the cell; *Kernel > Restart Kernel* starts afresh. Your text stays.
 # - In a terminal, `labkit doctor` says the same as the first cell, without a browser.

@@ -1,5 +1,6 @@
 """One training step under any recipe: held against loops that are written out here, without labkit in them."""
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from labkit.amp import DYNAMIC, RECIPES, Engine, Recipe, ScalerConfig, static
+from labkit.amp import DYNAMIC, RECIPES, Engine, Recipe, ScalerConfig, autocast, static
 from labkit.formats import FP16
+from labkit.modes import open_modes
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 ADAM = partial(torch.optim.Adam, lr=1e-2)
@@ -635,3 +637,15 @@ def test_an_engine_of_something_else_says_what_it_takes() -> None:
     ):
         with pytest.raises(ValueError, match="For example: Engine"):
             Engine(net, make_optimizer, recipe, losses=losses)  # type: ignore[arg-type]
+
+
+# --- FP32 costs nothing that plain torch does not ---
+
+
+def test_where_nothing_is_cast_no_mode_looks_at_the_operations() -> None:
+    engine = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP32"])
+    with engine.forward():
+        assert open_modes() == ()
+    with autocast(), engine.forward():
+        assert engine.model(torch.ones(1, 2)).dtype == torch.float32, "an outer region is suspended"
+    assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext

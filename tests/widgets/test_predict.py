@@ -91,9 +91,11 @@ def test_an_answer_that_is_no_longer_offered_is_asked_again(journal: Path) -> No
     assert predict("scaling.order").choice == ""
 
 
-def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path) -> None:
+def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     widget = predict("scaling.order")
     journal.mkdir()  # a folder stands where the file belongs
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(Path(__file__)))  # and in the home folder nothing can be written
     widget.choice = "0"
     assert widget.right
     assert "could not be kept for next time" in widget.answered

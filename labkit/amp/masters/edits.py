@@ -50,7 +50,9 @@ def _as_it_lies(tensor: Tensor) -> Tensor:
     return tensor.as_strided((reach,), (1,)) if tensor.numel() == reach else tensor.contiguous().view(-1)
 
 
-def _rows(content: Tensor) -> tuple[Tensor, Tensor]:
+def _rows(content: Tensor) -> tuple[Tensor, ...]:
+    if len(content) < 4 * ROW:
+        return (content,)
     filled = len(content) - len(content) % ROW
     numbers = content[:filled].view(torch.int64 if content.storage_offset() % 8 == 0 else torch.uint8)
     return numbers.view(-1, WIDTH).sum(0, dtype=torch.int64).view(torch.uint8), content[filled:]

@@ -17,6 +17,7 @@ dimensions counts for nothing).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,8 @@ from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped
 REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
 WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {f"{n}_" for n in REFUSE_TOO}
 MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}  # which operand is one
-_TO_FP32 = (Rule.PROMOTE, Rule.DENY, Rule.BANNED)
+_MUST_AGREE = (Rule.ALLOW, Rule.PROMOTE, Rule.DENY, Rule.BANNED)
+_MUST_AGREE_TOO = NORMS | WRITES | REFUSE_TOO
 
 
 class half_beside_fp32(LabMode):
@@ -70,8 +72,9 @@ class half_beside_fp32(LabMode):
         break_graph()
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         rule = rule_for(name).rule
-        if name in NORMS or name in WRITES or name in REFUSE_TOO or rule is Rule.ALLOW or rule in _TO_FP32:
-            args, kwargs = self._agreeing(name, rule, args, kwargs)
+        if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
+            with nullcontext() if types else torch._C.DisableTorchFunction():  # no outer mode looks at the casts
+                args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif is_composite(func):
             with self:
                 return body_of(func)(*args, **kwargs)
@@ -111,7 +114,8 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     """
     if not isinstance(mask, Tensor) or mask.dtype is not torch.float32:
         return False
-    return bool((mask.isfinite() & mask.to(dtype).isinf()).any())
+    infinite = mask.to(dtype).isinf()
+    return bool(infinite.any()) and bool((mask.isfinite() & infinite).any())
 
 
 def _in_range(tensor: Tensor, dtype: torch.dtype) -> Tensor:

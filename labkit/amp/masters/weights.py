@@ -75,12 +75,14 @@ class Weights:
     ) -> None:
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
+        self.ids = frozenset(map(id, self.names))
         require_shapes(self.names)
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
         self._members: list[list[nn.Parameter]] = []  # the model weights of each group
         self._dtypes: list[torch.dtype] = []  # of the model weights
+        self._pair_up()
         if groups is None:
             self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
         else:
@@ -124,6 +126,7 @@ class Weights:
         self.optimizer_weights += stepped
         self._members.append(weights)
         self._dtypes += [p.dtype for p in weights]
+        self._pair_up()
         return {**group, "params": stepped}
 
     def _require_all_trainable(self) -> None:
@@ -141,8 +144,7 @@ class Weights:
         Raises:
             RuntimeError: a parameter that was frozen has a gradient; or, with flat=True, only some of a group have one.
         """
-        known = set(self.model_weights)
-        thawed = [name for p, name in self.names.items() if p.grad is not None and p not in known]
+        thawed = [name for p, name in self._frozen.items() if p.grad is not None]
         if thawed:
             raise RuntimeError(
                 f"parameter {thawed[0]!r} was frozen when the optimizer was made, and has a gradient now. Tell the "
@@ -166,22 +168,21 @@ class Weights:
         self.optimizer.step()
         self.copy_back()
 
-    def _copied(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the weights that are not their own masters, and their masters."""
+    def _pair_up(self) -> None:
+        """Note which weights are not their own masters, and their masters: what is copied back."""
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
-        pairs: list[tuple[Tensor, Tensor]] = [
-            (weight, master) for weight, master, dtype in every if dtype != self.dtype
-        ]
-        return [weight for weight, _ in pairs], [master for _, master in pairs]
+        pairs: list[tuple[Tensor, Tensor]] = [(w, m) for w, m, dtype in every if dtype != self.dtype]
+        self._copied, self._masters = [weight for weight, _ in pairs], [master for _, master in pairs]
+        stepped = set(self.model_weights)
+        self._frozen = {p: name for p, name in self.names.items() if p not in stepped}
 
     @torch.no_grad()
     def copy_back(self) -> None:
         """Round the master weights into the model; without a master, remember only what was rounded."""
-        weights, masters = self._copied()
-        if self.master and weights:
-            torch._foreach_copy_(weights, masters)
+        if self.master and self._copied:
+            torch._foreach_copy_(self._copied, self._masters)
         elif not self.master:
-            for weight, master in zip(weights, masters, strict=True):
+            for weight, master in zip(self._copied, self._masters, strict=True):
                 store_rounded(master, weight, self.rounding, self._generator)
         self._note()
 
@@ -194,7 +195,7 @@ class Weights:
         Where a master still rounds to its weight, it keeps its digits.
         """
         self.restore_dtypes()
-        for weight, master in zip(*self._copied(), strict=True):
+        for weight, master in zip(self._copied, self._masters, strict=True):
             master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype)))
         self._note()
 
@@ -211,10 +212,9 @@ class Weights:
                 "masters would take them over. Step and save after the `with` block."
             )
         self.restore_dtypes()
-        if not same(self._noted, checksum(self._copied()[0])):
+        if self._copied and not same(self._noted, checksum(self._copied)):
             self.adopt()
 
-    @torch.no_grad()
     def restore_dtypes(self) -> None:
         """Put `.data` that somebody gave a weight into the weight's own dtype; the master takes all their digits.
 
@@ -224,7 +224,7 @@ class Weights:
             ValueError: they have another shape.
         """
         for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
-            if weight is master and weight.dtype == dtype:
+            if weight is master and weight.dtype is dtype:
                 continue
             if weight.shape != master.shape:
                 raise ValueError(
@@ -232,7 +232,7 @@ class Weights:
                     f"optimizer steps {tuple(master.shape)}. Make a new engine for a model of other shapes."
                 )
             view = dtype == self.dtype and weight is not master
-            if weight.dtype != dtype or (view and weight.data_ptr() != master.data_ptr()):
+            if weight.dtype is not dtype or (view and weight.data_ptr() != master.data_ptr()):
                 master.data.copy_(weight if self.master else weight.to(dtype))
                 weight.data = master.detach() if view else weight.detach().to(dtype)
 
@@ -253,11 +253,11 @@ class Weights:
 
     def _note(self) -> None:
         """Note what stands in the model now, to know later whether somebody changed it."""
-        self._noted = checksum(self._copied()[0])
+        self._noted = checksum(self._copied) if self._copied else []
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
-        self.__dict__.update(state)
+        self.__dict__.update(state, ids=frozenset(map(id, state["names"])))
         if self.flat:
             self._view_flat()
 
@@ -268,6 +268,7 @@ class Weights:
         for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
             if dtype == self.dtype:
                 weight.data = master
+        self._pair_up()
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step, here and in the model."""

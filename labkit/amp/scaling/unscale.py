@@ -66,7 +66,7 @@ def unscale(
     unscaled = [
         g if in_place and g.dtype in _WIDE and g.layout is torch.strided else _copied(g, in_place) for g in gradients
     ]
-    values = [g._values() if g.is_sparse else g for g in unscaled]
+    values = [g if g.layout is torch.strided else g._values() for g in unscaled]
     groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in values:
         groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
@@ -89,17 +89,20 @@ def _copied(gradient: Tensor, in_place: bool) -> Tensor:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return a flag, on their device: found_inf."""
     device = group[0].device
-    found, one = torch.zeros((), device=device), torch.ones((), device=device)
-    reciprocal = 1.0 / scale  # in FP64
+    found, reciprocal = torch.zeros((), device=device), 1.0 / scale  # in FP64
     if group[0].dtype == torch.float64:  # the kernel takes an FP32 reciprocal: let it look, and multiply apart
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
+        _look(group, found, 1.0)
         torch._foreach_mul_(group, reciprocal)
     else:
-        inverse = torch.full((), reciprocal, device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, inverse)
+        _look(group, found, reciprocal)
     if scale < 1:  # then dividing may overflow, and the kernel looked before
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
+        _look(group, found, 1.0)
     return found
+
+
+def _look(group: list[Tensor], found: Tensor, factor: float) -> None:
+    factor_there = torch.full((), factor, device=found.device)
+    torch._amp_foreach_non_finite_check_and_unscale_(group, found, factor_there)
 
 
 def _read(flags: Sequence[Tensor]) -> list[float]:

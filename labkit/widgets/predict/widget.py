@@ -9,6 +9,7 @@ Invariant: the browser never holds the answer before the learner has committed t
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +19,7 @@ from typing import Any
 
 import traitlets
 
-from labkit.records.journal import journal_here, last_answers, note
+from labkit.records.journal import journal_here, keep, last_answers
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
@@ -111,9 +112,9 @@ def _keep(widget: Predict, journal: Path, id: str) -> None:
         widget.choice = earlier
 
     def committed(change: Mapping[str, Any]) -> None:
-        try:
-            note(journal, "prediction", id, change["new"])
-        except OSError as error:
-            widget.answered += f" (Your answer could not be kept for next time: {error}.)"
+        with warnings.catch_warnings(record=True) as said:  # a warning out of a message of the browser is not seen
+            warnings.simplefilter("always")
+            keep(journal, "prediction", id, change["new"])
+        widget.answered += "".join(f" ({warning.message})" for warning in said)
 
     widget.observe(committed, "choice")

@@ -1,0 +1,155 @@
+"""Is a checked answer kept, through a kill of its kernel, and brought back where no work is? And what is solved?"""
+
+from __future__ import annotations
+
+import json
+import linecache
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+from labkit import cli
+from labkit.grading import EXERCISES, check, progress
+from labkit.grading.kept import STARTER, Kept, best, bring_back, kept_answers
+from labkit.records.journal import NAME, note
+from notebooks import build
+from tests.slowness import slowness
+
+SMALLEST = EXERCISES["start.smallest"]
+RIGHT = (
+    "def my_smallest(exponent_bits, significand_bits):\n"
+    "    bias = 2 ** (exponent_bits - 1) - 1\n"
+    "    return 2.0 ** (1 - bias - significand_bits)\n"
+)
+CHECK = 'check("start.smallest", my_smallest)'
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path / "home"))
+    monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A learner's folder with lesson 00, as handed out; the process stands there."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "00_start.ipynb").write_bytes((build.NOTEBOOKS / "00_start.ipynb").read_bytes())
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+@pytest.fixture
+def ask(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Check an answer as a cell of a notebook that has this source would."""
+
+    def run(cell: str):
+        parent = {"content": {"code": cell}}
+        shell = SimpleNamespace(kernel="one", get_parent=lambda: parent)
+        monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
+        names: dict[str, object] = {"check": check}
+        program = cell.replace(CHECK, f"grade = {CHECK}")
+        linecache.cache["<cell>"] = (len(program), None, program.splitlines(keepends=True), "<cell>")  # as IPython does
+        exec(compile(program, "<cell>", "exec"), names)
+        return names["grade"]
+
+    return run
+
+
+def exercise_cell(folder: Path) -> str:
+    notebook = json.loads((folder / "00_start.ipynb").read_text(encoding="utf-8"))
+    (cell,) = [cell for cell in notebook["cells"] if SMALLEST.tag in cell["metadata"].get("tags", ())]
+    return "".join(cell["source"])
+
+
+def test_worked_example_an_answer_is_kept_with_its_source_points_and_time(ask, folder: Path) -> None:
+    assert ask(f"{RIGHT}\n{CHECK}").points == SMALLEST.points
+    ((id, (kept,)),) = kept_answers(folder).items()
+    assert (id, kept.source, kept.points, kept.out_of) == ("start.smallest", f"{RIGHT}\n{CHECK}", 2, 2)
+    assert kept.when.endswith("+00:00")
+
+
+def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) -> None:
+    for _ in range(3):
+        ask(f"{RIGHT}\n{CHECK}")
+    ask(f'def my_smallest(exponent_bits, significand_bits):\n    {build.STARTER}\n\n{CHECK}')
+    assert len((folder / NAME).read_text(encoding="utf-8").splitlines()) == 1
+
+
+def test_the_best_answer_is_the_latest_of_those_with_most_points() -> None:
+    kept = [Kept("x", source, points, 2, "") for source, points in (("a", 2), ("b", 2), ("c", 0))]
+    assert best(kept).source == "b"
+
+
+def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path) -> None:
+    ask(f"{RIGHT}\n{CHECK}")
+    assert STARTER in exercise_cell(folder)
+    (done,) = bring_back(folder)
+    assert done == "start.smallest: brought back into 00_start.ipynb (2 of 2 points)"
+    assert exercise_cell(folder) == f"{RIGHT}\n{CHECK}"
+    before = (folder / "00_start.ipynb").read_bytes()
+    assert bring_back(folder) == ["start.smallest: the same stands there"]
+    note(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
+    assert bring_back(folder) == ["start.smallest: left alone: the cell holds work"]
+    assert (folder / "00_start.ipynb").read_bytes() == before
+
+
+def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
+    assert progress(folder).next == f"Next: {SMALLEST.title}, in 00_start"
+    ask(f"{RIGHT}\n{CHECK}")
+    note(folder / NAME, "exercise", "scaling.advance", "half of it", points=1, out_of=6)
+    lessons = {lesson.name: lesson for lesson in progress(folder).lessons}
+    assert (lessons["00_start"].solved, lessons["00_start"].points) == (1, 2)
+    assert (lessons["06_loss_scaling"].solved, lessons["06_loss_scaling"].points) == (0, 1)
+    assert sum(lesson.exercises for lesson in lessons.values()) == len(EXERCISES)
+    assert progress(folder).next == f"Next: {EXERCISES['numbers.decode'].title}, in 01_numbers"
+    assert "1 of 1 solved" in progress(folder)._repr_html_()
+
+
+def test_the_terminal_lists_prints_and_brings_back(ask, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask(f"{RIGHT}\n{CHECK}")
+    assert cli.main(["restore"]) == 0
+    assert "start.smallest            2 of 2 points" in capsys.readouterr().out
+    assert cli.main(["restore", "start.smallest"]) == 0
+    assert RIGHT in capsys.readouterr().out
+    assert cli.main(["restore", "--write"]) == 0
+    assert "brought back into 00_start.ipynb" in capsys.readouterr().out
+    assert cli.main(["progress"]) == 0
+    assert "1 of 1 solved" in capsys.readouterr().out
+    assert cli.main(["restore", "start.smalest"]) == 2
+    assert "there are: start.smallest" in capsys.readouterr().err
+
+
+def test_a_check_works_on_a_full_disk_and_warns(ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("labkit.records.journal.note", full)
+    with pytest.warns(UserWarning, match="No space left on device"):
+        assert ask(f"{RIGHT}\n{CHECK}").points == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="kill -9 is of Unix")
+def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
+    """A real kernel, two cells, kill -9 as soon as the second has answered; the journal has it."""
+    patience = 120 * slowness()
+    manager, client = start_new_kernel(cwd=str(folder), startup_timeout=patience)
+    try:
+        said: list[str] = []
+        for cell in (f"from labkit.grading import check\n{RIGHT}", f"{CHECK}.points"):
+            client.execute_interactive(cell, timeout=patience, output_hook=lambda message: said.append(str(message)))
+        os.kill(manager.provisioner.process.pid, signal.SIGKILL)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert "'text/plain': '2'" in "".join(said)
+    (kept,) = kept_answers(folder)["start.smallest"]
+    assert kept.source == f"{RIGHT}\n\n{CHECK}.points"
+    assert bring_back(folder) == ["start.smallest: brought back into 00_start.ipynb (2 of 2 points)"]
