@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import socket
 import subprocess
@@ -34,6 +35,12 @@ def test_python_dash_m_is_the_same_command():
     command = [sys.executable, "-m", "labkit", "version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"labkit {labkit.__version__} ")
+
+
+def test_an_old_python_is_answered_in_words(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 12))
+    with pytest.raises(SystemExit, match=r"The lab needs Python 3\.11 or newer; this is "):
+        runpy.run_module("labkit.__main__", run_name="__main__")
 
 
 def test_without_a_command_it_lists_them(capsys):

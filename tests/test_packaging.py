@@ -5,6 +5,7 @@ And no file may know on whose machine, or from which registry, it was written.
 """
 
 import fnmatch
+import json
 import os
 import re
 import shutil
@@ -99,6 +100,14 @@ def test_every_file_of_the_package_that_is_not_python_is_packaged():
     others = [file for file in tracked_files() if file.startswith("labkit/") and not file.endswith((".py", ".md"))]
     left_out = [file for file in others if not any(fnmatch.fnmatch(file, pattern) for pattern in patterns)]
     assert not left_out, f"add to package-data in pyproject.toml: {left_out}"
+
+
+def test_vs_code_is_told_where_widgets_load_from():
+    """VS Code asks before it loads a widget's script from the network; anywidget's is among them."""
+    assert json.loads((ROOT / ".vscode" / "settings.json").read_text())["jupyter.widgetScriptSources"] == [
+        "jsdelivr.com",
+        "unpkg.com",
+    ]
 
 
 # conda

@@ -9,7 +9,7 @@ Invariant: `check_machine` always returns a report. A check that fails is a find
 from __future__ import annotations
 
 import importlib.metadata
-import json
+import os
 import re
 import shutil
 import sys
@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labkit.clinic.findings import Finding, Report, Status
+from labkit.clinic.front_end import extension_folders, front_end, host
+from labkit.clinic.good_for import good_for, machine_facts
 from labkit.clinic.machine import seconds_per_tiny_step
 from labkit.records import system
 
@@ -25,7 +27,6 @@ GIB = 2**30
 MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
 MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
 DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course are some tens of MiB
-EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 
 
 def check_machine(folder: Path | str = ".") -> Report:
@@ -40,9 +41,10 @@ def check_machine(folder: Path | str = ".") -> Report:
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
         ("packages", lambda: packages(_requirements(), _installed)),
         ("device", lambda: [device()]),
+        ("good for", lambda: [good_for(*machine_facts())]),
         ("threads", lambda: [threads()]),
-        ("memory", lambda: [memory(system.available_memory())]),
-        ("widgets", lambda: [front_end(_extension_folders())]),
+        ("memory", lambda: [memory(system.available_memory(), system.container_memory())]),
+        ("widgets", lambda: [front_end(extension_folders(), system.server_prefix(), host(os.environ))]),
         ("data", lambda: [data()]),
         ("disk", lambda: [disk(Path(folder))]),
     ]
@@ -166,8 +168,8 @@ def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
     return Finding("threads", Status.OK, what)
 
 
-def memory(available: int | None) -> Finding:
-    """Judge the bytes of memory that a new program could have.
+def memory(available: int | None, container: int | None = None) -> Finding:
+    """Judge the bytes of memory that a new program could have; `container` is its container's limit, if any.
 
     >>> memory(3 * 2**30).what
     '3.0 GiB available'
@@ -175,38 +177,16 @@ def memory(available: int | None) -> Finding:
     if available is None:
         return Finding("memory", Status.WARN, "this system does not say how much", "have about 2 GiB free")
     what = f"{available / GIB:.1f} GiB available"
+    if container is not None:
+        what += f", in a container that may use {container / GIB:.1f} GiB"
+        if container < MEMORY_COMFORT:
+            remedy = "give the container 2 GiB or more (docker run --memory 4g, or the hub's memory limit)"
+            return Finding("memory", Status.WARN if available >= MEMORY_NEEDED else Status.BAD, what, remedy)
     if available < MEMORY_NEEDED:
         return Finding("memory", Status.BAD, what, "close other programs and idle kernels: the lab needs about 1 GiB")
     if available < MEMORY_COMFORT:
         return Finding("memory", Status.WARN, what, "enough for one notebook; shut its kernel down before the next")
     return Finding("memory", Status.OK, what)
-
-
-def _extension_folders() -> list[Path]:
-    """Return where JupyterLab looks for front-end extensions, nearest first."""
-    try:
-        from jupyter_core.paths import jupyter_path
-    except ImportError:
-        return [Path(sys.prefix, "share", "jupyter", "labextensions")]
-    return [Path(path) for path in jupyter_path("labextensions")]
-
-
-def front_end(folders: list[Path]) -> Finding:
-    """Judge whether the parts of the widgets that run in the browser are installed.
-
-    Does not say whether they answer: the JupyterLab that shows the page may run from another environment.
-    """
-    versions, missing = [], []
-    for extension, package in EXTENSIONS.items():
-        found = [file for folder in folders if (file := folder / extension / "package.json").is_file()]
-        if found:
-            versions.append(f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}")
-        else:
-            missing.append(package)
-    if missing:
-        remedy = f"`pip install --force-reinstall --no-deps {' '.join(missing)}`, then restart JupyterLab"
-        return Finding("widgets", Status.BAD, f"no front end for {' or '.join(missing)} in {sys.prefix}", remedy)
-    return Finding("widgets", Status.OK, f"front ends installed: {', '.join(versions)}")
 
 
 def data() -> Finding:

@@ -61,6 +61,25 @@ def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROU
     return available
 
 
+def container_memory(cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that this process's container may use, or None where no container sets a limit."""
+    limits = [_first_numbers(cgroup / limit) for limit, _ in MEMORY_QUOTAS]
+    return next((each[0] for each in limits if each and each[0] < 2**60), None)  # version 1 writes "none" as 2^63
+
+
+def server_prefix(proc: Path = Path("/proc")) -> Path | None:
+    """Return the environment of the Jupyter server that started this kernel; None where it cannot be told.
+
+    The server names itself in JPY_PARENT_PID, and its command line begins with its Python.
+    """
+    try:
+        words = (proc / os.environ["JPY_PARENT_PID"] / "cmdline").read_bytes().split(b"\0")
+    except (OSError, KeyError):
+        return None
+    python = Path(os.fsdecode(words[0]))
+    return python.parents[1] if python.is_absolute() and "python" in python.name else None
+
+
 def cpuinfo() -> dict[str, str]:
     """Return the first processor's entries of /proc/cpuinfo; empty where there is no such file."""
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 
 from labkit import bench, train
 from labkit.clinic import Finding, Report, Status, check_machine, doctor, machine
+from labkit.records import system
 
 GIB = 2**30
 
@@ -217,3 +219,110 @@ def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
     assert finding.status is Status.WARN
     assert "Tesla V100 is here, but torch" in finding.what
     assert "trains on the CPU" in finding.what
+
+
+# Faked machines: what each is good for, and where its widgets come from
+
+T4 = bench.DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), bench.device.generation_of("Tesla T4", (7, 5)))
+H100 = bench.DeviceReport("cuda", "H100", 80 * GIB, 132, (9, 0), bench.device.generation_of("H100", (9, 0)))
+PASCAL = bench.DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
+CPU = bench.DeviceReport("cpu", "Some CPU", 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("report", "mps", "says"),
+    [
+        (T4, False, "only fast 16-bit format"),
+        (T4, False, "is_bf16_supported(including_emulation=False) says False"),
+        (H100, False, "live, with FP16, BF16"),
+        (PASCAL, False, "gains little speed"),
+        (CPU, False, "what others published"),
+        (CPU, True, "no FP64, and its fused optimizers ignored found_inf"),
+    ],
+)
+def test_what_a_machine_is_good_for(report, mps, says):
+    finding = doctor.good_for(report, mps)
+    assert finding.status is Status.OK
+    assert says in finding.what
+
+
+def test_torch_counts_emulated_bf16_unless_it_is_asked_not_to(monkeypatch):
+    """What the line about a T4 says of torch, on a faked T4."""
+    properties = SimpleNamespace(major=7, minor=5)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert not torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+@pytest.mark.parametrize(
+    ("available", "container", "status", "says"),
+    [
+        (GIB // 2, GIB, "bad", "in a container that may use 1.0 GiB"),
+        (GIB, GIB, "warn", "in a container that may use 1.0 GiB"),
+        (3 * GIB, 4 * GIB, "ok", "in a container that may use 4.0 GiB"),
+    ],
+)
+def test_memory_of_a_container(available, container, status, says):
+    finding = doctor.memory(available, container)
+    assert finding.status == status
+    assert says in finding.what
+    assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
+
+
+def test_a_container_says_its_limit(tmp_path):
+    assert system.container_memory(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert system.container_memory(tmp_path) is None
+    (tmp_path / "memory.max").write_text(f"{GIB}\n")
+    assert system.container_memory(tmp_path) == GIB
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert system.container_memory(tmp_path) is None
+
+
+def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):
+    """The kernel has both extensions, the hub's server only one of them."""
+    kernel, server = tmp_path / "kernel", tmp_path / "hub"
+    monkeypatch.setattr("sys.prefix", str(kernel))
+    for name in doctor.front_end.__globals__["EXTENSIONS"]:
+        extension(kernel / "share" / "jupyter" / "labextensions", name, "1.0")
+    extension(server / "share" / "jupyter" / "labextensions", "@jupyter-widgets/jupyterlab-manager", "5.0")
+    folders = [kernel / "share" / "jupyter" / "labextensions"]
+    assert doctor.front_end(folders).status is Status.OK
+    finding = doctor.front_end(folders, server)
+    assert finding.status is Status.BAD
+    assert f"no front end for anywidget in {server}, whose server shows this page" in finding.what
+    assert re.search(r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy)
+    extension(tmp_path / "user", "anywidget", "0.9.21")
+    assert doctor.front_end([*folders, tmp_path / "user"], server).status is Status.OK, "a user's extensions are shared"
+
+
+def test_the_server_is_told_by_the_command_that_started_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    assert system.server_prefix(tmp_path) is None
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "cmdline").write_bytes(b"/srv/hub/bin/python3.12\0-m\0jupyterlab\0")
+    monkeypatch.setenv("JPY_PARENT_PID", "77")
+    assert system.server_prefix(tmp_path) == Path("/srv/hub")
+    (tmp_path / "77" / "cmdline").write_bytes(b"jupyter-lab\0")
+    assert system.server_prefix(tmp_path) is None
+
+
+def test_a_host_with_a_manager_of_its_own_needs_no_extension(tmp_path):
+    assert doctor.front_end([tmp_path], hosted=doctor.host({"COLAB_RELEASE_TAG": "x"})).what.startswith("Colab shows")
+
+
+@pytest.mark.parametrize(("version", "status"), [("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")])
+def test_old_ipywidgets(monkeypatch, version, status):
+    """By the requirements that the package states, as pip writes them down."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [re.sub(r">=([\d.]+),<(\d)", r"<\2,>=\1", line) for line in project["dependencies"]]
+    extras = [f'{line}; extra == "lab"' for line in project["optional-dependencies"]["lab"]]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: lines + extras)
+    asked = doctor._requirements()
+    assert asked["torch"] == "2.10"
+    assert "jupyterlab" not in asked, "an extra is no requirement"
+    *_, finding = doctor.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
+    assert finding.status == status

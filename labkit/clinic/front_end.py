@@ -1,0 +1,76 @@
+"""Are the parts of the widgets that run in the browser where the page's server looks for them?
+
+Idea: the kernel and the server that shows the page may be two environments. The kernel's extensions are found by
+Jupyter's own paths, the server's by the command that started it; some hosts bring a widget manager of their own.
+
+Invariant: what is missing is named with the command that brings it, into the environment that lacks it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from labkit.clinic.findings import Finding, Status
+
+EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
+PLACE = Path("share", "jupyter", "labextensions")
+# A variable that a host sets -> its name; these show widgets by a manager of their own, loaded from the network.
+HOSTS = {"COLAB_RELEASE_TAG": "Colab", "KAGGLE_KERNEL_RUN_TYPE": "Kaggle", "VSCODE_PID": "VS Code"}
+
+
+def host(environment: Mapping[str, str]) -> str | None:
+    """Return the host that shows this notebook, where it is one with a widget manager of its own.
+
+    >>> host({"COLAB_RELEASE_TAG": "release-colab"}), host({})
+    ('Colab', None)
+    """
+    return next((name for variable, name in HOSTS.items() if variable in environment), None)
+
+
+def extension_folders() -> list[Path]:
+    """Return where JupyterLab looks for front-end extensions, nearest first."""
+    try:
+        from jupyter_core.paths import jupyter_path
+    except ImportError:
+        return [Path(sys.prefix) / PLACE]
+    return [Path(path) for path in jupyter_path("labextensions")]
+
+
+def front_end(folders: list[Path], server: Path | None = None, hosted: str | None = None) -> Finding:
+    """Judge whether the parts of the widgets that run in the browser are installed.
+
+    folders  where this environment's JupyterLab looks
+    server   the environment of the server that shows the page, where it is known
+    hosted   the host whose own manager shows widgets
+
+    Does not say whether they answer: the pulse cell of lesson 00 does.
+    """
+    if hosted is not None:
+        return Finding("widgets", Status.OK, f"{hosted} shows widgets by a manager of its own")
+    prefix, places = Path(sys.prefix), list(folders)
+    if server is not None and _differ(server, prefix):
+        own = [folder for folder in folders if not folder.is_relative_to(prefix)]  # the user's and the system's: shared
+        prefix, places = server, [server / PLACE, *own]
+    versions, missing = [], []
+    for extension, package in EXTENSIONS.items():
+        found = [file for folder in places if (file := folder / extension / "package.json").is_file()]
+        if found:
+            versions.append(f"{extension} {json.loads(found[0].read_text(encoding='utf-8'))['version']}")
+        else:
+            missing.append(package)
+    if not missing:
+        return Finding("widgets", Status.OK, f"front ends installed: {', '.join(versions)}")
+    lacks = f"no front end for {' or '.join(missing)} in {prefix}"
+    pip = "pip install --force-reinstall --no-deps"
+    if prefix == server:
+        lacks += f", whose server shows this page; the kernel runs in {sys.prefix}"
+        pip = f"{server / ('Scripts' if os.name == 'nt' else 'bin') / 'python'} -m {pip}"
+    return Finding("widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab")
+
+
+def _differ(a: Path, b: Path) -> bool:
+    return os.path.normcase(os.path.abspath(a)) != os.path.normcase(os.path.abspath(b))
