@@ -67,6 +67,7 @@ def show(value: object) -> str:
             return _show_elements(value)
         case list() | tuple():
             inside = ", ".join(show(item) for item in value[:SHOWN]) + (", ..." if len(value) > SHOWN else "")
+            inside += "," if isinstance(value, tuple) and len(value) == 1 else ""
             return f"[{inside}]" if isinstance(value, list) else f"({inside})"
         case dict():
             return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"

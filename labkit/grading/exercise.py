@@ -96,6 +96,7 @@ class Exercise:
     difficulty  1 to 3 dots
     minutes     how long it takes someone who followed the lesson
     ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
+    codes       True: its whole numbers are codes, and shown in hexadecimal
     two_zeros   True: -0 and 0 are two answers
     provides    names that exist at grading even if the notebook's own imports are gone
     withheld    functions of labkit that are the answer, and so may not be called by one
@@ -112,6 +113,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...]
     ulps: int = 0
     two_zeros: bool = False
+    codes: bool = False
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
     withheld: tuple[Callable[..., object], ...] = ()
     aside: Callable[..., Rows] = _no_rows

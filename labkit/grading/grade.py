@@ -190,7 +190,7 @@ def _html_row(grade: Grade, verdict: Verdict) -> str:
 
 
 def _mark(verdict: Verdict) -> str:
-    return "✓ pass" if verdict.passed else "✗ fail"
+    return "✓ pass" if verdict.passed else "○ open" if verdict.unsolved else "✗ fail"
 
 
 def _points(verdict: Verdict) -> str:

@@ -137,19 +137,30 @@ def _verdict(
     for case, right, answer in zip(cases, expected, given, strict=True):
         parting = difference(right, answer, exercise.ulps, exercise.two_zeros)
         if parting is not None:
-            arguments = tuple(
-                (name, show(load(dump(argument)))) for name, argument in zip(exercise.parameters, case, strict=True)
-            )
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
-            shown = arguments + exercise.aside(*case)
-            example = CounterExample(shown, _asked(check, right), show(answer), parting)
-            return Verdict(check, example, unsolved, outcomes)
+            return Verdict(check, _counter_example(exercise, check, case, right, answer, parting), unsolved, outcomes)
     return Verdict(check, outcomes=outcomes)
 
 
-def _asked(check: Check, right: object) -> str:
-    """Return what was expected; where many answers have the outcome, none of them is given away."""
-    return check.name if isinstance(right, Outcome) else show(right)
+def _counter_example(
+    exercise: Exercise, check: Check, case: Case, right: object, answer: object, parting: str
+) -> CounterExample:
+    values = [_shown(exercise, load(dump(argument))) for argument in case]
+    expected = check.name if isinstance(right, Outcome) else _shown(exercise, right)  # no right order is given away
+    got = _shown(exercise, answer)
+    if exercise.codes and type(right) is type(answer) is int:
+        parting = f"expected {expected}, got {got}"
+    if expected == got:  # they part behind what is shown
+        expected = got = f"{got}, the same as far as shown"
+    given = tuple(zip(exercise.parameters, values, strict=True))
+    return CounterExample(given + exercise.aside(*case), expected, got, parting)
+
+
+def _shown(exercise: Exercise, value: object) -> str:
+    """Return a value as a person reads it: a code in hexadecimal."""
+    if exercise.codes and type(value) is int:
+        return f"{'-' if value < 0 else ''}0x{abs(value):04X}"
+    return show(value)
 
 
 def _mistake(paper: Paper, given: list[list[object]]) -> Mistake | None:

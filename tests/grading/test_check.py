@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import struct
 from html.parser import HTMLParser
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import labkit.amp
 from labkit.amp import ScalerConfig, ScalerState, advance
 from labkit.grading import EXERCISES, check, judge
+from labkit.grading.difference import show
 from labkit.grading.given.answer import ask
 from labkit.grading.judge import answers_of, paper_of, visible_paper
 
@@ -225,3 +230,142 @@ def test_what_the_learners_code_says_cannot_become_html() -> None:
     html = check("scaling.advance", loud)._repr_html_()
     assert "script" not in Reader(html).tags
     assert "&lt;script&gt;" in html
+
+
+def by_import(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    from labkit.amp import advance as mine
+
+    return mine(state, found_inf, config)
+
+
+def by_inner_function(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    def inner() -> ScalerState:
+        return advance(state, found_inf, config)
+
+    return inner()
+
+
+def by_default(state: ScalerState, found_inf: bool, config: ScalerConfig, f: Any = advance) -> ScalerState:
+    return f(state, found_inf, config)  # type: ignore[no-any-return]
+
+
+class Method:
+    rule = staticmethod(advance)
+
+    def answer(self, *arguments: Any) -> ScalerState:
+        return self.rule(*arguments)
+
+    def __call__(self, state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+        return self.rule(state, found_inf, config)
+
+
+KEPT = {"rule": advance}
+DETOURS: dict[str, tuple[str, Any]] = {
+    "a local import": ("scaling.advance", by_import),
+    "an inner function": ("scaling.advance", by_inner_function),
+    "a comprehension": ("scaling.advance", lambda *a: max([advance(*a) for _ in range(1)], key=id)),
+    "a default": ("scaling.advance", by_default),
+    "a partial": ("scaling.advance", functools.partial(advance)),
+    "a method": ("scaling.advance", Method().answer),
+    "an object that is called": ("scaling.advance", Method()),
+    "getattr": ("scaling.advance", lambda *a: getattr(labkit.amp, "adv" + "ance")(*a)),
+    "builtins": ("scaling.advance", lambda *a: __builtins__["__import__"]("labkit.amp").amp.advance(*a)),
+    "a dict": ("scaling.advance", lambda *a: KEPT["rule"](*a)),
+    "map": ("scaling.advance", lambda *a: next(map(advance, *([x] for x in a)))),
+    "exec": ("scaling.advance", lambda *a: eval("labkit.amp.advance(*a)", {"labkit": labkit, "a": a})),
+    "torch's method": ("autocast.softmax", lambda x: x.float().softmax(dim=1).half()),
+    "torch's module": ("autocast.softmax", lambda x: torch.nn.Softmax(dim=1)(x.float()).half()),
+    "torch's logarithm": ("autocast.softmax", lambda x: torch.log_softmax(x.float(), 1).exp().half()),
+    "numpy's FP16 by name": ("numbers.decode", lambda code: float(np.array(code, np.uint16).view("float16"))),
+    "struct": ("numbers.decode", lambda code: struct.unpack("<e", struct.pack("<H", code))[0]),
+}
+
+
+@pytest.mark.parametrize("name", DETOURS)
+def test_a_detour_to_what_is_asked_for_is_no_answer(name: str) -> None:
+    id, answer = DETOURS[name]
+    grade = check(id, answer)
+    assert grade.points == 0
+    assert "which is what you are asked for: write it yourself" in str(grade)
+
+
+def test_what_is_not_withheld_may_be_called_on_any_way() -> None:
+    """numbers.decode withholds numpy's FP16, and neither its integers nor math."""
+
+    def answer(code: int) -> float:
+        sign, exponent, rest = np.uint16(code) >> 15, int(code) >> 10 & 31, int(code) & 1023
+        if exponent == 31:
+            return math.nan if rest else math.inf * (-1) ** int(sign)
+        value = math.ldexp(rest, -24) if exponent == 0 else math.ldexp(1024 + rest, exponent - 25)
+        return math.copysign(value, -1.0 if sign else 1.0)
+
+    assert "Solved" in str(check("numbers.decode", answer))
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "says"),
+    [
+        ("recipes.which", lambda *dtypes: dtypes[0], "torch.float"),
+        ("recipes.which", lambda *dtypes: torch.Tensor, "got the class Tensor"),
+        ("numbers.next_up", lambda code: code, "expected 0x3C01, got 0x3C00"),
+        ("numbers.decode", lambda code: 5.0, "code      0x3C00"),
+        ("numbers.bytes", lambda shape, bits: 0, "shape     ("),
+        ("autocast.softmax", lambda x: sums_wrong_at_the_end(x), "the same as far as shown"),
+        ("autocast.softmax", lambda x: sums_wrong_at_the_end(x), "differs   [0, 4095]: expected"),
+    ],
+)
+def test_a_counter_example_speaks_the_lessons_language(id: str, answer: Any, says: str) -> None:
+    assert says in str(check(id, answer))
+
+
+def sums_wrong_at_the_end(logits: torch.Tensor) -> torch.Tensor:
+    right = EXERCISES["autocast.softmax"].reference(logits)
+    assert isinstance(right, torch.Tensor)
+    if right.shape[1] > 100:
+        right[0, -1] = 0
+    return right
+
+
+def test_a_tuple_of_one_keeps_its_comma() -> None:
+    assert show((5,)) == "(5,)"
+
+
+def test_a_part_that_is_still_the_starter_is_open_not_wrong() -> None:
+    def half(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+        if found_inf:
+            raise NotImplementedError("your code goes here")
+        return advance_by_hand(state, config)
+
+    said = str(check("scaling.advance", half))
+    assert "○ open  inf or NaN backs off" in said
+    assert "not yet answered: `raise NotImplementedError` still stands there" in said
+
+
+def advance_by_hand(state: ScalerState, config: ScalerConfig) -> ScalerState:
+    return solved(state, False, config)
+
+
+def copies_after_unscaling(masters: bool, scaling: bool) -> list[str]:
+    lines = ["forward"] + ["scale loss"] * scaling + ["backward"] + ["unscale", "look for inf"] * scaling
+    lines += ["gradients to masters"] * masters + ["step"] + ["masters to model"] * masters
+    return lines + ["update scale"] * scaling
+
+
+def ema_of_halves(history: Any, decay: float) -> torch.Tensor:
+    average = history[0][0].half()
+    for master, stepped in history[1:]:
+        average = decay * average + (1 - decay) * master.half() if stepped else average
+    return average  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "called"),
+    [
+        ("recipes.lines", copies_after_unscaling, "unscales and looks in FP16"),
+        ("master.ema", ema_of_halves, "everything in FP16"),
+    ],
+)
+def test_the_central_mistake_is_named(id: str, answer: Any, called: str) -> None:
+    grade = check(id, answer)
+    assert grade.mistake is not None
+    assert grade.mistake.name == called

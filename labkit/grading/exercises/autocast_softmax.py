@@ -17,6 +17,10 @@ from torch import Tensor
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 COLUMNS = 6
+TORCHS_OWN = (
+    torch.softmax, torch.special.softmax, torch.Tensor.softmax, torch.nn.functional.softmax,
+    torch.log_softmax, torch.special.log_softmax, torch.Tensor.log_softmax, torch.nn.functional.log_softmax,
+)  # fmt: skip
 
 
 def reference(logits: Tensor) -> Tensor:
@@ -169,5 +173,5 @@ EXERCISE = Exercise(
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},
-    withheld=(torch.softmax, torch.nn.functional.softmax),
+    withheld=TORCHS_OWN,
 )

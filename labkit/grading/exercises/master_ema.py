@@ -67,6 +67,10 @@ def _no_step(random: Random) -> list[Case]:
     return [(_walk(random, 0, 0.0), 0.9)]
 
 
+def _average_of_halves(history: History, decay: float) -> Tensor:
+    return reference([(master.half(), stepped) for master, stepped in history], decay)
+
+
 def _from_zero(history: History, decay: float) -> Tensor:
     return reference([(torch.zeros(SIZE), True), *history[1:]], decay)
 
@@ -79,6 +83,25 @@ def the_average_in_FP16(history: History, decay: float) -> Tensor:
         if stepped:
             average = (decay * average.float() + (1 - decay) * master).half()
     return average.float()
+
+
+@mistake
+def everything_in_FP16(history: History, decay: float) -> Tensor:
+    """This is an FP16 average of the FP16 weights, which is what `.half()` at the start gives: it stalls. Keep it in
+    FP32."""
+    return _average_of_halves(history, decay)
+
+
+@mistake
+def everything_in_FP16_cast_at_the_end(history: History, decay: float) -> Tensor:
+    """This is an FP16 average of the FP16 weights, cast to FP32 when it is too late. Keep it in FP32 all the time."""
+    return _average_of_halves(history, decay).float()
+
+
+@mistake
+def keeps_the_average_in_FP16(history: History, decay: float) -> Tensor:
+    """This is an FP16 average: (1 - decay) times the difference is below half an ulp, and it stalls. Keep it FP32."""
+    return the_average_in_FP16.answer(history, decay).half()  # type: ignore[attr-defined, no-any-return]
 
 
 @mistake

@@ -7,6 +7,7 @@ Oracle in the tests: numpy's float16, on all 65,536 codes.
 from __future__ import annotations
 
 import math
+import struct
 from random import Random
 
 import numpy as np
@@ -177,6 +178,7 @@ EXERCISE = Exercise(
     ),
     mistakes=mistakes_in(vars()),
     two_zeros=True,
-    withheld=(decode, np.float16),
+    codes=True,
+    withheld=(decode, np.float16, struct.unpack),
     aside=lambda code: (("in bits", bits_of_code(code)),),
 )

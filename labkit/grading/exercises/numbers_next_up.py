@@ -140,6 +140,7 @@ EXERCISE = Exercise(
         Check("codes anywhere", 2, _anything),
     ),
     mistakes=mistakes_in(vars()),
+    codes=True,
     withheld=(next_up, np.nextafter),
     aside=_in_bits,
 )

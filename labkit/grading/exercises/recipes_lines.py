@@ -70,6 +70,20 @@ def unscales_in_FP16(masters: bool, scaling: bool) -> list[str]:
 
 
 @mistake
+def unscales_and_looks_in_FP16(masters: bool, scaling: bool) -> list[str]:
+    """This unscales before the gradients are copied to the masters: in FP16 they underflow again. Copy first, which
+    makes them FP32; then unscale."""
+    return _moved(unscales_in_FP16.answer(masters, scaling), "look for inf", before="gradients to masters")  # type: ignore[arg-type]
+
+
+@mistake
+def looks_and_unscales_in_FP16(masters: bool, scaling: bool) -> list[str]:
+    """This unscales before the gradients are copied to the masters: in FP16 they underflow again. Looking for inf there
+    is sound; unscaling is not."""
+    return _moved(unscales_and_looks_in_FP16.answer(masters, scaling), "look for inf", before="unscale")  # type: ignore[arg-type]
+
+
+@mistake
 def looks_after_the_step(masters: bool, scaling: bool) -> list[str]:
     """This steps before anyone has looked: one overflow, and inf is in the weights."""
     return _moved(reference(masters, scaling), "step", before="look for inf")

@@ -7,6 +7,7 @@ Oracle in the tests: numpy's float16, which rounds a float64 once.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 from random import Random
 
@@ -214,6 +215,6 @@ EXERCISE = Exercise(
         Check("a hair's breadth beside half-way", 1, _just_beside_half_way),
     ),
     mistakes=mistakes_in(vars()),
-    withheld=(round_to, encode, np.float16),
+    withheld=(round_to, encode, np.float16, struct.pack),
     aside=_neighbours,
 )

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import traceback
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 
 from labkit.grading.exercise import Case
 from labkit.grading.given.wire import Failure, Json, dump
@@ -23,24 +26,27 @@ def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callabl
     """Return the answer of `function` to one case, as JSON.
 
     call      how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
-    withheld  functions that it may not be, nor name
+    withheld  functions that it may not be, nor name, nor call
 
     >>> ask(lambda x: x + 1, "successor(x)", (1,))
     ['int', '2']
     >>> ask(5, "successor(x)", (1,))[:2]
     ['failure', 'call']
     """
-    problem = _call_problem(function, call, arguments) or _borrowed(function, withheld)
+    problem = _call_problem(function, call, arguments) or (withheld and _borrowed(_reached(function), withheld))
     if problem:
         return dump(Failure("call", problem))
+    own = copy.deepcopy(arguments)
     try:
-        return dump(function(*copy.deepcopy(arguments)))  # type: ignore[operator]
+        with _calls_of(withheld) as caught:
+            answer = function(*own)  # type: ignore[operator]
+        return dump(Failure("call", _borrowed(caught, withheld)) if caught else answer)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit is an answer too
         line = where(error, _file_of(function))
         if _is_starter(error, line):
-            return dump(Failure("unsolved", f"not solved yet: {last_line(error)}"))
+            return dump(Failure("unsolved", "not yet answered: `raise NotImplementedError` still stands there"))
         return dump(Failure("error", f"it stopped with {last_line(error)}", line))
 
 
@@ -86,15 +92,75 @@ def _call_problem(function: object, call: str, arguments: Case) -> str:
     return ""
 
 
-def _borrowed(function: object, withheld: Sequence[Callable[..., object]]) -> str:
-    """Return a complaint if the function is a withheld one, or names one. A call through a detour is not found."""
-    names = getattr(getattr(function, "__code__", None), "co_names", ())
-    around = getattr(function, "__globals__", {})
-    reached = [function, *(around.get(name) for name in names)]
+def _borrowed(reached: Iterable[object], withheld: Sequence[Callable[..., object]]) -> str:
+    """Return a complaint if something that is reached is withheld."""
+    names = {id(answer): f"{getattr(answer, '__module__', None) or 'torch'}.{answer.__name__}" for answer in withheld}
+    found = next((names[id(thing)] for thing in reached if id(thing) in names), "")
+    return f"it calls {found}, which is what you are asked for: write it yourself" if found else ""
+
+
+def _reached(function: object) -> Iterator[object]:
+    """Yield the function and what it names, in itself or in functions inside of it and beside it.
+
+    Names are looked up where a call would: among globals, defaults and what it encloses, in modules and what they hold;
+    a text is a name, too, since `getattr` takes it.
+    """
+    waiting, seen = [function], set[int]()
+    while waiting:
+        thing = waiting.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        yield thing
+        if isinstance(thing, partial):
+            waiting += [thing.func, *thing.args, *thing.keywords.values()]
+        inner = getattr(thing, "__func__", thing) if callable(thing) else None
+        inner = inner if isinstance(inner, FunctionType) else vars(type(thing)).get("__call__")
+        if isinstance(inner, FunctionType) and (thing is function or inner.__globals__.get("__name__") == "__main__"):
+            waiting += _named_in(inner)
+
+
+def _named_in(function: FunctionType) -> list[object]:
+    cells = [cell.cell_contents for cell in function.__closure__ or () if cell != CellType()]
+    found = [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    names = set(_words(function.__code__))
+    found += [function.__globals__[name] for name in names if name in function.__globals__]
+    found += [sys.modules[name] for name in names if name in sys.modules]
     for _ in range(2):  # labkit.amp.advance: from a module to what is in it, twice
-        modules = [thing for thing in reached if isinstance(thing, ModuleType)]
-        reached += [getattr(module, name, None) for module in modules for name in names]
-    for answer in withheld:
-        if any(thing is answer for thing in reached):
-            return f"it calls {answer.__module__}.{answer.__name__}, which is what you are asked for: write it yourself"
-    return ""
+        modules = [thing for thing in found if isinstance(thing, ModuleType)]
+        found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
+    return found
+
+
+def _words(code: CodeType) -> Iterator[str]:
+    """Yield the names and the texts in a code, and in those of functions and comprehensions inside of it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from _words(constant)
+
+
+@contextmanager
+def _calls_of(withheld: Sequence[Callable[..., object]]) -> Iterator[list[object]]:
+    """Collect the withheld functions that are called meanwhile in this thread, on whatever detour."""
+    codes = {code: answer for answer in withheld if (code := getattr(answer, "__code__", None)) is not None}
+    caught: list[object] = []
+
+    def notice(frame: FrameType, event: str, called: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            caught.append(codes[frame.f_code])
+        elif event == "c_call":
+            owner, name = getattr(called, "__self__", None), getattr(called, "__name__", "")
+            method = None if isinstance(owner, ModuleType) else getattr(type(owner), name, None)
+            caught.extend(answer for answer in withheld if answer is called or answer is method)
+
+    before = sys.getprofile()
+    if withheld:
+        sys.setprofile(notice)
+    try:
+        yield caught
+    finally:
+        if withheld:
+            sys.setprofile(before)

@@ -146,11 +146,19 @@ def _dump_scalar(value: object) -> Json:
         return ["float", cast(float, value).hex()]
     if kind is str and len(cast(str, value)) < MAX_ITEMS:
         return ["str", value]
+    return ["opaque", _described(value)]
+
+
+def _described(value: object) -> str:
+    """Return what a value is that does not travel."""
+    kind = type(value)
     if kind.__name__ == "generator":
-        return ["opaque", "a generator (`return` gives a value, `yield` does not)"]
+        return "a generator (`return` gives a value, `yield` does not)"
     if kind.__name__ in ("function", "builtin_function_or_method", "method"):
-        return ["opaque", "a function (are its parentheses missing?)"]
-    return ["opaque", f"an object of the class {kind.__name__}"]
+        return "a function (are its parentheses missing?)"
+    if kind is torch.dtype:
+        return str(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of the class {kind.__name__}"
 
 
 def _is_ours(kind: type) -> bool:
