@@ -68,11 +68,12 @@ def faults() -> list[Fault]:
 
 
 def copied(folder: Path) -> Path:
-    """Copy what the tests need into a folder; the data are only read, so a link will do."""
+    """Copy what the tests need into a folder; data and notebooks are only read, so links will do."""
     for name in COPIED:
         source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "screenshots")
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
-    (folder / "data").symlink_to(ROOT / "data")
+    for name in ("data", "notebooks"):  # by which labkit knows a checkout
+        (folder / name).symlink_to(ROOT / name)
     return folder
 
 
