@@ -188,7 +188,7 @@ function comparison() {
   const body = h("tbody");
   const heads = ["format", "bits", "holds", "error", "relative", "in ulps"].map((text) => h("th", { scope: "col", text }));
   const caption = h("caption", { text: "The same number in other formats" });
-  const element = h("table", { class: "be-table" }, caption, h("thead", {}, h("tr", {}, ...heads)), body);
+  const element = h("table", { class: "lk-table be-table" }, caption, h("thead", {}, h("tr", {}, ...heads)), body);
   const cell = (name, ...children) => h("td", { class: `be-${name}` }, ...children);
   return {
     element,

@@ -62,7 +62,7 @@ function ledgerTable(model, onMove) {
   const body = h("tbody");
   let rows = new Map();
   return {
-    element: h("table", { class: "lg-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...cells)), body),
+    element: h("table", { class: "lk-table lg-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...cells)), body),
     set(now) {
       if ([...rows.keys()].join() !== now.map((row) => row.key).join()) {
         rows = new Map(now.map((row) => [row.key, ledgerRow(row, model.get("_about").lists, onMove)]));

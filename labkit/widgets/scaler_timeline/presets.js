@@ -63,7 +63,7 @@ function renderPresets(model, root, life) {
   const rows = presetRows(names, mode, (name) => choose({ selected: name }));
   const head = ["scaler", "its scale over all steps", "skipped", "lossy"].map((text) => h("th", { scope: "col", text }));
   head[3].title = "steps taken at a scale at which more than 1% of the gradients underflow";
-  const table = h("table", { class: "st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
+  const table = h("table", { class: "lk-table st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
   const words = sentence();
   root.append(
     h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), h("span", { class: "lk-quiet", text: source })),

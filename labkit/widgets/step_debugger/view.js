@@ -39,7 +39,7 @@ function stageTable(about) {
   const heads = ["tensor", "dtype", "", "smallest \u2026 largest |x|", "zeros", "inf, NaN"].map((text) => h("th", { scope: "col", text }));
   const columns = ["name", "dtype", "range", "span", "zeros", "broken"].map((name) => h("col", { class: `sd-c-${name}` }));
   heads[2].append(stageAxis(about));
-  const element = h("table", { class: "sd-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...heads)), body);
+  const element = h("table", { class: "lk-table sd-table" }, h("colgroup", {}, ...columns), h("thead", {}, h("tr", {}, ...heads)), body);
   for (const [name, at] of Object.entries(about.edges)) element.style.setProperty(`--sd-${name}`, `${100 * at}%`);
   let shown = new Map(); // name -> where its bar was
   return {

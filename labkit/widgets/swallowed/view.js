@@ -49,7 +49,7 @@ function curveTable(onHighlight) {
   const heads = ["end value", "off the exact sum"].map((text) => h("th", { scope: "col", text }));
   const head = h("tr", {}, h("th", { scope: "col", text: "weight in" }), ...heads, moved);
   return {
-    element: h("table", { class: "sw-table" }, h("thead", {}, head), body),
+    element: h("table", { class: "lk-table sw-table" }, h("thead", {}, head), body),
     set(rows, highlight) {
       for (const { name, ...values } of rows) {
         const cell = cells.get(name);
