@@ -129,11 +129,9 @@ class Engine(Resumable):
         return _each_tensor(self._result, outputs)
 
     def _argument(self, tensor: Tensor) -> Tensor:
-        if tensor.dtype is self._dtype or not tensor.is_floating_point():
-            return tensor
-        if self._dtype is torch.float32:
-            return tensor.float()
-        return tensor if reaches_beyond(tensor, self._dtype) else tensor.to(self._dtype)
+        kept = tensor.dtype is self._dtype or not tensor.is_floating_point()
+        kept = kept or (self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype))
+        return tensor if kept else tensor.to(self._dtype)
 
     def _result(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
@@ -320,11 +318,5 @@ def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:
 
 
 def _weights(model: nn.Module, make_optimizer: MakeOptimizer, recipe: Recipe, **options: Any) -> Weights:
-    return Weights(
-        uncompiled(model),
-        make_optimizer,
-        master=recipe.master_weights,
-        rounding=recipe.rounding,
-        optimizer_dtype=dtype_of(recipe.optimizer),
-        **options,
-    )
+    given = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
+    return Weights(uncompiled(model), make_optimizer, optimizer_dtype=dtype_of(recipe.optimizer), **given)
