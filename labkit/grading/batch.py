@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from labkit.grading import walls
@@ -24,7 +25,7 @@ from labkit.grading.judge import Paper, judge, paper_of
 from labkit.grading.plan import Read, plan, read
 from labkit.grading.program import program_of
 from labkit.grading.submission import Submission, Unreadable
-from labkit.grading.supervise import Runner, scratch
+from labkit.grading.supervise import Runner, packed, scratch
 from labkit.grading.table import Journal, Row, key_of
 from labkit.grading.trainings import Trainings
 
@@ -135,8 +136,13 @@ def question(paper: Paper, program: list[str]) -> Question:
     """Return what a learner's code is asked on a paper."""
     exercise = paper.exercise
     return Question(
-        exercise.id, program, exercise.entry, exercise.call, paper.cases, dict(exercise.provides), exercise.withheld
+        exercise.id, program, exercise.entry, exercise.call, _asked(paper), dict(exercise.provides), exercise.withheld
     )
+
+
+@lru_cache(maxsize=256)
+def _asked(paper: Paper) -> list[list[bytes]]:
+    return [[packed(case) for case in cases] for cases in paper.cases]
 
 
 def _judged(exercise: Exercise, seed: int, reply: Reply) -> Grade:

@@ -110,15 +110,27 @@ def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
     if [len(group) for group in answers] != [len(cases) for cases in paper.cases]:
         raise ValueError("the number of answers is not the number of cases")
     expected, given = _expected(paper, paper.exercise.reference), _outcomes(paper, answers)
-    verdicts = tuple(map(_verdict, [paper.exercise] * len(paper.checks), paper.checks, paper.cases, expected, given))
+    right = _written(paper, paper.exercise.reference)
+    verdicts = tuple(
+        _verdict(paper.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
+        for check, cases, theirs, yours, written, answer in zip(
+            paper.checks, paper.cases, expected, given, right, answers, strict=True
+        )
+    )
     known = None if all(verdict.passed or verdict.unsolved for verdict in verdicts) else _mistake(paper, given)
     return Grade(paper.exercise, verdicts, known, paper.complete, note)
 
 
 @lru_cache(maxsize=512)
+def _written(paper: Paper, function: Callable[..., object]) -> list[list[Json]]:
+    """Return a reference's answers as JSON, or a known mistake's; a class meets the same ones: kept."""
+    return answers_of(paper, function)
+
+
+@lru_cache(maxsize=512)
 def _expected(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
-    """Return what comes of a reference's answers, or of a known mistake's; a class meets the same ones: kept."""
-    return _outcomes(paper, answers_of(paper, function))
+    """Return what comes of a reference's answers, or of a known mistake's."""
+    return _outcomes(paper, _written(paper, function))
 
 
 def _outcomes(paper: Paper, answers: list[list[Json]]) -> list[list[object]]:
@@ -131,11 +143,19 @@ def _outcomes(paper: Paper, answers: list[list[Json]]) -> list[list[object]]:
 
 
 def _verdict(
-    exercise: Exercise, check: Check, cases: tuple[Case, ...], expected: list[object], given: list[object]
+    exercise: Exercise,
+    check: Check,
+    cases: tuple[Case, ...],
+    expected: list[object],
+    given: list[object],
+    same: list[bool],
 ) -> Verdict:
+    """Return whether a check passed; `same` is where answers are equal to the letter, and need no closer look."""
     outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
-    for case, right, answer in zip(cases, expected, given, strict=True):
-        parting = difference(right, answer, exercise.ulps, exercise.two_zeros)
+    for case, right, answer, equal in zip(cases, expected, given, same, strict=True):
+        parting = (
+            None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
+        )
         if parting is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
             return Verdict(check, _counter_example(exercise, check, case, right, answer, parting), unsolved, outcomes)

@@ -63,14 +63,28 @@ def _in_folder(folder: Path) -> Iterator[Submission]:
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
-            inside = [p.relative_to(entry) for p in sorted(entry.rglob("*.ipynb"))]
+        if _is_folder(entry):
+            inside = [p.relative_to(entry) for p in _notebooks_in(entry)]
             notebooks = [p for p in inside if not any(part.startswith(".") for part in p.parts)]
             yield from (Submission(entry.name, p.as_posix(), entry / p) for p in notebooks)
             if not notebooks:
                 yield Submission(entry.name, "", None)
         elif entry.suffix == ".ipynb":
             yield Submission(entry.stem, entry.name, entry)
+
+
+def _is_folder(entry: Path) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a folder above it may be listed, and not entered
+        return entry.suffix != ".ipynb"
+
+
+def _notebooks_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.rglob("*.ipynb"))
+    except OSError:
+        return []
 
 
 def read_cells(submission: Submission) -> list[Cell]:
@@ -81,9 +95,12 @@ def read_cells(submission: Submission) -> list[Cell]:
     """
     path = submission.path
     if path is None:
-        raise Unreadable("no notebook in this student's folder")
-    if not path.is_file() or path.stat().st_size > MAX_BYTES:
-        raise Unreadable(f"not a file of at most {MAX_BYTES >> 20} MiB")
+        raise Unreadable("no notebook in this student's folder, or none that can be read")
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise Unreadable(f"not a file of at most {MAX_BYTES >> 20} MiB")
+    except OSError as error:
+        raise Unreadable(f"it cannot be opened: {error.strerror}") from error
     try:
         notebook = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:

@@ -21,7 +21,7 @@ from labkit.grading.given.child import Question
 from labkit.grading.given.project_tasks import Run
 from labkit.grading.given.wire import Instance, Json, load
 from labkit.grading.judge import Paper
-from labkit.grading.supervise import Runner
+from labkit.grading.supervise import Runner, packed
 
 SECONDS = 120.0  # of the CPU, for one training; the lab's own take about one
 PROGRAM = "from labkit.grading.given.project_tasks import run"
@@ -54,7 +54,7 @@ class Trainings:
         self._missing.clear()
 
     def _train(self, asked: Asked) -> None:
-        question = Question("training", [PROGRAM], "run", "run(task, recipe, seed)", [[asked]])
+        question = Question("training", [PROGRAM], "run", "run(task, recipe, seed)", [[packed(asked)]])
         (reply,) = self.runner.run([question], self.limits).values()
         run = load(json.loads(reply.answers[0])[0]) if not reply.note else None
         if isinstance(run, Instance):

@@ -27,7 +27,7 @@ import labkit
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Walls
 from labkit.grading.given.wire import load
-from labkit.grading.supervise import KEPT_VARIABLES, NotStarted, Runner
+from labkit.grading.supervise import KEPT_VARIABLES, NotStarted, Runner, packed
 from labkit.records import system
 
 OWN_USER = 61184  # the first of those that systemd sets aside for a moment's use; nobody's files are theirs
@@ -106,7 +106,7 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
             "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LC_CTYPE"],
             "most": runner.limits.processes,
         }  # fmt: skip
-        probe = Question("probe", [inspect.getsource(_probe)], "_probe", "_probe(given)", [[(given,)]])
+        probe = Question("probe", [inspect.getsource(_probe)], "_probe", "_probe(given)", [[packed((given,))]])
         limits = replace(runner.limits, seconds=max(20.0, runner.limits.seconds))
         (reply,) = runner.run([probe], limits).values()
     answer = load(json.loads(reply.answers[0])[0]) if reply.answers else None

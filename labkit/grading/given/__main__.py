@@ -58,7 +58,6 @@ def _serve(control: socket.socket) -> None:
     from labkit.grading.given.keeper import keep_behind_walls
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the process that grades decides
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended keepers leave nothing behind
     gc.collect()
     gc.freeze()
     control.sendall(READY)
@@ -68,7 +67,6 @@ def _serve(control: socket.socket) -> None:
             break
         if os.fork() == 0:
             control.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             parent = socket.socket(fileno=descriptors[0])
             try:
                 keep_behind_walls(parent)
@@ -78,9 +76,16 @@ def _serve(control: socket.socket) -> None:
             finally:
                 os._exit(70)
         os.close(descriptors[0])
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(-1, 0)  # until the last keeper has ended
+        _forget_keepers(os.WNOHANG)
+    _forget_keepers(0)
     shutil.rmtree(Path.cwd(), ignore_errors=True)  # if nobody else is left to do it
+
+
+def _forget_keepers(how: int) -> None:
+    """Take note of the keepers that have ended; with `how` 0, wait until all have."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, how)[0]:
+            pass
 
 
 def _answer_one() -> None:

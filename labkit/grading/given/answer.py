@@ -18,15 +18,22 @@ from contextlib import contextmanager
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 
-from labkit.grading.exercise import Case
 from labkit.grading.given.wire import Failure, Json, dump
 
 
-def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callable[..., object]] = ()) -> Json:
+def ask(
+    function: object,
+    call: str,
+    arguments: tuple[object, ...],
+    withheld: Sequence[Callable[..., object]] = (),
+    *,
+    owned: bool = False,
+) -> Json:
     """Return the answer of `function` to one case, as JSON.
 
     call      how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
     withheld  functions that it may not be, nor name, nor call
+    owned     the arguments are for this call alone: it may change them, and they are not copied
 
     >>> ask(lambda x: x + 1, "successor(x)", (1,))
     ['int', '2']
@@ -36,7 +43,7 @@ def ask(function: object, call: str, arguments: Case, withheld: Sequence[Callabl
     problem = _call_problem(function, call, arguments) or (withheld and _borrowed(_reached(function), withheld))
     if problem:
         return dump(Failure("call", problem))
-    own = copy.deepcopy(arguments)
+    own = arguments if owned else copy.deepcopy(arguments)
     try:
         with _calls_of(withheld) as caught:
             answer = function(*own)  # type: ignore[operator]
@@ -78,7 +85,7 @@ def _file_of(function: object) -> str:
     return str(getattr(getattr(function, "__code__", None), "co_filename", ""))
 
 
-def _call_problem(function: object, call: str, arguments: Case) -> str:
+def _call_problem(function: object, call: str, arguments: tuple[object, ...]) -> str:
     if not callable(function):
         return f"this is not a function but a {type(function).__name__}: pass the function itself, without parentheses"
     try:

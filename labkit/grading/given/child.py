@@ -16,9 +16,12 @@ import inspect
 import json
 import linecache
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
+
+import torch
 
 from labkit.grading.given.answer import ask, last_line, where
 from labkit.records import system
@@ -47,7 +50,7 @@ class Question:
 
     program    the sources to run: what the exercise's cell needs of others, then its own
     call       how the function is called: "my_advance(state, found_inf, config)"
-    checks     the arguments of each call, checks[check][case]
+    asked      the arguments of each call, asked[check][case], each pickled by itself: none sees what another changed
     provides   names that exist although no cell defines them
     withheld   functions that the answer may not be, nor call
     """
@@ -56,9 +59,14 @@ class Question:
     program: Sequence[str]
     entry: str
     call: str
-    checks: Sequence[Sequence[tuple[object, ...]]]
+    asked: Sequence[Sequence[bytes]]
     provides: Mapping[str, object] = field(default_factory=dict)
     withheld: Sequence[Callable[..., object]] = ()
+
+
+def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the tensor of these bytes."""
+    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape)
 
 
 def answer_all(questions: Sequence[Question], channel: BinaryIO, limits: Limits, used: int) -> None:
@@ -86,8 +94,9 @@ def _answer(question: Question, channel: BinaryIO) -> None:
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {question.call}")
         return
-    for cases in question.checks:
-        _write(channel, CHECK, [ask(function, question.call, case, question.withheld) for case in cases])
+    for cases in question.asked:
+        answers = [ask(function, question.call, pickle.loads(c), question.withheld, owned=True) for c in cases]
+        _write(channel, CHECK, answers)
 
 
 def _write(channel: BinaryIO, kind: bytes, content: object) -> None:

@@ -223,7 +223,7 @@ def _load_elements(tag: str, dtype: str, shape: list[int], text: str) -> object:
             raise ValueError(f"an array of {dtype} does not travel")
         return np.frombuffer(content, dtype=np.dtype(dtype)).reshape(shape)
     if not content:
-        return torch.empty(shape, dtype=DTYPES[dtype])
+        return torch.zeros(0, dtype=DTYPES[dtype]).reshape(shape)
     return torch.frombuffer(content, dtype=torch.uint8).view(DTYPES[dtype]).reshape(shape)
 
 

@@ -1,0 +1,83 @@
+"""Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as data.
+
+A handful runs in every test; all of them where slow tests run. What needs walls is asked only where they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.grading.batch import grade
+from labkit.grading.given.child import Limits
+from labkit.grading.submission import find
+from labkit.grading.walls import NAMES, describe
+from tests.grading.hostile import CHEATS, HOSTILE, RIGHT, Row
+from tests.grading.odd_notebooks import SETUP, UNSCALE
+
+ALL = HOSTILE | CHEATS
+FEW = (
+    "os._exit in the cell", "loops at the third check", "200 MB into the channel", "leaves a process behind",
+    "imports the reference", "looks through gc for functions", "reads a classmate's file", "writes the grades later",
+    "reads the parent's memory", "asks the network",
+)  # fmt: skip
+SECONDS = 1.0
+linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
+
+
+def hand_in(folder: Path, student: str, cell: str) -> None:
+    names = f"CLASSMATE, GRADES = {str(folder / 'honest.ipynb')!r}, {str(folder.parent / 'grades.csv')!r}"
+    cells = [
+        {"cell_type": "code", "metadata": {"tags": tags}, "source": source}
+        for tags, source in (
+            ([], f"{SETUP}\n{names}"), (["exercise-scaling.advance"], f"{names}\n{cell}"), (["exercise-scaling.unscale"], UNSCALE),
+        )
+    ]  # fmt: skip
+    (folder / f"{student}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+
+
+def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
+    """Grade these students, and an honest one with them; every row is what it must be, and the walls stand."""
+    folder = tmp_path / "class"
+    folder.mkdir()
+    (tmp_path / "grades.csv").write_text("nobody's yet")
+    names = {f"{number:02d}": name for number, name in enumerate(students)}
+    for number, name in names.items():
+        hand_in(folder, number, students[name].source)
+    hand_in(folder, "honest", RIGHT)
+    said: list[str] = []
+    limits = Limits(SECONDS, memory=1 << 29)
+    rows = grade(find([folder]), 5, limits, lesson="06_loss_scaling", progress=said.append, output=tmp_path)
+    if said[0] != describe(tuple(NAMES)):
+        pytest.skip(f"on this machine not all walls stand: {said[0]}")
+    by = {(row.student, row.exercise): row for row in rows}
+    wrong = {
+        name: (by[number, "scaling.advance"].points, by[number, "scaling.advance"].reason)
+        for number, name in names.items()
+        if (row := by[number, "scaling.advance"]).points != students[name].points
+        or students[name].says not in f"{row.exercise}: {row.reason}"
+    }
+    assert wrong == {}
+    assert {name for number, name in names.items() if by[number, "scaling.unscale"].points != 6} == set()
+    assert by["honest", "scaling.advance"].points == 8
+    assert (tmp_path / "grades.csv").read_text() == "nobody's yet"
+
+
+@linux
+def test_a_handful_of_them_gets_its_rows(tmp_path: Path) -> None:
+    expect_rows(tmp_path, {name: ALL[name] for name in FEW})
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["HOSTILE", "CHEATS"])
+def test_each_of_them_gets_its_row(tmp_path: Path, group: str) -> None:
+    expect_rows(tmp_path, {"HOSTILE": HOSTILE, "CHEATS": CHEATS}[group])
+
+
+def test_there_are_sixty_hostile_ones_and_thirty_cheats() -> None:
+    assert len(HOSTILE) >= 60
+    assert len(CHEATS) >= 30
