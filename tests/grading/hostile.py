@@ -41,6 +41,11 @@ def told(expression: str) -> str:
     return body(f"return {expression}")
 
 
+def once(expression: str) -> str:
+    """Return an answer that returns this object when it is called for the first time."""
+    return "calls = []\n" + body(f"calls.append(1)\nreturn {expression} if len(calls) == 1 else state")
+
+
 HOSTILE: dict[str, Row] = {
     # It does not come back. (Times are CPU time, or three times as much and 5 s on the wall.)
     "loops in the cell": Row("while True: pass" + RIGHT, f"of CPU time; {CELL}"),
@@ -68,9 +73,9 @@ HOSTILE: dict[str, Row] = {
     "a segmentation fault": Row("import ctypes\nctypes.string_at(0)", f"SIGSEGV; {CELL}"),
     "kills itself": Row("import os\nos.kill(os.getpid(), 9)", f"SIGKILL (out of memory?); {CELL}"),
     "kills its group": Row("import os\nos.killpg(0, 9)", f"SIGKILL (out of memory?); {CELL}"),
-    "kills its parent": Row("import os\nos.kill(os.getppid(), 9)" + RIGHT, "5 of 5 checks pass", 8),
-    "kills everything": Row("import os\nos.kill(-1, 9)" + RIGHT, "5 of 5 checks pass", 8),
-    "becomes another program": Row("import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'pass'])", CELL),
+    "kills its parent": Row("import os\nos.kill(os.getppid(), 9)" + RIGHT, "its cell stopped with PermissionError"),
+    "kills everything": Row("import os\nos.kill(-1, 9)" + RIGHT, "its cell stopped with ProcessLookupError"),
+    "becomes another program": Row("import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'pass'])", "its cell stopped with FileNotFoundError"),
     "ends later": Row("import atexit, os\natexit.register(lambda: os._exit(9))" + RIGHT, "5 of 5 checks pass", 8),
     "overflows the C stack": Row(
         "import sys, ctypes\nsys.setrecursionlimit(10 ** 8)\ndef f(n): return [f(n + 1)][0] + 1\n" + body("return eval('+'.join(['('] * 1))"),
@@ -87,12 +92,11 @@ HOSTILE: dict[str, Row] = {
     # It takes what is not its own.
     "eats memory": Row(body("return bytearray(1 << 33)"), "MemoryError"),
     "eats memory in torch": Row(body("import torch\nreturn torch.ones(1 << 33)"), "it stopped with RuntimeError"),
-    "eats memory slowly": Row(body("hog = []\nwhile True: hog.append(bytearray(1 << 24))"), "MemoryError"),
+    "eats memory slowly": Row("hog = []\nwhile True: hog.append(bytearray(1 << 26))", "its cell stopped with MemoryError"),
     "fills the disk": Row(
-        body("import os\nwith open(os.path.join(os.getcwd(), 'big'), 'wb') as f:\n    while True: f.write(bytes(1 << 20))"),
-        "it stopped with OSError",
+        "with open('big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))", "its cell stopped with OSError"
     ),
-    "starts processes without end": Row(body("import os\nwhile True:\n    os.fork()"), CALL),
+    "starts processes without end": Row(body("import os\nwhile True:\n    os.fork()"), "scaling.advance: "),
     "starts threads without end": Row(
         body("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()"), "it stopped with RuntimeError"
     ),
@@ -111,11 +115,11 @@ HOSTILE: dict[str, Row] = {
         "has more than 8 MiB",
     ),
     "closes the channel": Row("import os\nos.closerange(3, 64)" + RIGHT, CELL),
-    "an answer without end": Row(told("['x' * 900_000 for _ in range(200)]"), "has more than 8 MiB"),
-    "an answer of a million lists": Row(told("[[] for _ in range(1 << 21)]"), REFUSED),
+    "an answer without end": Row(told("['x' * 900_000 for _ in range(5)]"), "has more than 8 MiB"),
+    "an answer of a million lists": Row(once("[[] for _ in range(1 << 21)]"), "check"),
     "an answer that contains itself": Row(body("a = []\na.append(a)\nreturn a"), REFUSED),
-    "a deep answer": Row(body("a = []\nfor _ in range(10 ** 5): a = [a]\nreturn a"), REFUSED),
-    "a number of a million digits": Row(told("10 ** 10 ** 6"), REFUSED),
+    "a deep answer": Row("deep = []\nfor _ in range(10 ** 5): deep = [deep]\n" + once("deep"), "of 5 checks pass"),
+    "a number of a million digits": Row(told("1 << 10 ** 6"), REFUSED),
     "text that is no unicode": Row(told("'\\ud800'"), REFUSED),
     "a forged end": Row(
         "import json, os\nfor n in range(3, 64):\n    try: os.write(n, b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
@@ -229,7 +233,7 @@ CHEATS: dict[str, Row] = {
     "reads a classmate's file": Row("import json\ncells = json.load(open(CLASSMATE))['cells']\nexec(''.join(cells[1]['source']))", "its cell stopped with FileNotFoundError"),
     "lists the classmates": Row("import os\nnames = os.listdir(os.path.dirname(CLASSMATE))" + RIGHT, "its cell stopped with FileNotFoundError"),
     "looks for notebooks everywhere": Row(
-        "from pathlib import Path\n(path, *_) = Path('/').rglob('*.ipynb')" + RIGHT, "its cell stopped with ValueError"
+        "from pathlib import Path\n(path, *_) = [f for p in Path(CLASSMATE).parents for f in p.glob('*.ipynb')]" + RIGHT, "its cell stopped with ValueError"
     ),
     "writes the grades": Row("open(GRADES, 'w').write('8,8')" + RIGHT, "its cell stopped with FileNotFoundError"),
     "writes the grades later": Row(

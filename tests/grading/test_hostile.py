@@ -24,7 +24,7 @@ FEW = (
     "imports the reference", "looks through gc for functions", "reads a classmate's file", "writes the grades later",
     "reads the parent's memory", "asks the network",
 )  # fmt: skip
-SECONDS = 1.0
+SECONDS = 2.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
 
 
@@ -54,13 +54,13 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     if said[0] != describe(tuple(NAMES)):
         pytest.skip(f"on this machine not all walls stand: {said[0]}")
     by = {(row.student, row.exercise): row for row in rows}
-    wrong = {
-        name: (by[number, "scaling.advance"].points, by[number, "scaling.advance"].reason)
+    wrong = [
+        f"{name}: {row.points} points, {row.reason}"
         for number, name in names.items()
         if (row := by[number, "scaling.advance"]).points != students[name].points
         or students[name].says not in f"{row.exercise}: {row.reason}"
-    }
-    assert wrong == {}
+    ]
+    assert not wrong, "\n".join(wrong)
     assert {name for number, name in names.items() if by[number, "scaling.unscale"].points != 6} == set()
     assert by["honest", "scaling.advance"].points == 8
     assert (tmp_path / "grades.csv").read_text() == "nobody's yet"
