@@ -153,9 +153,7 @@ def _verdict(
     """Return whether a check passed; `same` is where answers are equal to the letter, and need no closer look."""
     outcomes = tuple(answer for answer in given if isinstance(answer, Outcome))
     for case, right, answer, equal in zip(cases, expected, given, same, strict=True):
-        parting = (
-            None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
-        )
+        parting = None if equal and not outcomes else difference(right, answer, exercise.ulps, exercise.two_zeros)
         if parting is not None:
             unsolved = isinstance(answer, Failure) and answer.kind == "unsolved"
             return Verdict(check, _counter_example(exercise, check, case, right, answer, parting), unsolved, outcomes)

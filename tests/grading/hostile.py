@@ -246,7 +246,7 @@ CHEATS: dict[str, Row] = {
         "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.unshare(0x10020000)\n"
         f"{HERE}\nlibc.umount2(str(here).encode(), 2)\nassert (here / 'exercises').exists()" + RIGHT, "its cell stopped with AssertionError",
     ),
-    "becomes root again": Row("import os\nos.setuid(0) if os.getuid() else os.mkdir('/root/x')" + RIGHT, "its cell stopped with"),
+    "becomes root again": Row("import os\nos.setuid(0)" + RIGHT, "its cell stopped with"),
     "equals everything": Row(
         "class Yes(ScalerState):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n" + told("Yes(1.0, 0)"), "an object of the class Yes"
     ),

@@ -33,9 +33,11 @@ def hand_in(folder: Path, student: str, cell: str) -> None:
     cells = [
         {"cell_type": "code", "metadata": {"tags": tags}, "source": source}
         for tags, source in (
-            ([], f"{SETUP}\n{names}"), (["exercise-scaling.advance"], f"{names}\n{cell}"), (["exercise-scaling.unscale"], UNSCALE),
+            ([], f"{SETUP}\n{names}"),
+            (["exercise-scaling.advance"], f"{names}\n{cell}"),
+            (["exercise-scaling.unscale"], UNSCALE),
         )
-    ]  # fmt: skip
+    ]
     (folder / f"{student}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
 
 

@@ -39,7 +39,7 @@ class Limits:
     processes: int = 64
 
     @property
-    def patience(self) -> float:
+    def wall_seconds(self) -> float:
         """Return the seconds on the wall after which an exercise ends: sleeping takes no CPU time."""
         return 3 * self.seconds + 5
 

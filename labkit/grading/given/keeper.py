@@ -149,9 +149,9 @@ def _text(content: str) -> str:
 def _seconds_left(limits: Limits, cpu: float, wall: float) -> float:
     if cpu >= limits.seconds:
         raise _Broken(f"stopped after {limits.seconds:g} s of CPU time")
-    if wall >= limits.patience:
-        raise _Broken(f"stopped after {limits.patience:g} s, {cpu:.0f} s of them CPU time: it waits for something")
-    return min(limits.seconds - cpu, limits.patience - wall) + 0.01
+    if wall >= limits.wall_seconds:
+        raise _Broken(f"stopped after {limits.wall_seconds:g} s, {cpu:.0f} s of them CPU time: it waits for something")
+    return min(limits.seconds - cpu, limits.wall_seconds - wall) + 0.01
 
 
 def _why_it_ended(code: int | None) -> str:
