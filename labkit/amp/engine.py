@@ -129,9 +129,8 @@ class Engine(Resumable):
         return _each_tensor(self._result, outputs)
 
     def _argument(self, tensor: Tensor) -> Tensor:
-        kept = tensor.dtype is self._dtype or not tensor.is_floating_point()
-        kept = kept or (self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype))
-        return tensor if kept else tensor.to(self._dtype)
+        beyond = self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype)
+        return tensor if beyond or not tensor.is_floating_point() else tensor.to(self._dtype)
 
     def _result(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:

@@ -125,10 +125,7 @@ class Recipe:
         return plain | values | {"fields": in_full}
 
     def forward(self, device: torch.device | str) -> AbstractContextManager[None]:
-        """Open the region in which a forward pass and its loss run under this recipe.
-
-        A mode costs microseconds for each operation, so only those are opened that have something to do.
-        """
+        """Open the region in which a forward pass and its loss run under this recipe."""
         plain = self.model == FP32 and self.autocast is None
         return nullcontext() if plain and current() is None else self._modes(device)
 

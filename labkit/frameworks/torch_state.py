@@ -91,8 +91,7 @@ def _available(device: str) -> bool:
     if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
         return True
     warnings.warn(
-        "torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. "
-        'On a CPU, say GradScaler("cpu").',
+        'torch.cuda.amp.GradScaler is enabled, but CUDA is not available.  Disabling. On a CPU, say GradScaler("cpu").',
         stacklevel=3,
     )
     return False

@@ -61,6 +61,8 @@ class Weights:
     (1.0, 0.999755859375)
     """
 
+    _replaced = False  # other values stand in the model for a while
+
     def __init__(
         self,
         model: nn.Module,
@@ -75,29 +77,28 @@ class Weights:
     ) -> None:
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
-        self.ids = frozenset(map(id, self.names))
         require_shapes(self.names)
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
         self._members: list[list[nn.Parameter]] = []  # the model weights of each group
         self._dtypes: list[torch.dtype] = []  # of the model weights
-        self._pair_up()
         if groups is None:
             self.optimizer = make_optimizer(self._add({"params": list(self.names)})["params"])
         else:
             self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
+        self._pair_up()
         self._require_all_trainable()
         require_fitting(self.optimizer, flat)
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
         self._generator = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
-        self._replaced = False
         self._note()
 
     def add_group(self, group: Group) -> None:
         """Give more of the model's parameters to the optimizer: layers that were frozen and are no longer."""
         self.adopt_edits()
         self.optimizer.add_param_group(self._add(group))
+        self._pair_up()
         self._note()
 
     def _add(self, group: Group) -> dict[str, Any]:
@@ -126,7 +127,6 @@ class Weights:
         self.optimizer_weights += stepped
         self._members.append(weights)
         self._dtypes += [p.dtype for p in weights]
-        self._pair_up()
         return {**group, "params": stepped}
 
     def _require_all_trainable(self) -> None:
@@ -169,7 +169,8 @@ class Weights:
         self.copy_back()
 
     def _pair_up(self) -> None:
-        """Note which weights are not their own masters, and their masters: what is copied back."""
+        """Note what each step asks: which weights are copied back from which masters, are known, or frozen."""
+        self.ids = frozenset(map(id, self.names))
         every = zip(self.model_weights, self.master_weights, self._dtypes, strict=True)
         pairs: list[tuple[Tensor, Tensor]] = [(w, m) for w, m, dtype in every if dtype != self.dtype]
         self._copied, self._masters = [weight for weight, _ in pairs], [master for _, master in pairs]
@@ -257,9 +258,10 @@ class Weights:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
-        self.__dict__.update(state, ids=frozenset(map(id, state["names"])))
+        self.__dict__.update(state)
         if self.flat:
             self._view_flat()
+        self._pair_up()
 
     def _view_flat(self) -> None:
         members = [weights for weights in self._members if weights]
@@ -268,7 +270,6 @@ class Weights:
         for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
             if dtype == self.dtype:
                 weight.data = master
-        self._pair_up()
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step, here and in the model."""

@@ -89,20 +89,16 @@ def _copied(gradient: Tensor, in_place: bool) -> Tensor:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return a flag, on their device: found_inf."""
     device = group[0].device
-    found, reciprocal = torch.zeros((), device=device), 1.0 / scale  # in FP64
+    found, one = torch.zeros((), device=device), torch.ones((), device=device)
+    reciprocal = 1.0 / scale  # in FP64
     if group[0].dtype == torch.float64:  # the kernel takes an FP32 reciprocal: let it look, and multiply apart
-        _look(group, found, 1.0)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
         torch._foreach_mul_(group, reciprocal)
     else:
-        _look(group, found, reciprocal)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one * reciprocal)
     if scale < 1:  # then dividing may overflow, and the kernel looked before
-        _look(group, found, 1.0)
+        torch._amp_foreach_non_finite_check_and_unscale_(group, found, one)
     return found
-
-
-def _look(group: list[Tensor], found: Tensor, factor: float) -> None:
-    factor_there = torch.full((), factor, device=found.device)
-    torch._amp_foreach_non_finite_check_and_unscale_(group, found, factor_there)
 
 
 def _read(flags: Sequence[Tensor]) -> list[float]:
