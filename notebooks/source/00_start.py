@@ -71,6 +71,8 @@ UnderflowHistogram(gradient_snapshot(TrainingRun(TASKS["segmentation_small"], RE
 # between one power of two and the next. A scale of 1,024 = 2^10 moves every bar ten places to the right and changes no digit
 # of any gradient. Why that helps is lesson 06.
 #
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("start.smallest")`: three hints, one by one, at no cost.*
+#
 # ### 4 · Exercise
 # You write a few lines, and the cell answers at once: what passed, what did not, and the first input for which it did not.
 # Here is one to warm up. Run it as it is, read the answer, then repair it.

@@ -71,6 +71,8 @@ BitExplorer(FP16, value=1.0)
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
 #
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: three hints, one by one, at no cost.*
+#
 # ### Exercise 1: sixteen bits, read by hand  ●●○  8 min
 #
 # `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits

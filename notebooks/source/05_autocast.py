@@ -126,6 +126,8 @@ for name, run in operations.items():
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
 #
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: three hints, one by one, at no cost.*
+#
 # ### Exercise 1: ten operations, four lists  ●○○  6 min
 #
 # Ask of each: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several operands agree? If

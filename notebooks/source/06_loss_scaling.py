@@ -136,6 +136,8 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
 #
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("scaling.static_step")`: three hints, one by one, at no cost.*
+#
 # ### Exercise 1: one step with a static scale  ●○○  8 min
 #
 # `gradient_of(scale)` runs the backward pass of `scale * loss` and returns its gradient in FP16. Take one step of SGD with

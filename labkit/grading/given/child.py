@@ -84,7 +84,7 @@ def answer_all(questions: Sequence[Question], channel: BinaryIO, limits: Limits,
 
 
 def _answer(question: Question, channel: BinaryIO) -> None:
-    namespace: dict[str, object] = {"__name__": "__main__", "check": no_check, **question.provides}
+    namespace: dict[str, object] = {"__name__": "__main__", "check": no_check, "hint": no_check, **question.provides}
     *definitions, own = question.program
     for i, source in enumerate(definitions):
         _run(source, f"<another cell, {i}>", namespace)

@@ -1,0 +1,63 @@
+"""What helps somebody who does not get on? Three hints for each exercise, asked for one by one.
+
+Idea: a hint is a row of data. The journal beside the notebook notes each one that was read, so that the next call gives
+the next step, after a restart too. Hints cost no points.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from labkit.grading.judge import find_exercise
+from labkit.records.journal import journal_here, last_answers, note
+
+
+@dataclass(frozen=True, repr=False)
+class Hint:
+    """One step of help; a notebook shows it as a line. step: from 1 to `of`."""
+
+    text: str
+    step: int
+    of: int
+
+    def __str__(self) -> str:
+        more = f" (Ask again for hint {self.step + 1}.)" if self.step < self.of else " (That was the last one.)"
+        return f"Hint {self.step} of {self.of}: {self.text}{more}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(str(self))}</p>"
+
+
+@cache
+def hints() -> dict[str, tuple[str, ...]]:
+    """Return the hints of every exercise, the first step first."""
+    text = files("labkit.grading").joinpath("hints.toml").read_text(encoding="utf-8")
+    return {id: tuple(steps) for id, steps in tomllib.loads(text).items()}
+
+
+def hint(exercise_id: str, journal: Path | None = None) -> Hint:
+    """Return the next hint for an exercise, free of charge; after the last one, the last again.
+
+    journal   where hints that were read are noted; None: beside the notebook, and without one it is always the first
+
+    >>> hint("start.smallest").text
+    'The formula stands in the docstring. It has two parts: the bias, and a power of two.'
+
+    Raises:
+        ValueError: there is no exercise of this name; the message names the nearest.
+    """
+    steps = hints()[find_exercise(exercise_id).id]
+    journal = journal or journal_here()
+    if journal is None:
+        return Hint(steps[0], 1, len(steps))
+    read = last_answers(journal, "hint").get(exercise_id, "0")
+    step = min(int(read) + 1 if read.isdigit() else 1, len(steps))
+    note(journal, "hint", exercise_id, str(step))
+    return Hint(steps[step - 1], step, len(steps))
