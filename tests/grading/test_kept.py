@@ -139,12 +139,12 @@ def test_a_check_works_on_a_full_disk_and_warns(ask, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(os.name == "nt", reason="kill -9 is of Unix")
 def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
     """A real kernel, two cells, kill -9 as soon as the second has answered; the journal has it."""
-    patience = 120 * slowness()
-    manager, client = start_new_kernel(cwd=str(folder), startup_timeout=patience)
+    longest = 120 * slowness()
+    manager, client = start_new_kernel(cwd=str(folder), startup_timeout=longest)
     try:
         said: list[str] = []
         for cell in (f"from labkit.grading import check\n{RIGHT}", f"{CHECK}.points"):
-            client.execute_interactive(cell, timeout=patience, output_hook=lambda message: said.append(str(message)))
+            client.execute_interactive(cell, timeout=longest, output_hook=lambda message: said.append(str(message)))
         os.kill(manager.provisioner.process.pid, signal.SIGKILL)
     finally:
         client.stop_channels()
