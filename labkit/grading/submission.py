@@ -46,7 +46,7 @@ def find(paths: Iterable[Path]) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
     <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself
-    is its student's. Checkpoints and hidden files are passed over.
+    is its student's. Checkpoints, hidden files and what macOS adds to an archive (__MACOSX) are passed over.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -61,11 +61,11 @@ def find(paths: Iterable[Path]) -> list[Submission]:
 
 def _in_folder(folder: Path) -> Iterator[Submission]:
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+        if _is_hidden(entry.name):
             continue
         if _is_folder(entry):
             inside = [p.relative_to(entry) for p in _notebooks_in(entry)]
-            notebooks = [p for p in inside if not any(part.startswith(".") for part in p.parts)]
+            notebooks = [p for p in inside if not any(_is_hidden(part) for part in p.parts)]
             yield from (Submission(entry.name, p.as_posix(), entry / p) for p in notebooks)
             if not notebooks:
                 yield Submission(entry.name, "", None)
@@ -85,6 +85,10 @@ def _notebooks_in(folder: Path) -> list[Path]:
         return sorted(folder.rglob("*.ipynb"))
     except OSError:
         return []
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def read_cells(submission: Submission) -> list[Cell]:

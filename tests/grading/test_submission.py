@@ -122,3 +122,17 @@ def test_a_lesson_is_told_by_its_exercises_or_by_the_file() -> None:
     assert lesson_of(Submission("ada", "06_loss_scaling.ipynb", None), []) == "06_loss_scaling"
     assert lesson_of(Submission("ada", "ada.ipynb", None), [own("x = 1")]) == "06_loss_scaling"
     assert lesson_of(Submission("ada", "ada.ipynb", None), [other("x = 1")]) is None
+
+
+def test_what_other_systems_leave_in_a_folder_is_no_learner(tmp_path: Path) -> None:
+    """An archive packed on a Mac, unpacked on Windows, in a folder with blanks and umlauts."""
+    folder = tmp_path / "Übung 6" / "Änne O'Neil"
+    left = (".DS_Store", "desktop.ini", "__MACOSX/._06_loss_scaling.ipynb", "__MACOSX/06.ipynb")
+    for name in ("06_loss_scaling.ipynb", *left):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    for name in (".DS_Store", "desktop.ini", "__MACOSX/Änne O'Neil/06_loss_scaling.ipynb"):
+        (folder.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder.parent / name).write_text("{}")
+    (found,) = find([folder.parent])
+    assert (found.student, found.path) == ("Änne O'Neil", folder / "06_loss_scaling.ipynb")
