@@ -12,7 +12,7 @@ GPU_ARGS ?=
 MUTANTS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures clean
+.PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures hosts clean
 
 help:  ## show this list
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,6 +51,9 @@ notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/
 
 docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, from the docstrings
 	@$(VENV_PYTHON) docs/build.py
+
+hosts: $(VENV)/.test-ready  ## test the lab with the versions of Colab; prints a row for data/hosts.md
+	@$(VENV_PYTHON) tests/hosts/run.py colab-versions
 
 pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes
