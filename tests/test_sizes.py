@@ -9,9 +9,7 @@ from pathlib import Path
 LABKIT = Path(__file__).parents[1] / "labkit"
 LONGEST = 30
 REASONS = {
-    "amp/masters/weights.py __init__": "eleven lines are its signature",
     "bench/triton_gemm.py tile_of_d": "a Triton kernel is one function: its steps share pointers and masks",
-    "grading/batch.py grade": "the one loop over a class, with its limits and its end",
     "grading/walls.py _probe": "its source runs by itself where a learner's code does, so it is one function",
 }
 

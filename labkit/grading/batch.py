@@ -29,6 +29,7 @@ from labkit.grading.supervise import Runner, packed, scratch
 from labkit.grading.table import Journal, Row, key_of
 from labkit.grading.trainings import Trainings
 
+Asked = list[tuple[Read, list[Exercise]]]  # of each notebook, what is graded
 Say = Callable[[str], None]
 
 
@@ -66,9 +67,7 @@ def grade(
             progress(f"passed over, as no exercise asked for is in it: {one.submission.path}")
     journal = journal or Journal(None, {"seed": seed})
     keys = {id(one): key_of(one) for one, _ in todo}
-    done = {key: {row.exercise for row in rows} for key, rows in journal.rows.items()}
-    left = [(one, [e for e in asked if e.id not in done.get(keys[id(one)], ())]) for one, asked in todo]
-    left = [(one, asked) for one, asked in left if asked]
+    left = _left(todo, keys, journal)
     with scratch() as folder, Runner(limits, folder) as runner, _pool(runner, workers) as pool:
         private = [one.submission.path for one, _ in todo if one.submission.path is not None]
         progress(walls.describe(walls.build(runner, private, output or folder)))
@@ -76,11 +75,17 @@ def grade(
         jobs = [pool.submit(_marked, runner, trainings, one, asked, seed) for one, asked in left]
         marked = _told(jobs, keys, journal, progress)
         trainings.run(pool, progress)
-        for each in marked:
-            if each.waiting:
-                rows = [_row(each.one, _judged(exercise, seed, reply), seed) for exercise, reply in each.waiting]
-                journal.add(keys[id(each.one)], rows)
+        for each in (each for each in marked if each.waiting):
+            rows = [_row(each.one, _judged(exercise, seed, reply), seed) for exercise, reply in each.waiting]
+            journal.add(keys[id(each.one)], rows)
     return journal.all_rows(dict.fromkeys(keys.values()))
+
+
+def _left(todo: Asked, keys: dict[int, str], journal: Journal) -> Asked:
+    """Return what no earlier grading left in the journal."""
+    done = {key: {row.exercise for row in rows} for key, rows in journal.rows.items()}
+    left = [(one, [e for e in asked if e.id not in done.get(keys[id(one)], ())]) for one, asked in todo]
+    return [(one, asked) for one, asked in left if asked]
 
 
 def _told(jobs: Sequence[Future[Marked]], keys: dict[int, str], journal: Journal, progress: Say) -> list[Marked]:
