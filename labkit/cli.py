@@ -208,6 +208,22 @@ def _race(arguments: Namespace) -> int:
     return race_cli.run(arguments)
 
 
+def _add_html_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("notebooks", nargs="+", type=Path, help="notebooks; each page is written beside its notebook")
+
+
+def _html(arguments: Namespace) -> int:
+    from labkit.export import to_html
+
+    try:
+        for notebook in arguments.notebooks:
+            print(to_html(notebook))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
 def _add_lab_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "what",
@@ -342,5 +358,6 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "progress": Subcommand("say what is solved in all lessons, and what comes next", _add_folder_argument, _progress),
     "restore": Subcommand("list the answers that were kept, and bring them back", _add_restore_arguments, _restore),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", _add_race_arguments, _race),
+    "html": Subcommand("write notebooks as pages that need no network, formulas and all", _add_html_arguments, _html),
     "version": Subcommand("print the version", _nothing, _version),
 }

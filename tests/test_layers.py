@@ -34,7 +34,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
     "checkout": (),
-    "cli": ("records", "checkout", "bench", "train", "gpu", "clinic", "grading"),
+    "export": (),
+    "cli": ("records", "checkout", "bench", "train", "gpu", "clinic", "grading", "export"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -56,6 +57,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "grading": ENGINE | {"nbformat", "IPython"},
     "gpu": ENGINE | {"expecttest"},  # where there is one: what torch's own autocast lists ask for
     "checkout": set(),
+    "export": {"matplotlib", "nbconvert", "nbformat"},
     "cli": set(),
     "__main__": set(),
     "__init__": set(),

@@ -42,8 +42,8 @@ pulse()
 # %% [markdown]
 # ## How a lesson goes
 #
-# Every lesson repeats the same four parts. Run **one cell at a time**, and commit to each prediction before you run the cell
-# below it: that cell shows the answer.
+# Every lesson repeats the same four parts. Run **one cell at a time**, and commit to each prediction first. What the cells
+# below it print is the answer, and it waits for you even after *Run All*.
 #
 # ### 1 · Predict
 # You choose an answer *before* you see the result. A wrong guess costs nothing, and it is the part you will remember. Try one:
@@ -140,5 +140,6 @@ progress()
 # - **`Error displaying widget: model not found`**: you have opened the notebook again, and its widgets ended with yesterday's
 #   kernel. *Run > Run All Cells* makes them anew. Your text stays, and predictions stay answered (see above).
 # - **A widget is a line of text**: the pulse cell above says what to do.
-# - **Everything hangs**: the square button stops the cell; *Kernel > Restart Kernel* starts afresh. Your text stays.
+# - **Everything hangs**: the square button stops the cell, and between cells it pauses a live training; *Kernel > Restart
+#   Kernel* starts afresh. Your text stays.
 # - In a terminal, `labkit doctor` says the same as the first cell, without a browser.

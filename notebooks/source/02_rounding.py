@@ -37,11 +37,11 @@ from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 predict("rounding.tie")
 
 # %% [markdown]
-# **Drag the number** between two neighbours, and watch where each rounding mode takes it. The modes differ most half-way between the
-# two. Try 2051 as well, and -2049.
+# **Drag the number** between two neighbours, and watch where each rounding mode takes it. It opens at 2052.6. The modes differ most
+# half-way between the two neighbours: put it on 2049, on 2051, and on -2049.
 
 # %% id="touch-modes-line"
-NumberLine(FP16, x=2049, scale="linear", window=(2040, 2060))
+NumberLine(FP16, x=2052.6, scale="linear", window=(2040, 2060))
 
 # %% id="touch-modes"
 modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]

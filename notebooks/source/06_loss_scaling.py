@@ -49,12 +49,13 @@ predict("scaling.lost")
 
 # %% [markdown]
 # Now look. The bars are the gradients of one real backward pass in FP32, one bar for each power of two. Behind them you see
-# what FP16 can hold. **Drag the scale**, or focus it with Tab and use the arrow keys. (Gradients that are exactly zero in FP32
-# are left out. A ReLU makes many of them, in any format.)
+# what FP16 can hold. The picture opens at a scale of 2^10. **Drag the scale**, or focus it with Tab and use the arrow keys: at
+# 2^0 = 1 you see the gradients without scaling. (Gradients that are exactly zero in FP32 are left out. A ReLU makes many of
+# them, in any format.)
 
 # %% id="touch-histogram" tags=["claim-C21"]
 run = TrainingRun(TASKS["segmentation"], RECIPES["FP16"], seed=0)
-UnderflowHistogram(gradient_snapshot(run, "activation gradients"))
+UnderflowHistogram(gradient_snapshot(run, "activation gradients"), log2_scale=10)
 
 # %% [markdown]
 # **Why so small?** The loss is a mean over $N$ numbers, so every gradient at the output is

@@ -48,6 +48,7 @@ SETTINGS = {
     "docmanager-extension/plugin": {"autosave": False},
     "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, whatever is scrolled to
 }
+PATIENCE_MS = 90_000  # for what the page shall show; a busy machine is slow, and a limit ends only what hangs
 IDLE = """() => {
   const panel = jupyterapp.shell.currentWidget;
   const session = panel && panel.sessionContext;
@@ -87,7 +88,7 @@ class Notebook:
     kernel: jupyter_client.BlockingKernelClient
     errors: list[str] = field(default_factory=list)  # what the page threw or logged as an error
 
-    def run_all(self, timeout_s: float = 60) -> None:
+    def run_all(self, timeout_s: float = PATIENCE_MS / 1000) -> None:
         """Run every cell and wait until all have run and the kernel is idle."""
         self.page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
         self.page.wait_for_function(ALL_RUN, timeout=1000 * timeout_s)
@@ -102,7 +103,7 @@ class Notebook:
         assert answer["status"] == "ok", answer
         return ast.literal_eval(answer["data"]["text/plain"])
 
-    def until(self, expression: str, timeout_s: float = 10) -> None:
+    def until(self, expression: str, timeout_s: float = PATIENCE_MS / 1000) -> None:
         """Wait until a Python expression is true in the kernel."""
         end = time.monotonic() + timeout_s
         while not self.python(f"bool({expression})"):
@@ -162,11 +163,12 @@ class Lab:
         viewport = {"width": width, "height": height}
         context = self.browser.new_context(viewport=viewport, device_scale_factor=scale)
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"{self.address}/doc/tree/{name}.ipynb?token={self.token}&reset")
-        page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=60_000)
-        page.wait_for_function(IDLE, timeout=60_000)
+        page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
+        page.wait_for_function(IDLE)
         page.wait_for_selector("#jupyterlab-splash", state="detached")
         kernel_id = page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
         client = jupyter_client.BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))

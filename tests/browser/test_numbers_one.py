@@ -120,14 +120,14 @@ def test_next_and_previous(notebook, page):
 def test_bad_text_is_answered_and_stays(notebook, page):
     before = shown(page)
     box(page).fill("0,1")
-    page.wait_for_selector(".be-problem:has-text('Write a decimal point, not a comma: 0.1.')")
+    page.wait_for_selector(".be-hint.lk-error:has-text('Write a decimal point, not a comma: 0.1.')")
     assert box(page).input_value() == "0,1"
     assert box(page).get_attribute("aria-invalid") == "true"
     assert shown(page) == before
     assert notebook.python("bits.value") == 1.0
     box(page).fill("0.5")
     code(page, "0x3800")
-    assert page.locator(".be-problem").count() == 0
+    assert page.locator(".be-hint.lk-error").count() == 0
 
 
 def test_from_bit_to_bit_by_keyboard(notebook, page):

@@ -165,6 +165,7 @@ def test_the_histogram_itself_can_be_dragged(notebook, page):
 def test_a_layer_is_chosen_by_keyboard(notebook, page):
     together = page.locator(".uf-note").inner_text()
     slider(page).focus()
+    page.keyboard.press("Tab")  # the picture, where arrow keys walk along its bars
     page.keyboard.press("Tab")
     for layer in ("conv1", "norm1"):
         page.keyboard.press("ArrowDown")

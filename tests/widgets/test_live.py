@@ -566,6 +566,43 @@ def test_one_training_at_a_time(watched):
     second.wait(lambda f: f["phase"] == "finished")
 
 
+def test_what_nobody_sees_pauses_ends_its_thread_and_goes_on_when_it_is_asked(watched):
+    w = watched(controller(steps=10**6))
+    w.driver.command(Button.START)
+    w.wait(lambda f: f["step"] > 3)
+    thread = w.driver._thread
+    w.driver.rest("nobody looks.")
+    thread.join(20)
+    assert not w.driver.alive
+    steps = w.driver.lockstep.run.done
+    w.driver.call(lambda: None)
+    shown = w.wait(lambda f: f["phase"] == "paused")
+    assert (shown["step"], shown["notice"]) == (steps, "Paused, because nobody looks.")
+    w.driver.command(Button.START)
+    w.wait(lambda f: f["step"] > steps)
+
+
+def test_what_is_asked_while_a_thread_ends_is_done_after_it_by_the_next(watched):
+    w = watched(controller(steps=10**6))
+    for _ in range(20):
+        w.driver.command(Button.START)
+        w.driver.rest("nobody looks.")
+    w.driver.command(Button.STEP, number=7)
+    w.wait(lambda f: f["answered"] == 7 and f["step"] >= 1)
+    assert sum(thread.name == "labkit live training" for thread in threading.enumerate()) == 1
+
+
+def test_a_training_that_rests_is_not_woken_when_another_starts(watched):
+    first, second = watched(controller(steps=10**6)), watched(controller(steps=3))
+    first.driver.command(Button.START)
+    first.wait(lambda f: f["step"] > 3)
+    first.driver.rest("nobody looks.")
+    second.driver.command(Button.START)
+    second.wait(lambda f: f["phase"] == "finished")
+    first.driver._thread.join(20)
+    assert not first.driver.alive
+
+
 def test_closing_ends_the_thread_in_the_middle_of_a_run():
     w = Watched(controller(steps=10**6))
     w.driver.command(Button.START)

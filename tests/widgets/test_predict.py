@@ -14,7 +14,8 @@ from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.records.journal import note
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
-from labkit.widgets import Prediction, predict, predictions
+from labkit.widgets import MmaBlock, Prediction, predict, predictions
+from labkit.widgets.mma_block.presets import PRESETS
 
 
 def test_worked_example() -> None:
@@ -128,3 +129,31 @@ def test_scaling_order_and_too_high_are_arithmetic() -> None:
     assert np.float32(arrived) / 2**10 == 2.0**-27
     with np.errstate(over="ignore"):
         assert np.isinf(np.float16(2.0**-20 * 2.0**40))
+
+
+# --- the lessons: no widget shows the answer to the question above it before the learner has moved it ---
+
+SOURCES = Path(__file__).parents[2] / "notebooks" / "source"
+
+
+@pytest.mark.parametrize(
+    ("lesson", "question", "numbers", "opens"),
+    [
+        ("02_rounding", "rounding.tie", ("2049", "2051"), "NumberLine(FP16, x=2052.6,"),
+        ("02_rounding", "rounding.swallowed", ("2^-12",), "update=2**-10)"),
+        ("03_tensor_cores", "tensor.same", ("2^-25",), 'MmaBlock("1 and small terms", "V100")'),
+        ("06_loss_scaling", "scaling.lost", (), "log2_scale=10)"),
+    ],
+)
+def test_a_widget_below_a_question_opens_in_another_state(lesson, question, numbers, opens) -> None:
+    assert all(number in predictions()[question].question for number in numbers)
+    below = (SOURCES / f"{lesson}.py").read_text().split(f'predict("{question}")')[1]
+    widget = next(
+        line for line in below.splitlines() if line.startswith(("NumberLine(", "Swallowed", "Mma", "Underflow"))
+    )
+    assert widget.endswith(opens) or widget.startswith(opens)
+    assert not any(number.replace("^", "**") in widget for number in numbers)
+
+
+def test_the_tensor_block_opens_at_another_power_than_the_question_asks_for() -> None:
+    assert (MmaBlock("1 and small terms", "V100").knob, PRESETS["1 and small terms"].start) == (-24, -24)

@@ -29,7 +29,7 @@ def test_exponent_bits_are_counted_right() -> None:
     says("numbers.exponent_bits", "4", "256")
     says("numbers.exponent_bits", "5", "1 + 5 + 10", "256")
     assert (torch.finfo(torch.bfloat16).bits, torch.finfo(torch.bfloat16).eps) == (1 + 8 + 7, 2.0**-7)
-    says("numbers.exponent_bits", "8", "8 bits of exponent and has 7 left")
+    says("numbers.exponent_bits", "8", "8 bits of exponent, and 7 bits are left")
 
 
 def test_overflow_begins_half_way() -> None:
@@ -127,4 +127,4 @@ def test_an_epsilon_of_1e_8_is_zero() -> None:
     assert (x.float() / (x.float().norm() + 1e-8) == 0).all()
     assert half(1e-8) == half(2.9e-8) == 0 < half(3e-8)
     assert (torch.ones(1).half() / x[:1]).item() == np.inf
-    says("rounding.epsilon", "NaN", "below 3e-8 nothing is left")
+    says("rounding.epsilon", "NaN", "what is below 3e-8 becomes 0")

@@ -10,8 +10,8 @@ import traitlets
 
 from labkit.formats import BF16, FP16, FP32, sum_compensated, sum_sequential
 from labkit.widgets import SwallowedUpdates
+from labkit.widgets.base.figures import spread
 from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, repeated, stochastic
-from labkit.widgets.swallowed.figure import spread
 from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS
 from labkit.widgets.swallowed.words import quarters, sentence
 

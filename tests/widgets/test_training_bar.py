@@ -57,6 +57,21 @@ def test_stop_ends_it_and_the_record_says_so() -> None:
     assert bar.phase == "stopped"
 
 
+def test_what_nobody_sees_stops_and_what_was_not_started_can_still_be() -> None:
+    bar = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu")
+    unseen = {"method": "custom", "content": {"do": "unseen"}}
+    bar._handle_msg({"content": {"data": unseen}, "buffers": []})
+    begun = threading.Event()
+    bar.observe(lambda _: begun.set(), "done")
+    bar.start()
+    assert begun.wait(60)
+    bar._handle_msg({"content": {"data": unseen}, "buffers": []})
+    record = bar.wait(60)
+    assert record is not None
+    assert record.stopped
+    assert bar.sentence.startswith("Stopped after ")
+
+
 def test_a_second_start_does_nothing() -> None:
     bar = TrainingBar(TASK, RECIPE, steps=2)
     bar.start()

@@ -207,6 +207,30 @@ def test_another_task_is_another_bench_with_the_same_knobs() -> None:
     assert preset_of(recipe_of(bench.run.wanted)) == "O3"
 
 
+def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
+    bench = run_through(bench_of("O2"), 5)
+    bench.handle(Fork(3))
+    bench.handle(Turn({"log2_lr": -1}))
+    bench.handle(Button.START)
+    fork, steps, fp32 = bench.fork, list(bench.run.steps), bench.fp32
+    bench.handle(Choose(task=TASKS["small_targets"]))
+    run_through(bench, 2)
+    bench.handle(Choose(task=DIGITS))
+    assert (bench.phase, bench.fork, bench.run.steps, bench.fp32) == (Phase.PAUSED, fork, steps, fp32)
+    assert bench.notice == "Your run of digits is as you left it, after step 5."
+    assert run_through(bench).phase is Phase.FINISHED
+    bench.handle(Choose(task=TASKS["small_targets"]))
+    assert bench.run.done == 2
+
+
+def test_a_task_and_a_recipe_that_are_chosen_together_leave_the_run_before_alone() -> None:
+    bench = run_through(bench_of("O2"), 5)
+    bench.handle(Choose(task=TASKS["small_targets"], recipe=RECIPES["FP32"]))
+    assert bench.shown.wanted.format == "FP32"
+    bench.handle(Choose(task=DIGITS))
+    assert (bench.run.done, preset_of(recipe_of(bench.run.wanted))) == (5, "O2")
+
+
 def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again() -> None:
     def breaks(*_: object) -> torch.Tensor:
         raise RuntimeError("no such loss")

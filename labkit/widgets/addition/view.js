@@ -62,7 +62,7 @@ function factList() {
 function fields(bits) {
   const fragment = document.createDocumentFragment();
   bits.split(" ").forEach((field, i) => {
-    fragment.append(h("span", { class: "ad-field-bits", title: ["sign", "exponent", "significand"][i], text: field }));
+    fragment.append(h("span", { class: "ad-field-bits", tabindex: "0", title: ["sign", "exponent", "significand"][i], text: field }));
     fragment.append(i < 2 ? " " : "");
   });
   return fragment;
@@ -73,7 +73,7 @@ function fields(bits) {
 function render({ model, el }) {
   const life = scope();
   const root = mount(el, { label: "An addition, step by step", kind: "addition", scope: life, model });
-  const alert = h("p", { class: "ad-problem", id: `ad-problem-${++controls}`, role: "alert" });
+  const alert = h("p", { class: "ad-problem lk-error", id: `ad-problem-${++controls}`, role: "alert" });
   const typed = {
     a: numberField("a", alert, (a) => put(model, { a })),
     b: numberField("b", alert, (b) => put(model, { b })),
@@ -116,6 +116,7 @@ function render({ model, el }) {
   const paper = makePaper();
   const words = sentence();
   const facts = factList();
+  for (const one of [paper, words, facts]) one.element.classList.add("lk-answer");
   root.append(head, inputs, alert, bar, paper.element, words.element, facts.element);
 
   let width = 0;

@@ -3,16 +3,19 @@
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
-//   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus and watchKernel
+//   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus, watchKernel and showTitles
 //   keepKeys(root, scope)          keys stay inside but for those that run a cell or save, and Esc, which gives the cell the
 //                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
 //   keepFocus(root, scope)         a control that is hidden, disabled or removed leaves its focus to the root
+//   showTitles(root, scope)        what a mouse reads as a tooltip (title) is shown at the keyboard's focus and under a finger too
+//   pointed(scope, figure, look)   look({x, y, held}), or null, for mouse, finger and arrow keys
 //   watchKernel(root, scope, model)   when the kernel is gone, what is in the root goes still and a sentence names the cure
 //   watch(scope, model, traits, handler)   calls handler() after each change of one of the traits
 //   listen(scope, model, handler)  calls handler(content, buffers) for each message of the kernel's
 //   put(model, {trait: value, ..})  sets traits, and tells the kernel
 //   makeAtlas(scope, model, root, {ask, take})   {find(key), rest()}: asks the kernel ahead when the hand rests; take(known,
 //                                  content, buffers) puts what is answered ("ahead") into a Map
+//   whenUnseen(scope, act)         calls act() when the last picture of the widget has left the page
 //   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
 //                                  laid out: before that it has no colours. Call it before the first figure() is made
 //   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
@@ -25,12 +28,14 @@
 //                                  {value, label, title}
 //   traitChoice(model, trait, label, options, {labelled, onChange})   the same over a trait
 //   toggle({label, value, onChange})                  {element, value, set(v), enable(b)}       a switch
-//   sentence()                     {element, say(text)}: shown at once, read out (polite) when it has been still for a moment
-//   figure({scope, label, height, draw})   {element, canvas, width, height, redraw(), drawNow(), drawTimes}; draw(context,
-//                                  width, height) in CSS pixels, sharp at any devicePixelRatio, again at every new width;
-//                                  height is a number of CSS pixels or width => number; drawTimes: the last 1,000 in ms
+//   sentence()                     {element, say(text, news)}: shown at once, read out (polite) when it has been still for a
+//                                  moment; where `news` is given, only when that has changed: a training is no news at each step
+//   figure({scope, label, height, draw})   {element, canvas, width, height, grown, at(event), redraw(), drawNow(), drawTimes};
+//                                  draw(context, width, height) in pixels of 1/13 of the type's size, of which at(event) is
+//                                  {x, y, held}; sharp at any devicePixelRatio, again at every new width; height is a number or
+//                                  width => number; drawTimes: the last 1,000 in ms
 //   tip(figure)                    {element, show(x, y, text), hide()}: a small label that stays inside the figure
-//   hovering(scope, figure, at)    a tip while the pointer is over it: at(event) is [x, y, text], or null; at(null): it left
+//   hovering(scope, figure, at)    a tip while the pointer is over it: at({x, y, held}) is [x, y, text], or null; at(null): it left
 //   rich(text)                     document fragment in which 2^-24 has a raised exponent
 //   powerLabel(context, exponent, x, y, align)        draws 2 with a raised exponent on a canvas, y is the baseline
 //   pattern(context, fate, colours)                   fill for "underflowed", "subnormal", "normal", "overflowed": colour
@@ -91,6 +96,7 @@ function mount(el, { label, kind, scope: owner, model }) {
   keepKeys(root, owner);
   keepFocus(root, owner);
   watchKernel(root, owner, model);
+  showTitles(root, owner);
   // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
   owner.listen(root, "pointerdown", (event) => {
     if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {
@@ -99,6 +105,7 @@ function mount(el, { label, kind, scope: owner, model }) {
     }
   });
   owner.listen(root, "mousedown", (event) => event.stopPropagation());
+  el.classList.add("labkit-room");
   el.replaceChildren(root);
   owner.add(() => root.remove());
   return root;
@@ -139,7 +146,7 @@ function colours(root) {
     line2: read("line-2"),
     surface2: read("surface-2"),
     font: style.fontFamily,
-    size: parseFloat(style.fontSize) || 13,
+    size: TYPE,
   };
 }
 

@@ -1,5 +1,7 @@
 // Canvas: figures that stay sharp and fill their width, a label that follows the pointer, fills that need no colour.
 
+const TYPE = 13; // CSS pixels of the type that pictures are drawn for; beside larger type the whole picture is larger
+
 function figure({ scope: owner, label, height, draw }) {
   const canvas = h("canvas", { role: "img", "aria-label": label });
   const element = h("div", { class: "lk-figure" }, canvas);
@@ -10,7 +12,11 @@ function figure({ scope: owner, label, height, draw }) {
     canvas,
     width: 0,
     height: 0,
+    grown: 1, // how many CSS pixels one of the picture's is
     drawTimes: [],
+    at(event) {
+      return { x: event.offsetX / self.grown, y: event.offsetY / self.grown, held: event.buttons > 0 && event.pointerType === "mouse" };
+    },
     redraw() {
       frame ||= requestAnimationFrame(self.drawNow);
     },
@@ -19,7 +25,7 @@ function figure({ scope: owner, label, height, draw }) {
       frame = 0;
       if (!self.width) return;
       const start = performance.now();
-      const ratio = window.devicePixelRatio || 1;
+      const ratio = self.grown * (window.devicePixelRatio || 1);
       const [w, ht] = [Math.round(self.width * ratio), Math.round(self.height * ratio)];
       if (canvas.width !== w || canvas.height !== ht) [canvas.width, canvas.height] = [w, ht];
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -30,9 +36,10 @@ function figure({ scope: owner, label, height, draw }) {
     },
   };
   const measure = () => {
-    self.width = element.clientWidth;
+    self.grown = parseFloat(getComputedStyle(element.closest(".labkit")).fontSize) / TYPE;
+    self.width = element.clientWidth / self.grown;
     self.height = typeof height === "function" ? height(self.width) : height;
-    element.style.height = `${self.height}px`;
+    element.style.height = `${self.height * self.grown}px`;
     self.drawNow();
   };
   const observer = new ResizeObserver(measure);
@@ -53,8 +60,9 @@ function tip(owner) {
     show(x, y, text) {
       element.replaceChildren(rich(text));
       element.hidden = false;
-      const left = Math.max(0, Math.min(x - element.offsetWidth / 2, owner.width - element.offsetWidth));
-      const top = Math.max(0, y - element.offsetHeight - 8);
+      const { width, grown } = owner;
+      const left = Math.max(0, Math.min(x * grown - element.offsetWidth / 2, width * grown - element.offsetWidth));
+      const top = Math.max(0, y * grown - element.offsetHeight - 8);
       element.style.transform = `translate(${Math.round(left)}px, ${Math.round(top)}px)`;
     },
     hide() {
@@ -63,15 +71,36 @@ function tip(owner) {
   };
 }
 
+// Where somebody points in a picture: with a mouse, a finger, or the arrow keys, where the picture has no keys of its own.
+function pointed(owner, over, look) {
+  const { canvas } = over;
+  let x = null;
+  const point = (event) => {
+    const at = over.at(event);
+    x = at.x;
+    look(at);
+  };
+  for (const type of ["pointermove", "pointerdown"]) owner.listen(canvas, type, point);
+  owner.listen(canvas, "pointerleave", (event) => event.pointerType === "mouse" && look(null));
+  owner.listen(canvas, "blur", () => look(null));
+  if (canvas.tabIndex >= 0) return;
+  canvas.tabIndex = 0;
+  owner.listen(canvas, "keydown", (event) => {
+    const share = { ArrowLeft: -1 / 60, ArrowRight: 1 / 60, PageDown: -1 / 6, PageUp: 1 / 6, Home: -1, End: 1 }[event.key];
+    if (!share || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    x = Math.min(over.width, Math.max(0, (x ?? over.width / 2) + share * over.width));
+    look({ x, y: over.height / 2, held: false });
+  });
+}
+
 function hovering(owner, over, at) {
   const label = tip(over);
-  const look = (event) => {
-    const found = at(event);
+  pointed(owner, over, (place) => {
+    const found = at(place);
     if (found) label.show(...found);
     else label.hide();
-  };
-  owner.listen(over.canvas, "pointermove", look);
-  owner.listen(over.canvas, "pointerleave", () => look(null));
+  });
 }
 
 function powerLabel(context, exponent, x, y, align = "center") {

@@ -112,17 +112,34 @@ function sentence() {
   const shown = h("span", { "aria-hidden": "true" });
   const spoken = h("span", { class: "lk-hidden", "aria-live": "polite", role: "status" });
   const element = h("p", { class: "lk-sentence" }, shown, spoken);
-  let said;
-  let pause;
+  let [said, told, pause] = [];
   return {
     element,
-    say(text) {
-      if (text === said) return;
-      said = text;
-      element.dataset.text = text;
-      shown.replaceChildren(rich(text));
+    say(text, news = text) {
+      if (text !== said) shown.replaceChildren(rich(text));
+      said = element.dataset.text = text;
+      if (news === told) return;
+      told = news;
       clearTimeout(pause); // a screen reader hears where the hand stopped, not every step of the way
-      pause = setTimeout(() => (spoken.textContent = text), 400);
+      pause = setTimeout(() => (spoken.textContent = said), 400);
     },
   };
+}
+
+// A title belongs to the mouse alone. Here the keyboard's focus and a finger read it too; screen readers know it anyway.
+function showTitles(root, owner) {
+  const note = h("div", { class: "lk-tip lk-note", hidden: true, "aria-hidden": "true" });
+  root.append(note);
+  const show = (target) => {
+    const about = target?.closest("[title]");
+    note.hidden = !about?.title || !root.contains(about);
+    if (note.hidden) return;
+    note.replaceChildren(rich(about.title));
+    const [box, all] = [about.getBoundingClientRect(), root.getBoundingClientRect()];
+    const left = Math.max(0, Math.min(box.left - all.left, all.width - note.offsetWidth));
+    note.style.transform = `translate(${Math.round(left)}px, ${Math.round(box.bottom - all.top + 6)}px)`;
+  };
+  owner.listen(root, "focusin", ({ target }) => show(target.matches(":focus-visible") ? target : null));
+  owner.listen(root, "focusout", () => show(null));
+  owner.listen(root, "pointerup", ({ pointerType, target }) => show(pointerType === "mouse" ? null : target));
 }

@@ -12,19 +12,49 @@ import base64
 import io
 import re
 import textwrap
+from collections.abc import Callable, Sequence
+from functools import wraps
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: told apart by people who see colours differently.
-FATE_COLOURS = {"underflowed": "#D55E00", "subnormal": "#F0E442", "normal": "#56B4E9", "overflowed": "#CC79A7"}
+# Okabe and Ito's palette, told apart by people who see colours differently; each colour as light or dark as it must be
+# for a contrast of 4:1 on white as on the black of a dark theme, #111.
+FATE_COLOURS = {"underflowed": "#C65800", "subnormal": "#847B0A", "normal": "#1880BA", "overflowed": "#BE538E"}
 FATE_HATCHES = {"underflowed": "////", "subnormal": "....", "normal": "", "overflowed": "xxxx"}
-FORMAT_COLOURS = {"FP32": "#1A1A1A", "FP16": "#0072B2", "BF16": "#009E73", "E4M3": "#E69F00", "E5M2": "#E69F00"}
+FORMAT_COLOURS = {"FP32": "#797979", "FP16": "#007FC6", "BF16": "#008A64", "E4M3": "#A17000", "E5M2": "#A17000"}
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-INK, QUIET = "#1f1f1f", "#595959"
+INK, QUIET = "#767676", "#7A7A7A"
+STYLE: dict[Any, Any] = {
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+}
+BROAD = 5.0  # width of FP32's line, in points: it is seen under every thin line that covers it
+
+P = ParamSpec("P")
+
+
+def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Let a function draw without a background, in colours that are read on a white page and on a black one."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **named: P.kwargs) -> Figure:
+        import matplotlib as mpl
+
+        with mpl.rc_context(STYLE):
+            figure = draw(*args, **named)
+        for axes in figure.axes:
+            axes.tick_params(which="both", colors=INK)  # ticks are made when the figure is shown
+        return figure
+
+    return drawn
 
 
 def why_still(how: str, what: str = "This picture stands") -> str:
@@ -48,7 +78,7 @@ def png(figure: Figure, dpi: int = 96) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     file = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi, facecolor="white")
+    FigureCanvasAgg(figure).print_figure(file, format="png", dpi=dpi)
     return file.getvalue()
 
 
@@ -90,3 +120,54 @@ def wrapped(text: str, width: int) -> str:
 def raised(text: str) -> str:
     """Write 2^-24 with a raised exponent, in Unicode: matplotlib's formulas take ten times as long to draw."""
     return re.sub(r"\^(-?\d+)", lambda match: match[1].translate(RAISED), text)
+
+
+class End(NamedTuple):
+    """A curve's name, where it ends on the axis of values, and its colour."""
+
+    name: str
+    value: float
+    colour: str
+
+
+def name_ends(axes: Axes, ends: Sequence[End], apart: float = 0.06) -> None:
+    """Write each curve's name beside its end, `apart` (a share of the axis) from the next; the axis is as it will be.
+
+    One that ends in NaN or beyond the axis is named at its edge.
+    """
+    limits = axes.get_ylim()
+    values = [min(max(end.value, limits[0]), limits[1]) if end.value == end.value else limits[0] for end in ends]
+    low, high, *places = (float(axes.transScale.transform((1, value))[1]) for value in (*limits, *values))
+    heights = spread([(place - low) / (high - low) for place in places], apart)
+    for end, value, height in zip(ends, values, heights, strict=True):
+        axes.annotate(
+            end.name,
+            (axes.get_xlim()[1], value),
+            xytext=(1.03, height),
+            textcoords="axes fraction",
+            color=end.colour,
+            fontsize=9,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.7, "relpos": (0, 0.5)},
+            annotation_clip=False,
+        )
+
+
+def spread(heights: list[float], apart: float) -> list[float]:
+    """Move labels as little as needed so that they stand `apart`, in the order of their heights.
+
+    >>> spread([0.5, 0.5, 0.9], 0.1)
+    [0.45, 0.55, 0.9]
+    """
+    order = np.argsort(heights, kind="stable")
+    groups: list[list[float]] = []  # middle, how many
+    for i in order:
+        groups.append([heights[i], 1])
+        while len(groups) > 1 and groups[-1][0] - groups[-2][0] < apart * (groups[-1][1] + groups[-2][1]) / 2:
+            (middle, n), (other, m) = groups.pop(), groups.pop()
+            groups.append([(middle * n + other * m) / (n + m), n + m])
+    placed = [middle + apart * (k - (n - 1) / 2) for middle, n in groups for k in range(int(n))]
+    found = [0.0] * len(heights)
+    for i, height in zip(order, placed, strict=True):
+        found[i] = round(height, 9)
+    return found

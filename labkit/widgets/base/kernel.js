@@ -27,3 +27,16 @@ function watchKernel(root, owner, model) {
   kernel.disposed.connect(lose);
   owner.add(stop);
 }
+
+// When the last picture of a widget has left the page for good, nobody sees what it does: its cell was run again, say. A
+// cell that is moved takes its picture away and brings it back.
+const MOVING_MS = 500;
+let views = 0; // of one widget: each runs a copy of this file
+
+function whenUnseen(owner, act) {
+  views += 1;
+  owner.add(() => {
+    views -= 1;
+    setTimeout(() => views || act(), MOVING_MS);
+  });
+}

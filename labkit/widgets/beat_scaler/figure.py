@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, captioned, panel
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, captioned, on_any_page, panel
 from labkit.widgets.beat_scaler.controller import Duel
 from labkit.widgets.beat_scaler.runs import GameStep
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@on_any_page
 def static_duel(duel: Duel, *, why: str = "") -> Figure:
     """Draw the game so far."""
     from matplotlib.figure import Figure

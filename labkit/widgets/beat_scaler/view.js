@@ -23,10 +23,10 @@ function layout(store, parts, owner, root) {
     parts.head,
     h("div", { class: "lk-row" }, ...buttons.elements, sight.element),
     h("div", { class: "lk-row bs-hand" }, halve.element, double.element, hand.element, h("span", { class: "lk-quiet", text: "keys: ↑ ↓, space to pause" })),
-    parts.place.element,
-    parts.picture.element,
-    parts.words.element,
     parts.notice,
+    parts.words.element,
+    parts.picture.element,
+    parts.place.element,
   );
   owner.listen(root, "keydown", (event) => {
     const onControl = event.target.closest("button, select, input[type=checkbox]");
@@ -49,7 +49,7 @@ function layout(store, parts, owner, root) {
 const FACE = {
   label: "Beat the scaler",
   kind: "beat-scaler",
-  picture: "Your loss scale and both losses, step by step; the sentence below says how the game stands",
+  picture: "Your loss scale and both losses, step by step; the sentence above says how the game stands",
   height: HEIGHT,
   paint,
   layout,

@@ -91,6 +91,7 @@ class Bench(Lockstep):
         super().__init__()
         self.seed, self.asked_steps, self.place = seed, steps, place(device)
         self.offered, self.forkable, self.make_run = offered, forkable, make_run
+        self._left: dict[tuple[str, str], tuple[Any, ...]] = {}  # task, device -> its runs as they were left
         self._set_up(task, replace(knobs_of(recipe, offered), growth_interval=growth_interval))
 
     def _set_up(self, task: Task, knobs: Knobs) -> None:
@@ -204,15 +205,30 @@ class Bench(Lockstep):
     def _choose(self, choice: Choose) -> None:
         if choice.branch is not None:
             self.active = min(choice.branch, len(self.branches) - 1)
+        task, where = choice.task or self.task, choice.place or self.place
+        if task is not self.task or where != self.place:
+            self._move(task, where)
         if choice.recipe is not None:
             own = self.shown.wanted
             kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
             self._want(replace(knobs_of(choice.recipe, self.offered), **kept))
-        task, where = choice.task or self.task, choice.place or self.place
-        if task is not self.task or where != self.place:
+
+    def _move(self, task: Task, where: Place) -> None:
+        """Leave the runs of this task and device as they are; take up those of another, or begin there."""
+        self.stand(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
+        if self.run.steps:
+            here = (self.fp32, self.branches, self.active, self.previous, self.phase, self.error)
+            self._left[self.task.name, self.place.key] = here
+        knobs, self.place = self.shown.wanted, where
+        there = self._left.pop((task.name, where.key), None)
+        if there is None:
+            self._set_up(task, knobs)
             self.stand(Phase.IDLE)
-            self.error, self.place = "", where
-            self._set_up(task, self.shown.wanted)
+            self.error = ""
+            return
+        self.task, self.total = task, self.asked_steps or task.steps
+        self.fp32, self.branches, self.active, self.previous, self.phase, self.error = there
+        self.notice = f"Your run of {task.name.replace('_', ' ')} is as you left it, after step {self.run.done}."
 
     # --- steps --------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.train import StepRecord
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, QUIET, captioned, panel, raised
+from labkit.widgets.base.figures import (
+    BROAD,
+    FATE_COLOURS,
+    FORMAT_COLOURS,
+    QUIET,
+    captioned,
+    on_any_page,
+    panel,
+    raised,
+)
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.controller import Bench, names
 from labkit.widgets.bench.words import rates_text, scene, sentence
@@ -31,6 +40,7 @@ class Curve(NamedTuple):
     steps: Sequence[StepRecord]
 
 
+@on_any_page
 def static_bench(bench: Bench, *, why: str = "") -> Figure:
     """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
     from matplotlib.figure import Figure
@@ -68,7 +78,8 @@ def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
     for name, colour, dash, steps in [Curve("FP32", FORMAT_COLOURS["FP32"], "-", reached), *curves]:
         drawn = [(s.step, s.loss) for s in steps if math.isfinite(s.loss) and s.loss > 0]
         gaps = [s.loss if math.isfinite(s.loss) and s.loss > 0 else math.nan for s in steps]
-        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=1.6)
+        wide = BROAD if name == "FP32" else 1.6
+        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=wide)
         if drawn:
             axes.annotate(name, drawn[-1], (5, 0), textcoords="offset points", color=colour, weight="bold", fontsize=9)
         bad = next((s for s in steps if not math.isfinite(s.loss)), None)

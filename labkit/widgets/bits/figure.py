@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from labkit.widgets.base.figures import INK, QUIET, captioned, raised, why_still, wrapped
+from labkit.widgets.base.figures import INK, QUIET, captioned, on_any_page, raised, why_still, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Paul Tol's high-contrast scheme: told apart by people who see colours differently, and in black and white.
-FIELD_COLOURS = {"S": "#BB5566", "E": "#DDAA33", "F": "#004488"}
-FIELD_INKS = {"S": "#FFFFFF", "E": "#1A1A1A", "F": "#FFFFFF"}
+FIELD_COLOURS = {"S": "#BD596A", "E": "#997319", "F": "#0077ED"}
 
 WHY_STILL = why_still("to touch it yourself, and run this cell")
 
 
+@on_any_page
 def static_bits(view: dict[str, Any]) -> Figure:
     """Draw the bits of a code by field, its value, the formula, and say it in a sentence.
 
@@ -50,9 +50,9 @@ def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) 
     letter, size = field["letter"], 8 if small else 13
     colour = FIELD_COLOURS[letter]
     for i, bit in enumerate(field["bits"]):
-        cell = Rectangle((left + i + 0.05, 1), 0.9, 1.1, facecolor=colour if bit["on"] else "white", edgecolor=colour)
+        cell = Rectangle((left + i + 0.05, 1), 0.9, 1.1, facecolor=colour if bit["on"] else "none", edgecolor=colour)
         axes.add_patch(cell)
-        ink = FIELD_INKS[letter] if bit["on"] else INK
+        ink = "white" if bit["on"] else INK
         axes.text(left + i + 0.5, 1.5, str(int(bit["on"])), ha="center", va="center", fontsize=size, color=ink)
     wide = len(field["bits"]) > 1
     axes.text(

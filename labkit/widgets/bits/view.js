@@ -26,10 +26,11 @@ function render({ model, el }) {
   const facts = h("div", { class: "be-facts", role: "list", "aria-label": "Facts" });
   const words = sentence();
   const table = comparison();
+  for (const one of [bits.element, facts, words.element, table.element]) one.classList.add("lk-answer");
   root.append(
     top.element,
     bits.element,
-    h("div", { class: "be-reading" }, h("div", { class: "be-result" }, holds, value, about), formula),
+    h("div", { class: "be-reading lk-answer" }, h("div", { class: "be-result" }, holds, value, about), formula),
     facts,
     words.element,
     table.element,
@@ -108,7 +109,7 @@ function inputRow(model, talk) {
         one.element.title = there === null ? `${view.format} has no ${word} value` : `the next ${word} ${view.format} number, ${there}`;
       }
       box.setAttribute("aria-invalid", String(view.problem !== ""));
-      hint.classList.toggle("be-problem", view.problem !== "");
+      hint.classList.toggle("lk-error", view.problem !== "");
       hint.replaceChildren(...(view.problem ? [h("b", { text: "\u2717 " }), rich(view.problem)] : [rich(HINT)]));
     },
   };

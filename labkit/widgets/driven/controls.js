@@ -77,7 +77,7 @@ function choice({ label, onChange }) {
 function deviceKnob(store) {
   const { places } = store.model.get("_offers");
   const made = choice({ label: "Train on", onChange: (place) => tell(store, { do: "choose", place }) });
-  const rates = h("span", { class: "lk-number" });
+  const rates = h("span", { class: "lk-number", tabindex: "0" });
   made.element.hidden = places.length < 2;
   made.element.dataset.knob = "device";
   return {

@@ -11,7 +11,7 @@
 
 function makeParts(store, owner, face, paint) {
   const parts = {
-    title: h("span", { class: "lk-title" }),
+    title: h("span", { class: "lk-title", tabindex: "0" }),
     counter: h("span", { class: "lk-number" }),
     metric: h("span", { class: "lk-number run-metric" }),
     notice: h("p", { class: "run-notice", role: "alert" }),
@@ -30,27 +30,27 @@ function showParts(store, parts, seen) {
   parts.title.textContent = state.title;
   parts.title.title = state.about;
   parts.counter.textContent = [`step ${state.step} of ${state.total}`, state.detail].filter(Boolean).join("; ");
-  parts.notice.textContent = store.silent ? UNANSWERED : state.notice;
+  const notice = store.silent ? UNANSWERED : state.notice;
+  if (parts.notice.textContent !== notice) parts.notice.textContent = notice; // an alert is read out each time it is set
   parts.place.show(state);
   // words that change 30 times a second cannot be read
   if (state.phase === "running" && state.phase === seen.phase && now - seen.at < 200) return;
-  parts.words.say(state.sentence);
+  parts.words.say(state.sentence, state.phase === "running" ? state.phase : state.sentence);
   seen.phase = state.phase;
   seen.at = now;
 }
 
-function wireHover(owner, store, canvas, { left, right, steps }, view) {
+function wireHover(owner, store, picture, { left, right, steps }, view) {
   const at = (step) => {
     if (step === view.step) return;
     view.step = step;
     schedule(store);
   };
-  owner.listen(canvas, "pointermove", (event) => {
-    const inside = (event.offsetX - left) / (canvas.clientWidth - left - right);
-    const step = Math.round(inside * (store.state?.total ?? 0));
+  pointed(owner, picture, (place) => {
+    const inside = place && (place.x - left) / (picture.width - left - right);
+    const step = place && Math.round(inside * (store.state?.total ?? 0));
     at(step >= 1 && step <= steps(store) ? step : null);
   });
-  owner.listen(canvas, "pointerleave", () => at(null));
 }
 
 function exposeCommon(store) {
@@ -96,7 +96,7 @@ function renderDriven({ model, el }, face) {
     parts.picture.drawNow();
   };
   view.expose = () => Object.assign(root.dataset, exposeCommon(store), face.expose(store));
-  if (face.hover) wireHover(owner, store, parts.picture.canvas, face.hover, view);
+  if (face.hover) wireHover(owner, store, parts.picture, face.hover, view);
   onTheme(owner, () => {
     tint = colours(root);
     schedule(store);
@@ -106,6 +106,7 @@ function renderDriven({ model, el }, face) {
   parts.words.say("Waiting for the kernel.");
   const silence = setTimeout(() => store.state || parts.words.say(UNANSWERED), 4000);
   owner.add(() => clearTimeout(silence));
+  whenUnseen(owner, () => send(store, { do: "unseen" }));
   send(store, { do: "hello" });
   return () => owner.dispose();
 }

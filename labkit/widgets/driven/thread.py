@@ -3,7 +3,7 @@
 Idea: everything that touches the runs happens in one thread, between two steps; whoever wants something puts it
 into the inbox and goes on. Nothing is shared, so nothing is locked. What the browser sees leaves through the outbox.
 
-Invariant: one training at a time in a kernel, and none after `close`.
+Invariant: one training at a time in a kernel, none after `close`, and none in a thread that nobody looks at.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from labkit.widgets.driven.lockstep import Lockstep
 from labkit.widgets.driven.outbox import Sender
 from labkit.widgets.driven.state import Button, Phase
 
+NAME = "labkit live training"
+ANOTHER = "another live training has started; only one trains at a time."
+INTERRUPTED = "the kernel was interrupted. Nothing is lost: press Continue."
+
 
 class Driver:
-    """The thread that trains. It starts with the first command and ends with `close`."""
+    """The thread that trains. It starts with the first command; `rest` ends it until the next one, `close` for ever."""
 
     _driving: ClassVar[weakref.ref[Driver] | None] = None  # one training at a time: two would share one core's time
     _turn: ClassVar[threading.Lock] = threading.Lock()
@@ -31,6 +35,7 @@ class Driver:
         self.lockstep, self.outbox = lockstep, outbox
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._resting = False  # its thread ends, or has ended; the next command starts another
         self._closed = self._at_once = False
 
     def command(self, command: Any, number: int = 0) -> None:
@@ -45,9 +50,26 @@ class Driver:
             if self._closed:
                 return
             self._inbox.put(work)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._loop, name="labkit live training", daemon=True)
+            if self._thread is None or self._resting:
+                before, self._resting = self._thread, False
+                self._thread = threading.Thread(target=self._loop, args=(before,), name=NAME, daemon=True)
                 self._thread.start()
+
+    def rest(self, why: str) -> None:
+        """Pause the training, say why, and end the thread after the step it is in; returns at once."""
+        with Driver._turn:
+            if self._thread is None or self._resting or self._closed:
+                return
+            self._inbox.put(partial(self._pause, why))
+            self._inbox.put(None)
+            self._resting = True
+            if Driver._driving is not None and Driver._driving() is self:
+                Driver._driving = None  # nobody has to wake it to make it pause
+
+    def interrupt(self) -> None:
+        """Pause the training, if it runs."""
+        if self.alive and not self._resting:
+            self.call(partial(self._pause, INTERRUPTED))
 
     def close(self, timeout: float = 5.0) -> None:
         """End the thread after the step it is in; returns when it has ended, or after `timeout` seconds."""
@@ -66,19 +88,21 @@ class Driver:
             before = Driver._driving() if Driver._driving is not None else None
             Driver._driving = weakref.ref(self)
         if before is not None and before is not self:
-            before.call(before._step_aside)
+            before.call(partial(before._pause, ANOTHER))
 
-    def _step_aside(self) -> None:
+    def _pause(self, why: str) -> None:
         if self.lockstep.due:
             self.lockstep.handle(Button.PAUSE)
-            self.lockstep.notice = "Paused, because another live training has started; only one trains at a time."
+            self.lockstep.notice = f"Paused, because {why}"
 
     def _handle(self, command: Any, number: int) -> None:
         self.lockstep.handle(command)
         self.outbox.answered = max(self.outbox.answered, number)
         self._at_once = True  # the first step under a change is shown at once
 
-    def _loop(self) -> None:
+    def _loop(self, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # it ends where the inbox told it to; what comes after that is ours
         while True:
             try:
                 if not self._take_commands() or (self.lockstep.due and not self._work()):

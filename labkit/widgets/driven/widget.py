@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.driven.interrupt import between_cells
 from labkit.widgets.driven.lockstep import Lockstep
 from labkit.widgets.driven.outbox import Sender
 from labkit.widgets.driven.state import Button, Phase
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row = TypeVar("Row")
+UNSEEN = "its picture had left the page. Nothing is lost: press Continue."
 
 
 class DrivenWidget(LabWidget):
@@ -43,6 +45,7 @@ class DrivenWidget(LabWidget):
         super().__init__()
         self.on_msg(self._hear)
         atexit.register(self.driver.close)
+        between_cells(self.driver.interrupt)
 
     @property
     @abstractmethod
@@ -92,6 +95,8 @@ class DrivenWidget(LabWidget):
                 self.outbox.drawn(int(content["number"]))
             case "hello":
                 self.driver.call(self.outbox.start_over)
+            case "unseen":
+                self.driver.rest(UNSEEN)
             case "press":
                 self.driver.command(Button(content["button"]), int(content.get("number", 0)))
             case _:

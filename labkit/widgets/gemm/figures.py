@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 
 from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page
 from labkit.widgets.gemm.published import CARD, draw_published
 from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
 
 STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
-    "FP64": {"color": "#707070", "marker": "D", "ls": ":"},
+    "FP64": {"color": QUIET, "marker": "D", "ls": ":"},
     "FP32": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "-"},
     "TF32": {"color": FORMAT_COLOURS["FP32"], "marker": "v", "ls": "--"},
     "FP16": {"color": FORMAT_COLOURS["FP16"], "marker": "s", "ls": "-"},
@@ -33,6 +33,7 @@ STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
 }
 
 
+@on_any_page
 def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -> Figure:
     """Draw a sweep as it was recorded on a GPU, and beside it `here`, or else as it was recorded on a CPU.
 
@@ -64,6 +65,7 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
     return _finished(figure, [said for said in words if said] or [f"The sweep {sweep!r} was {NOT_RECORDED}."])
 
 
+@on_any_page
 def roofline_figure(
     sweeps: Sequence[str] = ("size", "layers"), here: Sequence[GemmRecord] = (), card: str = CARD
 ) -> Figure:
@@ -126,7 +128,7 @@ def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
-    figure, panels = plt.subplots(1, 2, figsize=(11, height), layout="constrained", facecolor="white")
+    figure, panels = plt.subplots(1, 2, figsize=(11, height), layout="constrained")
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
@@ -184,7 +186,7 @@ def _size(axes: Axes, record: GemmRecord) -> None:
 def _alignment(axes: Axes, record: GemmRecord) -> None:
     """Draw speed against k (n stays) and against n (k stays), as a share of that at the multiple of 8."""
     base = max(case.k for case, _ in products(record))
-    for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "white"})):
+    for side, look in (("k", {}), ("n", {"ls": ":", "mfc": "none"})):
         points: dict[Format, list[tuple[float, float]]] = {}
         for format in dict.fromkeys(case.format for case, _ in products(record)):
             own = {(c.n, c.k): run.tflops for c, run in products(record) if c.format == format}
@@ -219,7 +221,7 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
         values, unit = [run.gbps for run in runs], "GB/s (of the bytes that must at least be moved)"
     else:
         values = [factor * run.tflops for run in runs]
-    axes.barh(range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs], alpha=0.85)
+    axes.barh(range(len(runs)), values, color=[STYLES[run.case.format.name]["color"] for run in runs])
     for row, value in enumerate(values):
         axes.text(value, row, f" {value:.3g}", va="center", fontsize=7)
     axes.set_yticks(range(len(runs)), [fill(run.case.label, 46) for run in runs], fontsize=7)
@@ -237,7 +239,7 @@ def _draw_roof(axes: Axes, roof: Roofline, runs: Sequence[GemmRun]) -> None:
         heights = [factor * roof.ceiling(x, format) / 1e12 for x in xs]
         axes.plot(xs, heights, lw=1.2, label=format.name, color=look["color"], ls=look["ls"])
         own = [(intensity(run.case), factor * run.tflops) for run in counted if run.case.format == format]
-        axes.plot(*zip(*own, strict=True), look["marker"], color=look["color"], ms=4, alpha=0.7)
+        axes.plot(*zip(*own, strict=True), look["marker"], color=look["color"], ms=4)
     _log_speed(axes, unit)
     axes.set(xlabel="arithmetic intensity, FLOP for each byte")
 

@@ -19,12 +19,12 @@ from matplotlib.ticker import NullFormatter
 
 from labkit.bench import Published, Roofline, data_sheet, gains, published
 from labkit.formats import FP16, FP32
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, wrapped
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page, wrapped
 from labkit.widgets.gemm.words import two_digits
 
 CARD = "A100"
-COLOURS = {**FORMAT_COLOURS, "FP64": "#707070", "TF32": "#8a8a8a"}
-MARK: dict[str, Any] = {"marker": "H", "mfc": "white", "ls": "none", "ms": 6, "mew": 1.2}
+COLOURS = {**FORMAT_COLOURS, "FP64": QUIET, "TF32": "#767676"}
+MARK: dict[str, Any] = {"marker": "H", "mfc": "none", "ls": "none", "ms": 6, "mew": 1.2}
 PROMISED: dict[str, Any] = {"ls": ":", "lw": 1.3}
 SWEPT = (1024, 10240)  # the sides of which a row that gives none took the best
 
@@ -45,6 +45,7 @@ def draw_published(axes: Axes, figure: str, card: str) -> str:
     return sentence
 
 
+@on_any_page
 def gains_figure(card: str = CARD) -> Figure:
     """Draw how many times as fast FP16 was published to be on a card: products, training, inference.
 
@@ -52,12 +53,12 @@ def gains_figure(card: str = CARD) -> Figure:
         ValueError: there is no such card; the message lists those there are.
     """
     told = [(kind, reference, ratios) for kind in KINDS for reference, ratios in gains(kind, card).items()]
-    shown = Figure(figsize=(9, 1.6 + 0.55 * len(told)), layout="constrained", facecolor="white")
+    shown = Figure(figsize=(9, 1.6 + 0.55 * len(told)), layout="constrained")
     axes = shown.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     for row, (_, _, ratios) in enumerate(told):
         spread = np.linspace(-0.25, 0.25, 7)[np.arange(len(ratios)) % 7]
-        axes.plot(ratios, row + spread, color=COLOURS["FP16"], alpha=0.6, **MARK)
+        axes.plot(ratios, row + spread, color=COLOURS["FP16"], **MARK)
         axes.plot([median(ratios)] * 2, [row - 0.4, row + 0.4], color=COLOURS["FP32"], lw=2)
     for name, promise in _promises(card).items():
         axes.axvline(promise, color=COLOURS[name], **PROMISED)

@@ -20,10 +20,10 @@ const FACE = {
       h("div", { class: "lk-row" }, ...buttons.elements),
       h("div", { class: "lk-row live-settings" }, scaling.element, scale.element, masters.element),
       rule,
-      parts.place.element,
-      parts.picture.element,
-      parts.words.element,
       parts.notice,
+      parts.words.element,
+      parts.picture.element,
+      parts.place.element,
     );
     return () => {
       const { state } = store;

@@ -18,7 +18,7 @@ import torch
 
 from labkit.formats import FP16
 from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, described
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, on_any_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,11 +39,11 @@ WHO: dict[str, AnyAccumulator] = {
 LOOKS: dict[str, dict[str, Any]] = {  # never by colour alone
     "FP16, one by one": {"color": FORMAT_COLOURS["FP16"], "marker": "s", "ls": "-"},
     "V100, C and D in FP16": {"color": FORMAT_COLOURS["FP16"], "marker": "v", "ls": "--"},
-    "V100": {"color": "#D55E00", "marker": "v", "ls": "-"},
-    "A100": {"color": "#CC79A7", "marker": "^", "ls": "-"},
-    "H100": {"color": "#56B4E9", "marker": "D", "ls": "-"},
+    "V100": {"color": FATE_COLOURS["underflowed"], "marker": "v", "ls": "-"},
+    "A100": {"color": FATE_COLOURS["overflowed"], "marker": "^", "ls": "-"},
+    "H100": {"color": FATE_COLOURS["normal"], "marker": "D", "ls": "-"},
     "FP32, one by one": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "--"},
-    "FP32, in pairs": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": ":", "mfc": "white"},
+    "FP32, in pairs": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": ":", "mfc": "none"},
 }
 
 
@@ -102,12 +102,13 @@ def _parts(error: float) -> str:
     return f"{float(f'{1e6 * error:.2g}'):g} millionths"
 
 
+@on_any_page
 def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     """Draw errors against K on logarithmic axes, and say what they show."""
     import matplotlib.pyplot as plt
 
     found = found or sum_errors()
-    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained", facecolor="white")
+    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
     for name, each in found.errors.items():
         axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])
     axes.set_xscale("log", base=2)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import Format, Rounding, decode, encode, round_to
-from labkit.widgets.base.figures import INK, QUIET, captioned, why_still
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, captioned, on_any_page, why_still
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,7 @@ COLUMNS = 812  # of the picture of a line: its pixels
 WHY_STILL = why_still("to touch it yourself, and run this cell")
 
 
+@on_any_page
 def static_number_line(format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any]) -> Figure:
     """Draw where the numbers of a format lie in a window (darker where there are more), and how one real number rounds.
 
@@ -43,8 +44,8 @@ def static_number_line(format: Format, window: tuple[float, float], scale: str, 
     edges = (np.geomspace if scale == "log" else np.linspace)(*window, COLUMNS + 1)
     counts = values_between(edges, format)
     here = counts > 0
-    ink = [(0.12, 0.12, 0.12, min(0.8, 0.45 + 0.03 * float(np.log2(count)))) for count in counts[here]]
-    axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=ink, linewidth=0.8, snap=False)
+    dense = np.minimum(1.0, 0.65 + 0.03 * np.log2(counts[here]))
+    axes.vlines(((edges[:-1] + edges[1:]) / 2)[here], 0, 0.55, colors=INK, alpha=dense, linewidth=0.8, snap=False)
     _draw_outcome(axes, rounded, window)
     axes.set_title(f"Numbers of {format.name}", loc="left", fontsize=11, color=INK)
     return captioned(figure, (0.03, 0.27), rounded["sentence"], WHY_STILL)
@@ -66,7 +67,7 @@ def values_between(edges: NDArray[np.float64], format: Format) -> NDArray[np.int
 
 
 def _draw_outcome(axes: Axes, rounded: dict[str, Any], window: tuple[float, float]) -> None:
-    interval, colour = rounded["interval"], "#0072B2"
+    interval, colour = rounded["interval"], FORMAT_COLOURS["FP16"]
     if interval is not None:
         low = window[0] if interval["low"] is None else max(interval["low"], window[0])
         high = window[1] if interval["high"] is None else min(interval["high"], window[1])

@@ -2,7 +2,7 @@
 
 function pointing(line, handle, life, { view, moveTo, pan, zoom, frame }) {
   let held = null;
-  const place = (event) => event.clientX - line.element.getBoundingClientRect().left;
+  const place = (event) => (event.clientX - line.element.getBoundingClientRect().left) / line.grown;
   const grab = (event, what) => {
     held = { what, start: place(event), moved: false, view: view() };
     event.currentTarget.setPointerCapture(event.pointerId);
@@ -82,7 +82,7 @@ function controlsRow(model, act) {
     make("subnormals", "where the exponent field is 0", () => act.look("subnormals")),
     make("around x", "close enough to see single numbers", () => act.look("x")),
   );
-  const problem = h("p", { class: "nl-problem", id: `${id}-problem`, role: "status" });
+  const problem = h("p", { class: "nl-problem lk-error", id: `${id}-problem`, role: "status" });
   box.addEventListener("input", () => act.type(box.value));
   select.addEventListener("change", () => put(model, { format: select.value }));
   const number = h("div", { class: "nl-number" }, h("label", { for: id, text: "x" }), box);

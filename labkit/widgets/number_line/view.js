@@ -22,6 +22,7 @@ function render({ model, el }) {
   line.element.append(handle);
   const table = modes((rounding) => put(model, { rounding }));
   const words = sentence();
+  for (const one of [line, table, words]) one.element.classList.add("lk-answer");
   root.append(top.element, line.element, table.element, words.element);
 
   function draw(pen) {
@@ -44,8 +45,8 @@ function render({ model, el }) {
     const off = place < 0 ? "left" : place > now.width ? "right" : "";
     const text = written(x).replaceAll("-", "\u2212");
     handle.textContent = off === "left" ? `\u25c2 ${text}` : off === "right" ? `${text} \u25b8` : text;
-    const half = handle.offsetWidth / 2;
-    handle.style.transform = `translateX(${Math.round(Math.min(now.width - 2 * half, Math.max(0, place - half)))}px)`;
+    const [wide, across] = [handle.offsetWidth, now.width * line.grown];
+    handle.style.transform = `translateX(${Math.round(Math.min(across - wide, Math.max(0, place * line.grown - wide / 2)))}px)`;
   }
 
   function show() {
@@ -123,9 +124,9 @@ function render({ model, el }) {
   watch(life, model, ["x", "window", "scale", "rounded", "_axis", "text", "problem", "format", "_formats"], show);
   pointing(line, handle, life, { view, moveTo, pan, zoom, frame });
   keyboard(line, handle, life, { step, zoom, look, pan: (pixels) => pan(pixels * view().perPixel) });
-  hovering(life, line, (event) => {
-    const text = event && !event.buttons && event.offsetY >= TOP - 10 && nearby(view().at(event.offsetX), model.get("_axis"), isLog());
-    return text && [event.offsetX, event.offsetY - 20, text];
+  hovering(life, line, (at) => {
+    const text = at && !at.held && at.y >= TOP - 10 && nearby(view().at(at.x), model.get("_axis"), isLog());
+    return text && [at.x, at.y - 20, text];
   });
   show();
   return () => life.dispose();

@@ -15,13 +15,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.train import RunRecord, pace_sentence, recorded_paces
-from labkit.widgets.base.figures import FORMAT_COLOURS, described
+from labkit.widgets.base.figures import BROAD, FORMAT_COLOURS, End, described, name_ends, on_any_page
 
 FORMAT_OF = {"FP32": "FP32", "O0": "FP32", "BF16": "BF16", "FP8": "E4M3"}  # a recipe's first word; FP16 otherwise
-DASHES = ("-", (0, (5, 2)), "-.", "-", ":", (0, (5, 1, 1, 1, 1, 1)))
+# FP32 is broad and the next line whole; the others have gaps, so that what lies under them is seen.
+DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"
 
 
+@on_any_page
 def race_figure(records: Sequence[RunRecord]) -> Figure:
     """Draw runs of one task: smoothed losses on the left, the metric of each seed on the right.
 
@@ -32,16 +34,18 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     if len(tasks) != 1:
         raise ValueError(f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}")
     recipes = list(dict.fromkeys(r.recipe for r in records))
-    figure, (losses, metrics) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", facecolor="white")
+    figure, (losses, metrics) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(3, 2))
+    ends = []
     for i, recipe in enumerate(recipes):
         runs = [r for r in records if r.recipe == recipe]
-        _draw_losses(losses, runs, i)
+        ends.append(_draw_losses(losses, runs, i))
         _draw_metrics(metrics, runs, i)
     losses.set(xlabel="step", ylabel="loss (mean of 10 steps)", yscale="log")
     losses.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     losses.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     losses.yaxis.set_minor_formatter(NullFormatter())
-    losses.legend(frameon=False, fontsize=9)
+    losses.set_xlim(0, max(len(r.steps) for r in records))
+    name_ends(losses, ends)
     metrics.set(xlabel=records[0].metric_name, yticks=range(len(recipes)), yticklabels=recipes)
     metrics.set_ylim(len(recipes) - 0.5, -0.5)
     metrics.grid(axis="x", alpha=0.3)
@@ -94,20 +98,23 @@ def _colour(recipe: str) -> str:
     return FORMAT_COLOURS[FORMAT_OF.get(recipe.split()[0], "FP16")]
 
 
-def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
-    for n, run in enumerate(runs):
-        loss = np.array([s.loss for s in run.steps])
-        smooth = np.convolve(loss, np.ones(10) / 10, mode="valid")
+def _draw_losses(axes: Axes, runs: Sequence[RunRecord], row: int) -> End:
+    """Draw each run's losses; return the recipe's name at the middle one of their ends."""
+    recipe, ends = runs[0].recipe, []
+    for run in runs:
+        smooth = np.convolve([s.loss for s in run.steps], np.ones(10) / 10, mode="valid")
         steps = np.arange(10, 10 + len(smooth))
-        label = run.recipe if n == 0 else None
-        wide = max(2.8 - 0.45 * row, 0.8)  # what lies on another curve leaves its rim in sight
-        axes.plot(steps, smooth, color=_colour(run.recipe), ls=DASHES[row % len(DASHES)], lw=wide, label=label)
+        ends += [*smooth[np.isfinite(smooth)][-1:]]
+        # What lies under another line keeps its rim in sight.
+        wide, order = (BROAD, 1.5) if recipe == "FP32" else (max(2.0 - 0.25 * row, 0.8), 2)
+        axes.plot(steps, smooth, color=_colour(recipe), ls=DASHES[row % len(DASHES)], lw=wide, zorder=order)
+    return End(recipe, float(np.median(ends or [np.nan])), _colour(recipe))
 
 
 def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
     values = [r.metric for r in runs]
     colour = _colour(runs[0].recipe)
-    axes.plot(values, [row] * len(values), MARKERS[row % len(MARKERS)], color=colour, ms=8, alpha=0.75)
+    axes.plot(values, [row] * len(values), MARKERS[row % len(MARKERS)], color=colour, mfc="none", ms=8, mew=1.5)
     skipped = [r.skipped for r in runs]
     if any(skipped):
         text = f"{', '.join(map(str, skipped))} steps skipped"

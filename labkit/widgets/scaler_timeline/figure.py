@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, QUIET, captioned, panel, raised, why_still
+from labkit.widgets.base.figures import (
+    FATE_COLOURS,
+    FORMAT_COLOURS,
+    INK,
+    QUIET,
+    captioned,
+    on_any_page,
+    panel,
+    raised,
+    why_still,
+)
 from labkit.widgets.scaler_timeline.replay import Replay, sentence, source
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
 
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
 WHY_STATIC = why_still("to turn its knobs, or set them in code (growth_interval, ...; alike) and display it again")
 
 
+@on_any_page
 def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC) -> Figure:
     """Draw one or more scalers on a trace, name -> replay, one under another."""
     from matplotlib.figure import Figure

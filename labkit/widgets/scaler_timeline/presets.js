@@ -3,7 +3,8 @@
 const LENS_STEPS = 60;
 const LENS = { top: 30, height: 170 };
 const LENS_HEIGHT = LENS.top + LENS.height + 32;
-const STRIP_HEIGHT = 44;
+const STRIP_HEIGHT = 36;
+const LOSSY = "A step is lossy when more than 1% of the gradients underflow at its scale.";
 const MODES = [
   { value: "alike", label: "same start and interval", title: "all start at 2^22 and wait for 20 clean steps: only the rule differs" },
   { value: "shipped", label: "as shipped", title: "the start and the interval that each framework ships with" },
@@ -62,22 +63,21 @@ function renderPresets(model, root, life) {
   const lens = figure({ scope: life, label: "A few steps of the chosen scaler, beside torch's", height: LENS_HEIGHT, draw: drawLens });
   const rows = presetRows(names, mode, (name) => choose({ selected: name }));
   const head = ["scaler", "its scale over all steps", "skipped", "lossy"].map((text) => h("th", { scope: "col", text }));
-  head[3].title = "steps taken at a scale at which more than 1% of the gradients underflow";
   const table = h("table", { class: "lk-table st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
   const words = sentence();
   root.append(
-    h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), h("span", { class: "lk-quiet", text: source })),
-    h("div", { class: "lk-row" }, choice.element),
+    h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), choice.element),
+    h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
     table,
+    words.element,
     h("div", { class: "st-lens" }, from.element),
     lens.element,
-    words.element,
   );
   const strips = rows.map((row, i) => {
     const made = figure({ scope: life, label: `The loss scale of ${row.name}`, height: STRIP_HEIGHT, draw: (pen, width) => drawStrip(pen, width, i) });
     row.strip.append(made.element);
     life.listen(made.canvas, "pointerdown", (event) => {
-      const at = Math.round((event.offsetX / made.width) * replays()[i].scale.length - LENS_STEPS / 2);
+      const at = Math.round((made.at(event).x / made.width) * replays()[i].scale.length - LENS_STEPS / 2);
       from.set(at);
       lensFrom[mode()] = from.value;
       choose({ selected: row.name });

@@ -17,10 +17,10 @@ function nearest(places, value) {
 
 function hoverStep(life, picture, stepAt, textOf) {
   const hover = { step: null };
-  hovering(life, picture, (event) => {
-    hover.step = event && stepAt(event.offsetX);
+  hovering(life, picture, (at) => {
+    hover.step = at && stepAt(at.x);
     picture.redraw();
-    return hover.step && [event.offsetX, event.offsetY - 6, textOf(hover.step)];
+    return hover.step && [at.x, at.y - 6, textOf(hover.step)];
   });
   return hover;
 }
@@ -72,7 +72,7 @@ function renderTimeline(model, root, life) {
   });
   const picture = figure({
     scope: life,
-    label: "The loss scale of each step before the window between underflow and overflow; the sentence below says how it fares",
+    label: "The loss scale of each step before the window between underflow and overflow; the sentence above says how it fares",
     height: TIMELINE_HEIGHT,
     draw,
   });
@@ -80,8 +80,8 @@ function renderTimeline(model, root, life) {
   root.append(
     h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
     h("div", { class: "st-knobs" }, ...knobs.map(({ element }) => element)),
-    picture.element,
     words.element,
+    picture.element,
   );
   const stepAt = (x) => {
     const step = Math.round(((x - LEFT) / (picture.width - LEFT - RIGHT)) * steps);

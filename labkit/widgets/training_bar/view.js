@@ -19,11 +19,12 @@ function render({ model, el }) {
     press.enable(phase === "ready" || phase === "running");
     bar.max = Math.max(1, model.get("total"));
     bar.value = model.get("done");
-    words.say(model.get("sentence"));
+    words.say(model.get("sentence"), phase === "running" ? phase : model.get("sentence"));
   }
 
   root.append(h("div", { class: "lk-row" }, press.element, bar), words.element);
   watch(owner, model, ["done", "phase", "sentence", "total"], show);
+  whenUnseen(owner, () => model.send({ do: "unseen" }));
   show();
   return () => owner.dispose();
 }

@@ -19,6 +19,7 @@ from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.driven.devices import on
+from labkit.widgets.driven.interrupt import between_cells
 
 
 class TrainingBar(LabWidget):
@@ -58,6 +59,8 @@ class TrainingBar(LabWidget):
         total = task.steps if steps is None else steps
         name = f"{task.name.replace('_', ' ')} under {recipe.name}, seed {seed}"
         super().__init__(total=total, sentence=f"Ready to train {name}: {total} steps on {on(self.place)}.")
+        self.on_msg(lambda _, content, __: self._leave() if content.get("do") == "unseen" else None)
+        between_cells(self._leave)
 
     def start(self) -> None:
         """Start the run; a second call does nothing."""
@@ -68,6 +71,11 @@ class TrainingBar(LabWidget):
     def stop(self) -> None:
         """End the run after the step it is in; its record says so."""
         self._stop.set()
+
+    def _leave(self) -> None:
+        """Stop a run that nobody looks at any more, or that Interrupt ends; one that was not started can still be."""
+        if self.phase == "running":
+            self.stop()
 
     def wait(self, timeout_s: float | None = None) -> RunRecord | None:
         """Wait for the end of a started run and return its record."""

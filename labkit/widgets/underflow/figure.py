@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from labkit.formats import FP16, Format
 from labkit.instrument import ExponentHistogram, GradSnapshot, fate, shift
-from labkit.widgets.base.figures import FATE_COLOURS, FATE_HATCHES, INK, QUIET, captioned, raised, why_still
+from labkit.widgets.base.figures import (
+    FATE_COLOURS,
+    FATE_HATCHES,
+    INK,
+    QUIET,
+    captioned,
+    on_any_page,
+    raised,
+    why_still,
+)
 from labkit.widgets.underflow.words import ALL_LAYERS, percent, sentence, windows, with_total
 
 if TYPE_CHECKING:
@@ -20,6 +29,7 @@ WHY_STATIC = why_still("to move the scale yourself, and run this cell")
 AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
 
 
+@on_any_page
 def static_underflow(
     snapshot: GradSnapshot,
     format: Format = FP16,
@@ -84,7 +94,7 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
             width=0.86,
             color=colour,
             hatch=FATE_HATCHES[name],
-            edgecolor="#00000055",
+            edgecolor=INK,
             linewidth=0.5,
         )
     axes.set_xlim(*AXIS)

@@ -36,10 +36,9 @@ function prepared(rows) {
 
 // --- drawing ----------------------------------------------------------------------------------------------------------
 
-function plot(width, element) {
-  const style = getComputedStyle(element);
-  const left = parseFloat(style.getPropertyValue("--uf-names"));
-  const right = width - parseFloat(style.getPropertyValue("--uf-numbers"));
+function plot(width, { element, grown }) {
+  const [left, numbers] = ["left", "right"].map((side) => parseFloat(getComputedStyle(element)[`padding-${side}`]) / grown);
+  const right = width - numbers;
   const binade = (right - left) / (AXIS.hi - AXIS.lo);
   return { width, left, right, binade, x: (exponent) => left + (exponent - AXIS.lo) * binade };
 }

@@ -44,8 +44,8 @@ function render({ model, el }) {
 
   const main = figure({
     scope: life,
-    label: `How many ${about.kind} lie in each power of two; the numbers and the sentence below say the same`,
-    height: (width) => Math.round(Math.min(300, Math.max(230, width * 0.3))),
+    label: `How many ${about.kind} lie in each power of two; the numbers below and the sentence above say the same`,
+    height: (width) => Math.round(Math.min(270, Math.max(230, width * 0.22))),
     draw: drawMain,
   });
   main.element.classList.add("uf-main");
@@ -56,14 +56,14 @@ function render({ model, el }) {
   strips.canvas.setAttribute("aria-hidden", "true");
   const list = layerList(layers, (name) => choose({ layer: name }), strips.element);
   const note = h("p", { class: "lk-quiet uf-note" });
-  root.append(head, scaleRow, main.element, bar.element, words.element, list.element, note);
+  root.append(head, scaleRow, words.element, main.element, bar.element, list.element, note);
   bar.element.append(observed.element);
 
   let measured = null;
   function areaOf(width) {
     if (measured?.width !== width) {
-      measured = plot(width, main.element);
-      root.style.setProperty("--uf-track", `${measured.binade * about.max_log2_scale + THUMB}px`);
+      measured = plot(width, main);
+      root.style.setProperty("--uf-track", `${measured.binade * about.max_log2_scale * main.grown + THUMB}px`);
     }
     return measured;
   }
@@ -120,16 +120,16 @@ function render({ model, el }) {
   }
 
   watch(life, model, ["log2_scale", "layer"], follow);
-  dragging(main, () => areaOf(main.width).binade, () => log2Scale, (k) => choose({ log2_scale: k }), scale, life);
-  hovering(life, main, (event) => {
-    if (!event || event.buttons) return null;
+  dragging(main, () => areaOf(main.width).binade * main.grown, () => log2Scale, (k) => choose({ log2_scale: k }), scale, life);
+  hovering(life, main, (at) => {
+    if (!at || at.held) return null;
     const area = areaOf(main.width);
-    const e = Math.floor((event.offsetX - area.left) / area.binade) + AXIS.lo;
+    const e = Math.floor((at.x - area.left) / area.binade) + AXIS.lo;
     if (e < AXIS.lo || e >= AXIS.hi) return null;
     const count = row.counts[e - log2Scale - row.lo] ?? 0;
     const much = `${percent(row.total ? count / row.total : 0)} (${count.toLocaleString("en-US")})`;
     const text = `2^${e} = ${decimal(2 ** e)} to 2^${e + 1}: ${much}, ${MEANING[fateOf(e, limits)].name}`;
-    return [area.x(e + 0.5), event.offsetY, text];
+    return [area.x(e + 0.5), at.y, text];
   });
   show();
   return () => life.dispose();
@@ -185,12 +185,12 @@ function layerList(layers, onChoose, picture) {
   const rows = h("div", { class: "uf-rows" }, picture);
   for (const layer of layers) {
     const input = h("input", { type: "radio", name, value: layer.name });
-    const title = h("span", { class: "uf-name", text: layer.name, title: layer.name });
+    const title = h("span", { class: "uf-name", text: layer.name });
     const zero = h("span", { class: "uf-lost" });
     const infinite = h("span", { class: "uf-lost" });
     input.addEventListener("change", () => onChoose(layer.name));
     parts.set(layer.name, { input, zero, infinite });
-    rows.append(h("label", { class: "uf-layer" }, input, title, h("span"), zero, infinite));
+    rows.append(h("label", { class: "uf-layer", title: layer.name }, input, title, h("span"), zero, infinite));
   }
   const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
   const head = h("div", { class: "uf-layers-head", "aria-hidden": "true" }, ...headings);

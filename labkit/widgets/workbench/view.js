@@ -13,7 +13,7 @@ function showMemory(store, memory) {
   const letter = (i) => categories[i][0].toUpperCase();
   const most = Math.max(1, ...rows.map((row) => row.bytes.reduce((a, b) => a + b, 0)));
   const share = (row, bytes, i) =>
-    h("span", { title: row.texts[i], data: { part: i }, style: { width: `${(100 * bytes) / most}%` }, text: letter(i) });
+    h("span", { title: row.texts[i], tabindex: "0", data: { part: i }, style: { width: `${(100 * bytes) / most}%` }, text: letter(i) });
   const bar = (row) =>
     h(
       "div",
@@ -46,11 +46,11 @@ function layout(store, parts, owner, root) {
       group("A format: turning it begins the run again", knobs.format, knobs.autocast, knobs.norms_fp32, knobs.accumulator),
       group("May change on the way", knobs.scaling, knobs.log2_scale, knobs.masters, knobs.epsilon, knobs.log2_lr),
     ),
-    parts.place.element,
-    parts.picture.element,
     fork.element,
     parts.notice,
     parts.words.element,
+    parts.picture.element,
+    parts.place.element,
     memory,
     h("div", { class: "lk-row wb-export" }, record.element, picture.element),
     h("details", { class: "wb-details" }, h("summary", { text: "The same in plain torch" }), lines),

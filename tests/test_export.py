@@ -1,0 +1,61 @@
+"""A lesson as a page that needs no network: its formulas are pictures, and every one of every lesson can be typeset."""
+
+import base64
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from labkit.cli import main
+from labkit.export import picture, typeset
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+def test_a_formula_is_a_picture_that_says_what_it_shows():
+    made = picture(r"2^{-24} \le x")
+    assert r'alt="2^{-24} \le x"' in made
+    svg = base64.b64decode(re.search('base64,([^"]+)', made)[1])
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+
+
+def test_code_and_money_are_no_formulas():
+    for text in ("`$x$`", "```\n$x$\n```", "it costs $5 or $6", r"\$x\$"):
+        assert typeset(text) == text
+
+
+def test_cases_stand_one_under_the_other():
+    made = typeset("$$s = \\begin{cases} 1 & x < 0 \\\\ 2 & \\text{else} \\end{cases}$$")
+    assert made.count("<img") == 5
+    assert made.count("<br>") == 1
+
+
+def test_what_cannot_be_typeset_is_named():
+    with pytest.raises(ValueError, match=r"cannot typeset the formula '\\\\nosuchthing'"):
+        picture(r"\nosuchthing")
+
+
+@pytest.mark.parametrize("lesson", sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")))
+def test_no_formula_of_a_lesson_needs_a_network(lesson):
+    import nbformat
+
+    for cell in nbformat.read(NOTEBOOKS / f"{lesson}.ipynb", 4).cells:
+        if cell.cell_type == "markdown":
+            shown = re.sub(r"```.*?```|`[^`\n]*`|<img [^>]*>", "", typeset(cell.source), flags=re.S)
+            assert re.findall(r"\$[^$]+\$", shown) == []
+
+
+def test_a_page_loads_no_mathjax_and_asks_no_server(tmp_path, capsys):
+    pytest.importorskip("nbconvert")
+    lesson = tmp_path / "06_loss_scaling.ipynb"
+    shutil.copy(NOTEBOOKS / lesson.name, lesson)
+    assert main(["html", str(lesson)]) == 0
+    page = (tmp_path / "06_loss_scaling.html").read_text()
+    assert capsys.readouterr().out.strip().endswith("06_loss_scaling.html")
+    assert "mathjax" not in page.lower()
+    assert re.findall(r"src=\"(?:https?:)?//[^\"]+", page) == []
+    assert r'alt="S \cdot \max|g| \geq 65520"' in page
+    assert main(["html", str(tmp_path / "none.ipynb")]) == 2
+    assert "none.ipynb" in capsys.readouterr().err
