@@ -196,6 +196,11 @@ def refused_by(paper: Paper, answer: Answer | None) -> bool:
         signal.signal(signal.SIGVTALRM, before)
 
 
+@cache
+def right_of(paper: Paper) -> list[list[object]]:
+    return _expected(paper, paper.exercise.reference)
+
+
 def _places(paper: Paper) -> Iterator[tuple[int, int]]:
     return ((i, j) for i, cases in enumerate(paper.cases) for j in range(len(cases)))
 
@@ -203,7 +208,7 @@ def _places(paper: Paper) -> Iterator[tuple[int, int]]:
 def _agrees(paper: Paper, answer: Answer, number: int, place: int) -> bool:
     one = Paper(paper.exercise, (paper.checks[number],), ((paper.cases[number][place],),), True)
     given = _outcomes(one, answers_of(one, answer))[0][0]
-    right = _expected(paper, paper.exercise.reference)[number][place]
+    right = right_of(paper)[number][place]
     return difference(right, given, paper.exercise.ulps, paper.exercise.two_zeros) is None
 
 

@@ -76,7 +76,8 @@ def _at_the_limit(random: Random) -> list[Case]:
     fp32 = [middle - step, middle, middle + step]
     small, large = random.sample(NAMES, 2)
     at, below = (small, 6000, [middle - 2 * step] * 3), (small, 6000, [middle - 2 * step - 2.0**-10] * 3)
-    return [(fp32, [(large, 9000, fp32), at]), (fp32, [(large, 9000, fp32), below]), (fp32, [at]), (fp32, [below])]
+    uneven = (small, 6000, [middle - 2 * step + d / 64 for d in (-1, 2, -1)])  # its mean passes, its median would not
+    return [*((fp32, [(large, 9000, fp32), one]) for one in (at, below, uneven)), (fp32, [at]), (fp32, [below])]
 
 
 def _cheapest_gets(candidates: Candidates, seed: int, metric: float) -> Candidates:

@@ -60,7 +60,8 @@ def _at_the_end(random: Random) -> list[Case]:
     """FP16 ends at 2^-24, and rounds to it what is above 2^-25: an epsilon there, and v from there to 2^-24."""
     small = _fp16(_power(random, -20, -14))
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
-    gradients = [_fp16(random.uniform(*part)) for part in ((4.5e-3, 5.4e-3), (5.6e-3, 7.6e-3))]
+    parts = ((4.5e-3, 5.4e-3), (5.44e-3, 5.455e-3), (5.465e-3, 5.48e-3), (5.6e-3, 7.6e-3))  # v is 2^-25 at 5.4592e-3
+    gradients = [_fp16(random.uniform(*part)) for part in parts]
     return [*((small, epsilon) for epsilon in epsilons), *((gradient, 1e-8) for gradient in gradients)]
 
 
