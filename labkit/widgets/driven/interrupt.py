@@ -34,12 +34,12 @@ def _listen(loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[]
     if handler is signal.default_int_handler:  # the cell's
         loop.call_later(LOOK_SECONDS, _listen, loop, act)
     elif handler is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _Heard(loop, act))
-    elif isinstance(handler, _Heard):
+        signal.signal(signal.SIGINT, _InterruptHandler(loop, act))
+    elif isinstance(handler, _InterruptHandler):
         handler.acts.add(act)
 
 
-class _Heard:
+class _InterruptHandler:
     """What handles SIGINT between cells: the event loop calls each of the methods."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]) -> None:
