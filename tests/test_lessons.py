@@ -183,7 +183,7 @@ def test_the_start_says_how_to_go_on_next_morning_and_commits_first() -> None:
     text = " ".join(TEXTS["00_start"].split())
     assert "`Error displaying widget: model not found`" in text  # JupyterLab's words, to be found by who searches
     assert "*Run > Run All Cells* makes them anew" in text
-    assert "**one cell at a time**, and commit to each prediction before you run the cell below it" in text
+    assert "Run **one cell at a time**, and commit to each prediction first." in text
     assert "Esc goes back to the cell" in text
 
 

@@ -41,7 +41,7 @@ import torch
 
 from labkit.grading.given.child import Limits, Question, tensor_of
 from labkit.grading.given.keeper import Job, Reply, Walls, keep
-from labkit.records import system
+from labkit.records import data_folder, system
 
 STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
 PROGRAM = Path(__file__).parent / "given" / "__main__.py"
@@ -149,7 +149,7 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
     environment = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ} | {
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])),
         "PYTHONUSERBASE": site.getuserbase(), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "",
+        "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "", "LABKIT_DATA": str(data_folder()),
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}

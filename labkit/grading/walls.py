@@ -28,7 +28,7 @@ from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Walls
 from labkit.grading.given.wire import load
 from labkit.grading.supervise import KEPT_VARIABLES, NotStarted, Runner, packed
-from labkit.records import system
+from labkit.records import data_folder, system
 
 OWN_USER = 61184  # the first of those that systemd sets aside for a moment's use; nobody's files are theirs
 NAMES = {
@@ -78,7 +78,7 @@ def _candidates() -> Iterator[Walls]:
 
 
 def view() -> list[tuple[Path, bool]]:
-    """Return the files that a learner's code sees: Python, its packages, the system's libraries, and labkit.
+    """Return the files that a learner's code sees: Python, its packages, the system's libraries, labkit and its data.
 
     Of labkit.grading it sees `given` alone.
     """
@@ -88,7 +88,7 @@ def view() -> list[tuple[Path, bool]]:
     prefixes = [str(Path(prefix) / "lib") for prefix in (sys.base_prefix, sys.prefix)]
     systems = ["/usr/lib", "/usr/lib64", "/lib", "/lib64", "/usr/local/lib", "/etc/ld.so.cache"]
     shown: list[Path] = []
-    for path in map(Path, [*systems, *prefixes, *libraries, str(here)]):
+    for path in map(Path, [*systems, *prefixes, *libraries, str(here), str(data_folder())]):
         if path.exists() and not any(path.is_relative_to(folder) for folder in shown):
             shown.append(path)
     return [*((path, True) for path in shown), (grading, False), (grading / "given", True)]
@@ -103,7 +103,7 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
             "submissions": [str(path) for path in private],
             "output": str(output), "memory": system.memory_files(os.getpid()),
             "port": server.getsockname()[1], "name": name,
-            "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LC_CTYPE"],
+            "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],
             "most": runner.limits.processes,
         }  # fmt: skip
         probe = Question("probe", [inspect.getsource(_probe)], "_probe", "_probe(given)", [[packed((given,))]])

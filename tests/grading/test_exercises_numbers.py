@@ -137,7 +137,7 @@ def test_a_counter_example_shows_bits_where_bits_are_the_point() -> None:
     (first, *_) = [v.counter_example for v in check("numbers.next_up", lambda code: code + 1).verdicts if not v.passed]
     assert first is not None
     assert dict(first.given) == {
-        "code": "48128",
+        "code": "0xBC00",
         "that is": "S 1  E 01111  F 0000000000  -1",
         "next is": "S 1  E 01110  F 1111111111  -0.999512",
     }

@@ -98,7 +98,10 @@ def kept(asked: Asked) -> bool:
 
 
 def runs_asked(paper: Paper, answers: list[list[Json]]) -> list[Asked]:
-    """Return the runs that judging these answers takes; none where no training decides."""
+    """Return the runs that judging these answers takes; none where no training decides.
+
+    Those of the known mistakes are made when the first wrong answer is compared with them.
+    """
     task = paper.exercise.id.removeprefix("project.")
     if task not in PROJECT_TASKS or not paper.exercise.id.startswith("project."):
         return []
@@ -108,7 +111,6 @@ def runs_asked(paper: Paper, answers: list[list[Json]]) -> list[Asked]:
             seeds = cast("tuple[int, ...]", case[0])
             with suppress(ValueError, RuntimeError):
                 asked.append((recipe_of(load(answer)), seeds))
-            asked += [(cast(Recipe, m.answer(seeds)), seeds) for m in paper.exercise.mistakes]
             asked.append((cast(Recipe, paper.exercise.reference(seeds)), seeds))
     return list(dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in asked for seed in seeds))
 
