@@ -58,7 +58,7 @@ STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input,
 
 
 @pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[pytest.mark.slow] if how == "shut down" else []) for how in END_THE_KERNEL]
+    "how", [pytest.param(how, marks=[] if how == "restarted" else [pytest.mark.slow]) for how in END_THE_KERNEL]
 )
 def test_a_widget_that_lost_its_kernel_says_so_within_a_second_and_is_inert(lab, how):
     nb = lab.notebook([f"from labkit.widgets import NumberLine, predict\n{PREDICT}", "NumberLine()", LIVE])
@@ -111,6 +111,7 @@ def test_a_training_whose_cell_is_moved_goes_on(live):
     assert live.python("made[0].phase.value") == "running"
 
 
+@pytest.mark.slow
 def test_interrupt_pauses_a_training_and_stops_a_cell_as_ever(live):
     live.page.evaluate("jupyterapp.commands.execute('notebook:interrupt-kernel')")
     live.page.wait_for_selector(".labkit-live[data-phase=paused] [role=alert]:has-text('the kernel was interrupted')")
@@ -147,6 +148,7 @@ made = []
 NEW_BAR = "made.append(TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=100_000, device='cpu'))\nmade[-1]"
 
 
+@pytest.mark.slow
 def test_a_training_behind_a_bar_stops_when_nobody_sees_it_and_when_the_kernel_is_interrupted(lab):
     nb = lab.notebook([BAR, NEW_BAR, "# the last cell"])
     nb.run_all()
