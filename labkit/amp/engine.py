@@ -125,8 +125,8 @@ class Engine(Resumable):
 
         A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
         """
-        outputs = self.model(*_each_tensor(self._argument, args), **_each_tensor(self._argument, kwargs))
-        return _each_tensor(self._result, outputs)
+        kwargs = kwargs and _each_tensor(self._argument, kwargs)
+        return _each_tensor(self._result, self.model(*_each_tensor(self._argument, args), **kwargs))
 
     def _argument(self, tensor: Tensor) -> Tensor:
         beyond = self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype)
@@ -307,13 +307,13 @@ class Engine(Resumable):
 
 
 def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """Return values with each tensor in them changed, in containers of any kind too; no mode looks at the change."""
+    """Return values with each tensor in them changed, in containers of any kind too; plain ones without a mode."""
     with torch._C.DisableTorchFunction():
         if type(values) is Tensor:
             return change(values)
         if type(values) is tuple and all(type(value) is Tensor for value in values):
             return tuple([change(value) for value in values])
-    return tree_map_only(Tensor, change, values) if values else values
+    return tree_map_only(Tensor, change, values)
 
 
 def _weights(model: nn.Module, make_optimizer: MakeOptimizer, recipe: Recipe, **options: Any) -> Weights:

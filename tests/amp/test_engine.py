@@ -9,10 +9,12 @@ from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp import DYNAMIC, RECIPES, Engine, Recipe, ScalerConfig, autocast, static
 from labkit.formats import FP16
@@ -649,3 +651,43 @@ def test_where_nothing_is_cast_no_mode_looks_at_the_operations() -> None:
     with autocast(), engine.forward():
         assert engine.model(torch.ones(1, 2)).dtype == torch.float32, "an outer region is suspended"
     assert copy.deepcopy(RECIPES["FP32"]).forward("cpu").__class__ is nullcontext
+
+
+# --- whatever a model returns ---
+
+
+class Marked(Tensor):
+    """A tensor of somebody's own class."""
+
+
+class Returns(nn.Module):
+    """A layer of two inputs whose outputs `given` changes."""
+
+    def __init__(self, given: Callable[[Tensor, nn.Module], object]) -> None:
+        super().__init__()
+        self.layer, self.given = nn.Linear(2, 2), given
+
+    def forward(self, inputs: Tensor) -> object:
+        return self.given(self.layer(inputs), self.layer)
+
+
+RETURNED: dict[str, Callable[[Tensor, nn.Module], object]] = {
+    "a tensor of another class": lambda y, _: y.as_subclass(Marked),
+    "a parameter": lambda _, layer: layer.weight,
+    "an array beside a tensor": lambda y, _: (y, np.ones(3)),
+    "an array": lambda _y, _layer: np.ones(3),
+    "a dict": lambda y, _: {"logits": y, "states": [y, None]},
+    "nothing": lambda _y, _layer: None,
+    "an empty tuple": lambda _y, _layer: (),
+}
+
+
+@pytest.mark.parametrize("recipe", ["FP32", "O1", "O2"])
+@pytest.mark.parametrize("what", RETURNED)
+def test_a_model_may_return_what_it_likes_and_tensors_come_back_in_fp32(what: str, recipe: str) -> None:
+    engine = Engine(Returns(RETURNED[what]), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
+    with engine.forward():
+        outputs = engine(torch.ones(3, 2))
+    plain = Returns(RETURNED[what])(torch.ones(3, 2))
+    assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter)
+    assert all(t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor))
