@@ -9,6 +9,7 @@ Invariant: only a cell that holds no work is written. Keeping never fails a chec
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 from dataclasses import dataclass
@@ -87,11 +88,40 @@ def _into_notebook(notebook: Path, exercise: Exercise, kept: Kept) -> str:
     except (OSError, ValueError, KeyError):
         return f"{notebook.name} has no such cell; `labkit restore {exercise.id}` prints the answer"
     present = "".join(cell["source"])
-    if STARTER not in present:
-        return "the same stands there" if present == kept.source else "left alone: the cell holds work"
+    if present == kept.source:
+        return "the same stands there"
+    if holds_work(present, kept.source):
+        return f"left alone: the cell holds work; `labkit restore {exercise.id}` prints the answer"
     cell["source"] = kept.source.splitlines(keepends=True)
     write_whole(notebook, (json.dumps(read, indent=1, ensure_ascii=False) + "\n").encode())
     return f"brought back into {notebook.name} ({kept.points} of {kept.out_of} points)"
+
+
+def holds_work(present: str, answer: str) -> bool:
+    """Return whether a cell is more than a starter: it has a line or a comment that the kept answer has not.
+
+    >>> holds_work("def f(x):\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    False
+    >>> holds_work("def f(x):\\n    # double it?\\n    raise NotImplementedError()", "def f(x):\\n    return x")
+    True
+    """
+    if STARTER not in present:
+        return True
+    try:
+        own = _lines(present) - _lines(answer)
+    except SyntaxError:  # somebody is in the middle of a line
+        return True
+    return any(not line.startswith(("def ", "class ", "from ", "import ", STARTER)) for line in own if line)
+
+
+def _lines(source: str) -> set[str]:
+    """Return the lines of code, in one spelling and without docstrings, and the comments that stand alone."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    comments = {line.strip() for line in source.splitlines() if line.strip().startswith("#")}
+    return comments | {line.strip() for line in ast.unparse(tree).splitlines()}
 
 
 def _source(function: object) -> str:

@@ -13,8 +13,8 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from labkit import cli
-from labkit.grading import EXERCISES, check, progress
-from labkit.grading.kept import STARTER, Kept, best, bring_back, kept_answers
+from labkit.grading import EXERCISES, Exercise, check, progress
+from labkit.grading.kept import STARTER, Kept, best, bring_back, holds_work, kept_answers
 from labkit.records.journal import NAME, note
 from notebooks import build
 from tests.slowness import slowness
@@ -96,8 +96,24 @@ def test_an_answer_comes_back_where_no_work_is_and_only_there(ask, folder: Path)
     before = (folder / "00_start.ipynb").read_bytes()
     assert bring_back(folder) == ["start.smallest: the same stands there"]
     note(folder / NAME, "exercise", "start.smallest", "another", points=2, out_of=2)
-    assert bring_back(folder) == ["start.smallest: left alone: the cell holds work"]
+    (said,) = bring_back(folder)
+    assert said.startswith("start.smallest: left alone: the cell holds work")
     assert (folder / "00_start.ipynb").read_bytes() == before
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda exercise: exercise.id)
+def test_a_starter_is_no_work_and_what_was_begun_in_it_is(exercise: Exercise) -> None:
+    """Half an answer, a helper or a thought is never written over, though the starter's last line still stands."""
+    source = build.SOURCES / f"{exercise.lesson}.py"
+    starter, answer = (
+        "".join(next(cell["source"] for cell in made["cells"] if exercise.tag in cell["metadata"].get("tags", ())))
+        for made in (build.learners(source), build.solved(source))
+    )
+    assert not holds_work(starter, answer)
+    line = "    raise NotImplementedError("
+    for begun in ("    # I think it is the exponent", "    first = 1", "    return ("):
+        assert holds_work(starter.replace(line, f"{begun}\n{line}", 1), answer), begun
+    assert holds_work(f"def helper(x):\n    return x + 7\n\n{starter}", answer)
 
 
 def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path) -> None:
