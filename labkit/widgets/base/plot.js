@@ -153,10 +153,12 @@ function inkZone(plot, { top, height }, edge, fate) {
 // The axis of steps, under the lowest panel; it begins at plot.first, or at 0.
 function inkSteps(plot, bottom) {
   const first = plot.first ?? 0;
+  let free = plot.end + 20; // further right where the last number is a long one
   for (const step of stepTicks(plot.total).map((tick) => first + tick)) {
     const at = Math.round(plot.x(step)) + 0.5;
     inkLine(plot, [[at, bottom], [at, bottom + 4]], plot.tint.line, 1);
-    inkText(plot, step.toLocaleString("en-US"), at, bottom + 9, { align: "center", base: "top" });
+    const wide = inkText(plot, step.toLocaleString("en-US"), at, bottom + 9, { align: "center", base: "top" });
+    free = Math.max(free, at + wide / 2 + 6);
   }
-  inkText(plot, "step", plot.end + 20, bottom + 9, { base: "top" });
+  inkText(plot, "step", free, bottom + 9, { base: "top" });
 }
