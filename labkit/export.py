@@ -14,6 +14,8 @@ import re
 from html import escape
 from pathlib import Path
 
+from labkit.records import write_whole
+
 CODE_OR_FORMULA = re.compile(
     r"```.*?```|`[^`\n]*`|\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^$\n]+?)\$(?![\d$])", re.S
 )
@@ -44,9 +46,7 @@ def to_html(notebook: Path) -> Path:
             cell.source = typeset(cell.source)
     page, _ = HTMLExporter(mathjax_url="", require_js_url="").from_notebook_node(document)  # type: ignore[no-untyped-call]
     page = re.sub(r"<!-- Load mathjax -->.*?<!-- End of mathjax configuration -->", "", page, flags=re.S)
-    written = notebook.with_suffix(".html")
-    written.write_text(page, encoding="utf-8")
-    return written
+    return write_whole(notebook.with_suffix(".html"), page.encode())
 
 
 def typeset(markdown: str) -> str:

@@ -34,7 +34,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
     "checkout": (),
-    "export": (),
+    "export": ("records",),
     "cli": ("records", "checkout", "bench", "train", "gpu", "clinic", "grading", "export"),
     "__main__": ("cli",),
     "__init__": (),

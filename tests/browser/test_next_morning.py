@@ -15,12 +15,13 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 def test_an_answer_outlives_its_kernel(lab):
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
     setup, answer = "from labkit.widgets import predict", "print('15,359 of 65,536')"
-    nb = lab.notebook([setup, "predict('start.warm_up')", answer], name="morning")
+    nb = lab.notebook([setup, "predict('start.warm_up')", answer, "1 / 0"], name="morning")
     nb.run_all()
     printed = nb.page.locator(".jp-OutputArea-output pre:has-text('15,359')")
     nb.page.wait_for_selector(".labkit-predict")
     assert printed.count() == 1
     assert not printed.is_visible(), "the answer below an open question waits"
+    assert nb.page.locator("pre:has-text('ZeroDivisionError')").is_visible(), "an error is said at once"
     nb.page.locator(".labkit-predict input").nth(2).check()
     nb.page.get_by_role("button", name="Commit").click()
     nb.page.wait_for_selector(".lk-reply:has-text('Not quite: about a quarter.')")
