@@ -16,12 +16,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 
+from labkit.amp import RECIPES
 from labkit.grading.exercises.project_runs import Asked, keep, kept, runs_asked
 from labkit.grading.given.child import Question
 from labkit.grading.given.project_tasks import Run
 from labkit.grading.given.wire import Instance, Json, load
 from labkit.grading.judge import Paper
-from labkit.grading.supervise import Runner, packed
+from labkit.grading.supervise import NotStarted, Runner, packed
 
 SECONDS = 120.0  # of the CPU, for one training; the lab's own take about one
 PROGRAM = "from labkit.grading.given.project_tasks import run"
@@ -42,7 +43,11 @@ class Trainings:
         return bool(asked)
 
     def run(self, pool: Executor, progress: Callable[[str], None]) -> None:
-        """Train what is missing, and say how long it will take."""
+        """Train what is missing, and say how long it will take.
+
+        Raises:
+            NotStarted: not even FP32 can be trained on this machine; then no recipe is to blame.
+        """
         missing, begun, told = list(self._missing), time.monotonic(), 0
         recipes = len({recipe for _, recipe, _ in missing})
         for done, job in enumerate(as_completed([pool.submit(self._train, one) for one in missing]), start=1):
@@ -59,5 +64,8 @@ class Trainings:
         run = load(json.loads(reply.answers[0])[0]) if not reply.note else None
         if isinstance(run, Instance):
             keep(asked, Run(**run.fields))  # type: ignore[arg-type]
-        else:
-            keep(asked, reply.note or getattr(run, "message", "the training says nothing"))
+            return
+        why = reply.note or getattr(run, "message", "the training says nothing")
+        if asked[1] == replace(RECIPES["FP32"], name="yours"):  # no learner's fault: this grading would be unjust
+            raise NotStarted(f"task {asked[0]!r} cannot be trained here, not even in FP32: {why}")
+        keep(asked, why)
