@@ -13,8 +13,10 @@ import pytest
 
 from labkit.grading.batch import grade
 from labkit.grading.given.child import Limits
+from labkit.grading.given.keeper import Walls
 from labkit.grading.submission import find
-from labkit.grading.walls import NAMES, describe
+from labkit.grading.supervise import Runner, scratch
+from labkit.grading.walls import NAMES, build, describe
 from tests.grading.hostile import CHEATS, HOSTILE, RIGHT, Row
 from tests.grading.odd_notebooks import SETUP, UNSCALE
 
@@ -83,3 +85,18 @@ def test_each_of_them_gets_its_row(tmp_path: Path, group: str) -> None:
 def test_there_are_sixty_hostile_ones_and_thirty_cheats() -> None:
     assert len(HOSTILE) >= 60
     assert len(CHEATS) >= 30
+
+
+@linux
+def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`labkit grade . --csv grades.csv`: the probe stands elsewhere, and must not try its own folder instead."""
+    monkeypatch.chdir(tmp_path)
+    Path("ada.ipynb").write_text("{}")
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        best = build(runner, [Path("ada.ipynb")], Path())
+        assert best == build(runner, [tmp_path / "ada.ipynb"], tmp_path)
+        monkeypatch.setattr("labkit.grading.walls._candidates", lambda: [Walls()])
+        open_to_all = build(runner, [Path("ada.ipynb")], Path())
+    assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
