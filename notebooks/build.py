@@ -104,6 +104,16 @@ def anchor_of(name: str) -> str:
     return f"{GLOSSARY}#cell-id={_slug(name)}"
 
 
+def typeset(text: str) -> str:
+    """Return a cell's text with each power of two as a formula, as widgets write it; code and formulas stay.
+
+    >>> typeset("from 2^-24 on, in code `2^-24`")
+    'from $2^{-24}$ on, in code `2^-24`'
+    """
+    power = re.compile(rf"{UNTOUCHED}|(?<![\w.^{{])2\^(?P<power>-?\d+)", re.MULTILINE | re.DOTALL)
+    return power.sub(lambda found: f"$2^{{{found['power']}}}$" if found["power"] else found[0], text)
+
+
 def linked(text: str, names: dict[str, str]) -> str:
     """Return a cell's text with a link at the first appearance of each word, and take the linked words out of `names`.
 
@@ -200,7 +210,7 @@ def _cell(cell: Any, id: str, edit: Callable[[str], str], names: dict[str, str])
     tags = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
     common = {"cell_type": cell.cell_type, "id": id, "metadata": tags}
     if cell.cell_type != "code":
-        return {**common, "source": _lines(linked(cell.source, names))}
+        return {**common, "source": _lines(linked(typeset(cell.source), names))}
     return {**common, "execution_count": None, "outputs": [], "source": _lines(edit(cell.source))}
 
 
@@ -228,7 +238,7 @@ def _slug(name: str) -> str:
 
 def _explained(name: str, row: dict[str, Any]) -> str:
     example = f"\n\n*For example:* {row['example']}" if "example" in row else ""
-    return f"### {name}\n\n{row['means']}{example}\n\nLesson {row['lesson']}."
+    return typeset(f"### {name}\n\n{row['means']}{example}\n\nLesson {row['lesson']}.")
 
 
 def _spelling(found: str, names: dict[str, str]) -> str | None:

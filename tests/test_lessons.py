@@ -207,3 +207,11 @@ def test_a_project_is_diagnosed_after_its_prediction(project: str) -> None:
     part = source[source.index(f'compare_with_fp32("{project}")') : source.index(f'id="exercise-project-{project}"')]
     assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
     assert part.count("find_pitfalls(record)") == 1
+
+
+@pytest.mark.parametrize("name", [*TEXTS, "glossary"])
+def test_powers_of_two_are_typeset_as_in_the_widgets(name: str) -> None:
+    """2^-24 in code is code; in a sentence it is a formula, in every lesson and in the glossary."""
+    notebook = nbformat.read(build.NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    text = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", markdown(notebook), flags=re.DOTALL)
+    assert re.findall(r"2\^-?\d+", text) == []
