@@ -141,8 +141,9 @@ def question(paper: Paper, program: list[str]) -> Question:
     """Return what a learner's code is asked on a paper."""
     exercise = paper.exercise
     return Question(
-        exercise.id, program, exercise.entry, exercise.call, _asked(paper), dict(exercise.provides), exercise.withheld
-    )
+        exercise.id, program, exercise.entry, exercise.call, _asked(paper), dict(exercise.provides), exercise.withheld,
+        exercise.may_change,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=256)

@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+import torch
+
 from labkit.grading.outcome import as_it_is
 
 Case: TypeAlias = tuple[object, ...]
@@ -35,6 +38,10 @@ LESSONS = {
     "recipes": "08_recipes",
     "project": "12_project",
 }
+
+
+CASTS_TO_FP16 = (np.float16, torch.float16, torch.Tensor.half, torch.HalfTensor)
+"""FP16 as numpy and torch have it: withheld where rounding to it, or reading it, is what is asked."""
 
 
 def _no_rows(*_: object) -> Rows:
@@ -99,7 +106,8 @@ class Exercise:
     codes       True: its whole numbers are codes, and shown in hexadecimal
     two_zeros   True: -0 and 0 are two answers
     provides    names that exist at grading even if the notebook's own imports are gone
-    withheld    functions of labkit that are the answer, and so may not be called by one
+    withheld    functions and types that are the answer, and so may not be called by one
+    may_change  names of the arguments that the task has an answer change; the others are after the call what they were
     aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
     """
 
@@ -115,7 +123,8 @@ class Exercise:
     two_zeros: bool = False
     codes: bool = False
     provides: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    withheld: tuple[Callable[..., object], ...] = ()
+    withheld: tuple[object, ...] = ()
+    may_change: tuple[str, ...] = ()
     aside: Callable[..., Rows] = _no_rows
 
     @property

@@ -93,10 +93,10 @@ def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
     return check.cases(random.Random(f"{seed} {exercise.id} {check.name}"))
 
 
-def answers_of(paper: Paper, function: object, withheld: Sequence[Callable[..., object]] = ()) -> list[list[Json]]:
+def answers_of(paper: Paper, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
     """Return what `function` says to every case of every check; `withheld` is what it may not call."""
-    call = paper.exercise.call
-    return [[ask(function, call, case, withheld) for case in cases] for cases in paper.cases]
+    call, may_change = paper.exercise.call, paper.exercise.may_change
+    return [[ask(function, call, case, withheld, may_change) for case in cases] for cases in paper.cases]
 
 
 def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:

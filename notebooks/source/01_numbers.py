@@ -70,6 +70,7 @@ BitExplorer(FP16, value=1.0)
 # %% [markdown]
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+# Leave what your function is given as it is: sort or overwrite a copy.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("numbers.decode")`: three hints, one by one, at no cost.*
 #
@@ -77,7 +78,7 @@ BitExplorer(FP16, value=1.0)
 #
 # `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
 # that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`. Infinity is `math.inf`, NaN is `math.nan`.
-# Two short cuts are not allowed here: `.view(np.float16)`, and the lab's own `decode`.
+# Short cuts are not allowed here: the FP16 of numpy and torch, as in `.view(np.float16)`, and the lab's own `decode`.
 
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]

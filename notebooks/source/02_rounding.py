@@ -71,7 +71,8 @@ for mode in modes:
 # ### Exercise 1: round to FP16  ●●○  8 min
 #
 # Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then take care of
-# both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity.
+# both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity. Casts are not allowed here: the
+# FP16 of numpy and torch, `struct`, and the lab's own `round_to`.
 
 
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]

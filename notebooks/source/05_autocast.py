@@ -125,6 +125,7 @@ for name, run in operations.items():
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+# Leave what your function is given as it is: sort or overwrite a copy.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: three hints, one by one, at no cost.*
 #

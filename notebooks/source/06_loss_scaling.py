@@ -136,6 +136,7 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+# Leave what your function is given as it is: sort or overwrite a copy.
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("scaling.static_step")`: three hints, one by one, at no cost.*
 #
@@ -150,7 +151,7 @@ print("cast to FP32, then divide:", (arrived.float() / 2**10).item(), "  (2^-27 
 def my_static_step(weight, gradient_of, scale, lr):
     """Return the FP32 weight after one step of SGD; unchanged if the gradient holds inf or NaN.
 
-    weight       FP32 tensor [n]
+    weight       FP32 tensor [n]; it stays as it is
     gradient_of  gradient_of(scale) is the FP16 gradient [n] of scale * loss
     scale, lr    numbers
     """

@@ -111,7 +111,7 @@ for step in range(1, 11):
 def my_master_training(master, scaled_grads, scale, lr):
     """Return (the model weight in FP16, the master weight in FP32) after the last step.
 
-    master        FP32 [n], the weight before the first step
+    master        FP32 [n], the weight before the first step; it stays as it is
     scaled_grads  list of FP16 tensors [n], one for each step
     """
     ### BEGIN SOLUTION
@@ -300,7 +300,7 @@ for size in ((400, 1_000), (40, 10_000), (4, 100_000)):
 def my_flat_step(flat, scaled_grads, scale, lr):
     """Return (the flat FP32 master after the step, the list of FP16 model weights).
 
-    flat          FP32 [N]
+    flat          FP32 [N]; it stays as it is
     scaled_grads  list of FP16 tensors with N elements together
     """
     ### BEGIN SOLUTION

@@ -328,6 +328,34 @@ def _numbers(value: Any) -> Iterator[float]:
         yield float(value)
 
 
+def changes_arguments(answer: Answer, but: tuple[bool, ...]) -> Answer:
+    """Return the answer, which then spoils what it was given, but for the arguments that it may change."""
+
+    def spoiling(*arguments: Any) -> object:
+        given = answer(*copy.deepcopy(arguments))
+        for argument, may_change in zip(arguments, but, strict=True):
+            if not may_change:
+                _spoil(argument)
+        return given
+
+    return spoiling
+
+
+def _spoil(value: Any) -> None:
+    """Change a mutable argument in place, innermost elements first."""
+    if isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _spoil(item)
+    if isinstance(value, list):
+        value.append(None)
+    elif isinstance(value, dict):
+        value.clear()
+    elif isinstance(value, torch.Tensor):
+        value.zero_().sub_(1)
+    elif isinstance(value, np.ndarray):
+        value[:] = -1
+
+
 def changed_out(answer: Answer, name: str) -> Answer:
     """Return the answer with what comes out of it changed."""
     return lambda *arguments: OUT[name](answer(*arguments))

@@ -156,6 +156,28 @@ def cheapest_where_nan_is_zero(fp32: list[float], candidates: Any) -> str:
     return min(((size, name) for name, size, mean in means if mean >= lowest), default=(0, "FP32"))[1]
 
 
+def repaired_by(complete: Callable[[int, int], bool]) -> Answer:
+    """Return the repaired scaler with another question for "the interval is complete"."""
+
+    def answer(scale: float, tracker: int, grads: Any, growth_interval: int) -> Any:
+        if not all(grad.isfinite().all() for grad in grads):
+            return max(scale / 2, 1.0), 0, False
+        return (scale * 2, 0, True) if complete(tracker + 1, growth_interval) else (scale, tracker + 1, True)
+
+    return answer
+
+
+def cheapest_where(mean: Callable[[Metrics], float], spread: Callable[[Metrics], float]) -> Answer:
+    """Return an answer that takes something else for FP32's mean, or for how far its runs lie apart."""
+
+    def answer(fp32: Metrics, candidates: Any) -> str:
+        lowest = mean(fp32) - spread(fp32)
+        passing = [(size, name) for name, size, metrics in candidates if statistics.mean(metrics) >= lowest]
+        return min(passing, default=(0, "FP32"))[1]
+
+    return answer
+
+
 WRONG: dict[str, tuple[str, Answer]] = {
     "a constant": ("recipes.verdict", lambda *_: "cannot tell"),
     "the population's deviation": (
@@ -182,6 +204,10 @@ WRONG: dict[str, tuple[str, Answer]] = {
     "asks the sum in FP16": ("scaling.static_step", static_step_that_asks_the_sum),
     "update before step": ("scaling.order", update_before_step),
     "a bias in FP32": ("autocast.linear", linear_with_an_fp32_bias),
+    "a lowered interval and ==": ("scaling.repair", repaired_by(lambda count, interval: count == interval)),
+    "a lowered interval's remainder": ("scaling.repair", repaired_by(lambda count, interval: count % interval == 0)),
+    "the last less the first": ("recipes.cheapest", cheapest_where(statistics.mean, lambda a: abs(a[-1] - a[0]))),
+    "the median for the mean": ("recipes.cheapest", cheapest_where(statistics.median, lambda a: max(a) - min(a))),
     "NaN counts as 0": ("recipes.cheapest", cheapest_where_nan_is_zero),
 }
 
@@ -221,6 +247,19 @@ def advance_in_numpy(state: Any, found_inf: bool, config: Any) -> ScalerState:
 def unscale_in_torch(scaled_grads: Any, scale: float) -> Any:
     grads = [grad.float() / scale for grad in scaled_grads]
     return Pair(grads, ~torch.stack([torch.isfinite(grad).all() for grad in grads]).all())
+
+
+def advance_by(complete: Callable[[int, int], bool]) -> Answer:
+    """Return the scaler's rule with another question for "the interval is complete"."""
+
+    def answer(state: Any, found_inf: bool, config: Any) -> ScalerState:
+        if found_inf:
+            return ScalerState(state.scale * config.backoff_factor, 0)
+        if complete(state.growth_tracker + 1, config.growth_interval):
+            return ScalerState(state.scale * config.growth_factor, 0)
+        return ScalerState(state.scale, state.growth_tracker + 1)
+
+    return answer
 
 
 def groups(kind: Callable[[], Any]) -> Answer:
@@ -267,6 +306,8 @@ RIGHT: dict[str, tuple[str, Answer]] = {
     "a defaultdict": ("master.groups", groups(lambda: defaultdict(list))),
     "an OrderedDict": ("master.groups", groups(OrderedDict)),
     "multiplied, not divided": ("tensor.intensity", layer_without_a_division),
+    "a count compared with ==": ("scaling.advance", advance_by(lambda count, interval: count == interval)),
+    "a count's remainder": ("scaling.advance", advance_by(lambda count, interval: count % interval == 0)),
     "compared as fractions": ("tensor.intensity", layer_in_fractions),
     "fractions": ("numbers.decode", decode_in_fractions),
     "another sound order": ("recipes.lines", lines_that_look_first),

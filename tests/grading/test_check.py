@@ -169,15 +169,53 @@ def test_a_function_is_called_on_copies() -> None:
     assert torch.equal(gradients[0], torch.ones(2))
 
 
-def test_a_function_that_writes_into_its_arguments_loses_nothing_by_it() -> None:
-    def careless(scaled_grads: list[torch.Tensor], scale: float, max_norm: float) -> list[torch.Tensor] | None:
-        answer = EXERCISES["scaling.clip"].reference([gradient.clone() for gradient in scaled_grads], scale, max_norm)
-        for gradient in scaled_grads:
-            gradient.zero_()
-        scaled_grads.clear()
-        return answer  # type: ignore[return-value]
+def sorts_in_place(fp32: list[float], candidates: Any) -> object:
+    fp32.sort()
+    return EXERCISES["recipes.cheapest"].reference(fp32, candidates)
 
-    assert all(verdict.passed for verdict in check("scaling.clip", careless).verdicts)
+
+def steps_in_place(master: torch.Tensor, scaled_grads: list[torch.Tensor], scale: float, lr: float) -> object:
+    for gradient in scaled_grads:
+        if gradient.isfinite().all():
+            master -= lr * gradient.float() / scale
+    return master.half(), master
+
+
+def empties_a_list(scaled_grads: list[torch.Tensor], scale: float, max_norm: float) -> object:
+    answer = EXERCISES["scaling.clip"].reference([gradient.clone() for gradient in scaled_grads], scale, max_norm)
+    scaled_grads.clear()
+    return answer
+
+
+def forgets_an_event(weights: dict[str, torch.Tensor], events: list[tuple[str, str]]) -> object:
+    answer = EXERCISES["autocast.cache"].reference(weights, list(events))
+    events.pop()
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "changed"),
+    [
+        ("recipes.cheapest", sorts_in_place, "fp32"),
+        ("master.step", steps_in_place, "master"),
+        ("scaling.clip", empties_a_list, "scaled_grads"),
+        ("autocast.cache", forgets_an_event, "events"),  # its weights are edited: that is what is asked
+    ],
+)
+def test_an_answer_leaves_its_arguments_as_they_are(id: str, answer: Any, changed: str) -> None:
+    grade = check(id, answer)
+    assert grade.points == 0
+    assert f"it changes `{changed}`, which it was given: work on a copy" in str(grade)
+
+
+def test_a_gradient_asked_of_an_argument_changes_nothing() -> None:
+    """requires_grad_() and what backward leaves in .grad are no other values."""
+
+    def by_autograd(x: torch.Tensor, weight: torch.Tensor, grad_y: torch.Tensor) -> object:
+        x.requires_grad_().sum().backward()
+        return EXERCISES["tensor.backward"].reference(x.detach(), weight, grad_y)
+
+    assert "Solved" in str(check("tensor.backward", by_autograd))
 
 
 def test_an_unknown_exercise_names_the_nearest() -> None:
@@ -260,6 +298,7 @@ class Method:
 
 
 KEPT = {"rule": advance}
+DTYPE = "float16"
 DETOURS: dict[str, tuple[str, Any]] = {
     "a local import": ("scaling.advance", by_import),
     "an inner function": ("scaling.advance", by_inner_function),
@@ -277,6 +316,13 @@ DETOURS: dict[str, tuple[str, Any]] = {
     "torch's module": ("autocast.softmax", lambda x: torch.nn.Softmax(dim=1)(x.float()).half()),
     "torch's logarithm": ("autocast.softmax", lambda x: torch.log_softmax(x.float(), 1).exp().half()),
     "numpy's FP16 by name": ("numbers.decode", lambda code: float(np.array(code, np.uint16).view("float16"))),
+    "numpy's FP16 by its code": ("numbers.decode", lambda code: float(np.array([code], np.uint16).view("<f2")[0])),
+    "numpy's FP16 by its letter": ("rounding.nearest_even", lambda x: float(np.array(x).astype("e"))),
+    "numpy's FP16 by a constant": ("rounding.nearest_even", lambda x: float(np.array(x, DTYPE))),
+    "numpy's FP16 itself": ("rounding.nearest_even", lambda x: float(np.half(x))),
+    "torch's FP16": ("rounding.nearest_even", lambda x: torch.tensor(x, dtype=torch.float16).item()),
+    "torch's view": ("numbers.decode", lambda code: torch.tensor([code]).to(torch.uint16).view(torch.half).item()),
+    "torch's half": ("rounding.nearest_even", lambda x: torch.tensor(x, dtype=torch.float64).half().item()),
     "struct": ("numbers.decode", lambda code: struct.unpack("<e", struct.pack("<H", code))[0]),
 }
 

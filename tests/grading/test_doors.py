@@ -6,15 +6,18 @@ The cells are those of the lessons with their solutions in place, not the refere
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
+import torch
 
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.batch import answers_in, question
-from labkit.grading.given.child import Limits
+from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.judge import answers_of, paper_of
 from labkit.grading.program import program_of
@@ -54,8 +57,35 @@ def programs() -> dict[str, list[str]]:
 def replies(programs: dict[str, list[str]]) -> dict[str, Reply]:
     """Run all cells as `labkit grade` does, in one process of its own."""
     questions = [question(paper_of(EXERCISES[id], DAY), program) for id, program in programs.items()]
+    questions += [replace(q, exercise=IN_PLACE + q.exercise, program=in_place(q)) for q in questions]
     with scratch() as folder, Runner(Limits(), folder) as runner:
         return runner.run(questions)
+
+
+IN_PLACE = "in place: "
+SPOIL = """
+right = {0}
+
+def spoil(value):
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ():
+        spoil(item)
+    if isinstance(value, list):
+        value.append(0)
+    elif hasattr(value, "zero_"):
+        value.zero_().sub_(1)
+    elif hasattr(value, "fill"):
+        value.fill(-1)
+
+def {0}(*arguments):
+    answer = right(*copy.deepcopy(arguments))
+    spoil(arguments)
+    return answer
+"""
+
+
+def in_place(asked: Question) -> list[str]:
+    """Return a learner's program that answers rightly, and overwrites what it was given."""
+    return [*asked.program[:-1], "import copy\n" + asked.program[-1] + SPOIL.format(asked.entry)]
 
 
 def function_of(exercise: Exercise, program: list[str]) -> Any:
@@ -79,3 +109,18 @@ def test_a_solved_cell_earns_the_same_in_the_notebook_and_by_labkit_grade(
         return
     grade = judge(paper, answers_in(reply))
     assert (grade.points, grade.mistake) == (exercise.points, None)
+
+
+CHANGEABLE = (list, torch.Tensor, np.ndarray)
+ASKED = [e for e in ALL if not e.id.startswith("project.") and e.id != "scaling.order"]  # there its loop is the answer
+
+
+@pytest.mark.parametrize("exercise", ASKED, ids=lambda exercise: exercise.id)
+def test_arguments_changed_in_place_earn_nothing_by_labkit_grade(exercise: Exercise, replies: dict[str, Reply]) -> None:
+    paper = paper_of(exercise, DAY)
+    grade = judge(paper, answers_in(replies[IN_PLACE + exercise.id]))
+    if any(isinstance(argument, CHANGEABLE) for cases in paper.cases for case in cases for argument in case):
+        assert grade.points == 0
+        assert "work on a copy" in grade.reason
+    else:
+        assert grade.points == exercise.points

@@ -14,18 +14,32 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from labkit.grading import EXERCISES, Exercise
 from labkit.grading.difference import difference
 from labkit.grading.judge import Paper, _expected, _outcomes, answers_of, paper_of, visible_paper
 from labkit.grading.program import program_of
-from tests.grading.mutators import IN, OUT, PRELUDE, changed_in, changed_out, fails_at_length, in_code, returns_early
+from tests.grading.mutators import (
+    IN,
+    OUT,
+    PRELUDE,
+    changed_in,
+    changed_out,
+    changes_arguments,
+    fails_at_length,
+    in_code,
+    returns_early,
+)
 from tests.grading.test_doors import cells_of
 
 Answer = Callable[..., object]
 ALL = [exercise for exercise in EXERCISES.values() if not exercise.id.startswith("project.")]  # those train
 SECONDS = 0.5  # of CPU for all calls of a mutant: more is an endless loop
+
+IN_PLACE = "arguments changed in place"
 
 ORDER = "neither of the two needs the other"
 ZERO = "-0 equals 0: only lesson 01 tells the two zeros apart"
@@ -172,7 +186,11 @@ def mutants_of(exercise: Exercise) -> Iterator[tuple[str, Callable[[], Answer | 
     yield from ((f"out: {name}", partial(changed_out, right, name)) for name in OUT)
     yield from ((f"in: {name}", partial(changed_in, right, name)) for name in IN)
     yield from ((f"fails at length {length}", partial(fails_at_length, right, length)) for length in (0, 1))
+    yield IN_PLACE, partial(changes_arguments, right, tuple(n in exercise.may_change for n in exercise.parameters))
     yield from ((f"returns {value} at once", partial(returns_early, right, value)) for value in (0.0, math.inf))
+
+
+MUTABLE = (list, dict, torch.Tensor, np.ndarray)
 
 
 class Late(BaseException):
@@ -216,6 +234,8 @@ def changes_something(paper: Paper, fault: str, right: Answer) -> bool:
     """Return whether a fault around an answer shows in what goes in or comes out of any call; in code it always may."""
     kind, _, name = fault.partition(": ")
     cases = [case for group in paper.cases for case in group]
+    if fault == IN_PLACE:
+        return any(type(argument) in MUTABLE for case in cases for argument in case)
     if kind == "in" and name in IN:
         return any(repr(case) != repr(tuple(map(IN[name], case))) for case in cases)
     if kind == "out" and name in OUT:
@@ -268,6 +288,14 @@ def unexplained(exercise: Exercise, seed: int, every: int = 1) -> list[str]:
 def test_a_fault_is_refused_or_changes_nothing(exercise: Exercise) -> None:
     """Every thirtieth fault, on one seed; the whole table is slow."""
     assert unexplained(exercise, 0, every=30) == []
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)
+def test_arguments_changed_in_place_are_refused_wherever_they_can_be_changed(exercise: Exercise) -> None:
+    paper = visible_paper(exercise)
+    answer = next(make() for fault, make in mutants_of(exercise) if fault == IN_PLACE)
+    can_be = any(type(argument) in MUTABLE for cases in paper.cases for case in cases for argument in case)
+    assert refused_by(paper, answer) == can_be
 
 
 @pytest.mark.slow

@@ -130,5 +130,6 @@ EXERCISE = Exercise(
         Check("long mixtures", 2, _long),
     ),
     mistakes=mistakes_in(vars()),
+    may_change=("weights",),
     provides={"torch": torch},
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.formats import FP16, decode
 from labkit.grading.difference import bits_of_code
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, mistake, mistakes_in
 
 
 def reference(code: int) -> float:
@@ -179,6 +179,6 @@ EXERCISE = Exercise(
     mistakes=mistakes_in(vars()),
     two_zeros=True,
     codes=True,
-    withheld=(decode, np.float16, struct.unpack),
+    withheld=(decode, *CASTS_TO_FP16, struct.unpack),
     aside=lambda code: (("in bits", bits_of_code(code)),),
 )

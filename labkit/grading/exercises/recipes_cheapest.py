@@ -41,8 +41,9 @@ def _cheapest(passing: Iterable[Candidate], otherwise: str = "FP32") -> str:
 
 
 def _fp32(random: Random) -> list[float]:
+    """In no order: the first and the last are not the lowest and the highest."""
     middle = random.uniform(0.7, 0.9)
-    return [round(middle + d, 3) for d in (-0.02, 0.0, 0.02)]
+    return [round(middle + d, 3) for d in (0.0, 0.02, -0.02)]
 
 
 def _near(random: Random, fp32: list[float], shift: float) -> list[float]:
@@ -73,10 +74,10 @@ def _behind(random: Random) -> list[Case]:
 def _at_the_limit(random: Random) -> list[Case]:
     """Beside one that passes, a cheaper one: just at the lowest mean that does, and 2^-10 below; then it alone."""
     middle, step = random.randrange(40, 56) / 64, random.randrange(1, 4) / 64  # exact, however a mean is taken
-    fp32 = [middle - step, middle, middle + step]
+    fp32, lowest = [middle - step, middle + 2 * step, middle - step], middle - 3 * step  # middle is its mean alone
     small, large = random.sample(NAMES, 2)
-    at, below = (small, 6000, [middle - 2 * step] * 3), (small, 6000, [middle - 2 * step - 2.0**-10] * 3)
-    uneven = (small, 6000, [middle - 2 * step + d / 64 for d in (-1, 2, -1)])  # its mean passes, its median would not
+    at, below = (small, 6000, [lowest] * 3), (small, 6000, [lowest - 2.0**-10] * 3)
+    uneven = (small, 6000, [lowest + d / 64 for d in (-1, 2, -1)])  # its mean passes, its median would not
     return [*((fp32, [(large, 9000, fp32), one]) for one in (at, below, uneven)), (fp32, [at]), (fp32, [below])]
 
 
@@ -95,7 +96,7 @@ def _none(random: Random) -> list[Case]:
 
 def _broken(random: Random) -> list[Case]:
     """One seed of the cheapest ended in NaN; once where FP32 scatters so much that even a 0 for it would pass."""
-    near, far = _fp32(random), [round(random.uniform(0.5, 0.6) + d, 3) for d in (-0.2, 0.0, 0.2)]
+    near, far = _fp32(random), [round(random.uniform(0.5, 0.6) + d, 3) for d in (0.0, 0.2, -0.2)]
     return [(fp32, _cheapest_gets(_candidates(random, fp32, [0.016, 0.008, 0.0]), 2, math.nan)) for fp32 in (near, far)]
 
 

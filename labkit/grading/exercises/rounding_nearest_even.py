@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.formats import FP16, Rounding, decode, encode, round_to, ulp
 from labkit.grading.difference import bits, show_number
-from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, mistakes_in
+from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, Rows, mistake, mistakes_in
 
 
 def reference(x: float) -> float:
@@ -215,6 +215,6 @@ EXERCISE = Exercise(
         Check("a hair's breadth beside half-way", 1, _just_beside_half_way),
     ),
     mistakes=mistakes_in(vars()),
-    withheld=(round_to, encode, np.float16, struct.pack),
+    withheld=(round_to, encode, *CASTS_TO_FP16, struct.pack),
     aside=_neighbours,
 )

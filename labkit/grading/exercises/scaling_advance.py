@@ -4,6 +4,9 @@ The rule is torch.amp.GradScaler's: inf or NaN multiplies the scale by the backo
 clean steps again; the clean step that completes the growth interval multiplies it by the growth factor and starts the
 count again too.
 
+A count is always below its interval here, since it starts again where the interval is complete; so >= and == (torch's
+way) and a remainder are one and the same. What the last two cost when an interval is lowered: scaling.repair.
+
 Invariant: scales stay far from the ends of FP32, where torch and labkit part (see labkit.amp.advance). What is asked
 here, both agree on, to the bit.
 """

@@ -191,5 +191,6 @@ EXERCISE = Exercise(
         Check("a step after which the scale grows", 2, _growing),
     ),
     mistakes=mistakes_in(vars()),
+    may_change=("loop",),
     provides={"torch": torch},
 )

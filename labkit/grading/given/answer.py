@@ -1,7 +1,8 @@
 """What does the learner's function say?
 
 Idea: call it once per case, on copies of the arguments, and write down whatever happens: a value, or the reason why
-there is none (not a function, wrong number of arguments, an exception with the line that raised it).
+there is none (not a function, wrong number of arguments, an exception with the line that raised it, an argument that
+is no longer what it was).
 
 Invariant: nothing that the learner's code does, short of ending the process or being interrupted, leaves `ask` as an
 exception.
@@ -13,10 +14,12 @@ import copy
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
+
+import numpy as np
 
 from labkit.grading.given.wire import Failure, Json, dump
 
@@ -25,29 +28,35 @@ def ask(
     function: object,
     call: str,
     arguments: tuple[object, ...],
-    withheld: Sequence[Callable[..., object]] = (),
+    withheld: Sequence[object] = (),
+    may_change: Sequence[str] = (),
     *,
     owned: bool = False,
 ) -> Json:
     """Return the answer of `function` to one case, as JSON.
 
-    call      how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
-    withheld  functions that it may not be, nor name, nor call
-    owned     the arguments are for this call alone: it may change them, and they are not copied
+    call        how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
+    withheld    functions and types that it may not be, nor name, nor call
+    may_change  names of the arguments that may be others after the call: changing them is what is asked
+    owned       the arguments are for this call alone, and not copied
 
     >>> ask(lambda x: x + 1, "successor(x)", (1,))
     ['int', '2']
     >>> ask(5, "successor(x)", (1,))[:2]
     ['failure', 'call']
+    >>> ask(lambda x: x.pop(), "last(x)", ([1, 2],))[2]
+    'it changes `x`, which it was given: work on a copy, `list(x)`, `sorted(x)` or `x.clone()` for instance'
     """
-    problem = _call_problem(function, call, arguments) or (withheld and _borrowed(_reached(function), withheld))
+    problem = _call_problem(function, call, arguments) or _borrowed(_reached(function), withheld)
     if problem:
         return dump(Failure("call", problem))
     own = arguments if owned else copy.deepcopy(arguments)
+    before = [dump(argument) for argument in own]
     try:
         with _calls_of(withheld) as caught:
             answer = function(*own)  # type: ignore[operator]
-        return dump(Failure("call", _borrowed(caught, withheld)) if caught else answer)
+        problem = _borrowed(caught, withheld) or _changed(call, before, own, may_change)
+        return dump(Failure("call", problem) if problem else answer)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # sys.exit is an answer too
@@ -99,18 +108,35 @@ def _call_problem(function: object, call: str, arguments: tuple[object, ...]) ->
     return ""
 
 
-def _borrowed(reached: Iterable[object], withheld: Sequence[Callable[..., object]]) -> str:
+def _changed(call: str, before: Sequence[Json], after: Sequence[object], may_change: Sequence[str]) -> str:
+    """Return a complaint if an argument is not what it was before the call."""
+    names = call[call.index("(") + 1 : -1].split(", ")
+    changed = (n for n, a, b in zip(names, before, after, strict=False) if n not in may_change and a != dump(b))
+    copies = "`list({0})`, `sorted({0})` or `{0}.clone()`"
+    return next((f"it changes `{name}`, which it was given: work on a copy, {copies.format(name)} for instance"
+                 for name in changed), "")  # fmt: skip
+
+
+def _borrowed(reached: Iterable[object], withheld: Sequence[object]) -> str:
     """Return a complaint if something that is reached is withheld."""
-    names = {id(answer): f"{getattr(answer, '__module__', None) or 'torch'}.{answer.__name__}" for answer in withheld}
+    if not withheld:
+        return ""
+    names = {id(answer): _full_name(answer) for answer in withheld}
     found = next((names[id(thing)] for thing in reached if id(thing) in names), "")
     return f"it calls {found}, which is what you are asked for: write it yourself" if found else ""
+
+
+def _full_name(thing: object) -> str:
+    """Return "labkit.amp.advance"; torch's own, a dtype for instance, may have no module or no name."""
+    name = getattr(thing, "__name__", None)
+    return f"{getattr(thing, '__module__', None) or 'torch'}.{name}" if name else str(thing)
 
 
 def _reached(function: object) -> Iterator[object]:
     """Yield the function and what it names, in itself or in functions inside of it and beside it.
 
     Names are looked up where a call would: among globals, defaults and what it encloses, in modules and what they hold;
-    a text is a name, too, since `getattr` takes it.
+    a text is a name, too, since `getattr` takes it, and beside numpy the type that numpy takes it for: "f2" is float16.
     """
     waiting, seen = [function], set[int]()
     while waiting:
@@ -136,7 +162,15 @@ def _named_in(function: FunctionType) -> list[object]:
     for _ in range(2):  # labkit.amp.advance: from a module to what is in it, twice
         modules = [thing for thing in found if isinstance(thing, ModuleType)]
         found += [vars(module)[name] for module in modules for name in names if name in vars(module)]
-    return found
+    texts = [thing for thing in (*function.__code__.co_consts, *found) if isinstance(thing, str)]
+    return found + ([t for text in texts if (t := _type_called(text))] if any(thing is np for thing in found) else [])
+
+
+def _type_called(text: str) -> object:
+    """Return numpy's type of this name, if there is one."""
+    with suppress(Exception):  # numpy takes a text apart, and has many ways to say no
+        return np.dtype(text).type if len(text) <= len("float16") else None
+    return None
 
 
 def _words(code: CodeType) -> Iterator[str]:
@@ -150,7 +184,7 @@ def _words(code: CodeType) -> Iterator[str]:
 
 
 @contextmanager
-def _calls_of(withheld: Sequence[Callable[..., object]]) -> Iterator[list[object]]:
+def _calls_of(withheld: Sequence[object]) -> Iterator[list[object]]:
     """Collect the withheld functions that are called meanwhile in this thread, on whatever detour."""
     codes = {code: answer for answer in withheld if (code := getattr(answer, "__code__", None)) is not None}
     caught: list[object] = []

@@ -17,7 +17,7 @@ import json
 import linecache
 import os
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -52,7 +52,8 @@ class Question:
     call       how the function is called: "my_advance(state, found_inf, config)"
     asked      the arguments of each call, asked[check][case], each pickled by itself: none sees what another changed
     provides   names that exist although no cell defines them
-    withheld   functions that the answer may not be, nor call
+    withheld   functions and types that the answer may not be, nor name, nor call
+    may_change names of the arguments that the answer may change
     """
 
     exercise: str
@@ -61,7 +62,8 @@ class Question:
     call: str
     asked: Sequence[Sequence[bytes]]
     provides: Mapping[str, object] = field(default_factory=dict)
-    withheld: Sequence[Callable[..., object]] = ()
+    withheld: Sequence[object] = ()
+    may_change: Sequence[str] = ()
 
 
 def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -94,8 +96,9 @@ def _answer(question: Question, channel: BinaryIO) -> None:
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {question.call}")
         return
+    rules = (question.withheld, question.may_change)
     for cases in question.asked:
-        answers = [ask(function, question.call, pickle.loads(c), question.withheld, owned=True) for c in cases]
+        answers = [ask(function, question.call, pickle.loads(case), *rules, owned=True) for case in cases]
         _write(channel, CHECK, answers)
 
 
