@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from argparse import ArgumentParser
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ import websocket
 
 import labkit
 from labkit import cli
+from labkit.commands import lab
 from labkit.clinic import Finding, Report, Status
 
 ROOT = Path(__file__).parents[1]
@@ -76,10 +77,10 @@ def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, c
 
 
 def test_a_missing_package_is_answered_with_how_to_get_it(monkeypatch, capsys):
-    def needs_torch(_: ArgumentParser) -> None:
+    def needs_torch(_: Namespace) -> None:
         raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
-    monkeypatch.setitem(cli.SUBCOMMANDS, "doctor", cli.Subcommand("", needs_torch, lambda _: 0))
+    monkeypatch.setattr("labkit.commands.doctor.run", needs_torch)
     assert cli.main(["doctor"]) == 2
     err = capsys.readouterr().err
     assert "needs the package torch" in err
@@ -87,10 +88,10 @@ def test_a_missing_package_is_answered_with_how_to_get_it(monkeypatch, capsys):
 
 
 def test_a_missing_module_of_our_own_is_not_hidden(monkeypatch):
-    def broken(_: ArgumentParser) -> None:
+    def broken(_: Namespace) -> None:
         raise ModuleNotFoundError("No module named 'labkit.gone'", name="labkit.gone")
 
-    monkeypatch.setitem(cli.SUBCOMMANDS, "doctor", cli.Subcommand("", broken, lambda _: 0))
+    monkeypatch.setattr("labkit.commands.doctor.run", broken)
     with pytest.raises(ModuleNotFoundError, match=r"labkit\.gone"):
         cli.main(["doctor"])
 
@@ -117,7 +118,7 @@ def test_lab_becomes_jupyterlab_on_the_notebook(monkeypatch, tmp_path):
 
 
 def test_lab_shows_the_whole_checkout_for_a_lesson():
-    flags = cli.lab_flags(cli.notebook_to_open(None), is_root=False, browser=True, port=8888)
+    flags = lab.lab_flags(lab.notebook_to_open(None), is_root=False, browser=True, port=8888)
     assert flags == [
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.port=8888",
@@ -126,12 +127,12 @@ def test_lab_shows_the_whole_checkout_for_a_lesson():
 
 
 def test_what_the_lab_starts_finds_labkit_first_and_all_else_as_before():
-    environment = cli.lab_environment({"PATH": "/usr/bin", "LANG": "C"})
+    environment = lab.lab_environment({"PATH": "/usr/bin", "LANG": "C"})
     first, *others = environment["PATH"].split(os.pathsep)
     assert shutil.which("labkit", path=first)
     assert others[-1] == "/usr/bin"
     assert environment["LANG"] == "C"
-    assert os.pathsep + os.pathsep not in cli.lab_environment({})["PATH"] + os.pathsep
+    assert os.pathsep + os.pathsep not in lab.lab_environment({})["PATH"] + os.pathsep
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shell and the PATH are those of Unix")
@@ -189,7 +190,7 @@ def open_terminal(server: subprocess.Popen, address: str, log: Path) -> websocke
 )
 def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch, is_root, platform, environment, opens):
     monkeypatch.setattr("webbrowser.get", lambda: None)
-    assert cli.can_open_browser(is_root, platform, environment) is opens
+    assert lab.can_open_browser(is_root, platform, environment) is opens
 
 
 def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,9 @@ def test_a_race_says_what_is_on_record(installed: Installed) -> None:
 
 def test_lessons_are_copied_and_run_and_work_in_them_is_kept(installed: Installed) -> None:
     folder = installed.folder / "Übungen im Labor"
-    program = "import pathlib, sys; from labkit import cli; print(cli.notebook_to_open(pathlib.Path(sys.argv[1])))"
+    program = (
+        "import pathlib, sys; from labkit.commands import lab; print(lab.notebook_to_open(pathlib.Path(sys.argv[1])))"
+    )
     assert installed.run("python", "-c", program, str(folder)).endswith("00_start.ipynb\n")
     runs = (
         "import sys, nbformat, nbclient\nfor name in sys.argv[1:]:\n"

@@ -21,6 +21,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -179,6 +180,17 @@ class Lab:
         if page.evaluate("document.body.dataset.jpThemeName") != "JupyterLab Light":
             self.opened[-1].theme("JupyterLab Light")  # the server remembers what an earlier test chose
         return self.opened[-1]
+
+    @contextmanager
+    def shown(self, cells: list[str], *selectors: str, name: str | None = None, **page: float) -> Iterator[Notebook]:
+        """Open a notebook of these cells, run it, wait until the page shows all of that; close it without an error."""
+        notebook = self.notebook(cells, name=name, **page)
+        notebook.run_all()
+        for selector in selectors:
+            notebook.page.wait_for_selector(selector)
+        yield notebook
+        assert notebook.errors == []
+        self.close(notebook)
 
     def close(self, notebook: Notebook) -> None:
         """Close a notebook and end its kernel."""

@@ -44,13 +44,13 @@ STILL = "() => document.querySelector('.labkit-stages').getAnimations({subtree: 
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([LEDGER, STEPS, "# the last cell"], height=1700)
-    nb.run_all()
-    nb.page.wait_for_selector(".labkit-ledger .lg-table tbody tr")
-    nb.page.wait_for_selector(".labkit-stages .sd-table tbody tr")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(
+        [LEDGER, STEPS, "# the last cell"],
+        ".labkit-ledger .lg-table tbody tr",
+        ".labkit-stages .sd-table tbody tr",
+        height=1700,
+    ) as notebook:
+        yield notebook
 
 
 @pytest.fixture

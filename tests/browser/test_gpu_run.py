@@ -22,12 +22,8 @@ PART_BEGUN = "document.querySelector('.labkit-gpu-run').textContent.includes('Pa
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([BUTTONS, WITHOUT], height=1200)
-    nb.run_all()
-    nb.page.wait_for_selector('.labkit-gpu-run[data-phase="no gpu"]')
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown([BUTTONS, WITHOUT], '.labkit-gpu-run[data-phase="no gpu"]', height=1200) as notebook:
+        yield notebook
 
 
 def test_enter_starts_and_stops_it_and_the_focus_stays(notebook):

@@ -98,12 +98,9 @@ def focus_first_cell(page):
 @pytest.fixture(scope="module")
 def notebook(lab):
     forget_answers(lab)
-    nb = lab.notebook(CELLS, name="keys", width=1280, height=720)
-    nb.run_all()
-    nb.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 4")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(CELLS, name="keys", width=1280, height=720) as notebook:
+        notebook.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 4")
+        yield notebook
 
 
 @pytest.fixture

@@ -64,11 +64,8 @@ class Live:
 
 @pytest.fixture(scope="module")
 def opened(lab):
-    notebook = lab.notebook([CELL, OTHER], name="live")
-    notebook.run_all()
-    yield Live(notebook)
-    assert notebook.errors == []
-    lab.close(notebook)
+    with lab.shown([CELL, OTHER], name="live") as notebook:
+        yield Live(notebook)
 
 
 @pytest.fixture

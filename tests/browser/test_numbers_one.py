@@ -31,13 +31,8 @@ MARKS = """(canvas) => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([BITS, LINE, "# the last cell"], height=1500)
-    nb.run_all()
-    nb.page.wait_for_selector(".be-bit")
-    nb.page.wait_for_selector(".nl-handle")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown([BITS, LINE, "# the last cell"], ".be-bit", ".nl-handle", height=1500) as notebook:
+        yield notebook
 
 
 @pytest.fixture

@@ -48,13 +48,13 @@ READ_PAPER = """() => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([ADDITION, SWALLOWED, "# the last cell"], height=1500)
-    nb.run_all()
-    nb.page.wait_for_selector(".labkit-addition .ad-bit")
-    nb.page.wait_for_selector(".labkit-swallowed .sw-table td:not(:empty)")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(
+        [ADDITION, SWALLOWED, "# the last cell"],
+        ".labkit-addition .ad-bit",
+        ".labkit-swallowed .sw-table td:not(:empty)",
+        height=1500,
+    ) as notebook:
+        yield notebook
 
 
 @pytest.fixture

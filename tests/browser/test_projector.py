@@ -60,14 +60,12 @@ LOOK = """(kind) => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook(list(CELLS.values()), name="projector", width=1280, height=800)
-    nb.run_all()
-    for kind in CELLS:
-        nb.page.wait_for_selector(f".labkit-{kind}")
-    nb.page.wait_for_function("[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    widgets = [f".labkit-{kind}" for kind in CELLS]
+    with lab.shown(list(CELLS.values()), *widgets, name="projector", width=1280, height=800) as notebook:
+        notebook.page.wait_for_function(
+            "[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)"
+        )
+        yield notebook
 
 
 @pytest.mark.parametrize("kind", TOGETHER)

@@ -45,14 +45,13 @@ COUNT_NEWS = """(kind) => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([SETUP, *CELLS.values()], name="aloud", height=1600)
-    nb.run_all()
-    for kind in CELLS:
-        nb.page.wait_for_selector(f".labkit-{kind}")
-    nb.page.wait_for_function("[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(
+        [SETUP, *CELLS.values()], *(f".labkit-{kind}" for kind in CELLS), name="aloud", height=1600
+    ) as notebook:
+        notebook.page.wait_for_function(
+            "[...document.querySelectorAll('.labkit[data-phase]')].every((e) => e.dataset.phase)"
+        )
+        yield notebook
 
 
 def walk(notebook, kind):

@@ -28,12 +28,10 @@ LEAVE = "document.activeElement.blur()"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([SETUP, PRESETS, GAME], name="scaling", height=1400)
-    nb.run_all()
-    nb.page.wait_for_selector(".labkit-beat-scaler[data-phase=idle]")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(
+        [SETUP, PRESETS, GAME], ".labkit-beat-scaler[data-phase=idle]", name="scaling", height=1400
+    ) as notebook:
+        yield notebook
 
 
 def part(notebook, kind):

@@ -40,12 +40,8 @@ EDGE_IS_RIGHT = """() => {
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([BLOCK, FIGURE, "# the last cell"], height=1500)
-    nb.run_all()
-    nb.page.wait_for_selector(".labkit-mma .mm-row-D")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown([BLOCK, FIGURE, "# the last cell"], ".labkit-mma .mm-row-D", height=1500) as notebook:
+        yield notebook
 
 
 @pytest.fixture

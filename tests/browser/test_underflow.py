@@ -61,12 +61,10 @@ EXPECTED = """[
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    nb = lab.notebook([SETUP, WIDGET, "# the last cell"], height=1250)
-    nb.run_all()
-    nb.page.wait_for_selector(".labkit-underflow .uf-share[data-share]")
-    yield nb
-    assert nb.errors == []
-    lab.close(nb)
+    with lab.shown(
+        [SETUP, WIDGET, "# the last cell"], ".labkit-underflow .uf-share[data-share]", height=1250
+    ) as notebook:
+        yield notebook
 
 
 @pytest.fixture

@@ -53,11 +53,8 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(lab):
-    notebook = lab.notebook([CELL], name="workbench", height=1300)
-    notebook.run_all()
-    yield Bench(notebook)
-    assert notebook.errors == []
-    lab.close(notebook)
+    with lab.shown([CELL], name="workbench", height=1300) as notebook:
+        yield Bench(notebook)
 
 
 def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):

@@ -1,0 +1,23 @@
+"""`labkit html`: write notebooks as pages."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from labkit.export import to_html
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("notebooks", nargs="+", type=Path, help="notebooks; each page is written beside its notebook")
+
+
+def run(arguments: Namespace) -> int:
+    try:
+        for notebook in arguments.notebooks:
+            print(to_html(notebook))
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
