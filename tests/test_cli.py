@@ -18,8 +18,8 @@ import websocket
 
 import labkit
 from labkit import cli
-from labkit.commands import lab
 from labkit.clinic import Finding, Report, Status
+from labkit.commands import lab
 
 ROOT = Path(__file__).parents[1]
 
