@@ -46,6 +46,7 @@ from labkit.records import data_folder, system
 STARTING_SECONDS, ENDING_SECONDS = 120.0, 20.0
 PROGRAM = Path(__file__).parent / "given" / "__main__.py"
 READY = b"ready\n"
+FORKS = sys.platform == "linux"  # elsewhere each submission gets a program of its own (`Spawned`)
 USERS = 4096  # from labkit.grading.walls.OWN_USER on
 KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL")
 
@@ -67,7 +68,7 @@ class Runner:
         self._control: socket.socket | None = None
         self._numbers = itertools.count()
         self._open, self._one_at_a_time = set[socket.socket](), threading.Lock()
-        if sys.platform == "linux":
+        if FORKS:
             self._control, theirs = socket.socketpair()
             with theirs:
                 self._server = start(folder, str(theirs.fileno()), pass_fds=(theirs.fileno(),))

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import labkit
+from labkit.grading import supervise
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Walls
 from labkit.grading.given.wire import load
@@ -69,7 +70,7 @@ def describe(standing: Sequence[str]) -> str:
 
 def _candidates() -> Iterator[Walls]:
     """Yield walls from the highest to none."""
-    if sys.platform == "linux":
+    if supervise.FORKS:
         user = OWN_USER if os.geteuid() == 0 else None
         yield Walls(True, user, view())
         if user is not None:
