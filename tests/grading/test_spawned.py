@@ -22,6 +22,14 @@ from labkit.grading.trainings import Trainings
 from tests.grading.hostile import HOSTILE, RIGHT
 from tests.grading.test_hostile import hand_in
 
+FORGES = r"""
+import os
+for descriptor in range(3, 9):
+    try:
+        os.write(descriptor, b"?\n")
+    except OSError:
+        pass
+"""
 PAPER = paper_of(EXERCISES["scaling.advance"], 5)
 IMPORTS = "from labkit.amp import ScalerConfig, ScalerState\nfrom labkit.grading import check\n"
 
@@ -47,9 +55,9 @@ def test_an_answer_after_one_that_stops_earns_its_points() -> None:
     [
         ("import os\nos._exit(7)", "the code ended its process, with exit code 7"),
         ("while True: pass", "it waits for something"),  # the clock on the wall, where no other can be read
-        ("import os\nfor n in range(3, 9):\n    try: os.write(n, b'?\\n')\n    except OSError: pass", "wrote into the channel"),
+        (FORGES, "wrote into the channel"),
     ],
-)  # fmt: skip
+)
 def test_code_that_ends_waits_or_forges_costs_its_own_question_alone(source: str, why: str) -> None:
     bad = replace(question(PAPER, [source]), exercise="bad")
     with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
@@ -60,9 +68,8 @@ def test_code_that_ends_waits_or_forges_costs_its_own_question_alone(source: str
 
 @pytest.mark.slow
 def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("os._exit in the cell", "calls what is withheld")
-    for student, source in {"honest": RIGHT, **{n.split()[0]: HOSTILE[n].source for n in names if n in HOSTILE}}.items():
-        hand_in(tmp_path, student, source)
+    hand_in(tmp_path, "honest", RIGHT)
+    hand_in(tmp_path, "leaves", HOSTILE["os._exit in the cell"].source)
     said: list[str] = []
     spawned = grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append)
     assert "Missing here: " in said[0]
