@@ -30,6 +30,7 @@ CELL_SECONDS = 120  # far above the 20 s that a lesson may take; times `slowness
 
 
 SOURCES: list[Path] = build.sources()
+PROJECT = "12_project"
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()})
 by_name = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
 
@@ -272,14 +273,26 @@ def shown(cell: dict[str, Any]) -> str:
     return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
 
 
+def graded(folder: Path, lessons: list[str]) -> list[Row]:
+    """Return the rows of two learners: one hands lessons in as they were handed out, the other as they are solved."""
+    for student, made in (("unfilled", build.learners), ("solved", build.solved)):
+        (folder / student).mkdir()
+        for lesson in lessons:
+            (folder / student / f"{lesson}.ipynb").write_text(build.text_of(made(build.SOURCES / f"{lesson}.py")))
+    return grade(find([folder]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
+
+
 @patient
-@pytest.mark.parametrize("lesson", LESSONS)
-@pytest.mark.parametrize("made", [build.learners, build.solved], ids=["unfilled", "solved"])
-def test_handed_in_it_earns_nothing_or_everything(
-    tmp_path: Path, lesson: str, made: Callable[[Path], dict[str, Any]]
-) -> None:
-    (tmp_path / "ada").mkdir()
-    (tmp_path / "ada" / f"{lesson}.ipynb").write_text(build.text_of(made(build.SOURCES / f"{lesson}.py")))
-    rows: list[Row] = grade(find([tmp_path]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
-    assert {row.exercise for row in rows} == {e.id for e in EXERCISES.values() if e.lesson == lesson}
-    assert all(row.points == (row.out_of if made is build.solved else 0) for row in rows), rows
+@pytest.mark.parametrize(
+    "lessons",
+    [
+        pytest.param([lesson for lesson in LESSONS if lesson != PROJECT], id="lessons"),
+        pytest.param([PROJECT], id="project", marks=pytest.mark.slow),  # 37 trainings
+    ],
+)
+def test_handed_in_they_earn_nothing_or_everything(tmp_path: Path, lessons: list[str]) -> None:
+    rows = graded(tmp_path, lessons)
+    exercises = sorted(exercise.id for exercise in EXERCISES.values() if exercise.lesson in lessons)
+    for student in ("unfilled", "solved"):
+        assert sorted(row.exercise for row in rows if row.student == student) == exercises
+    assert [row for row in rows if row.points != (row.out_of if row.student == "solved" else 0)] == []

@@ -194,6 +194,7 @@ def test_no_key_reaches_jupyterlab(notebook, page, where):
     assert notebook.cells() == cells
 
 
+@pytest.mark.slow
 def test_both_themes_and_a_narrow_window(notebook, page):
     """Look at these: tests/browser/screenshots/ledger-*.png and stages-*.png."""
     page.emulate_media(reduced_motion="reduce")  # a still picture is taken of still bars

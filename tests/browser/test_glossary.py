@@ -18,6 +18,7 @@ SEEN = """(name) => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
     """JupyterLab 4 forgets the place in a notebook that it has yet to open; the glossary says so at its top."""
     (lab.folder / "glossary.ipynb").write_text(build.text_of(build.glossary()), encoding="utf-8")

@@ -26,6 +26,7 @@ def notebook(lab):
         yield notebook
 
 
+@pytest.mark.slow
 def test_enter_starts_and_stops_it_and_the_focus_stays(notebook):
     page = notebook.page
     button = page.locator(".labkit-gpu-run").first.locator("button")
@@ -43,6 +44,7 @@ def test_enter_starts_and_stops_it_and_the_focus_stays(notebook):
     assert button.evaluate("element => element === document.activeElement")
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_cannot_be_pressed_and_says_what_would_do(notebook):
     second = notebook.page.locator(".labkit-gpu-run").nth(1)
     assert second.locator("button").is_disabled()

@@ -219,6 +219,7 @@ def test_a_button_that_goes_out_under_the_finger_leaves_the_focus_in_its_widget(
     at(page, f"cell {BAR} command")
 
 
+@pytest.mark.slow
 def test_both_themes_show_where_the_focus_is(lab, notebook, page):
     """Look at these: tests/browser/screenshots/keys-*.png."""
     seen = []
@@ -302,6 +303,7 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
+@pytest.mark.slow
 def test_lesson_one_by_keyboard_alone(lab):
     learners, solved = lesson()
     forget_answers(lab)

@@ -165,6 +165,7 @@ def test_a_training_behind_a_bar_stops_when_nobody_sees_it_and_when_the_kernel_i
     lab.close(nb)
 
 
+@pytest.mark.slow
 def test_a_notebook_that_is_opened_again_names_the_words_of_lesson_00_and_run_all_cures_it(lab):
     nb = lab.notebook([LIVE], name="reopened")
     nb.run_all()

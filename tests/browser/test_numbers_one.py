@@ -326,6 +326,7 @@ def test_no_key_reaches_jupyterlab(notebook, page, target):
     assert page.evaluate("document.activeElement.closest('.labkit') !== null")
 
 
+@pytest.mark.slow
 def test_both_themes_and_a_narrow_window(notebook, page):
     """Look at these: tests/browser/screenshots/bits-*.png and number-line-*.png."""
     box(page).fill("0.1")

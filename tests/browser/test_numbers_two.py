@@ -254,6 +254,7 @@ def test_letters_typed_into_a_field_stay_there(notebook, page):
     field.fill("1")
 
 
+@pytest.mark.slow
 def test_both_themes_and_a_narrow_window(notebook, page):
     """Look at these: tests/browser/screenshots/addition-*.png and swallowed-*.png."""
     page.emulate_media(reduced_motion="reduce")  # a still picture is taken of still bits

@@ -134,6 +134,7 @@ def test_a_game_by_keyboard_hides_the_window_until_it_is_over(notebook):
     print("\nfrom the hand to the picture, ms:", game.get_attribute("data-touch"))
 
 
+@pytest.mark.slow
 def test_both_themes(notebook):
     for theme in ("Dark", "Light"):
         notebook.theme(f"JupyterLab {theme}")

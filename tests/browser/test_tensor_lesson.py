@@ -141,6 +141,7 @@ def test_the_figure_is_a_picture(page):
     assert page.locator(".jp-OutputArea-output img").count() == 1
 
 
+@pytest.mark.slow
 def test_both_themes_and_a_narrow_window(notebook, page):
     """Look at these: tests/browser/screenshots/mma-*.png."""
     notebook.python("[setattr(board, 'preset', 'random'), setattr(board, 'gpu', 'H100')]")

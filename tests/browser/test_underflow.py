@@ -208,6 +208,7 @@ def test_a_screen_reader_hears_the_sentence_where_the_hand_stopped(notebook, pag
     assert spoken.count() == 1
 
 
+@pytest.mark.slow
 def test_a_control_group_without_a_widget_d_d_deletes_the_cell(lab):
     """What the next test would see if a key leaked."""
     nb = lab.notebook(["1", "2", "3"])
@@ -251,6 +252,7 @@ def test_both_themes(notebook, page):
     notebook.theme("JupyterLab Light")
 
 
+@pytest.mark.slow
 def test_a_narrow_window(notebook, page):
     page.set_viewport_size({"width": 700, "height": 1250})
     page.evaluate(NEXT_FRAME)

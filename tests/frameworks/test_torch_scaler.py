@@ -297,7 +297,9 @@ def _turn_a_knob(draw, scaler):
 
 # Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last bit may differ there.
 @pytest.mark.parametrize(
-    ("fused", "lowest", "steps"), [(False, 2.0**-100, 10_000), (True, 16.0, 2_000)], ids=["loop", "fused"]
+    ("fused", "lowest", "steps"),
+    [pytest.param(False, 2.0**-100, 10_000, marks=pytest.mark.slow), (True, 16.0, 2_000)],
+    ids=["loop", "fused"],
 )
 def test_ten_thousand_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
     walked = skipped = at_the_top = 0

@@ -46,6 +46,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and walls are Linux's")
+@pytest.mark.slow
 def test_sigterm_leaves_whole_grades_and_nothing_else_and_the_same_command_goes_on(tmp_path: Path) -> None:
     (tmp_path / "class").mkdir()
     hand_in(tmp_path / "class", "ada", RIGHT)

@@ -51,7 +51,7 @@ race(task, [RECIPES["FP32"]], range(1000), Path(sys.argv[1]), workers=int(sys.ar
 """
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path), workers],
@@ -137,6 +137,7 @@ print(fingerprint(replace(TASKS["digits"], loss=loss), RECIPES["O1"]))
 """
 
 
+@pytest.mark.slow
 def test_functions_inside_a_partial_give_one_fingerprint_in_every_process() -> None:
     command = [sys.executable, "-c", FUNCTIONS_INSIDE]
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))

@@ -22,6 +22,7 @@ def test_every_task_takes_a_step_in_every_precision(task: str, recipe: str) -> N
     assert 0 <= record.metric <= 1
 
 
+@pytest.mark.slow
 def test_small_targets_learn_nothing_in_fp16_without_a_scale() -> None:
     """The mean over 1,000 of them makes gradients of 1e-8, which is zero in FP16; BF16 and a scale of 2^8 are cures."""
     task = TASKS["small_targets"]
