@@ -190,6 +190,8 @@ class Spawned:
 
     def end(self) -> int | None:
         """Kill what is left of its group."""
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close a moment before it ends
+            self._process.wait(timeout=1.0)
         code = self._process.poll()
         system.end_group(self._process)
         self._process.wait()
