@@ -164,6 +164,19 @@ print("1 + 0.0001 =", np.float16(1) + np.float16(0.0001))
 #
 # The $\max$ is for subnormal numbers: they are all 2^-24 apart, however small they are.
 #
+# So how exact is FP16? Say it as a number: type it, or slide on the line.
+
+# %% id="predict-tenth"
+predict("numbers.tenth", lambda: 100 * abs(round_to(0.1, FP16) / 0.1 - 1))
+
+# %% id="touch-tenth"
+for format in (FP32, FP16):
+    near = float(round_to(0.1, format))
+    print(f"0.1 in {format.name} is {near:.12f}, off by {abs(near / 0.1 - 1):.2g} of its size")
+
+# %% [markdown]
+# In the normal range half an ulp is never more than 2^-11 = 0.049% of a number. Numbers of all sizes are equally exact.
+#
 # | x | power of two below it | ulp(x) |
 # |---|---|---|
 # | 1.5 | 2^0 | 2^-10 = 0.00098 |

@@ -130,6 +130,21 @@ print("2048 + (1 + 1) =", int(big + (one + one)))
 print("1 + 1 + ... + 1, 3,000 times =", int(sum_sequential(np.ones(3000), FP16).value))
 
 # %% [markdown]
+# And a longer sum? Say what you expect as a number: type it, or slide on the line.
+
+
+# %% id="predict-thousandth"
+def thousandths(dtype):
+    """Return the sum of ten thousand times 0.001, one after another, each rounded to this dtype."""
+    return float(np.add.accumulate(np.full(10_000, 0.001, dtype=dtype))[-1])
+
+
+predict("rounding.thousandth", lambda: thousandths(np.float16))
+
+# %% id="touch-thousandth"
+print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
+
+# %% [markdown]
 # ## 3 · Swallowed updates
 #
 # Training is such a sum: a weight, and thousands of small updates. If a weight is the same number after an update, the update was

@@ -45,7 +45,8 @@ from labkit.bench import (
 )
 from labkit.gemm import SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate, emulate
 from labkit.grading import check
-from labkit.widgets import GpuRun, MmaBlock, gains_figure, predict, roofline_figure, sum_errors_figure, sweep_figure
+from labkit.widgets import GpuRun, MmaBlock, gains_figure, predict, roofline_figure, sum_errors, sum_errors_figure
+from labkit.widgets import sweep_figure
 
 # %% [markdown]
 # ## 1 · One instruction
@@ -200,7 +201,20 @@ for name, (a, b, c) in sums.items():
 # $$D = \text{cut}\Big(\sum_t \text{cut}_F\big(t \cdot 2^{-E}\big)\Big) \cdot 2^{E}, \qquad E = \max_t e_t$$
 #
 # So small terms beside a large one are cut off, *however many there are*, and a sum of positive numbers is never too large. Over a long
-# sum these errors add up. Same inputs, and every generation has an answer of its own:
+# sum these errors add up. How much does it matter? Say it as a number.
+
+
+# %% id="predict-errors"
+def times_larger():
+    """Return the error of an FP16 accumulator, as a multiple of a V100's."""
+    errors = sum_errors([8192]).errors
+    return errors["FP16, one by one"][0] / errors["V100"][0]
+
+
+predict("tensor.errors", times_larger)
+
+# %% [markdown]
+# Same inputs, and every generation has an answer of its own:
 
 # %% id="touch-errors"
 sum_errors_figure()

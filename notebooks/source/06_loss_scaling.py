@@ -36,7 +36,7 @@ from labkit.grading import check
 from labkit.instrument import fate, merge, shift, underflow, zeros_inside
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, one_thread, place, recorded, train
 from labkit.widgets import BeatTheScaler, LiveTraining, ScalerPresets, ScalerTimeline, TrainingBar, UnderflowHistogram
-from labkit.widgets import predict, race_figure
+from labkit.widgets import predict, race_figure, recorded_trace
 
 # %% [markdown]
 # ## 1 · Where the gradients are
@@ -247,6 +247,12 @@ check("scaling.advance", my_advance)
 #
 # So 2,000 steps of a real training were **recorded** once, and every scaler can be tried on them in a millisecond. (One thing a
 # recording cannot show: a skipped step would have left slightly other weights behind.)
+#
+# First, how wide is the window? Say it as a number: type it, or slide on the line.
+
+# %% id="predict-window"
+trace = recorded_trace()
+predict("scaling.window", lambda: 65520 / trace.largest[0] / 2 ** trace.keeps_from[0])
 
 # %% id="predict-interval"
 predict("scaling.interval")

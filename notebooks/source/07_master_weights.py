@@ -81,6 +81,20 @@ for recipe in recipes:
 # %% id="predict-ten"
 predict("master.ten")
 
+# %% [markdown]
+# And when does the copy move first? Say it as a number: type it, or slide on the line.
+
+
+# %% id="predict-first"
+def updates_until_the_copy_moves():
+    master, updates = torch.tensor(1.0), 0
+    while master.half() == 1:
+        master, updates = master + 0.0001, updates + 1
+    return updates
+
+
+predict("master.first", updates_until_the_copy_moves)
+
 # %% id="touch-ten" tags=["claim-C08", "claim-C42"]
 alone, master = torch.tensor(1.0).half(), torch.tensor(1.0)
 for step in range(1, 11):

@@ -172,7 +172,13 @@ record = compare_with_fp32("digits")
 
 # %% [markdown]
 # The first loss is a number, the second is not. Look at the optimizer. Adam divides the mean gradient by the root of the mean
-# square, plus epsilon. Here are the two parts of that divisor in a first step with a gradient of a ten-thousandth:
+# square, plus epsilon. How large is that square? Say it as a number.
+
+# %% id="predict-square"
+predict("project.square", lambda: FP16.smallest_subnormal / (0.001 * 0.0001**2))
+
+# %% [markdown]
+# Here are the two parts of that divisor in a first step with a gradient of a ten-thousandth:
 
 # %% id="touch-digits-epsilon"
 for dtype in (torch.float32, torch.float16, torch.bfloat16):

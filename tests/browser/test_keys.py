@@ -298,6 +298,9 @@ def visit(page, index):
     if page.evaluate("document.activeElement.type") == "radio":
         press(page, "Space", "Tab", "Enter")
         page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
+    elif page.evaluate("document.activeElement.matches('.lk-guess')"):
+        press(page, "Control+a", "1", "Enter")
+        page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
     press(page, "d", "d", "Escape")
     at(page, f"cell {index} command")
     press(page, "ArrowDown")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +17,25 @@ from labkit.formats import FP16
 from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.records.journal import note
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
-from labkit.widgets import MmaBlock, Prediction, predict, predictions
+from labkit.widgets import MmaBlock, Predict, Prediction, predict, predictions
 from labkit.widgets.mma_block.presets import PRESETS
+from labkit.widgets.predict.ruler import Ruler
+
+SOURCES = Path(__file__).parents[2] / "notebooks" / "source"
+NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
+
+
+def asked(id: str) -> Predict:
+    """Ask this prediction; where it is a number, the true one is in the middle of its line."""
+    ruler = NUMBERS.get(id)
+    return predict(id, (lambda: (ruler.low * ruler.high) ** 0.5) if ruler else None)
+
+
+def choices_of(id: str) -> list[str]:
+    """Return what can be committed to: each choice, or a number on each side of the truth."""
+    ruler = NUMBERS.get(id)
+    middle = (ruler.low * ruler.high) ** 0.5 if ruler else 0
+    return [str(ruler.low), str(middle), str(ruler.high)] if ruler else list(predictions()[id].choices)
 
 
 def test_worked_example() -> None:
@@ -28,13 +48,13 @@ def test_worked_example() -> None:
 
 def test_the_browser_does_not_hold_the_answer_before_the_learner_commits() -> None:
     for id, prediction in predictions().items():
-        sent = str(predict(id).get_state())
+        sent = str(asked(id).get_state())
         assert not any(reply in sent for reply in prediction.choices.values())
 
 
 @pytest.mark.parametrize("id", predictions())
 def test_each_choice_has_a_reply_and_one_is_right(id: str) -> None:
-    widgets = {choice: predict(id) for choice in predictions()[id].choices}
+    widgets = {choice: asked(id) for choice in choices_of(id)}
     assert len(widgets) >= 3
     for choice, widget in widgets.items():
         widget.choice = choice
@@ -54,6 +74,114 @@ def test_bad_questions_and_answers_are_refused() -> None:
 def test_a_host_without_widgets_reads_the_question() -> None:
     bundle = predict("scaling.order")._repr_mimebundle_()
     assert "( ) 2^-24" in bundle[0]["text/plain"]
+
+
+# --- numbers ---
+
+SAID = {"less": "So people think.", "near": "Well seen.", "more": "So people fear."}
+PERCENT = Prediction("How much is lost?", SAID, ruler=Ruler(0.01, 100, "%"))
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        ("1", "Not quite: you said 1%, it was 24%: 24 times more. So people think."),
+        ("12", "Yes: you said 12%, it was 24%: 2 times more. Well seen."),
+        ("24", "Yes: you said 24%, it was 24%. Well seen."),
+        ("4.8e1", "Yes: you said 48%, it was 24%: 2 times less. Well seen."),
+        ("60", "Not quite: you said 60%, it was 24%: 2.5 times less. So people fear."),
+    ],
+)
+def test_a_number_is_answered_with_its_distance(said: str, reply: str) -> None:
+    widget = Predict(PERCENT, lambda: 24.0)
+    assert (widget.choices, widget.ruler) == ([], {"low": 0.01, "high": 100, "unit": "%"})
+    widget.choice = said
+    assert (widget.answered, widget.right, widget.truth) == (reply, reply.startswith("Yes"), 24.0)
+
+
+def test_the_true_number_is_measured_after_the_learner_has_committed() -> None:
+    calls = []
+    widget = Predict(PERCENT, lambda: calls.append(1) or 24.0)
+    assert (calls, widget.truth) == ([], 0.0)
+    widget.choice = "3"
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "101", "nan", "much", "1%", "inf"])
+def test_what_is_not_on_the_line_is_refused(said: str) -> None:
+    with pytest.raises(ValueError, match=r"no number from 0\.01 to 100%"):
+        Predict(PERCENT, lambda: 24.0).choice = said
+
+
+@pytest.mark.parametrize("truth", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_truth_that_has_no_place_on_the_line_is_said_and_marks_nobody(truth: float) -> None:
+    widget = Predict(PERCENT, lambda: truth)
+    widget.choice = "1"
+    assert (widget.right, widget.truth) == (False, 0.0)
+    assert f"could not be measured: the truth was measured as {truth}" in widget.answered
+
+
+def test_a_measurement_that_fails_says_why() -> None:
+    widget = Predict(PERCENT, lambda: run.next_gradients())  # type: ignore[name-defined]  # noqa: F821
+    widget.choice = "1"
+    assert "name 'run' is not defined" in widget.answered
+
+
+def test_a_question_and_what_measures_its_answer_belong_together() -> None:
+    with pytest.raises(TypeError, match=r"asks for a number: write predict\(id, measure\)"):
+        predict("numbers.tenth")
+    with pytest.raises(TypeError, match=r"asks for a choice: write predict\(id\) alone"):
+        predict("scaling.order", lambda: 1.0)
+    with pytest.raises(ValueError, match="a number has the replies"):
+        Prediction("1 + 1?", {"2": "", "3": ""}, answer="2", ruler=Ruler(1, 10))
+    with pytest.raises(ValueError, match="low > 0"):
+        Ruler(0, 10)
+
+
+def test_every_lesson_asks_for_a_number() -> None:
+    lessons = {"numbers", "rounding", "tensor", "autocast", "scaling", "master", "recipes", "project"}
+    assert lessons <= {id.split(".")[0] for id in NUMBERS}
+
+
+def test_a_number_without_widgets_is_asked_with_its_range() -> None:
+    text = asked("numbers.tenth")._repr_mimebundle_()[0]["text/plain"]
+    assert "____%   (a number from 1e-4 to 10)" in text
+
+
+TRUE = {  # by arithmetic, or as the lesson's text has it; lessons measure them again
+    "numbers.tenth": 100 * abs(float(np.float16(0.1)) / 0.1 - 1),
+    "rounding.thousandth": 4.0,
+    "tensor.errors": 1350,
+    "autocast.error": 0.034,
+    "scaling.window": 2.0**22.3,
+    "master.first": 5,
+    "recipes.harmless": 64,
+    "project.square": 2.0**-24 / 1e-11,
+}
+
+
+NEEDS = {"autocast.error": ["touch-weights"]}  # cells whose variables a measurement uses, beside the setup
+
+
+def measured_by_the_lesson(id: str) -> float:
+    """Run the cells of a lesson that lead to this question, and return what its `measure` says."""
+    asking = f'predict("{id}", '
+    source = next(text for file in SOURCES.glob("*.py") if asking in (text := file.read_text(encoding="utf-8")))
+    cells = dict(re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE))
+    names: dict[str, Any] = {}
+    for needed in ("setup", *NEEDS.get(id, [])):
+        exec(cells[needed], names)
+    tree = ast.parse(next(cell for cell in cells.values() if asking in cell))
+    call = next(part for part in ast.walk(tree.body.pop()) if isinstance(part, ast.Call))
+    exec(compile(tree, id, "exec"), names)
+    return float(eval(ast.unparse(call.args[1]), names)())
+
+
+@pytest.mark.parametrize("id", NUMBERS)
+def test_a_lesson_measures_the_number_that_it_asks_for(id: str) -> None:
+    ruler, truth = NUMBERS[id], measured_by_the_lesson(id)
+    assert truth == pytest.approx(TRUE[id], rel=0.05)
+    assert ruler.low < truth < ruler.high
 
 
 # --- the journal: what was answered is shown again ---
@@ -78,6 +206,15 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it(journal: Path) -> None:
     entry = json.loads(line)
     assert entry.pop("when").endswith("+00:00")
     assert entry == {"kind": "prediction", "id": "scaling.order", "answer": "2^-27"}
+
+
+def test_a_number_is_kept_and_measured_again(journal: Path) -> None:
+    predict("numbers.tenth", lambda: 0.0244).choice = "1"
+    again = predict("numbers.tenth", lambda: 0.0244)
+    assert (again.choice, again.truth) == ("1", 0.0244)
+    assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
+    note(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
+    assert predict("numbers.tenth", lambda: 0.0244).choice == ""
 
 
 def test_the_last_answer_counts_and_other_kinds_do_not(journal: Path) -> None:
@@ -132,8 +269,6 @@ def test_scaling_order_and_too_high_are_arithmetic() -> None:
 
 
 # --- the lessons: no widget shows the answer to the question above it before the learner has moved it ---
-
-SOURCES = Path(__file__).parents[2] / "notebooks" / "source"
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,23 @@
-// A question, its choices, and a button that commits. The reply comes from Python, after the choice has gone there, and
-// takes the focus, so that it is read out and the keyboard goes on from there.
+// A question, its choices or a line for a number, and a button that commits. The reply comes from Python, after the choice
+// has gone there, and takes the focus, so that it is read out and the keyboard goes on from there.
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
 function render({ model, el }) {
   const owner = scope();
   const root = mount(el, { label: "Prediction", kind: "predict", scope: owner, model });
-  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
   let picked = model.get("choice");
-
-  const inputs = model.get("choices").map((choice) => {
-    const input = h("input", { type: "radio", name, value: choice });
-    input.checked = choice === picked;
-    owner.listen(input, "change", () => {
-      picked = choice;
-      commit.enable(true);
-    });
-    return input;
-  });
-  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  const pick = (choice) => {
+    picked = choice;
+    commit.enable(Boolean(picked));
+  };
   const commit = button({
     label: "Commit",
     title: "Your answer stays once you have committed",
     kind: "primary",
     onPress: () => put(model, { choice: picked }),
   });
+  const asked = (model.get("ruler").high ? numberAsked : choicesAsked)({ model, owner, picked, pick, commit });
   const reply = h("p", { class: "lk-reply", role: "status", tabindex: "-1" });
 
   function show() {
@@ -33,22 +26,40 @@ function render({ model, el }) {
     if (done && root.contains(document.activeElement)) reply.focus();
     commit.enable(!done && Boolean(picked));
     commit.element.hidden = done;
-    for (const [i, input] of inputs.entries()) {
-      input.disabled = done;
-      labels[i].dataset.picked = String(done && input.value === model.get("choice"));
-    }
+    asked.show(done);
     root.dataset.right = done ? String(model.get("right")) : "";
   }
 
   root.append(
     h("p", { class: "lk-question" }, h("strong", { text: "Predict. " }), rich(model.get("question"))),
-    h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels),
+    asked.element,
     commit.element,
     reply,
   );
-  watch(owner, model, ["choice", "answered", "right"], show);
+  watch(owner, model, ["choice", "answered", "right", "truth"], show);
   show();
   return () => owner.dispose();
+}
+
+function choicesAsked({ model, owner, picked, pick }) {
+  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
+  const inputs = model.get("choices").map((choice) => {
+    const input = h("input", { type: "radio", name, value: choice });
+    input.checked = choice === picked;
+    owner.listen(input, "change", () => pick(choice));
+    return input;
+  });
+  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  const element = h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels);
+  return {
+    element,
+    show(done) {
+      for (const [i, input] of inputs.entries()) {
+        input.disabled = done;
+        labels[i].dataset.picked = String(done && input.value === model.get("choice"));
+      }
+    },
+  };
 }
 
 export default { render };

@@ -1,16 +1,18 @@
 """What do you expect to see? A question that has to be answered before the lesson shows it.
 
-Idea: a prediction is a row of data: a question, and for each choice the reply, which says why people expect that. Once
-committed it stays, so that what comes next can surprise.
+Idea: a prediction is a row of data: a question, and for each choice the reply, which says why people expect that. Where
+a number is asked for, the choices are whether it was less, near or more. Once committed it stays, so that what comes
+next can surprise.
 
 Invariant: the browser never holds the answer before the learner has committed to one.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -22,25 +24,31 @@ import traitlets
 from labkit.records.journal import journal_here, keep, last_answers
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
+from labkit.widgets.base.number_words import short
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.predict.ruler import SIDES, Ruler
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A question with a few choices.
+    """A question with a few choices, or with a ruler, on which a number is asked for.
 
     question  one or two sentences
-    choices   choice -> the reply to whoever picks it, in the order shown
-    answer    the choice that is right
+    choices   choice -> the reply to whoever picks it, in the order shown; with a ruler "less", "near" and "more"
+    answer    the choice that is right; with a ruler "near"
+    ruler     the line on which the number lies, or None
     """
 
     question: str
     choices: Mapping[str, str]
-    answer: str
+    answer: str = "near"
+    ruler: Ruler | None = None
 
     def __post_init__(self) -> None:
         if self.answer not in self.choices:
             raise ValueError(f"the answer {self.answer!r} is none of the choices {list(self.choices)}")
+        if self.ruler and (tuple(self.choices), self.answer) != (SIDES, "near"):
+            raise ValueError(f"a number has the replies {list(SIDES)} and is right when near; these are {self.choices}")
 
 
 def reply(prediction: Prediction, choice: str) -> str:
@@ -58,29 +66,83 @@ def reply(prediction: Prediction, choice: str) -> str:
     return f"{verdict} {prediction.choices[choice]}"
 
 
+def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
+    """Return what a learner who commits to the number `choice` reads, when `truth` was measured.
+
+    Raises:
+        ValueError: it is not on the prediction's ruler, or the truth is not above 0 and finite.
+        TypeError: the prediction asks for no number.
+    """
+    ruler = prediction.ruler
+    if ruler is None:
+        raise TypeError(f"this prediction asks for one of {list(prediction.choices)}, not for a number")
+    if not 0 < truth < math.inf:
+        raise ValueError(f"the truth was measured as {truth}: on a logarithmic line there is no such number")
+    guess = ruler.read(choice)
+    side = ruler.side(guess, truth)
+    distance = ruler.distance(guess, truth)
+    return f"{'Yes' if side == 'near' else 'Not quite'}: {distance} {prediction.choices[side]}"
+
+
 class Predict(LabWidget):
-    """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one."""
+    """Asks a `Prediction`; `choice` and `answered` follow what the learner does. Use `predict(id)` to get one.
+
+    `measure` is called when a number has been committed, and returns the true one.
+    """
 
     _esm = script("predict")
     _css = style("predict")
     question = traitlets.Unicode().tag(sync=True)
-    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    choices = traitlets.List(traitlets.Unicode()).tag(sync=True)  # empty where a number is asked for
+    ruler = traitlets.Dict().tag(sync=True)  # low, high and unit of its line; {} where there are choices
     choice = traitlets.Unicode("").tag(sync=True)  # "" until the learner commits
     answered = traitlets.Unicode("").tag(sync=True)  # the reply, "" until then
     right = traitlets.Bool(False).tag(sync=True)
+    truth = traitlets.Float(0.0).tag(sync=True)  # what was measured, 0 until then
 
-    def __init__(self, prediction: Prediction) -> None:
-        self._prediction = prediction
-        super().__init__(question=prediction.question, choices=list(prediction.choices))
+    def __init__(self, prediction: Prediction, measure: Callable[[], float] | None = None) -> None:
+        ruler = prediction.ruler
+        if (ruler is None) != (measure is None):
+            wanted = "a number: write predict(id, measure), where measure() returns it"
+            raise TypeError(f"this prediction asks for {wanted if ruler else 'a choice: write predict(id) alone'}")
+        self._prediction, self._measure = prediction, measure
+        shown = {"low": ruler.low, "high": ruler.high, "unit": ruler.unit} if ruler else {}
+        super().__init__(question=prediction.question, choices=[] if ruler else list(prediction.choices), ruler=shown)
+
+    def accepts(self, choice: str) -> bool:
+        """Return whether this is one of the choices, or a number on the ruler."""
+        ruler = self._prediction.ruler
+        try:
+            return choice in self.choices if ruler is None else ruler.read(choice) > 0
+        except ValueError:
+            return False
 
     @traitlets.observe("choice")
     def _commit(self, change: Mapping[str, Any]) -> None:
-        self.right = change["new"] == self._prediction.answer
-        self.answered = reply(self._prediction, change["new"])
+        self.right, self.answered = self._replied(change["new"])
+
+    def _replied(self, choice: str) -> tuple[bool, str]:
+        """Return whether a choice is right, and the reply to it."""
+        ruler = self._prediction.ruler
+        if ruler is None or self._measure is None:
+            return choice == self._prediction.answer, reply(self._prediction, choice)
+        guess = ruler.read(choice)
+        try:
+            truth = float(self._measure())
+            said = reply_to_number(self._prediction, choice, truth)
+        except Exception as error:  # a lesson's own code: an error out of a message of the browser is not seen
+            return (
+                False,
+                f"Noted. The true one could not be measured: {error}. Run the cells above, then this one again.",
+            )
+        self.truth = truth
+        return ruler.side(guess, truth) == "near", said
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run."""
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
+        if ruler := self._prediction.ruler:
+            lines = f"  ____{ruler.unit}   (a number from {short(ruler.low)} to {short(ruler.high)})"
         return still(f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)")
 
 
@@ -88,18 +150,22 @@ class Predict(LabWidget):
 def predictions() -> dict[str, Prediction]:
     """Return all predictions of the lessons by id, from predictions.toml."""
     stored = tomllib.loads((files("labkit.widgets.predict") / "predictions.toml").read_text(encoding="utf-8"))
-    return {id: Prediction(**row) for id, row in stored.items()}
+    rulers = {id: Ruler(**row.pop("ruler")) if "ruler" in row else None for id, row in stored.items()}
+    return {id: Prediction(**row, ruler=rulers[id]) for id, row in stored.items()}
 
 
-def predict(id: str) -> Predict:
+def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     """Ask the prediction with this id; one that was answered in this folder before is shown as answered.
+
+    measure  for a question that asks for a number: returns the true one, and is called when the learner has committed
 
     Raises:
         KeyError: there is none; the message lists those there are.
+        TypeError: a number is asked for without `measure`, or a choice with it.
     """
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
-    widget, journal = Predict(predictions()[id]), journal_here()
+    widget, journal = Predict(predictions()[id], measure), journal_here()
     if journal is not None:
         _keep(widget, journal, id)
     return widget
@@ -107,8 +173,8 @@ def predict(id: str) -> Predict:
 
 def _keep(widget: Predict, journal: Path, id: str) -> None:
     """Give the widget the answer that the journal holds, and note the one that will be given."""
-    earlier = last_answers(journal, "prediction").get(id)
-    if earlier in widget.choices:
+    earlier = last_answers(journal, "prediction").get(id, "")
+    if widget.accepts(earlier):
         widget.choice = earlier
 
     def committed(change: Mapping[str, Any]) -> None:
