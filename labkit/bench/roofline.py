@@ -62,10 +62,6 @@ class Roofline:
             return "bandwidth"
         return "bandwidth" if intensity(case) < self.ridge(case.format) else "compute"
 
-    def of_peak(self, run: GemmRun) -> float:
-        """Return a run's share of the measured peak of its format, 0 to 1 (a run faster than the peak: above)."""
-        return run.case.flops / run.seconds / self.peak(run.case.format)
-
     def of_ceiling(self, run: GemmRun) -> float:
         """Return a run's share of the ceiling at its intensity; of the bandwidth where it is element-wise work.
 

@@ -24,7 +24,7 @@ import math
 import numpy as np
 import torch
 
-from labkit.formats import FP16, Rounding, decode, round_to, sum_compensated, sum_sequential, ulp
+from labkit.formats import FP16, Rounding, add, decode, fused_multiply_add, multiply, round_to, sum_compensated, sum_sequential, ulp
 from labkit.grading import check
 from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 
@@ -143,6 +143,16 @@ predict("rounding.thousandth", lambda: thousandths(np.float16))
 
 # %% id="touch-thousandth"
 print("FP16", thousandths(np.float16), "  FP32", thousandths(np.float32))
+
+# %% [markdown]
+# **One rounding or two?** A product that is added is often rounded twice: after the multiplication, and after the addition. Hardware has
+# one instruction for both, a **fused multiply-add**. It keeps the whole product, and rounds once. Here x times x is
+# $1 + 2^{-5} + 2^{-12}$, and FP16 has no room for the last part beside 1. Then $1 + 2^{-5}$ is taken away:
+
+# %% id="touch-fused"
+x, most = 1 + 2.0**-6, 1 + 2.0**-5
+print("multiply, round, subtract, round:", float(add(multiply(x, x, FP16).value, -most, FP16).value))
+print("fused: subtract, then round once:", float(fused_multiply_add(x, x, -most, FP16).value), "= 2^-12")
 
 # %% [markdown]
 # ## 3 · Swallowed updates

@@ -45,10 +45,9 @@ def test_a_layer_for_one_example_waits_for_memory_and_one_for_many_does_not():
 
 def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     roof = roofline([COPY, LARGE])
-    assert roof.of_peak(LARGE) == roof.of_ceiling(LARGE) == 1.0
+    assert roof.of_ceiling(LARGE) == 1.0
     one = timed(GemmCase(1, 1000, 1000, FP32), 0.008016)  # 4,008,000 bytes at half the bandwidth
     assert roof.of_ceiling(one) == pytest.approx(0.5)
-    assert roof.of_peak(one) == pytest.approx(2e6 / 0.008016 / 1e10)
     assert roof.of_ceiling(COPY) == 1.0
     fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
     assert roof.of_ceiling(fused) == 0.5, "its few operations need no Tensor Core: bytes are what counts"

@@ -44,7 +44,7 @@
 //   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
 //   inkArea(plot, points, foot, colour), inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
 //                                  figures of runs; plot.js says what plot is
-//   logTicks(low, high) lossRange(...curves) stepTicks(total)   round numbers for axes
+//   logTicks(low, high) lossRange(...curves) stepTicks(total) niceStep(rough)   round numbers for axes
 //   floats(view)                   the float32 numbers of a buffer that the kernel sent
 //   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   superscript(-24) "⁻²⁴"   reducedMotion() true or false
 //   FATES                          the four names, in the order of magnitude

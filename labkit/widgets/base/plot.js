@@ -37,9 +37,14 @@ function lossRange(...curves) {
   return [low, high];
 }
 
+// The smallest of 1, 2 and 5 times a power of ten that is not below `rough`.
+function niceStep(rough, digits = [1, 2, 5, 10]) {
+  const unit = 10 ** Math.floor(Math.log10(rough));
+  return digits.map((digit) => digit * unit).find((step) => step >= rough);
+}
+
 function stepTicks(total) {
-  const tens = 10 ** Math.floor(Math.log10(total / 5));
-  const every = Math.max(1, [1, 2, 5, 10].map((m) => m * tens).find((v) => v >= total / 5));
+  const every = Math.max(1, niceStep(total / 5));
   return Array.from({ length: Math.floor(total / every) + 1 }, (_, i) => i * every);
 }
 

@@ -113,9 +113,7 @@ function drawAxis(pen, view, log, palette) {
     return;
   }
   const [low, high] = [view.value(view.from), view.value(view.to)];
-  const rough = (high - low) / Math.max(2, Math.floor(view.width / 90));
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * unit).find((one) => one >= rough);
+  const step = niceStep((high - low) / Math.max(2, Math.floor(view.width / 90)));
   const size = Math.max(Math.abs(low), Math.abs(high));
   const digits = Math.min(100, Math.max(0, -Math.floor(Math.log10(step) + 1e-9)));
   const text = (v) => {

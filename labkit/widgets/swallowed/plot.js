@@ -15,9 +15,7 @@ const CURVES = [
 // --- axes and labels -------------------------------------------------------------------------------------------------
 
 function roundTicks(low, high, most) {
-  const rough = (high - low) / most;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  const step = unit * [1, 2, 2.5, 5, 10].find((factor) => factor * unit >= rough);
+  const step = niceStep((high - low) / most, [1, 2, 2.5, 5, 10]);
   const ticks = [];
   for (let i = Math.ceil(low / step); i * step <= high; i++) ticks.push(i * step);
   return { ticks, step };

@@ -95,15 +95,9 @@ function drawGhost(pen, area, row, palette, bottom, height) {
   if (highest - AXIS.lo > 3) pen.fillText("unscaled", area.x(highest + 0.5), bottom - height - 5);
 }
 
-function niceStep(top) {
-  const rough = top / 3;
-  const unit = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((m) => m * unit).find((step) => step >= rough);
-}
-
 function drawShares(pen, area, row, palette, bottom, height) {
   const top = row.total ? (100 * row.peak) / row.total : 1;
-  const step = niceStep(top);
+  const step = niceStep(top / 3);
   pen.textAlign = "right";
   pen.textBaseline = "middle";
   for (let share = 0; share <= top; share += step) {
