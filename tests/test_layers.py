@@ -25,7 +25,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "gemm": (*GROUND, "modes"),
     "bench": (*GROUND, "gemm"),
     "capture": (*GROUND, "gemm", "bench"),
-    "instrument": ("formats", "interop"),
+    "instrument": ("formats", "interop", "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*GROUND, "modes", "gemm", "instrument", "amp"),
     "frameworks": (*GROUND, "modes", "gemm", "instrument", "amp", "train"),

@@ -34,6 +34,8 @@ from labkit.amp.scaling.scaler import (
 )
 from labkit.amp.scaling.skips import diagnosis, step_report
 from labkit.amp.scaling.unscale import unscale
+from labkit.amp.watched import cast_source, engine_source
+from labkit.instrument import register_source
 
 __all__ = [
     "DYNAMIC",
@@ -84,3 +86,5 @@ __all__ = [
     "to_model_format",
     "unscale",
 ]
+
+register_source(engine_source, casts=cast_source)

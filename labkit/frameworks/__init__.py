@@ -1,5 +1,7 @@
 """How do others say it? The same states and knobs in the words of the frameworks that people use."""
 
+from functools import partial
+
 from labkit.frameworks.torch_amp import (
     GradScaler,
     autocast,
@@ -9,6 +11,7 @@ from labkit.frameworks.torch_amp import (
     is_autocast_enabled,
     state_dict,
 )
+from labkit.instrument import register_source, scaler_source
 
 __all__ = [
     "GradScaler",
@@ -19,3 +22,5 @@ __all__ = [
     "is_autocast_enabled",
     "state_dict",
 ]
+
+register_source(partial(scaler_source, scaler_class=GradScaler))

@@ -3,21 +3,37 @@
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.probe import GradSnapshot, Probe, layer_outputs, probe, snapshot, underflow, zeros_inside
+from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, Window
+from labkit.instrument.report import Report
+from labkit.instrument.sources import Listener, register_source, scaler_source
 from labkit.instrument.updates import swallowed
+from labkit.instrument.watch import Watch, watch
 
 __all__ = [
+    "AgainstFP32",
     "ExponentHistogram",
     "Fate",
+    "Finding",
     "GradSnapshot",
+    "Listener",
+    "NonFinite",
     "Probe",
+    "Report",
+    "Skip",
+    "Watch",
+    "WatchedStep",
+    "Window",
     "exponent_histogram",
     "fate",
     "layer_outputs",
     "merge",
     "probe",
+    "register_source",
+    "scaler_source",
     "shift",
     "snapshot",
     "swallowed",
     "underflow",
+    "watch",
     "zeros_inside",
 ]

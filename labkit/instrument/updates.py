@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 
-@torch.no_grad()
 def swallowed(before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> float:
     """Return the share of the weights with a non-zero gradient that did not change, 0 to 1; 0 if none has one.
 
@@ -27,14 +26,23 @@ def swallowed(before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iter
     """
     meant = still = 0
     for old, new, gradient in zip(before, after, gradients, strict=True):
-        if gradient is None:
-            continue
-        if not old.shape == new.shape == gradient.shape:
-            raise ValueError(
-                "a weight before, after and its gradient have one shape; these are "
-                f"{tuple(old.shape)}, {tuple(new.shape)} and {tuple(gradient.shape)}"
-            )
-        moves = gradient != 0
-        meant += int(moves.sum())
-        still += int((moves & (old == new)).sum())
+        if gradient is not None:
+            these, unmoved = swallowed_counts(old, new, gradient)
+            meant, still = meant + these, still + unmoved
     return still / meant if meant else 0.0
+
+
+@torch.no_grad()
+def swallowed_counts(before: Tensor, after: Tensor, gradient: Tensor) -> tuple[int, int]:
+    """Return how many elements of a weight have a gradient other than zero, and how many of those did not change.
+
+    Raises:
+        ValueError: the three differ in shape.
+    """
+    if not before.shape == after.shape == gradient.shape:
+        raise ValueError(
+            "a weight before, after and its gradient have one shape; these are "
+            f"{tuple(before.shape)}, {tuple(after.shape)} and {tuple(gradient.shape)}"
+        )
+    moves = gradient != 0
+    return int(moves.sum()), int((moves & (before == after)).sum())

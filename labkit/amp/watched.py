@@ -1,0 +1,74 @@
+"""How does a watch hear an engine? The engine's own moments, told in the words of `labkit.instrument`.
+
+Idea: an engine steps masters, whose hooks say nothing of the model, and skips by itself. So while a watch is open,
+`backward` and `step` of engines are tapped, and one that holds the watched model tells what it is doing.
+
+Invariant: nothing is told of another model's engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from labkit.amp.casting.casts import Cast
+from labkit.amp.engine import Engine
+from labkit.amp.events import Moment, StepEvent
+from labkit.instrument import Listener
+from labkit.instrument.sources import Gradients, tap
+
+
+@contextmanager
+def engine_source(listener: Listener) -> Iterator[None]:
+    """Tell a watch of the engine that trains its model."""
+
+    @contextmanager
+    def around_backward(engine: Engine, _: Tensor, loss_id: int = 0, *, also: Any = (), **__: Any) -> Iterator[None]:
+        listener.scaled_by(lambda: min(each.scalers[loss_id].scale for each in (engine, *also)))
+        yield
+
+    @contextmanager
+    def around_step(engine: Engine, *_: Any) -> Iterator[None]:
+        if listener.model is not engine.model:
+            yield
+            return
+        with listener.step_by_engine(), engine.listen(partial(_tell, listener, engine, {})):
+            yield
+
+    with tap(Engine, "backward", around_backward), tap(Engine, "step", around_step):
+        yield
+
+
+def _tell(listener: Listener, engine: Engine, gradients: Gradients, event: StepEvent) -> None:
+    """Pass a moment of a step on; its gradients are kept in `gradients`."""
+    if event.moment is Moment.UNSCALED:
+        gradients.update(event.gradients)
+        listener.before_step(engine.optimizer, _stepped(engine), gradients)
+    elif event.report is not None and event.report.stepped:
+        listener.after_step(engine.optimizer, _stepped(engine), gradients)
+    elif event.report is not None:
+        listener.skipped(engine.optimizer, gradients, event.report.why)
+
+
+def _stepped(engine: Engine) -> dict[str, Tensor]:
+    """Return parameter name -> the tensor that the optimizer steps for it; a view of it where the master is flat."""
+    weights = engine.weights
+    pairs = zip(weights.model_weights, weights.master_weights, strict=True)
+    return {weights.names[parameter]: master for parameter, master in pairs}
+
+
+@contextmanager
+def cast_source(cast: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Be open around each cast of autocast: what half_storage does below it, to compute on a CPU, is none."""
+
+    @contextmanager
+    def around(*_: Any) -> Iterator[None]:
+        with cast():
+            yield
+
+    with tap(Cast, "__call__", around):
+        yield

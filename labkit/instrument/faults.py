@@ -1,0 +1,104 @@
+"""Which of the things that were seen are wrong?
+
+Idea: each fault is a question to counts that are there anyway: an update that changed nothing, an optimizer state that
+multiplied by its decay is the same number, an epsilon that is zero in the format it is added in.
+
+Invariant: a fault names a layer or parameter, and the first step it was seen at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.instrument.records import Finding, Seen
+
+MOST = 0.5  # a share from which on a loss is a fault
+DECAYS = {  # optimizer state -> how its group says what it is multiplied by in each step
+    "exp_avg": lambda group: group["betas"][0],
+    "exp_avg_sq": lambda group: group["betas"][1],
+    "square_avg": lambda group: group["alpha"],
+    "momentum_buffer": lambda group: group["momentum"],
+}
+
+
+@torch.no_grad()
+def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
+    """Yield what is wrong with an optimizer's state after a step: with what decays, and with what is added."""
+    names = {id(weight): name for name, weight in weights.items()}
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            name = names.get(id(weight))
+            if name is None:
+                continue
+            yield from _decay_of_weight(group, weight, name, step)
+            state = optimizer.state.get(weight, {})
+            for key in DECAYS.keys() & state.keys():
+                if isinstance(state[key], Tensor):
+                    yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step)
+            kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
+            if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
+                says = f"{group['eps']:g} is zero in {_short(kept)}, and no longer keeps from a division by zero"
+                yield Finding("epsilon is zero", name, step, says)
+
+
+def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int) -> Iterator[Finding]:
+    decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
+    rate = float(group["lr"]) * float(group.get("weight_decay") or 0)
+    if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
+        says = f"{rate:.2g} of a weight is less than half an ulp of {_short(weight)} for {share:.0%} of them"
+        yield Finding("weight decay lost", name, step, says)
+
+
+def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -> Iterator[Finding]:
+    if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
+        says = f"{key} in {_short(state)} times {float(decay):g} is the same number for {share:.0%} of it"
+        yield Finding("optimizer state cannot decay", name, step, says)
+
+
+def _unmoved(tensor: Tensor, factor: float) -> float:
+    """Return the share of the elements other than zero that are the same number after a multiplication."""
+    there = tensor != 0
+    alive = int(there.sum())
+    return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong by what was counted, each with the step at which it was first seen."""
+    first_step = min((w.step for w in report.watched), default=0)
+    found: dict[tuple[str, str], Finding] = {}
+    for bad in report.non_finite:
+        what = "scale too high" if bad.by_scale else f"first {bad.value}"
+        found.setdefault((what, bad.layer), Finding(what, bad.layer, bad.step, str(bad)))
+    for watched in report.watched:
+        for name, (meant, still) in watched.moves.items():
+            if meant and still / meant > MOST:
+                says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
+                found.setdefault(("updates swallowed", name), Finding("updates swallowed", name, watched.step, says))
+    yield from found.values()
+    for name in never_moved:
+        says = "it has gradients, and is the same in all sampled steps"
+        yield Finding("never moved", name, first_step, says)
+    yield from _underflow(report)
+
+
+def _underflow(report: Seen) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for beside in report.against_fp32:
+        for kind, layers in beside.lost.items():
+            bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
+            if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):
+                bad = {"": min(bad.values())}
+            for name, share in bad.items():
+                if (key := f"{kind} {name}") not in seen:
+                    seen.add(key)
+                    where = "" if name else "in every layer at least "
+                    says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
+                    yield Finding("underflow", name, beside.step, says)

@@ -1,0 +1,226 @@
+"""What did a watch see? Small frozen records.
+
+Idea: whatever can be asked afterwards (what another format or another scale would do, which scales are safe) follows
+from counts per binade. So a report holds counts, and no tensor.
+
+Invariant: the same counts give the same answers, whoever counted them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.formats import FP16, Format
+from labkit.instrument.fate import Fate, fate
+from labkit.instrument.histogram import ExponentHistogram, merge, shift
+
+KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
+Histograms = Mapping[str, Mapping[str, ExponentHistogram]]  # kind -> name of a layer or parameter -> histogram
+
+
+def trimmed(histogram: ExponentHistogram) -> ExponentHistogram:
+    """Return the same counts without the empty binades at both ends."""
+    used = np.flatnonzero(histogram.counts)
+    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    lo = histogram.lo + first if len(used) else 0
+    return ExponentHistogram(histogram.counts[first:last].copy(), lo, histogram.zeros, histogram.non_finite)
+
+
+@dataclass(frozen=True)
+class WatchedStep:
+    """One sampled step.
+
+    step        its number, from 0, skipped ones included
+    scale       what its loss was multiplied by
+    histograms  kind -> name -> histogram; all gradients unscaled. Layers are named for activations, parameters for
+                the rest
+    moves       parameter -> weights with a gradient, and those of them that are the same number after the step
+    memory      bytes: weights, master weights, gradients, optimizer state, activations (kept for backward)
+    casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
+    clipped     length of the gradients that the step took / of those that backward left; 1 where none were clipped
+    """
+
+    step: int
+    scale: float
+    histograms: Histograms
+    moves: Mapping[str, tuple[int, int]]
+    memory: Mapping[str, int]
+    casts: Mapping[str, tuple[int, int]]
+    clipped: float = 1.0
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A step that a scaler or an engine did not take."""
+
+    step: int
+    scale: float
+    culprits: tuple[str, ...]  # parameters whose gradients held inf or NaN
+    why: str
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """Where inf or NaN came from in a step, found by replaying it.
+
+    layer      "" outside of any; of an input or a weight, its name
+    op         the operation
+    direction  "forward", "backward", "input", "weight" or "after the model"
+    value      "inf" or "NaN"
+    largest    the largest finite |value| that the operation was given
+    by_scale   with the gradients divided by the scale, nothing is inf or NaN
+    """
+
+    step: int
+    layer: str
+    op: str
+    direction: str
+    value: str
+    largest: float
+    by_scale: bool = False
+
+    def __str__(self) -> str:
+        """Say it in a sentence."""
+        where = {
+            "forward": f"{self.op} in the forward pass of {self.layer or 'the model'}",
+            "backward": f"{self.op} in the backward pass of {self.layer or 'the model'}",
+            "input": f"the model's input held it already ({self.op})",
+            "weight": f"{self.layer} held it before the step",
+        }.get(self.direction, self.op)
+        return f"first {self.value}: {where}; largest finite value before it {self.largest:.3g}"
+
+
+@dataclass(frozen=True)
+class AgainstFP32:
+    """A step's gradients beside those of the same step in FP32.
+
+    lost        kind -> name -> elements that are zero here and not in FP32, elements that are not zero in FP32
+    histograms  kind -> name -> the FP32 ones, unscaled
+    begins_at   "the model's outputs": what was lost between the loss and them is not seen; or "the loss"
+    """
+
+    step: int
+    lost: Mapping[str, Mapping[str, tuple[int, int]]]
+    histograms: Histograms
+    begins_at: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong: what, with which layer or parameter ("" for all), at which step first, in a sentence."""
+
+    what: str
+    layer: str
+    step: int
+    says: str
+
+    def __str__(self) -> str:
+        """Say all of it in a line."""
+        return f"step {self.step}: {self.what}" + f" in {self.layer}" * bool(self.layer) + f": {self.says}"
+
+
+@dataclass(frozen=True)
+class Window:
+    """The scales, as powers of two, that keep a layer's gradients inside a format.
+
+    low   the least at which at most one in a thousand underflows
+    high  the largest at which none overflows
+    """
+
+    low: int
+    high: int
+
+    @property
+    def safe(self) -> bool:
+        """Whether there is such a scale."""
+        return self.low <= self.high
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that a watch saw.
+
+    steps       how many there were, skipped ones included
+    watched     the sampled ones
+    unseen      what could not be seen, and why
+    """
+
+    model: str
+    steps: int
+    watched: tuple[WatchedStep, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    non_finite: tuple[NonFinite, ...] = ()
+    against_fp32: tuple[AgainstFP32, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    unseen: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ("FP16", "BF16")
+
+    def histograms(self, kind: str, step: int | None = None) -> dict[str, ExponentHistogram]:
+        """Return name -> histogram of one watched step, or of all of them together.
+
+        Raises:
+            ValueError: there is no such kind, or that step was not watched.
+        """
+        if kind not in KINDS:
+            raise ValueError(f"a watch counts {', '.join(KINDS)}; it was asked for {kind!r}")
+        chosen = [w for w in self.watched if step in (None, w.step)]
+        if step is not None and not chosen:
+            seen = ", ".join(str(w.step) for w in self.watched) or "none"
+            raise ValueError(f"step {step} was not watched; these were: {seen}. watch(model, every=1) watches each.")
+        names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
+        each = [w.histograms.get(kind, {}) for w in chosen]
+        return {name: trimmed(merge(h[name] for h in each if name in h)) for name in names}
+
+    def fates(self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None) -> dict[str, Fate]:
+        """Return what a format does to one kind of numbers, by name, if all were multiplied by 2^log2_scale."""
+        return {name: fate(shift(h, log2_scale), format) for name, h in self.histograms(kind, step).items()}
+
+    def gradients(self) -> dict[str, ExponentHistogram]:
+        """Return all unscaled gradients by name, those of FP32 among them where a step was replayed in it."""
+        parts: dict[str, list[ExponentHistogram]] = {}
+        for histograms in (*(w.histograms for w in self.watched), *(a.histograms for a in self.against_fp32)):
+            for kind in ("activation gradients", "weight gradients"):
+                for name, histogram in histograms.get(kind, {}).items():
+                    parts.setdefault(f"{kind} of {name}", []).append(histogram)
+        merged = {name: merge(histograms) for name, histograms in parts.items()}
+        return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
+
+    def safe_scales(self, format: Format = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
+        """Return the window of safe scales of each layer's or parameter's gradients."""
+        return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
+
+    def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
+        """Return the largest scale (log2) that is safe for all, the share it loses, and the share one each would lose.
+
+        Raises:
+            ValueError: no gradient was seen.
+        """
+        gradients = self.gradients()
+        if not gradients:
+            raise ValueError("no gradient other than zero was seen, so nothing limits the scale")
+        windows = {name: window(h, format) for name, h in gradients.items()}
+        one, total = min(w.high for w in windows.values()), sum(h.finite_non_zero for h in gradients.values())
+        together = sum(fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values())
+        apart = sum(
+            fate(shift(h, windows[name].high), format).underflowed * h.finite_non_zero for name, h in gradients.items()
+        )
+        return one, together / total, apart / total
+
+
+def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
+    """Return the safe scales for a histogram of unscaled gradients that are not all zero.
+
+    >>> import torch
+    >>> from labkit.instrument import exponent_histogram
+    >>> window(exponent_histogram(torch.tensor([1.0, 2.0**-30])), FP16)
+    Window(low=5, high=15)
+    """
+    exponents = histogram.lo + np.flatnonzero(histogram.counts)
+    before = np.cumsum(histogram.counts[histogram.counts > 0])
+    least = int(exponents[np.searchsorted(before, math.floor(tolerance * before[-1]), side="right")])
+    survives_from = format.emin - format.significand_bits - 1
+    return Window(survives_from - least, format.emax - int(exponents[-1]))

@@ -1,0 +1,256 @@
+"""What does one watched step look like, tensor by tensor?
+
+Idea: numbers are counted where they pass, as they are, and the scale is taken out of the histogram afterwards: a power
+of two moves its bins. So nothing is kept but counts, and nothing is computed that the step would not compute.
+
+Invariant: no tensor of the step is changed, and each number is counted once: what checkpointing runs again in the
+backward pass is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
+from labkit.instrument.records import WatchedStep, trimmed
+from labkit.instrument.sources import open_cast_sources
+from labkit.instrument.updates import swallowed_counts
+from labkit.modes import open_modes
+
+MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
+COUNTED = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def in_backward() -> bool:
+    """Say whether a backward pass is running: what is called then was called before."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def floats(tree: Any) -> list[Tensor]:
+    """Return the tensors of real or complex numbers in lists, tuples, dicts and dataclasses."""
+    return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """Return the numbers that a tensor stores, in a dtype that can be counted: of a sparse one, without the gaps.
+
+    FP64 is rounded to FP32; 8-bit formats fit into it.
+    """
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
+    tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return tensor if tensor.dtype in COUNTED else tensor.float()
+
+
+def count(tensor: Tensor, scale: float = 1.0) -> ExponentHistogram:
+    """Count the numbers of tensor / scale, exactly where the scale is a power of two."""
+    significand, exponent = math.frexp(scale)
+    if significand == 0.5:
+        return shift(exponent_histogram(dense(tensor)), 1 - exponent)
+    return exponent_histogram(dense(tensor).float() / scale)
+
+
+def finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither inf nor NaN."""
+    return bool(torch.isfinite(dense(tensor)).all())
+
+
+def length(tensors: Iterable[Tensor]) -> float:
+    """Return the Euclidean length of all numbers together."""
+    return math.hypot(*(float(dense(t).float().norm()) for t in tensors))
+
+
+def checksum(tensor: Tensor) -> int:
+    """Return a sum over a tensor's bits, which tells whether it was changed."""
+    bits = dense(tensor).contiguous()
+    return int(bits.view(torch.int32 if bits.itemsize == 4 else torch.int16).sum(dtype=torch.int64))
+
+
+def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    """Return the bytes of the storages that were not seen before."""
+    total = 0
+    for tensor in tensors:
+        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [tensor]
+        for storage in (part.untyped_storage() for part in parts):
+            total += storage.nbytes() if storage.data_ptr() not in seen else 0
+            seen.add(storage.data_ptr())
+    return total
+
+
+def harmless(method: Callable[..., None]) -> Callable[..., None]:
+    """Have a method that looks at a tensor say what it could not see, instead of ending the training."""
+
+    @wraps(method)
+    def looking(self: Sample, *args: Any) -> None:
+        try:
+            method(self, *args)
+        except Exception as error:
+            self._cannot_see(f"{method.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}")
+
+    return looking
+
+
+class Sample:
+    """What is counted of one step.
+
+    counts    kind -> name of a layer or parameter -> histogram
+    norms     parameter -> length of its gradient as backward left it, unscaled
+    """
+
+    def __init__(
+        self,
+        step: int,
+        names: dict[int, str],
+        scale: Callable[[], float],
+        cannot_see: Callable[[str], None],
+        keep: bool,
+    ) -> None:
+        self.step, self._names, self._scale, self._cannot_see = step, names, scale, cannot_see
+        self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
+        self._numbers: dict[str, int] = defaultdict(int)
+        self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
+        self.norms: dict[str, float] = {}
+        self.moves: dict[str, tuple[int, int]] = {}
+        self.memory: dict[str, int] = dict.fromkeys(MEMORY, 0)
+        self.casts: dict[str, tuple[int, int]] = {}
+        self.clipped = 1.0
+        self.before: dict[str, Tensor] = {}
+        self._saved: set[int] = set()
+
+    @harmless
+    def after_forward(self, module: nn.Module, _: Any, output: Any) -> None:
+        """Count what a leaf layer returns, and listen for its gradient."""
+        name = self._names.get(id(module))
+        if name is None or next(module.children(), None) is not None:
+            return
+        again = in_backward()
+        for tensor in floats(output):
+            if not again:
+                self.add("activations", name, count(tensor))
+            if tensor.requires_grad:
+                tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
+                self._numbers[name] += 1
+
+    @harmless
+    def _arrived(self, name: str, number: int, gradient: Tensor) -> None:
+        self.add("activation gradients", name, count(gradient, self._scale()))
+        if self.kept is not None:
+            self.kept[name, number] = gradient.detach()
+
+    def add(self, kind: str, name: str, histogram: ExponentHistogram) -> None:
+        """Add to what was counted of a layer in this step: it may be called several times."""
+        before = self.counts[kind].get(name)
+        self.counts[kind][name] = trimmed(histogram if before is None else merge([before, histogram]))
+
+    @harmless
+    def gradient(self, name: str, gradient: Tensor, scale: float) -> None:
+        """Count a parameter's gradient as backward left it; the last backward of a step has the sum of all."""
+        self.counts["weight gradients"][name] = trimmed(count(gradient, scale))
+        self.norms[name] = length([gradient]) / scale
+
+    @contextmanager
+    def inside(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+        """Measure what a forward pass keeps for the backward pass, and its casts."""
+        weights = {p.untyped_storage().data_ptr() for p in parameters}
+        top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # somebody else's, who moves them elsewhere
+        pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
+
+        def note(tensor: Tensor) -> Any:
+            if tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in weights and storage.data_ptr() not in self._saved:
+                    self._saved.add(storage.data_ptr())
+                    self.memory["activations"] += storage.nbytes()
+            return pack(tensor)
+
+        with ExitStack() as stack:
+            stack.enter_context(saved_tensors_hooks(note, unpack))
+            casts = stack.enter_context(_Casts(self.casts, told=bool(open_modes())))
+            stack.enter_context(open_cast_sources(casts.one))
+            yield
+
+    def forget_gradients(self) -> None:
+        """Forget what backward left: somebody else adds gradients up, and passes on the sum."""
+        self.counts["weight gradients"].clear()
+        self.norms.clear()
+
+    @harmless
+    def look_before(
+        self, parameters: dict[str, Tensor], weights: dict[str, Tensor], gradients: dict[str, Tensor | None]
+    ) -> None:
+        """Look at the weights that a step is about to move, and keep a copy of them until it is over."""
+        arrived = {name: gradient for name, gradient in gradients.items() if gradient is not None}
+        for name in arrived.keys() - self.norms.keys():
+            self.gradient(name, arrived[name], 1.0)
+        if "weights" not in self.counts:
+            self.counts["weights"] = {name: trimmed(count(parameter)) for name, parameter in parameters.items()}
+        self.before = {name: weight.detach().clone() for name, weight in weights.items()}
+        left, taken = math.hypot(*(self.norms[name] for name in arrived)), length(arrived.values())
+        if math.isfinite(left) and taken < 0.999 * left:
+            self.clipped = min(self.clipped, taken / left)
+
+    @harmless
+    @torch.no_grad()
+    def look_after(self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
+        """Count the updates, and those that were swallowed; then let the copy go."""
+        for name, weight in weights.items():
+            before = self.before.pop(name)
+            gradient = gradients.get(name)
+            self.add("updates", name, count(weight.detach().float() - before.float()))
+            if gradient is not None:
+                full = gradient.to_dense() if gradient.layout != torch.strided else gradient
+                self.moves[name] = swallowed_counts(before, weight, full)
+
+    @harmless
+    def measure(self, parameters: Iterable[Tensor], weights: Iterable[Tensor], optimizer: Any) -> None:
+        """Measure what is kept between two steps, in bytes; each storage once."""
+        parameters, weights, seen = list(parameters), list(weights), set[int]()
+        states = [t for w in weights for t in optimizer.state.get(w, {}).values() if isinstance(t, Tensor)]
+        gradients = [t.grad for t in (*parameters, *weights) if t.grad is not None]
+        self.memory |= {"weights": _bytes(parameters, seen), "gradients": _bytes(gradients, seen)}
+        self.memory["master weights"] += _bytes(weights, seen)
+        self.memory["optimizer state"] += _bytes(states, seen)
+
+    def done(self) -> WatchedStep:
+        """Return what was counted, as a record."""
+        return WatchedStep(
+            self.step, self._scale(), dict(self.counts), self.moves, self.memory, self.casts, self.clipped
+        )
+
+
+class _Casts(TorchDispatchMode):
+    """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
+
+    def __init__(self, casts: dict[str, tuple[int, int]], told: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._casts, self._look = casts, not told
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be open around one cast that a source tells of."""
+        before, self._look = self._look, True
+        try:
+            yield
+        finally:
+            self._look = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_cast = self._look and func is torch.ops.aten._to_copy.default and result.is_floating_point()
+        if is_cast and result.dtype != args[0].dtype:
+            name = f"{args[0].dtype} to {result.dtype}".replace("torch.", "")
+            times, size = self._casts.get(name, (0, 0))
+            self._casts[name] = (times + 1, size + result.numel() * result.element_size())
+        return result

@@ -1,0 +1,409 @@
+"""What goes wrong inside a training loop that somebody else wrote?
+
+Idea: listen, for a few steps out of many. torch tells of each module's forward pass, each gradient and each optimizer
+step; sources tell of scalers and of steps that were skipped. The hooks are torch's global ones, which look at one model
+only: the model itself carries none, and is copied and pickled as ever.
+
+Invariant: the run is what it would be if nobody watched, bit for bit and draw for draw; when the block ends, by an
+exception too, no hook and no reference is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from labkit.formats import BF16, FP16, Format
+from labkit.instrument.faults import faults, state_faults
+from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep
+from labkit.instrument.replay import Call, Unseen, against_fp32, culprit, note_call
+from labkit.instrument.report import Report
+from labkit.instrument.sample import Sample, checksum, finite, floats, in_backward, length
+from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source
+
+KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
+REPLAYED_SKIPS = 20  # a scaler that begins too high skips many steps, all for the same reason
+SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
+
+
+def watch(
+    model: Any,
+    every: int = 50,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    scaler: Any = None,
+    formats: Sequence[Format] = (FP16, BF16),
+    loss: Callable[[Any], Tensor] | None = None,
+    against_fp32_every: int = 500,
+) -> Watch:
+    """Watch a model being trained, by any loop, until the `with` block ends.
+
+    Args:
+        model: a module, or what has one as `.model`: an engine, a run.
+        every: which steps are sampled: 0, every, 2 every ... A step is one in which an optimizer of the model steps or
+            is skipped; where several do, a new step begins with the next forward pass.
+        optimizer: watch this one's steps only.
+        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
+        formats: for which the report says what they would lose.
+        loss: the model's output -> the loss, unscaled. Without it the replay in FP32 begins with the gradient that
+            arrived at the model's outputs, and what was lost before is not seen.
+        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none.
+
+    Raises:
+        TypeError: there is no module to watch.
+        ValueError: it has no parameter; every is not positive; against_fp32_every is no multiple of it.
+
+    >>> model = nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with watch(model, every=1) as w:
+    ...     model(torch.ones(4, 3)).sum().backward()
+    ...     optimizer.step()
+    >>> w.report().histograms("weight gradients")["bias"].count(2, 2)  # 2^2 <= 4 < 2^3
+    1
+    """
+    module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"watch takes a torch.nn.Module, or what has one as .model; it was given {_named(model)}")
+    if next(module.parameters(), None) is None:
+        raise ValueError(f"{_named(module)} has no parameter, so no step moves it and there is nothing to watch")
+    if not (isinstance(every, int) and every > 0):
+        raise ValueError(f"every is a positive whole number of steps; it was given {every!r}")
+    if against_fp32_every % every:
+        raise ValueError(f"against_fp32_every is 0 or a multiple of every={every}; it was given {against_fp32_every}")
+    return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every)
+
+
+def _named(value: object) -> str:
+    return type(value).__name__
+
+
+class Watch:
+    """A watch on one model: a context manager, and the `report` of what was seen so far."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int,
+        optimizer: torch.optim.Optimizer | None,
+        scaler: Any,
+        formats: tuple[Format, ...],
+        loss: Callable[[Any], Tensor] | None,
+        fp32_every: int,
+    ) -> None:
+        self.model, self.every, self.formats = model, every, formats
+        self._only, self._scaler, self._loss, self._fp32_every = optimizer, scaler, loss, fp32_every
+        self.step = self.first = 0
+        self._stack: ExitStack | None = None
+        self._watched: list[WatchedStep] = []
+        self._skips: list[Skip] = []
+        self._non_finite: list[NonFinite] = []
+        self._fp32: list[AgainstFP32] = []
+        self._found: dict[tuple[str, str], Finding] = {}
+        self._unseen: dict[str, None] = {}
+        self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> of its first value, whether it moved since
+        self._meant: set[str] = set()  # parameters that got a gradient other than zero
+        self._name = type(model).__name__
+        self._sample: Sample | None = None
+        self._calls: list[Call] = []
+        self._open: Call | None = None
+        self._stepped: set[int] = set()
+
+    def __enter__(self) -> Watch:
+        if self._stack is not None:
+            raise RuntimeError("this watch is open already; watch(model) makes another one")
+        self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
+        self._weight_names = {id(p): name for name, p in self._parameters.items()}
+        self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
+        self._blind = _compiled(self.model)
+        if self._blind:
+            self._cannot_see(f"activations and their gradients: {self._blind}")
+        self._scale: Callable[[], float] = _one
+        self._scaled = False
+        self._inside_step = self._by_source = False
+        with ExitStack() as stack:
+            self._stack = stack
+            self._sample_stack = stack.enter_context(ExitStack())
+            if not self._blind:
+                stack.callback(register_module_forward_pre_hook(self._before_forward).remove)
+            stack.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
+            stack.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
+            more: tuple[Source, ...] = ()
+            if self._scaler is not None and not isinstance(self._scaler, torch.amp.GradScaler):
+                more = (partial(scaler_source, scaler_class=type(self._scaler)),)
+            stack.enter_context(open_sources(self, *more))
+            self._begin(self.step)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take all hooks away, and let go of the model."""
+        try:
+            self._finish()
+        finally:
+            self._forget_calls()
+            assert self._stack is not None
+            self._stack.close()
+            self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
+            self._parameters = {}
+            self._weight_names, self._names = {}, {}
+            self._scale = _one
+            self._sample = None
+
+    def report(self) -> Report:
+        """Return what was seen so far, also while the watch is open."""
+        report = Report(
+            model=self._name,
+            steps=self.step + bool(self._stepped),
+            watched=(*self._watched, *([self._sample.done()] if self._sample is not None and self._stepped else [])),
+            skips=tuple(self._skips),
+            non_finite=tuple(self._non_finite),
+            against_fp32=tuple(self._fp32),
+            unseen=tuple(self._unseen),
+            formats=tuple(format.name for format in self.formats),
+        )
+        still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
+        found = [*self._found.values(), *faults(report, still)]
+        return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)))
+
+    # What a step is made of
+
+    def _begin(self, step: int) -> None:
+        self.step = step
+        self._forget_calls()
+        self._stepped, self._sample = set(), None
+        self._known_scale: float | None = None
+        self._sample_stack.close()
+        if step % self.every and step != self.first:
+            return
+        keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
+        self._sample = Sample(step, self._names, self._scale_now, self._cannot_see, keep)
+        if not self._blind:
+            self._sample_stack.callback(register_module_forward_hook(self._sample.after_forward).remove)
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
+                self._sample_stack.callback(hook.remove)
+
+    def _finish(self) -> None:
+        """Write down the sampled step that is over."""
+        if self._sample is not None and (self._stepped or self._sample.counts):
+            if self._stepped and not self._sample.norms:
+                self._cannot_see(f"gradients: no gradient had arrived at any parameter in step {self.step}")
+            self._watched.append(self._sample.done())
+        self._sample_stack.close()
+
+    def _forget_calls(self) -> None:
+        for call in self._calls:
+            call.close()
+        self._calls, self._open = [], None
+
+    def _next(self) -> None:
+        self._finish()
+        self._begin(self.step + 1)
+
+    def _scale_now(self) -> float:
+        if self._known_scale is None:
+            self._known_scale = float(self._scale())
+        return self._known_scale
+
+    def _cannot_see(self, what: str) -> None:
+        self._unseen[what] = None
+
+    # Forward and backward
+
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
+        if id(module) not in self._names or in_backward():
+            return
+        if self._stepped and not self._inside_step and torch.is_grad_enabled():
+            self._next()
+        if module is not self.model or not torch.is_grad_enabled():
+            return
+        if self._open is not None and self._open.thread != get_ident():
+            self._cannot_see("calls of the model in a second thread, while it ran in a first")
+        if self._open is not None and self._open.thread != 0:
+            return
+        self._open = call = note_call(module, args)
+        self._calls = [*self._calls[1 - KEPT_CALLS :], call]
+        call.hook = module.register_forward_hook(self._after_call, with_kwargs=True, always_call=True)
+        if self._sample is not None:
+            call.inside.enter_context(self._sample.inside(self._parameters.values()))
+
+    def _after_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        call, self._open = self._open, None
+        if call is None:
+            return
+        call.inside.close()
+        if output is None:  # an exception: torch is going through the hooks just now, and must not lose one
+            return
+        call.close()
+        call.returned(kwargs, floats(output))
+
+    def _accumulated(self, name: str, parameter: Tensor) -> None:
+        if self._sample is not None and parameter.grad is not None:
+            self._sample.gradient(name, parameter.grad, self._scale_now())
+
+    # Steps, as torch's hooks and the sources tell of them
+
+    def scaled_by(self, scale: Callable[[], float]) -> None:
+        """Hear what the next loss is multiplied by."""
+        self._scale, self._scaled = scale, True
+
+    def holds(self, optimizer: Any) -> bool:
+        """Say whether an optimizer has parameters of the model."""
+        if self._only is not None and optimizer is not self._only:
+            return False
+        return bool(self._held(optimizer))
+
+    def _held(self, optimizer: Any) -> dict[str, Tensor]:
+        groups = optimizer.param_groups
+        held = [p for group in groups for p in group["params"] if id(p) in self._weight_names]
+        return {self._weight_names[id(p)]: p for p in held}
+
+    def _before_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+        if self._by_source or not self.holds(optimizer):
+            return
+        self._inside_step = True
+        held = self._held(optimizer)
+        self.before_step(optimizer, held, {name: p.grad for name, p in held.items()})
+
+    def _after_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+        if not self._by_source and self.holds(optimizer):
+            held = self._held(optimizer)
+            self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
+
+    @contextmanager
+    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
+        """Be open while a scaler decides on a step: it was skipped if the optimizer's hooks were not called."""
+        if id(optimizer) in self._stepped:
+            self._next()
+        yield
+        if id(optimizer) not in self._stepped:
+            self.skipped(optimizer, {name: p.grad for name, p in self._held(optimizer).items()})
+
+    @contextmanager
+    def step_by_engine(self) -> Iterator[None]:
+        """Be open while an engine steps, which tells of it itself: not torch's hooks."""
+        self._by_source = True
+        try:
+            yield
+        finally:
+            self._by_source = False
+
+    def before_unscale(self, optimizer: Any) -> None:
+        """Compare the gradients that are still scaled with those that backward left."""
+        if self._sample is None or id(optimizer) in self._stepped:
+            return
+        norms, scale = self._sample.norms, self._scale_now()
+        held = {n: p.grad for n, p in self._held(optimizer).items() if p.grad is not None and n in norms}
+        left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
+        if scale != 1 and math.isfinite(left) and now < 0.999 * left:
+            says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
+            self._find(Finding("clipped while scaled", "", self.step, says))
+
+    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+        """Look at the weights that a step is about to move, and at its unscaled gradients."""
+        if id(optimizer) in self._stepped:
+            self._next()
+        if self._sample is not None:
+            if self._by_source:
+                self._sample.forget_gradients()
+            self._replay_in_fp32(self._sample, gradients)
+            self._sample.look_before(self._parameters, weights, gradients)
+            self._note_sums(weights)
+        elif not self._scaled:
+            small = (g for g in gradients.values() if g is not None and g.numel() <= SMALL and not g.is_sparse)
+            first = next(small, None)
+            if first is not None and not math.isfinite(first.sum()):
+                self._name_culprit(gradients)
+            return
+        if not self._scaled and not all(finite(g) for g in gradients.values() if g is not None):
+            self._name_culprit(gradients)
+
+    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+        """Look at the weights after a step."""
+        self._inside_step = False
+        self._stepped.add(id(optimizer))
+        if self._sample is None or not self._sample.before:
+            return
+        self._sample.look_after(weights, gradients)
+        self._note_moves(self._sample)
+        self._sample.measure(self._parameters.values(), weights.values(), optimizer)
+        for finding in state_faults(optimizer, weights, self.step):
+            self._find(finding)
+
+    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
+        """Note a step that was not taken, and whose fault that was."""
+        self._stepped.add(id(optimizer))
+        culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
+        shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
+        why = why or f"inf or NaN in {shown or 'a gradient'}"
+        self._skips.append(Skip(self.step, self._scale_now(), culprits, why))
+        if len(self._skips) <= REPLAYED_SKIPS:
+            self._name_culprit(gradients)
+
+    # What is found
+
+    def _find(self, finding: Finding) -> None:
+        self._found.setdefault((finding.what, finding.layer), finding)
+
+    def _note_sums(self, weights: dict[str, Tensor]) -> None:
+        """Note a sum over each weight's bits: one that is the same in all sampled steps never moved."""
+        for name, weight in weights.items():
+            total = checksum(weight)
+            first, moved = self._checksums.get(name, (total, False))
+            self._checksums[name] = (first, moved or total != first)
+
+    def _note_moves(self, sample: Sample) -> None:
+        for name, (meant, _) in sample.moves.items():
+            self._meant |= {name} if meant else set()
+            first, moved = self._checksums[name]
+            self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
+
+    def _replay_in_fp32(self, sample: Sample, gradients: Gradients) -> None:
+        observed, sample.kept = sample.kept, None
+        if observed is None:
+            return
+        with self._replaying(f"what FP32 would do in step {self.step}"):
+            scale, loss = self._scale_now(), self._loss
+            self._fp32.append(against_fp32(self.model, self._calls, scale, self.step, observed, gradients, loss))
+
+    def _name_culprit(self, gradients: Gradients) -> None:
+        with self._replaying("a step with inf or NaN"):
+            found = culprit(self.model, self._calls, self._scale_now(), self.step)
+            if found is None:
+                bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
+                self._cannot_see(f"where inf or NaN came from in step {self.step} ({bad}): it did not come again")
+            else:
+                self._non_finite.append(found)
+
+    @contextmanager
+    def _replaying(self, what: str) -> Iterator[None]:
+        """Say why a step cannot be run again, whatever the reason: the training goes on."""
+        try:
+            yield
+        except Unseen as reason:
+            self._cannot_see(f"{what}: {reason}")
+        except Exception as error:
+            self._cannot_see(f"{what}: running it again ended with {type(error).__name__}: {error}")
+
+
+def _one() -> float:
+    return 1.0
+
+
+def _compiled(model: nn.Module) -> str:
+    """Return why a compiled model's layers cannot be heard; "" for a plain one."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"
+    return ""

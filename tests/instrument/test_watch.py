@@ -1,0 +1,327 @@
+"""What does a watch see of a training loop, and does it leave no trace?
+
+The first test is a worked example, counted by hand. What every watch must keep to comes next: the run is the one that
+would be without it, bit for bit and draw for draw, and nothing stays behind, whatever happens inside.
+"""
+
+import copy
+import gc
+import io
+import pickle
+import threading
+import weakref
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.modules import module as torch_modules
+from torch.optim import optimizer as torch_optimizers
+from torch.utils.checkpoint import checkpoint
+
+from labkit.amp import RECIPES, Engine
+from labkit.frameworks import GradScaler
+from labkit.instrument import Report, exponent_histogram, watch
+
+X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
+
+
+class Net(nn.Module):
+    """A small network with what is easily disturbed: running statistics and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.drop, self.last = (
+            nn.Linear(8, 16),
+            nn.BatchNorm1d(16),
+            nn.Dropout(),
+            nn.Linear(16, 4),
+        )
+
+    def forward(self, x, *, gain=1.0):
+        return self.last(self.drop(self.norm(self.first(x)).relu())) * gain
+
+
+def hooks():
+    """All places where a watch could leave something."""
+    places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
+    places += [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
+    scalers = [vars(torch.amp.GradScaler)[name] for name in ("scale", "unscale_", "step")]
+    return [len(place) for place in places], scalers, vars(Engine)["step"], vars(Engine)["backward"]
+
+
+def on_model(model):
+    return sum(
+        len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in model.modules()
+    ) + sum(bool(p._backward_hooks) + bool(p._post_accumulate_grad_hooks) for p in model.parameters())
+
+
+@pytest.fixture(autouse=True)
+def no_trace():
+    before = hooks()
+    yield
+    assert hooks() == before
+
+
+def plain(model, steps, optimizer=None):
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        cross_entropy(model(X), Y).backward()
+        optimizer.step()
+
+
+def scaled(model, steps, scaler=None):
+    scaler = scaler or torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = cross_entropy(model(X, gain=0.5), Y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def clipped(model, steps):
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**12), torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        for half in (slice(0, 16), slice(16, 32)):
+            scaler.scale(cross_entropy(model(X[half]), Y[half]) / 2).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def lbfgs(model, steps):
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = cross_entropy(model(X), Y)
+        loss.backward()
+        return loss
+
+    for _ in range(steps):
+        optimizer.step(closure)
+
+
+def engine(model, steps, recipe="O2"):
+    trainer = Engine(model, partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
+    for _ in range(steps):
+        trainer.zero_grad()
+        with trainer.forward():
+            loss = cross_entropy(trainer(X), Y)
+        trainer.backward(loss)
+        trainer.step()
+
+
+LOOPS = {
+    "plain": plain,
+    "scaled": scaled,
+    "our scaler": lambda model, steps: scaled(model, steps, GradScaler("cpu", init_scale=2.0**10)),
+    "accumulated, clipped": clipped,
+    "LBFGS": lbfgs,
+    "O1": partial(engine, recipe="O1"),
+    "O2": engine,
+}
+
+
+def test_worked_example_counted_by_hand():
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -0.5]]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-30)
+    with watch(model, every=1) as w:
+        model(torch.tensor([[3.0, 0.0]])).sum().backward()
+        optimizer.step()
+    (step,) = w.report().watched
+    seen = {kind: next(iter(layers.values())) for kind, layers in step.histograms.items()}
+    assert [seen["weights"].count(e, e) for e in (-1, 0)] == [1, 1]  # 0.5 and 1
+    assert seen["activations"].count(1, 1) == 1  # 3 is in [2, 4)
+    assert seen["activation gradients"].count(0, 0) == 1  # 1
+    assert (seen["weight gradients"].count(1, 1), seen["weight gradients"].zeros) == (1, 1)  # 3 and 0
+    assert seen["updates"].zeros == 2  # 3 * 2^-30 is less than half an ulp of 1
+    assert step.moves == {"weight": (1, 1)}
+    found = {(f.what, f.layer, f.step) for f in w.report().findings}
+    assert found == {("never moved", "weight", 0), ("updates swallowed", "weight", 0)}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_run_that_is_watched_is_the_run_that_would_be(loop):
+    torch.manual_seed(0)
+    model = Net()
+    other = copy.deepcopy(model)
+    torch.manual_seed(7)
+    LOOPS[loop](other, 5)
+    state = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    torch.manual_seed(7)
+    with watch(model, every=2, against_fp32_every=2) as w:
+        LOOPS[loop](model, 5)
+    assert torch.equal(torch.get_rng_state(), state[0])
+    assert np.random.get_state()[1].tolist() == state[1]  # noqa: NPY002
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    assert on_model(model) == 0
+    report = w.report()
+    assert [step.step for step in report.watched] == [0, 2, 4]
+    assert set(report.watched[0].histograms) == {
+        "weights", "activations", "activation gradients", "weight gradients", "updates"
+    }  # fmt: skip
+    assert len(report.against_fp32) == (0 if loop == "LBFGS" else 3)
+    assert report.steps == 5
+
+
+def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4))
+    cross_entropy(model(X), Y).backward()
+    expected = {name: exponent_histogram(p.grad) for name, p in model.named_parameters()}
+    for clip in (False, True):
+        scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**9), torch.optim.SGD(model.parameters(), lr=0.0)
+        with watch(model) as w:
+            optimizer.zero_grad()
+            scaler.scale(cross_entropy(model(X), Y)).backward()
+            if clip:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            scaler.step(optimizer)
+        (step,) = w.report().watched
+        for name, histogram in step.histograms["weight gradients"].items():
+            assert all(histogram.count(e, e) == expected[name].count(e, e) for e in range(-149, 128))
+        assert step.scale == 2.0**9
+        assert (step.clipped < 1) == clip
+
+
+def test_a_skipped_step_is_told_with_its_culprits_and_replayed():
+    torch.manual_seed(0)
+    model = Net()
+    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**10), torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=50) as w:
+        for step in range(6):
+            optimizer.zero_grad()
+            x = X.clone()
+            if step == 3:
+                x[0, 0] = float("nan")
+            scaler.scale(cross_entropy(model(x), Y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    report = w.report()
+    assert [(skip.step, skip.scale) for skip in report.skips] == [(3, 2.0**10)]
+    assert "first.weight" in report.skips[0].culprits
+    assert [(bad.step, bad.direction) for bad in report.non_finite] == [(3, "input")]
+    assert report.steps == 6
+
+
+@pytest.mark.parametrize("how", ["exception", "exception in the model", "break"])
+def test_nothing_is_left_however_the_block_ends(how):
+    model = Net()
+    gone = weakref.ref(model)
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with watch(model, every=1):
+            for step in range(3):
+                cross_entropy(model(X[:, :3] if how == "exception in the model" and step else X), Y).backward()
+                if how == "exception":
+                    raise KeyError(step)
+                optimizer.step()
+                if how == "break":
+                    break
+
+    if how == "break":
+        train(model)
+    else:
+        with pytest.raises(KeyError if how == "exception" else RuntimeError):
+            train(model)
+    assert on_model(model) == 0
+    assert model(X).grad_fn is not None
+    del model
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
+    model = Net()
+    with watch(model, every=2) as w:
+        scaled(model, 3)
+    report = w.report()
+    folder = report.save(tmp_path / "watched")
+    assert Report.load(folder) == report
+    assert {path.name for path in folder.iterdir()} == {"report.html", "report.json", "report.txt"}
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert all(part in page for part in ("<svg", "prefers-color-scheme: dark", "first.weight"))
+    assert "http" not in page
+    assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
+    with pytest.raises(ValueError, match=r"step 1 was not watched; these were: 0, 2"):
+        report.histograms("weights", step=1)
+
+
+def test_a_model_is_copied_and_pickled_while_it_is_watched():
+    model = Net()
+    with watch(model, every=1) as w:
+        plain(model, 1)
+        copied, kept = copy.deepcopy(model), io.BytesIO()
+        torch.save(model, kept)
+        loaded = pickle.loads(pickle.dumps(model))
+        plain(copied, 3)
+        plain(model, 1)
+    assert on_model(copied) == on_model(loaded) == 0
+    assert w.report().steps == 2
+
+
+def test_two_watches_see_the_same_and_may_close_in_any_order():
+    model = Net()
+    one, two = watch(model, every=1), watch(model, every=1)
+    one.__enter__()
+    with two:
+        plain(model, 2)
+        one.__exit__(None, None, None)
+        plain(model, 1)
+    assert one.report().watched == two.report().watched[:2]
+    assert (one.report().steps, two.report().steps) == (2, 3)
+
+
+def test_a_loop_in_another_thread_is_watched():
+    model = Net()
+    with watch(model, every=1) as w:
+        thread = threading.Thread(target=plain, args=(model, 2))
+        thread.start()
+        thread.join()
+    assert len(w.report().watched) == 2
+
+
+def test_what_is_run_again_by_checkpointing_is_counted_once():
+    class Checkpointed(Net):
+        def forward(self, x):
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    torch.manual_seed(0)
+    model = Checkpointed()
+    with watch(model, every=1) as w:
+        plain(model, 1)
+    assert w.report().histograms("activations")["first"].total == 32 * 16
+    assert w.report().histograms("activation gradients")["first"].total == 32 * 16
+
+
+def test_bad_questions_are_answered_in_words():
+    with pytest.raises(TypeError, match=r"takes a torch.nn.Module, or what has one as .model; it was given int"):
+        watch(3)
+    with pytest.raises(ValueError, match=r"ReLU has no parameter"):
+        watch(nn.ReLU())
+    with pytest.raises(ValueError, match=r"every is a positive whole number of steps; it was given 0"):
+        watch(Net(), every=0)
+    with pytest.raises(ValueError, match=r"a multiple of every=30; it was given 50"):
+        watch(Net(), every=30, against_fp32_every=50)
+
+
+def test_a_model_without_gradients_is_said_to_have_none():
+    model = Net()
+    with watch(model, every=1) as w:
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert w.report().histograms("weight gradients") == {}
+    assert "no gradient" in str(w.report())
