@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 from labkit.amp.events import Moment, StepEvent, StepListener
 from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_given, require_known, require_loss, require_trainable
 from labkit.amp.gradients import Stage, StepGradients, finite
+from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.half_beside_fp32 import reaches_beyond
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
@@ -88,6 +89,7 @@ class Engine(Resumable):
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
             self.model.to(self.device)
+        self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
         self.weights = _weights(self.model, make_optimizer, recipe, groups=groups, flat=flat, seed=seed)
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
@@ -126,7 +128,7 @@ class Engine(Resumable):
         A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
         """
         kwargs = kwargs and _each_tensor(self._argument, kwargs)
-        return _each_tensor(self._result, self.model(*_each_tensor(self._argument, args), **kwargs))
+        return _each_tensor(self._result, self.call(*_each_tensor(self._argument, args), **kwargs))
 
     def _argument(self, tensor: Tensor) -> Tensor:
         beyond = self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype)

@@ -39,6 +39,7 @@ class Recipe:
     rounding        how a step's result gets into `model` where no master remembers it
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
     gradient_format format that autocast rounds gradients to; None for its own
+    graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
 
     Raises:
         ValueError: the parts contradict each other; the message says which and what would do.
@@ -62,6 +63,7 @@ class Recipe:
     rounding: WeightRounding = WeightRounding.NEAREST
     accumulator: Any = None
     gradient_format: Format | None = None
+    graph: bool = False
 
     def __post_init__(self) -> None:
         for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
@@ -110,6 +112,8 @@ class Recipe:
                 f"an accumulator ({self.accumulator}) adds up products of 16-bit numbers or fewer, and everything here "
                 "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
             )
+        if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
+            return "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
         return ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,6 +173,7 @@ _ROWS = (
     replace(_ALONE, name="FP16 Kahan", rounding=WeightRounding.KAHAN),
     Recipe("O0"),
     _O1,
+    replace(_O1, name="O1 graph", graph=True),
     _O2,
     Recipe("O3", model=FP16, keep_norms=False, master_weights=False, optimizer=FP16),
     Recipe("BF16", model=BF16),

@@ -206,7 +206,7 @@ def _require_same_fields(here: Mapping[str, Any], stored: Mapping[str, Any]) -> 
 
 
 def _differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    keys = sorted((stored.keys() | here.keys()) - {"name", "fields"})  # what a recipe is called does not matter
+    keys = sorted((stored.keys() | here.keys()) - {"name", "fields", "graph"})  # what it is called, and how it is run
     return [f"{k} {stored.get(k)!r}, here {here.get(k)!r}" for k in keys if stored.get(k) != here.get(k)]
 
 

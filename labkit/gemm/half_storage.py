@@ -65,7 +65,7 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
     if name in STATEFUL:
-        _write_back((args, kwargs), (wide_args, wide_kwargs))
+        _write_back((args[1:], kwargs), (wide_args[1:], wide_kwargs))
     low = {torch.float32: dtype, torch.complex64: torch.complex32}
     rounded = mapped(result, lambda t: t.to(low[t.dtype]) if t.dtype in low else t)
     return args[0].copy_(rounded) if name.endswith("_") and not name.endswith("__") else rounded

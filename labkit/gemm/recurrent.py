@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.overrides import handle_torch_function, has_torch_function
 
 State = tuple[Tensor, ...]  # (h,) or (h, c), each [rows, features]
 
@@ -242,6 +243,8 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     >>> output.shape, output.dtype, torch.equal(output[-1], h_n[0])
     (torch.Size([5, 2, 4]), torch.float16, True)
     """
+    if has_torch_function((args[0],)):  # to a mode that looks on, a layer is one operation
+        return handle_torch_function(recurrent, (args[0],), name, *args)
     packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
     data, hx, weights, biased, layers, dropout, train, both_ways, *batch_first = (
         (args[0], *args[2:]) if packed else args

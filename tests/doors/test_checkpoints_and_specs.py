@@ -50,9 +50,9 @@ def test_sums_of_one_kind_go_on_as_no_other(saved: str) -> None:
 
 
 @pytest.mark.parametrize("saved", RECIPES)
-def test_a_recipe_goes_on_only_under_what_equals_it_but_for_the_name(saved: str) -> None:
+def test_a_recipe_goes_on_only_under_what_gives_the_same_numbers(saved: str) -> None:
     def equal(other: Recipe) -> bool:
-        return replace(other, name=saved) == RECIPES[saved]
+        return replace(other, name="", graph=False) == replace(RECIPES[saved], name="", graph=False)
 
     assert [name for name, recipe in RECIPES.items() if loads(RECIPES[saved], recipe)] == [
         name for name, recipe in RECIPES.items() if equal(recipe)

@@ -70,7 +70,7 @@ class Cast:
         kept_as = dtype or self.format  # the same format may be stored in one region and emulated in another
         values = cache.find(tensor, kept_as)
         if values is not None:
-            return self._linked(tensor, values)
+            return self.linked(tensor, values)
         cast = self._emulated(tensor) if dtype is None else NATIVE[dtype](tensor)
         cache.keep(tensor, kept_as, cast)
         return cast
@@ -80,9 +80,9 @@ class Cast:
         values = round_tensor(wide.detach(), self.format)
         if self.format.infinity_code is None:  # -inf in a mask is no number that is stored; NaN would be every result
             values = torch.where(wide.detach().isinf(), wide.detach(), values)
-        return self._linked(wide, values)
+        return self.linked(wide, values)
 
-    def _linked(self, tensor: Tensor, values: Tensor) -> Tensor:
+    def linked(self, tensor: Tensor, values: Tensor) -> Tensor:
         """Return values that were computed without history as the cast of a tensor."""
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return values

@@ -83,6 +83,7 @@ def recipe_of(knobs: Knobs) -> Recipe:
         optimizer=number if converted and knobs.masters == "none" else FP32,
         scaler=_scaler(knobs),
         accumulator=_accumulator(knobs) if emulated else None,
+        graph=False,  # it changes no number
     )
     name = given.name if replace(recipe, name=given.name) == given else preset_of(recipe)
     return replace(recipe, name=name or recipe.name)
@@ -143,7 +144,8 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
 def _told_by_knobs(knobs: Knobs) -> bool:
     """Say whether the knobs alone give the recipe back, but for what its scaler has beside a scale."""
     again = recipe_of(replace(knobs, given=RECIPES["FP32"]))
-    return replace(again, name=knobs.given.name, scaler=knobs.given.scaler) == knobs.given
+    given = knobs.given
+    return replace(again, name=given.name, scaler=given.scaler, graph=given.graph) == given
 
 
 def _read(recipe: Recipe) -> Knobs:

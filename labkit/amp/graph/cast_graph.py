@@ -1,0 +1,249 @@
+"""How does a network run under autocast when all its casts were decided before?
+
+Idea: the first two calls are traced; where both traces agree, the graph that they became runs from then on, and no mode
+looks at a call. What a trace took for granted is compared before each run (`Guard`); where something differs, the
+network is traced again. Inputs of other shapes or dtypes, and evaluation, have a graph of their own.
+
+Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and random numbers, bit
+for bit. Where there is no graph, eager autocast goes on, and `why` says why, with the line.
+
+What it does not do: run Python again, such as a print; or see what a guard does not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from labkit.amp.casting.autocast import autocast, current
+from labkit.amp.casting.lists import LISTS
+from labkit.amp.graph.guard import Guard
+from labkit.amp.graph.passes import build, cancel, hoist
+from labkit.amp.graph.trace import Step, Trace, trace
+from labkit.amp.masters.convert import uncompiled
+from labkit.formats import Format
+from labkit.interop import dtype_of
+
+TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
+KINDS = 32  # shapes, dtypes and modes that are kept at once
+
+
+@dataclass
+class Decided:
+    """What is known of one kind of call: inputs of these shapes and dtypes, with or without gradients.
+
+    trace     the last one
+    tensors   where the graph's arguments after the inputs come from: a dict and a key in it
+    guard     what the trace took for granted
+    run       what does it; None as long as there is none
+    graph     the same, to be read
+    gone, linked  what the passes did: casts that were taken out, and casts that became links to a hoisted one
+    why       why there is no graph; "" as long as there may be one
+    """
+
+    trace: Trace | None = None
+    tensors: list[tuple[dict[str, Any], str]] = field(default_factory=list)
+    guard: Guard | None = None
+    run: Callable[..., Any] | None = None
+    graph: fx.Graph | None = None
+    gone: list[Step] = field(default_factory=list)
+    linked: list[Step] = field(default_factory=list)
+    tries: int = 0
+    why: str = ""
+
+    def holds(self) -> bool:
+        """Whether what the last trace took for granted is as it was."""
+        return self.guard is not None and self.guard.holds()
+
+
+class CastGraph:
+    """A network whose casts are decided once; called like the network, in a region of autocast.
+
+    Outside of one, and where somebody else's mode looks on, the network itself is called.
+
+    Args:
+        model: with FP32 weights. Of one that `torch.compile` wrapped, the graph is compiled, with the same options.
+        format: FP16 or BF16, as the region's.
+
+    >>> from labkit.formats import FP16
+    >>> graph = CastGraph(nn.Linear(2, 1), FP16)
+    >>> for _ in range(3):
+    ...     with autocast():
+    ...         y = graph(torch.ones(4, 2))
+    >>> y.dtype, graph.why, graph.decided.run is not None
+    (torch.float16, '', True)
+    """
+
+    def __init__(self, model: nn.Module, format: Format) -> None:
+        self.model, self.format = model, format
+        self.decided = Decided()
+        self._kinds: dict[Any, Decided] = {}
+        self._table, self._warned = LISTS.table, set[str]()
+
+    @property
+    def why(self) -> str:
+        """Why the last call was not that of a graph; "" where it was, or will be."""
+        return self.decided.why
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "format": self.format}  # a copy decides for itself
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the network, or the graph that stands for it."""
+        if not self._is_asked():
+            return self.model(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            leaves, spec = (list(args), len(args)) if not kwargs and _plain(args) else tree_flatten((args, kwargs))
+            inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            kind = self._kind(leaves, spec)
+            if kind.run is not None and kind.holds():
+                self.decided = kind
+                return _run(kind, inputs)
+            not_now = _hooked(self.model) or _aliased(inputs, self.model)
+        if not_now or (kind.why and kind.holds()):
+            self.decided = Decided(why=not_now) if not_now else kind
+            return self.model(*args, **kwargs)
+        return self._trace(kind, inputs, args, kwargs)
+
+    def _is_asked(self) -> bool:
+        """Whether the region that decides is a plain one of this format, and no other mode looks on."""
+        region = current()
+        if type(region) is not autocast or region.listen is not None or region.accumulator is not None:
+            return False
+        if torch.nn.modules.module._has_any_global_hook():  # Python that has to run each time
+            return False
+        others = torch._C._len_torch_function_stack() - 1
+        on_cpu = others == 1 and type(torch._C._get_function_stack_at(0)).__name__ == "_HalfStorage"
+        return region.lower.dtype is dtype_of(self.format) and (others == 0 or on_cpu)
+
+    def _kind(self, leaves: list[Any], spec: Any) -> Decided:
+        """Return what is known of calls like this one."""
+        if self._table is not LISTS.table:  # an operation was registered: all is to be decided again
+            self._kinds.clear()
+            self._table = LISTS.table
+        now = (spec, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), self.model.training)
+        key = (*now, *[_described(leaf) for leaf in leaves])
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= KINDS:
+                self._kinds.pop(next(iter(self._kinds)))
+            kind = self._kinds[key] = Decided()
+        return kind
+
+    def _trace(self, kind: Decided, inputs: list[Tensor], args: Any, kwargs: Any) -> Any:
+        """Call the network itself, and write down what it does."""
+        model, last = uncompiled(self.model), kind.trace
+        self.decided, kind.run, kind.why, kind.tries = kind, None, "", kind.tries + 1
+        guard = kind.guard = Guard(model)
+        with _no_modes():
+            out, traced = trace(model, self.format, inputs, args, kwargs)
+        self._decide(kind, last, traced, len(inputs), guard.changed())
+        if kind.why and kind.why not in self._warned:
+            self._warned.add(kind.why)
+            warnings.warn(
+                f"no graph of this network, so eager autocast goes on, with the same numbers. {kind.why}. "
+                "Mend that, or take graph=False.",
+                stacklevel=4,
+            )
+        return out
+
+    def _decide(self, kind: Decided, last: Trace | None, traced: Any, inputs: int, changed: str) -> None:
+        """Make a graph of a trace that equals the last one; note why where there will be none."""
+        if isinstance(traced, str):
+            kind.trace, kind.why = None, traced
+            return
+        kind.trace, tensors = traced
+        kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
+        differ = _difference(last, kind.trace) or _made_anew(before, kind.tensors)
+        if not changed and last is not None and not differ:
+            kind.graph = build(kind.trace)
+            kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
+            module = fx.GraphModule({}, kind.graph)
+            options = getattr(self.model, "dynamo_ctx", None)
+            kind.run = options(module.forward) if options is not None else module.forward
+        elif kind.tries >= TRIES:
+            kind.why = f"forward changes {changed}" if changed else f"it differs from call to call: {differ}"
+
+
+def _run(kind: Decided, inputs: list[Tensor]) -> Any:
+    """Run a graph, on the inputs and on what the modules hold now."""
+    assert kind.run is not None
+    assert kind.trace is not None
+    try:
+        results = kind.run(*inputs, *[owner[name] for owner, name in kind.tensors])
+    finally:
+        if torch.is_grad_enabled() != kind.trace.grad:
+            torch._C._set_grad_enabled(kind.trace.grad)
+    return tree_unflatten(results, kind.trace.spec) if len(results) != 1 else _alone(results, kind.trace.spec)
+
+
+def _alone(results: tuple[Any, ...], spec: Any) -> Any:
+    return results[0] if spec.is_leaf() else tree_unflatten(results, spec)
+
+
+def _plain(args: tuple[Any, ...]) -> bool:
+    return all(isinstance(arg, Tensor) for arg in args)
+
+
+def _described(leaf: Any) -> Any:
+    """Return what a trace takes for granted of an argument: of a tensor, all but its numbers."""
+    if isinstance(leaf, Tensor):
+        return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
+    return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
+
+
+def _hooked(model: nn.Module) -> str:
+    """Say which module has a hook, which is Python that has to run each time."""
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
+    return ""
+
+
+def _aliased(inputs: list[Tensor], model: nn.Module) -> str:
+    own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
+    known = len({id(t) for t in (*model.parameters(), *model.buffers())})
+    return "" if len(own) == known + len(inputs) else "an input is given twice, or is a weight of the network"
+
+
+def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, Any], str]]:
+    """Return where each tensor is to be found: in a module, or here, as the constant it is."""
+    owned: dict[int, tuple[dict[str, Any], str]] = {}
+    for module in model.modules():
+        for owner in (vars(module), module._buffers, module._parameters):
+            owned |= {id(value): (owner, name) for name, value in owner.items() if isinstance(value, Tensor)}
+    return [owned.get(id(tensor), ({"constant": tensor}, "constant")) for tensor in tensors]
+
+
+def _made_anew(before: list[tuple[dict[str, Any], str]], now: list[tuple[dict[str, Any], str]]) -> str:
+    same = [id(d[k]) for d, k in before] == [id(d[k]) for d, k in now]
+    return "" if same else "a tensor comes from elsewhere, another one each time"
+
+
+def _difference(last: Trace | None, now: Trace) -> str:
+    """Say where two traces differ; "" where they do not, or there is one only."""
+    if last is None or last == now:
+        return ""
+    pairs = zip(last.steps, now.steps, strict=False)
+    where = next((f"{b.where}, in {b.op}" for a, b in pairs if a != b), "at its end")
+    return f"{where}. What Python decides anew each time is not decided once"
+
+
+class _no_modes:
+    """Take the modes off while a network is traced under modes of its own."""
+
+    def __enter__(self) -> None:
+        self.modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+
+    def __exit__(self, *exception: object) -> None:
+        for mode in reversed(self.modes):
+            torch._C._push_on_torch_function_stack(mode)

@@ -1,0 +1,330 @@
+"""What does a network call, once autocast has decided everything, and can it be called again without asking?
+
+Idea: the network runs once as it always does, under autocast and `half_storage`, and the outermost mode writes down
+what arrives at torch: the operations, and each cast with the operation that it is for. Nothing is decided twice, so a
+trace says what eager autocast does because it is what eager autocast did.
+
+Invariant: a traced run returns what an untraced one returns. What cannot be written down ends the trace with a reason
+and the line that it stands in, and the run goes on.
+
+What it does not do: see Python that no tensor goes through. A print, or a global variable, is as it was in the trace.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from labkit.amp.casting.autocast import autocast
+from labkit.amp.casting.lists import Entry, Rule
+from labkit.formats import Format
+from labkit.gemm import half_storage
+from labkit.modes import mapped
+
+_LABKIT = Path(__file__).parents[2]
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / room) for room in ("amp", "gemm", "modes")))
+_PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+# They tell facts that hold as long as the shapes, dtypes and devices of the inputs do.
+_FACTS = frozenset(
+    "__get__ __len__ __hash__ __format__ __repr__ size dim ndimension numel nelement stride storage_offset "
+    "element_size is_contiguous is_floating_point is_complex is_signed is_same_size is_tensor get_device "
+    "result_type can_cast promote_types broadcast_shapes has_names is_inference is_storage is_pinned".split()
+)
+# The shape of what they return depends on numbers, and Python may go on from it.
+_DATA_SHAPED = frozenset(
+    "nonzero argwhere masked_select unique unique_consecutive bincount histc repeat_interleave "
+    "_pack_padded_sequence _pad_packed_sequence".split()
+)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor of a trace: which one, in the order of appearance."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call that reached torch.
+
+    target      the function, or the name of a tensor's method
+    args        its arguments, with a `Ref` for each tensor
+    out         what it returned, likewise
+    op, entry   the operation that the user called, with its rule: this call is it, or belongs to it
+    cast        this is a cast that autocast made for `op`
+    grad        whether gradients were asked for
+    dtype, shape of the first tensor that was returned
+    where       file and line of the user's that called it
+    """
+
+    target: Callable[..., Any] | str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Any
+    op: str
+    entry: Entry
+    cast: bool
+    grad: bool
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    where: str = field(compare=False)
+
+
+_NOTHING = Entry(Rule.KEEP, "outside of autocast")
+
+
+class Recorder(TorchFunctionMode):
+    """The outermost mode of a traced run: writes down what reaches torch.
+
+    steps    what was called, in order
+    tensors  each tensor that has a `Ref`, by its number
+    given    the numbers of the tensors that were not made in the trace: inputs, weights, buffers, constants
+    problem  why there is no trace; "" as long as there is one
+    """
+
+    def __init__(self, inputs: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.tensors: list[Tensor] = []
+        self.given: list[int] = []
+        self.problem, self.paused = "", False
+        self.inference = torch.is_inference_mode_enabled()
+        self.current: tuple[str, Entry] = ("", _NOTHING)
+        self._refs: dict[int, Ref] = {}
+        for tensor in inputs:
+            self._ref_of_given(tensor)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.ended:
+            return func(*args, **kwargs)
+        name, (target, arguments) = getattr(func, "__name__", ""), _target(func, args)
+        arguments, keywords = self.written((arguments, kwargs))  # now: the operation may write in place
+        out = func(*args, **kwargs)
+        if name == "__iter__":
+            name, target, out = "unbind", "unbind", list(out)
+        if not self.ended:
+            self._write(name, target, arguments, keywords, out)
+        return out if name != "unbind" or func is Tensor.unbind else iter(out)
+
+    @property
+    def ended(self) -> bool:
+        """Whether what comes is not written down: there is a problem, or it belongs to a call that is."""
+        return self.paused or bool(self.problem)
+
+    def cast(self, tensor: Tensor, result: Tensor) -> Tensor:
+        """Write down a cast that autocast made for the current operation; return it."""
+        if result is not tensor and not self.ended:
+            name = {torch.float16: "half", torch.bfloat16: "bfloat16", torch.float32: "float"}[result.dtype]
+            self.append(name, (self.written(tensor),), {}, result, cast=True)
+        return result
+
+    def refuse(self, why: str) -> None:
+        """End the trace with a reason."""
+        self.problem = self.problem or f"{where()}: {why}"
+
+    def written(self, values: Any) -> Any:
+        """Return values with a `Ref` for each tensor; refuse what cannot be written into a graph."""
+        wrong = [leaf for leaf in tree_leaves(values) if not isinstance(leaf, Tensor | Ref) and not _is_plain(leaf)]
+        if wrong:
+            self.refuse(f"a {type(wrong[0]).__name__} is no value that a graph can hold")
+        return mapped(values, self._ref)
+
+    def _write(self, name: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if torch._C._are_functorch_transforms_active():
+            self.refuse(f"{name} is called inside a transform of torch.func, where tensors stand for others")
+        elif torch.is_inference_mode_enabled() != self.inference:
+            self.refuse("inference mode is switched in the middle")
+        elif name in _DATA_SHAPED or (name == "__getitem__" and _is_masked(args, self.tensors)):
+            self.refuse(f"the shape of what {name} returns depends on the numbers in a tensor")
+        elif name == "__setitem__" or any(isinstance(leaf, Tensor) for leaf in tree_leaves(out)):
+            self.append(target, args, kwargs, out)
+        elif name not in _FACTS and any(isinstance(leaf, Ref) for leaf in tree_leaves((args, kwargs))):
+            self.refuse(f"{name} tells Python what is in a tensor, and with other numbers it may go on differently")
+
+    def append(self, target: Any, args: Any, kwargs: Any, out: Any, cast: bool = False) -> None:
+        first = next((leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)), None)
+        with torch._C.DisableTorchFunction():
+            dtype, shape = (torch.bool, ()) if first is None else (first.dtype, tuple(first.shape))
+            refs = mapped(out, self._ref_of_made)
+        op, entry = self.current
+        grad = torch.is_grad_enabled()
+        self.steps.append(Step(target, args, kwargs, refs, op, entry, cast, grad, dtype, shape, where()))
+
+    def _ref(self, tensor: Tensor) -> Ref:
+        ref = self._refs.get(id(tensor))
+        if ref is None:
+            with torch._C.DisableTorchFunction():
+                if tensor.grad_fn is not None:
+                    self.refuse("a tensor was made where torch shows no call: in torch.jit, or an extension")
+            ref = self._ref_of_given(tensor)
+        return ref
+
+    def _ref_of_given(self, tensor: Tensor) -> Ref:
+        if id(tensor) not in self._refs:
+            self.given.append(len(self.tensors))
+        return self._ref_of_made(tensor)
+
+    def _ref_of_made(self, tensor: Tensor) -> Ref:
+        if id(tensor) not in self._refs:
+            self._refs[id(tensor)] = Ref(len(self.tensors))
+            self.tensors.append(tensor)  # alive until the end, so that no other has its id
+        return self._refs[id(tensor)]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that was there before the trace: which, and whether it is a weight or asks for a gradient otherwise."""
+
+    number: int
+    dtype: torch.dtype
+    weight: bool
+    gradient: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run that was written down. Two of one network under the same circumstances are equal.
+
+    steps   what was called, in order
+    given   the tensors that were there before: the inputs first, then weights, buffers and constants
+    leaves  what was returned, with a `Ref` for each tensor, flat; spec says how it was nested
+    grad    whether gradients were asked for
+    """
+
+    steps: list[Step]
+    given: list[Given]
+    leaves: list[Any]
+    spec: Any
+    grad: bool
+
+
+def trace(model: Callable[..., Any], format: Format, inputs: list[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Call a model under autocast; return its result, and a (`Trace`, tensors that were given) or why there is none."""
+    recorder = Recorder(inputs)
+    device = inputs[0].device if inputs else torch.device("cpu")
+    drawn = _drawn()
+    with noting_functions(recorder), recorder, half_storage(device), TracedAutocast(format, recorder):
+        out = model(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            leaves, spec = tree_flatten(out)
+            written = recorder.written(leaves)
+    if drawn != _drawn():
+        recorder.refuse("forward draws from Python's or numpy's random numbers, or sets torch's seed")
+    if recorder.problem:
+        return out, recorder.problem
+    tensors = [recorder.tensors[number] for number in recorder.given]
+    given = [
+        Given(number, t.dtype, t.requires_grad and t.is_leaf and t.dtype is torch.float32, t.requires_grad)
+        for number, t in zip(recorder.given, tensors, strict=True)
+    ]
+    return out, (Trace(recorder.steps, given, written, spec, torch.is_grad_enabled()), tensors)
+
+
+class TracedAutocast(autocast):
+    """Autocast that tells a recorder which operation is coming, and each cast that it makes for it."""
+
+    def __init__(self, format: Format, recorder: Recorder) -> None:
+        super().__init__(format, cache=False)
+        self.recorder = recorder
+
+    def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
+        entry = super().entry_for(func, name)
+        self.recorder.current = (name, entry)
+        return entry
+
+    def _cast(self, name: str, entry: Entry, *rest: Any) -> tuple[Any, Any]:
+        self.recorder.current = (name, entry)
+        return super()._cast(name, entry, *rest)
+
+    def _decide(self, rule: Rule, args: Any, kwargs: Any) -> Any:
+        to, change = super()._decide(rule, args, kwargs)
+        return to, change and (lambda tensor: self.recorder.cast(tensor, change(tensor)))
+
+
+@cache
+def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Return what calls a custom autograd Function as eager autocast does: under the modes that are open."""
+
+    def apply_(*args: Any) -> Any:
+        with torch._C._EnableTorchFunction():
+            return function.apply(*args)
+
+    apply_.__name__ = f"{function.__name__}_"  # it may write in place, for all that is known
+    return apply_
+
+
+@contextmanager
+def noting_functions(recorder: Recorder) -> Iterator[None]:
+    """Let custom autograd Functions, which no mode sees, be written down whole: their backward is their own."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        plain = original.__get__(None, cls)
+        stack = _get_current_function_mode_stack()
+        if recorder not in stack or recorder.ended:
+            return plain(*args, **kwargs)
+        written, recorder.paused = recorder.written(args), True
+        try:
+            out = plain(*args, **kwargs)
+        finally:
+            recorder.paused = False
+        if not recorder.problem:
+            recorder.append(applied_eagerly(cls), written, kwargs, out)
+        return out
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+
+def _drawn() -> Any:
+    """Return where the random numbers stand that torch's functions do not draw, and which seed torch was given."""
+    return random.getstate(), repr(np.random.get_state()), torch.initial_seed()  # noqa: NPY002 (the user's, if any)
+
+
+def _target(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return how a function is called in a graph: a method by its name, an attribute by getattr."""
+    name = getattr(func, "__name__", "")
+    if name == "__get__":
+        return getattr, (args[0], func.__self__.__name__)
+    if getattr(Tensor, name, None) is func:
+        return name, args
+    return func, args
+
+
+def _is_masked(args: Any, tensors: list[Tensor]) -> bool:
+    """Whether an index holds a boolean mask."""
+    refs = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, Ref)]
+    with torch._C.DisableTorchFunction():
+        return any(tensors[ref.number].dtype in (torch.bool, torch.uint8) for ref in refs)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value that is no tensor stays what it is in a graph: a number, a name, a dtype, a slice of numbers."""
+    if isinstance(value, slice):
+        return all(part is None or isinstance(part, int) for part in (value.start, value.stop, value.step))
+    return value is None or value is Ellipsis or isinstance(value, _PLAIN)
+
+
+def where() -> str:
+    """Return file and line of the innermost frame that is neither torch's nor the lab's."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,0 +1,213 @@
+"""A graph computes what eager autocast computes: outputs, losses, gradients and buffers, bit for bit.
+
+The oracle is the network itself under autocast, in a copy that no graph has seen. Four steps: two are traced, two run.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from labkit.amp import RECIPES, autocast
+from labkit.amp.graph.cast_graph import CastGraph
+from labkit.formats import BF16, FP16, Format
+from labkit.gemm import half_storage
+from labkit.train import TASKS, networks, train
+
+
+class Residual(nn.Module):
+    """Two convolutions with batch norm, and the input added: a block of a ResNet."""
+
+    def __init__(self, channels: int = 8) -> None:
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
+        self.norm_one, self.norm_two = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm_one(self.one(x)), inplace=True)
+        return F.relu(x + self.norm_two(self.two(y)))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a linear one on its last output."""
+
+    def __init__(self, layer: type[nn.RNNBase], **options: Any) -> None:
+        super().__init__()
+        self.layer, self.head = layer(8, 6, batch_first=True, **options), nn.LazyLinear(3)
+        self.head(self.layer(torch.zeros(1, 2, 8))[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x)[0][:, -1])
+
+
+class Vae(nn.Module):
+    """Encodes a distribution, draws from it, decodes; returns three tensors in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode, self.decode = nn.Linear(16, 8), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        mean, log_variance = self.encode(x).chunk(2, -1)
+        z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+        return {"image": torch.sigmoid(self.decode(z)), "mean": mean, "log_variance": log_variance}
+
+
+class Tied(nn.Module):
+    """One weight, three uses: an embedding, a projection, and the projection again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits = self.out(self.embedding(tokens))
+        return self.out(F.softmax(logits, -1) @ self.out.weight)
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return (x @ weight).pow(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        inner = 2 * (x.float() @ weight) * gradient
+        return (inner @ weight.T).to(x.dtype), x.float().T @ inner
+
+
+class WithFunction(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.weight, self.last = nn.Linear(16, 8), nn.Parameter(torch.randn(8, 8) / 4), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(Square.apply(self.first(x), self.weight))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.norm = nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=True), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        y, weights = self.attention(x, x, x, attn_mask=mask)
+        return self.norm(x + y), weights
+
+
+class AsksForDtype(nn.Module):
+    """Makes a tensor in the dtype that autocast gave, and takes 1/x, a row at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.zeros(x.shape[0], 8, dtype=x.dtype)
+        for row in x.view(x.shape[0], 2, 16).transpose(0, 1):
+            h = self.cell(row, h)
+        low = torch.finfo(h.dtype).min
+        return 1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1))
+
+
+def resnet() -> nn.Module:
+    stem = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    return nn.Sequential(stem, Residual(), Residual(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+
+
+def dropout(p: float = 0.3) -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(p), nn.Linear(32, 4), nn.LogSoftmax(-1))
+
+
+def generator() -> nn.Module:
+    layers = (nn.Linear(16, 36), nn.Unflatten(1, (4, 3, 3)), nn.ConvTranspose2d(4, 1, 4, 2, 1), nn.Tanh())
+    return nn.Sequential(*layers)
+
+
+def discriminator() -> nn.Module:
+    conv = torch.nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, 2, 1))
+    return nn.Sequential(conv, nn.LeakyReLU(0.2), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 1))
+
+
+ROWS, IMAGES, STEPS = (8, 16), (4, 1, 8, 8), (4, 5, 8)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "MLP": (networks.mlp, lambda: torch.rand(IMAGES)),
+    "CNN with batch norm": (networks.batch_norm_cnn, lambda: torch.rand(IMAGES)),
+    "ResNet": (resnet, lambda: torch.rand(IMAGES)),
+    "UNet": (networks.Unet, lambda: torch.rand(2, 1, 16, 16)),
+    "LSTM": (lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.2), lambda: torch.randn(STEPS)),
+    "GRU": (lambda: Recurrent(nn.GRU, bidirectional=True), lambda: torch.randn(STEPS)),
+    "transformer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), lambda: torch.randn(STEPS)),
+    "GPT": (lambda: networks.Gpt(12, 6), lambda: torch.randint(12, (4, 6))),
+    "autoencoder": (networks.autoencoder, lambda: torch.rand(IMAGES)),
+    "VAE": (Vae, lambda: torch.rand(ROWS)),
+    "GAN's generator": (generator, lambda: torch.randn(ROWS)),
+    "GAN's discriminator": (discriminator, lambda: torch.rand(IMAGES)),
+    "tied weights": (Tied, lambda: torch.randint(12, (4, 5))),
+    "multi-head attention": (SelfAttention, lambda: torch.randn(STEPS)),
+    "a custom Function": (WithFunction, lambda: torch.randn(ROWS)),
+    "dropout": (dropout, lambda: torch.randn(ROWS)),
+    "asks for a dtype": (AsksForDtype, lambda: torch.randn(4, 32)),
+}
+
+
+def leaves(out: Any) -> list[Tensor]:
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+
+
+def steps(call: Callable[..., Any], model: nn.Module, batches: list[Tensor], format: Format) -> list[list[Tensor]]:
+    """Outputs, loss, gradients and buffers of each of some training steps."""
+    optimizer, seen = torch.optim.SGD(model.parameters(), lr=1e-3), []
+    for number, batch in enumerate(batches):
+        torch.manual_seed(number)
+        optimizer.zero_grad()
+        with half_storage("cpu"), autocast(format):
+            outputs = leaves(call(batch.clone()))
+            loss = sum(output.float().square().mean() for output in outputs)
+        (loss * 64).backward()
+        optimizer.step()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        seen.append([*(o.detach() for o in outputs), loss.detach(), *gradients, *(b.clone() for b in model.buffers())])
+    return seen
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_graph_is_bit_equal_to_eager_autocast(name: str, training: bool) -> None:
+    require_bit_equal(name, training, FP16)
+
+
+def test_so_it_is_in_bf16() -> None:
+    require_bit_equal("GPT", True, BF16)
+
+
+@pytest.mark.parametrize("task", ["digits", "gpt"])
+def test_a_training_run_is_the_same_record(task: str) -> None:
+    eager, decided = (train(TASKS[task], RECIPES[name], 3, steps=6, measure_every=4) for name in ("O1", "O1 graph"))
+    assert decided.steps == eager.steps
+    assert decided.metric == eager.metric
+
+
+def require_bit_equal(name: str, training: bool, format: Format) -> None:
+    make, batch = NETWORKS[name]
+    torch.manual_seed(0)
+    model, batches = make().train(training), [batch() for _ in range(4)]
+    other = copy.deepcopy(model)
+    graph = CastGraph(other, format)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eager, decided = steps(model, model, batches, format), steps(graph, other, batches, format)
+    assert graph.why == ""
+    assert graph.decided.run is not None
+    assert all(t.isfinite().all() for t in eager[-1])
+    for one, two in zip(eager, decided, strict=True):
+        assert all(a.dtype is b.dtype and torch.equal(a, b) for a, b in zip(one, two, strict=True))
