@@ -71,7 +71,7 @@ def grade(
     with scratch() as folder, Runner(limits, folder) as runner, _pool(runner, workers) as pool:
         private = [one.submission.path for one, _ in todo if one.submission.path is not None]
         progress(walls.describe(walls.build(runner, private, output or folder)))
-        trainings = Trainings(runner)
+        trainings = Trainings(runner, workers)
         jobs = [pool.submit(_marked, runner, trainings, one, asked, seed) for one, asked in left]
         marked = _told(jobs, keys, journal, progress)
         trainings.run(pool, progress)

@@ -2,7 +2,7 @@
 
 Idea: the answer to a project is a recipe, which travels as data. What came of a recipe is asked of
 labkit.grading.exercises.project_runs, which remembers; so all that is missing is trained beforehand, behind the walls
-where learners' code runs, and told to it.
+where learners' code runs, and told to it. How long that will take is said before the first of them begins.
 
 Invariant: a recipe that many learners share is trained once; one whose training ends badly costs its own points only.
 """
@@ -23,16 +23,19 @@ from labkit.grading.given.project_tasks import Run
 from labkit.grading.given.wire import Instance, Json, load
 from labkit.grading.judge import Paper
 from labkit.grading.supervise import NotStarted, Runner, packed
+from labkit.records import system
 
-SECONDS = 120.0  # of the CPU, for one training; the lab's own take about one
+SECONDS = 120.0  # of the CPU, for one training
+USUAL_SECONDS = 0.6  # of the CPU, that one takes on a laptop, its process included
 PROGRAM = "from labkit.grading.given.project_tasks import run"
 
 
 class Trainings:
     """The trainings that are missing; several threads may ask for some."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, workers: int = 1) -> None:
         self.runner, self._missing, self._lock = runner, dict[Asked, None](), threading.Lock()
+        self.at_once = max(1, min(workers, system.usable_cores()))
         self.limits = replace(runner.limits, seconds=max(SECONDS, runner.limits.seconds))
 
     def ask(self, paper: Paper, answers: list[list[Json]]) -> bool:
@@ -50,6 +53,9 @@ class Trainings:
         """
         missing, begun, told = list(self._missing), time.monotonic(), 0
         recipes = len({recipe for _, recipe, _ in missing})
+        if missing:
+            minutes = len(missing) * USUAL_SECONDS / self.at_once / 60
+            progress(f"{recipes} recipes: {len(missing)} trainings, about {minutes:.1f} minutes")
         for done, job in enumerate(as_completed([pool.submit(self._train, one) for one in missing]), start=1):
             job.result()
             left = (time.monotonic() - begun) / done * (len(missing) - done)
