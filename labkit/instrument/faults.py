@@ -92,6 +92,9 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
 def _underflow(report: Seen) -> Iterator[Finding]:
     seen: set[str] = set()
     for beside in report.against_fp32:
+        if not beside.arrived and "" not in seen:
+            seen.add("")
+            yield Finding("underflow", "", beside.step, "all that arrives at the model's outputs is zero: lost before")
         for kind, layers in beside.lost.items():
             bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
             if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):

@@ -100,12 +100,14 @@ class AgainstFP32:
 
     lost        kind -> name -> elements that are zero here and not in FP32, elements that are not zero in FP32
     histograms  kind -> name -> the FP32 ones, unscaled
+    arrived     how many elements of the gradient at the model's outputs are not zero, here
     begins_at   "the model's outputs": what was lost between the loss and them is not seen; or "the loss"
     """
 
     step: int
     lost: Mapping[str, Mapping[str, tuple[int, int]]]
     histograms: Histograms
+    arrived: int
     begins_at: str
 
 

@@ -34,6 +34,7 @@ from labkit.modes import LabMode, open_modes, under
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 DEVICES = ("cpu", "cuda")
+PLAIN = (bool, int, float, str)
 
 
 class Unseen(Exception):
@@ -49,6 +50,7 @@ class Call:
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
+    attributes: list[dict[str, Any]]  # of each module, as they stood when the call began
     kwargs: Any = None  # None until the model has returned
     seeds: dict[int, Tensor] = field(default_factory=dict)
     thread: int = field(default_factory=get_ident)
@@ -77,6 +79,7 @@ def note_call(model: nn.Module, args: Any) -> Call:
         [torch.get_rng_state(), *cuda],
         [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES[: 1 + bool(cuda)]],
         open_modes(),
+        [vars(module).copy() for module in model.modules()],
     )
 
 
@@ -133,7 +136,7 @@ def against_fp32(
     copied, compared = _copy(model, wide=True), _Compared()
     compared.listen(copied, type(model).__name__, observed)
     for call in _replayable(calls):
-        with _as_it_was(call, wide=True), torch.enable_grad():
+        with _as_it_was(call, copied, wide=True), torch.enable_grad():
             output = copied(*_wide(call.args), **_wide(call.kwargs))
             if loss is not None:
                 loss(output).backward()
@@ -142,7 +145,10 @@ def against_fp32(
     for name, parameter in copied.named_parameters():
         if parameter.grad is not None:
             compared.add("weight gradients", name, parameter.grad, gradients.get(name))
-    return AgainstFP32(step, compared.lost, compared.exact, "the loss" if loss is not None else "the model's outputs")
+    outputs = [gradient for call in calls for gradient in call.seeds.values()]
+    arrived = sum(int(dense(gradient).count_nonzero()) for gradient in outputs)
+    begins_at = "the loss" if loss is not None else "the model's outputs"
+    return AgainstFP32(step, compared.lost, compared.exact, arrived, begins_at)
 
 
 def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
@@ -169,7 +175,7 @@ def _trace(model: nn.Module, calls: list[Call], step: int, scale: float) -> NonF
     copied = _copy(model, wide=False)
     layers = _Layers(copied, step)
     for call in calls:
-        with _as_it_was(call, wide=False), torch.enable_grad(), _Operations(layers):
+        with _as_it_was(call, copied, wide=False), torch.enable_grad(), _Operations(layers):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
         layers.label(output, "")
         if any(_what(t) for t in output) and layers.first:
@@ -225,8 +231,10 @@ def _wide(tree: Any) -> Any:
 
 
 @contextmanager
-def _as_it_was(call: Call, wide: bool) -> Iterator[None]:
-    """Put random numbers and autocast as they were when a call began; afterwards as they are now."""
+def _as_it_was(call: Call, copied: nn.Module, wide: bool) -> Iterator[None]:
+    """Put what modules count or are told, random numbers and autocast as they were; the last two for this block."""
+    for module, attributes in zip(copied.modules(), call.attributes, strict=True):
+        vars(module).update({name: value for name, value in attributes.items() if type(value) in PLAIN})
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # what models draw from
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:

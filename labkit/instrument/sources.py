@@ -102,7 +102,8 @@ def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler)
 
     @contextmanager
     def around_scale(scaler: Any, *_: Any, **__: Any) -> Iterator[None]:
-        listener.scaled_by(scaler.get_scale)
+        if scaler.is_enabled():
+            listener.scaled_by(scaler.get_scale)
         yield
 
     @contextmanager

@@ -1,0 +1,134 @@
+"""Are twelve faults named, with the layer and the step they were planted in?
+
+Each is planted into the same small network and a plain torch loop. A healthy run comes first: nothing is found in it.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from labkit.instrument import watch
+
+X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
+PLANTED_AT = 3
+
+
+class Faulty(nn.Module):
+    """A layer that does to its input what it is told, in one step."""
+
+    def __init__(self, fault: Callable[[Tensor], Tensor], at: int) -> None:
+        super().__init__()
+        self.fault, self.at, self.calls = fault, at, 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.fault(x) if self.calls - 1 == self.at or self.at < 0 else x
+
+
+def network(fault=None, at=PLANTED_AT):
+    torch.manual_seed(0)
+    middle = nn.Identity() if fault is None else Faulty(fault, at)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), middle, nn.Linear(16, 16), nn.Linear(16, 4))
+
+
+def train(model, *, steps=6, every=50, scale=None, dtype=None, lr=0.1, optimizer=None, before_step=None, **options):
+    """Train in the usual loop; return what a watch found, as (what, layer, step)."""
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=lr)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    with watch(model, every=every, **options) as w:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype or torch.bfloat16, enabled=dtype is not None):
+                output = model(X.to(next(model.parameters()).dtype))
+                loss = cross_entropy(output.float(), Y)
+            scaler.scale(loss).backward()
+            if before_step is not None:
+                before_step(model, optimizer, scaler)
+            scaler.step(optimizer)
+            scaler.update()
+    report = w.report()
+    assert not [what for what in report.unseen if "Error" in what], report.unseen
+    return {(f.what, f.layer, f.step) for f in report.findings}, report
+
+
+@pytest.mark.parametrize("scale", [None, 2.0**8])
+def test_nothing_is_found_in_a_healthy_run(scale):
+    found, _ = train(network(), scale=scale, every=1, against_fp32_every=1)
+    assert found == set()
+
+
+@pytest.mark.parametrize("every", [1, 50])
+@pytest.mark.parametrize("scale", [None, 2.0**8])
+@pytest.mark.parametrize(
+    ("fault", "op", "direction", "value"),
+    [
+        (lambda x: (x * 1e4 + 100).exp(), "exp", "forward", "inf"),
+        (lambda x: x + (x - x).sqrt(), "sqrt", "backward", "NaN"),
+        (lambda x: x + (x.relu() * 0).sum() / (x * 0).sum(), "div", "forward", "NaN"),
+    ],
+    ids=["inf in forward", "inf in backward", "0/0"],
+)
+def test_the_first_inf_or_nan_is_named(fault, op, direction, value, scale, every):
+    found, report = train(network(fault), scale=scale, every=every)
+    first = report.non_finite[0]
+    assert (first.step, first.layer, first.op, first.direction) == (PLANTED_AT, "2", op, direction)
+    assert first.largest < float("inf")
+    assert (f"first {first.value}", "2", PLANTED_AT) in found
+
+
+def test_underflow_in_one_layer_is_named():
+    def small_gradient(x):
+        return x.detach() + 2.0**-26 * (x - x.detach())
+
+    found, _ = train(network(small_gradient, at=0), dtype=torch.float16)
+    assert found == {("underflow", name, 0) for name in ("0", "1", "0.weight", "0.bias")}
+
+
+def test_underflow_everywhere_is_named():
+    found, _ = train(network(), dtype=torch.float16, scale=2.0**-24)
+    assert ("underflow", "", 0) in found
+
+
+def test_a_swallowed_update_and_a_norm_that_never_moves_are_named():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)).bfloat16()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    found, _ = train(model, every=2, optimizer=optimizer)
+    assert ("updates swallowed", "1.weight", 0) in found
+    assert ("never moved", "1.weight", 0) in found
+    assert not [layer for what, layer, _ in found if what == "never moved" and layer != "1.weight"]
+
+
+def test_weight_decay_a_second_moment_and_an_epsilon_without_effect_are_named():
+    model = network().bfloat16()
+    found, _ = train(model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1))
+    assert ("weight decay lost", "0.weight", 0) in found
+    assert ("optimizer state cannot decay", "0.weight", 0) in found
+    model = network().half()
+    found, _ = train(model, steps=1, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3))
+    assert ("epsilon is zero", "3.bias", 0) in found
+
+
+def test_a_scale_too_high_for_one_layer_is_named():
+    def reached(x):
+        return (x.half() * 2.0**4).float() * 2.0**-4
+
+    found, report = train(network(reached, at=-1), scale=2.0**26)
+    assert ("scale too high", "2", 0) in found
+    assert report.skips[0].step == 0
+    assert not [what for what, _, _ in found if what.startswith("first")]
+
+
+def test_gradients_that_are_clipped_while_scaled_are_named():
+    def clip(model, optimizer, scaler):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    def unscale_and_clip(model, optimizer, scaler):
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+    assert ("clipped while scaled", "", 0) in train(network(), scale=2.0**16, before_step=clip)[0]
+    assert train(network(), scale=2.0**16, before_step=unscale_and_clip)[0] == set()
