@@ -20,6 +20,7 @@ from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 
 import numpy as np
+import torch
 
 from labkit.grading.given.wire import Failure, Json, dump
 
@@ -51,7 +52,7 @@ def ask(
     if problem:
         return dump(Failure("call", problem))
     own = arguments if owned else copy.deepcopy(arguments)
-    before = [dump(argument) for argument in own]
+    before = [_contents(argument) for argument in own]
     try:
         with _calls_of(withheld) as caught:
             answer = function(*own)  # type: ignore[operator]
@@ -108,13 +109,26 @@ def _call_problem(function: object, call: str, arguments: tuple[object, ...]) ->
     return ""
 
 
-def _changed(call: str, before: Sequence[Json], after: Sequence[object], may_change: Sequence[str]) -> str:
-    """Return a complaint if an argument is not what it was before the call."""
+def _contents(argument: object) -> object:
+    """Return what of an argument can be changed in place, down to the last item, to be compared later."""
+    if isinstance(argument, torch.Tensor):
+        plain = argument.detach()
+        return plain.dtype, plain.shape, plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    if isinstance(argument, np.ndarray):
+        return argument.dtype, argument.shape, argument.tobytes()
+    if isinstance(argument, dict):
+        return {key: _contents(item) for key, item in argument.items()}
+    return [_contents(item) for item in argument] if isinstance(argument, (list, tuple)) else argument
+
+
+def _changed(call: str, before: Sequence[object], after: Sequence[object], may_change: Sequence[str]) -> str:
+    """Return a complaint if an argument does not hold what it held before the call."""
     names = call[call.index("(") + 1 : -1].split(", ")
-    changed = (n for n, a, b in zip(names, before, after, strict=False) if n not in may_change and a != dump(b))
-    copies = "`list({0})`, `sorted({0})` or `{0}.clone()`"
-    return next((f"it changes `{name}`, which it was given: work on a copy, {copies.format(name)} for instance"
-                 for name in changed), "")  # fmt: skip
+    for name, held, argument in zip(names, before, after, strict=False):
+        if name not in may_change and [held] != [_contents(argument)]:  # in a list, a NaN equals itself
+            copies = f"`list({name})`, `sorted({name})` or `{name}.clone()`"
+            return f"it changes `{name}`, which it was given: work on a copy, {copies} for instance"
+    return ""
 
 
 def _borrowed(reached: Iterable[object], withheld: Sequence[object]) -> str:
