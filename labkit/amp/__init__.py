@@ -12,6 +12,8 @@ from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
 from labkit.amp.events import Moment, StepEvent
+from labkit.amp.graph.cast_graph import CastGraph
+from labkit.amp.graph.explain import Explanation, explain
 from labkit.amp.masters.convert import to_fp32, to_model_format
 from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
@@ -45,10 +47,12 @@ __all__ = [
     "RECIPES",
     "CastCache",
     "CastEvent",
+    "CastGraph",
     "Decision",
     "Ema",
     "Engine",
     "Entry",
+    "Explanation",
     "LedgerRow",
     "Moment",
     "Recipe",
@@ -66,6 +70,7 @@ __all__ = [
     "custom_fwd",
     "decide",
     "diagnosis",
+    "explain",
     "float_function",
     "half_function",
     "initial",

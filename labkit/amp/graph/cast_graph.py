@@ -168,10 +168,25 @@ class CastGraph:
             kind.graph = build(kind.trace)
             kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
             module = fx.GraphModule({}, kind.graph)
-            options = getattr(self.model, "dynamo_ctx", None)
-            kind.run = options(module.forward) if options is not None else module.forward
+            kind.run = self._compiled(kind.graph, module.forward)
         elif kind.tries >= TRIES:
             kind.why = f"forward changes {changed}" if changed else f"it differs from call to call: {differ}"
+
+    def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what runs a graph; of a network that was compiled, compiled with the same options."""
+        options = getattr(self.model, "dynamo_ctx", None)
+        if options is None:
+            return forward
+        own = {node.target for node in graph.nodes if getattr(node.target, "__module__", "").startswith("labkit.")}
+        function = next((f.__name__ for f in own if getattr(f, "is_custom", False)), None)
+        if function is not None:
+            warnings.warn(
+                f"the graph runs, but is not compiled: {function} runs under the modes, as in eager.", stacklevel=6
+            )
+            return forward
+        for target in own:  # one operation to torch.compile, which cannot see through it
+            torch.compiler.allow_in_graph(target)
+        return options(forward)  # type: ignore[no-any-return]
 
 
 def _run(kind: Decided, inputs: list[Tensor]) -> Any:

@@ -63,7 +63,7 @@ class Step:
     target      the function, or the name of a tensor's method
     args        its arguments, with a `Ref` for each tensor
     out         what it returned, likewise
-    op, entry   the operation that the user called, with its rule: this call is it, or belongs to it
+    call        which operation of the user's this is, or belongs to, counted from 1; op, entry: its name and rule
     cast        this is a cast that autocast made for `op`
     grad        whether gradients were asked for
     dtype, shape of the first tensor that was returned
@@ -74,6 +74,7 @@ class Step:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
+    call: int
     op: str
     entry: Entry
     cast: bool
@@ -102,7 +103,7 @@ class Recorder(TorchFunctionMode):
         self.given: list[int] = []
         self.problem, self.paused = "", False
         self.inference = torch.is_inference_mode_enabled()
-        self.current: tuple[str, Entry] = ("", _NOTHING)
+        self.current: tuple[int, str, Entry] = (0, "", _NOTHING)
         self._refs: dict[int, Ref] = {}
         for tensor in inputs:
             self._ref_of_given(tensor)
@@ -160,9 +161,8 @@ class Recorder(TorchFunctionMode):
         with torch._C.DisableTorchFunction():
             dtype, shape = (torch.bool, ()) if first is None else (first.dtype, tuple(first.shape))
             refs = mapped(out, self._ref_of_made)
-        op, entry = self.current
         grad = torch.is_grad_enabled()
-        self.steps.append(Step(target, args, kwargs, refs, op, entry, cast, grad, dtype, shape, where()))
+        self.steps.append(Step(target, args, kwargs, refs, *self.current, cast, grad, dtype, shape, where()))
 
     def _ref(self, tensor: Tensor) -> Ref:
         ref = self._refs.get(id(tensor))
@@ -243,11 +243,12 @@ class TracedAutocast(autocast):
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
-        self.recorder.current = (name, entry)
+        self.recorder.current = (self.recorder.current[0] + 1, name, entry)
         return entry
 
     def _cast(self, name: str, entry: Entry, *rest: Any) -> tuple[Any, Any]:
-        self.recorder.current = (name, entry)
+        if self.recorder.current[1:] != (name, entry):  # a function of the user's own, which is registered
+            self.recorder.current = (self.recorder.current[0] + 1, name, entry)
         return super()._cast(name, entry, *rest)
 
     def _decide(self, rule: Rule, args: Any, kwargs: Any) -> Any:
@@ -264,6 +265,7 @@ def applied_eagerly(function: type[torch.autograd.Function]) -> Callable[..., An
             return function.apply(*args)
 
     apply_.__name__ = f"{function.__name__}_"  # it may write in place, for all that is known
+    apply_.is_custom = True  # type: ignore[attr-defined]
     return apply_
 
 

@@ -1,0 +1,171 @@
+"""What did autocast decide about a network, and which of its casts are left in the graph?
+
+Idea: a row for each operation that was called, with the casts that were made for it. Each pass over the graph is one
+look at the same rows: colour (which list), propagate (which dtype comes out), insert (which casts that asks for),
+cancel (which do nothing) and hoist (which weights are cast once for several uses).
+
+Invariant: rows come from the trace of a run that happened; with `times` of each, they add up to what a step costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+
+from labkit.amp.casting.lists import Rule
+from labkit.amp.engine import Engine
+from labkit.amp.graph.cast_graph import CastGraph
+from labkit.amp.graph.trace import Ref, Step
+from labkit.interop import format_of
+
+_ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())
+
+
+@dataclass(frozen=True)
+class GraphCast:
+    """A cast that autocast made: of a weight or not, from and to which format, elements, and what became of it.
+
+    fate   "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others link to it
+    times  how often a step makes it: 1 or 0
+    """
+
+    weight: bool
+    given: str
+    to: str
+    elements: int
+    fate: str
+    times: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that it reads and writes, each time."""
+        return self.elements * sum(4 if name == "FP32" else 2 for name in (self.given, self.to))
+
+
+@dataclass(frozen=True)
+class GraphRow:
+    """An operation of a traced forward pass.
+
+    op, rule, why  its name, the list it is on and the reason
+    where          file and line
+    result         format of what it returns; "" if that is no floating-point tensor
+    casts          those that autocast made for it
+    """
+
+    op: str
+    rule: Rule
+    why: str
+    where: str
+    result: str
+    casts: tuple[GraphCast, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The operations of a graph, in order. Printed, it is a table."""
+
+    rows: tuple[GraphRow, ...]
+
+    @property
+    def casts(self) -> tuple[GraphCast, ...]:
+        """All casts that autocast made, whatever became of them."""
+        return tuple(cast for row in self.rows for cast in row.casts)
+
+    @property
+    def sentence(self) -> str:
+        """Say how many casts there were and are, and how many bytes a step moves for them."""
+        casts = self.casts
+        left, moved = sum(cast.times for cast in casts), sum(cast.times * cast.bytes for cast in casts)
+        return (
+            f"Autocast makes {len(casts)} casts here, and the graph {left}; they read and write "
+            f"{moved / 2**10:,.1f} KiB in each forward pass."
+        )
+
+    def __str__(self) -> str:
+        head = ("operation", "list", "gives", "casts", "KiB", "why")
+        lines = [head, *(_cells(row) for row in self.rows)]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+        table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+        return "\n".join([*(line.rstrip() for line in table), "", self.sentence])
+
+
+def explain(graph: CastGraph | Engine) -> Explanation:
+    """Return what autocast decided about a network, operation by operation, and what the passes left of its casts.
+
+    Args:
+        graph: one that has run, or the engine of a recipe with `graph=True`, after its third forward pass.
+
+    Raises:
+        ValueError: there is no graph; the message says why.
+
+    >>> from labkit.amp import RECIPES
+    >>> engine = Engine(torch.nn.Linear(2, 1), torch.optim.SGD, RECIPES["O1 graph"])
+    >>> for _ in range(2):
+    ...     with engine.forward():
+    ...         y = engine(torch.ones(4, 2))
+    >>> print(explain(engine))
+    operation  list   gives  casts                        KiB  why
+    linear     allow  FP16   input, weight, weight: FP16  0.1  matrix product: Tensor Cores, FP32 accumulation
+    <BLANKLINE>
+    Autocast makes 3 casts here, and the graph 3; they read and write 0.1 KiB in each forward pass.
+    """
+    decides = graph.call if isinstance(graph, Engine) else graph
+    if not isinstance(decides, CastGraph):
+        raise ValueError("this recipe has no graph: autocast decides at each call. Take RECIPES['O1 graph'].")
+    known = decides.decided
+    if known.run is None or known.trace is None:
+        raise ValueError(
+            f"there is no graph: {known.why or 'the third forward pass runs as one, and it did not come yet'}."
+        )
+    weights = {given.number for given in known.trace.given if given.weight}
+    formats: dict[int, str] = {given.number: _name(given.dtype) for given in known.trace.given}
+    fates = {id(step): ("cancelled", 0) for step in known.gone} | _hoisted(known.linked)
+    return Explanation(tuple(_rows(known.trace.steps, weights, formats, fates)))
+
+
+def _rows(
+    steps: list[Step], weights: set[int], formats: dict[int, str], fates: dict[int, tuple[str, int]]
+) -> Iterator[GraphRow]:
+    for _, group in groupby(steps, key=lambda step: step.call):
+        calls, casts = list(group), []
+        for step in calls:
+            if step.cast:
+                number = step.args[0].number
+                fate, times = fates.get(id(step), ("stays", 1))
+                given = formats.get(number, "FP32")
+                casts.append(GraphCast(number in weights, given, _name(step.dtype), math.prod(step.shape), fate, times))
+            if isinstance(step.out, Ref):
+                formats[step.out.number] = _name(step.dtype)
+        last = calls[-1]
+        if casts or last.op not in _ONLY_CASTS:
+            yield GraphRow(
+                last.op.strip("_"), last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts)
+            )
+
+
+def _hoisted(linked: list[Step]) -> dict[int, tuple[str, int]]:
+    """Return what became of casts of weights that are used several times: the first is made, the others link to it."""
+    seen: set[tuple[int, torch.dtype]] = set()
+    fates = {}
+    for step in linked:
+        key = (step.args[0].number, step.dtype)
+        fates[id(step)] = ("hoisted", int(key not in seen))
+        seen.add(key)
+    return fates
+
+
+def _name(dtype: torch.dtype) -> str:
+    return format_of(dtype).name if dtype.is_floating_point else ""
+
+
+def _cells(row: GraphRow) -> tuple[str, ...]:
+    made = [cast for cast in row.casts if cast.times]
+    said = ", ".join("weight" if cast.weight else "input" for cast in made)
+    to = f": {made[0].to}" if made else ""
+    gone = [f"{cast.fate} {'weight' if cast.weight else 'input'}" for cast in row.casts if not cast.times]
+    kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
+    return row.op, row.rule.value, row.result, "; ".join([said + to, *gone]).strip("; "), kib, row.why

@@ -1,0 +1,101 @@
+"""A graph has nothing left to decide, so torch.compile takes it whole; how far its numbers then are from eager's."""
+
+import copy
+import shutil
+import warnings
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.nn import functional as F
+
+from labkit.amp import RECIPES, Engine
+from labkit.formats import FP16
+from labkit.train import networks
+
+
+def trained(model: nn.Module, steps: int = 4, **compile: Any) -> list[list[torch.Tensor]]:
+    """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at all."""
+    model, seen = copy.deepcopy(model), []
+    compiled = torch.compile(model, fullgraph=True, **compile) if compile else model
+    engine = Engine(compiled, partial(torch.optim.SGD, lr=0.1), RECIPES["O1 graph"])
+    for step in range(steps):
+        torch.manual_seed(step)
+        images, targets = torch.rand(8, 1, 8, 8), torch.randint(10, (8,))
+        engine.zero_grad()
+        with engine.forward():
+            output = engine(images)
+            loss = F.cross_entropy(output, targets)
+        engine.backward(loss)
+        seen.append([output.detach(), loss.detach(), *(p.grad.clone() for p in model.parameters())])
+        engine.step()
+    assert engine.call.why == ""
+    return seen
+
+
+def require_equal(one: list[list[torch.Tensor]], other: list[list[torch.Tensor]]) -> None:
+    for a, b in zip(one, other, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    counters.clear()
+    return networks.mlp(32, 2)
+
+
+def test_a_compiled_graph_is_one_piece_and_bit_equal(net: nn.Module) -> None:
+    require_equal(trained(net), trained(net, backend="eager"))
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_a_custom_function_is_not_compiled_and_that_is_said() -> None:
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 2
+
+    class Net(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Double.apply(super().forward(x.flatten(1)))
+
+    net = Net(64, 10)
+    with pytest.warns(UserWarning, match="the graph runs, but is not compiled: Double"):
+        compiled = trained(net, backend="eager")
+    require_equal(trained(net), compiled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [networks.mlp, networks.batch_norm_cnn])
+def test_so_it_is_through_aot_autograd(make: Any) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    net = make()
+    require_equal(trained(net), trained(net, backend="aot_eager"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor writes C++, and there is no compiler for it here")
+def test_inductor_leaves_round_trips_out_unless_it_is_told_not_to(net: nn.Module) -> None:
+    """FP32 -> FP16 -> FP32 between two operations of one kernel is left out: relu(half(x)).float() becomes relu(x)."""
+    eager = trained(net, 3)
+    with torch._inductor.config.patch(emulate_precision_casts=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        require_equal(eager, trained(net, 3, backend="inductor"))
+    torch._dynamo.reset()
+    output, loss, *gradients = trained(net, 3, backend="inductor")[-1]
+    expected, expected_loss, *exact = eager[-1]
+    ulp = FP16.epsilon * expected.abs().max()
+    assert 0 < (output - expected).abs().max() <= ulp  # what is left out is less than one rounding of what is returned
+    assert (loss - expected_loss).abs() <= ulp
+    assert all((a - b).norm() <= 2**-5 * b.norm() for a, b in zip(gradients, exact, strict=True))
