@@ -1,0 +1,316 @@
+"""What are the three lines of apex, and all that came with them, over the lab's engine?
+
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        scaled_loss.backward()
+
+Idea: the calls, their arguments and what they refuse are apex's; casts, masters, unscaling and the rule of the scale
+are labkit.amp's. apex's functions know of each other without being told, so the state of one training is kept here,
+in `_amp_state`; a second `initialize` begins anew.
+
+Invariant: with `enabled=False` a script runs as if amp were not there. What differs: a CPU will do; all normalisation
+layers stay FP32 where apex keeps batch norm's only, and buffers of one's own do too (`labkit.amp.to_model_format`);
+a registered function of torch gets its rule under every name it can be called by; casts hold in the thread that
+initialized. Messages come through `logging`.
+
+Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit before its removal (cb65b8e, 2025).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import Rule, autocast, float_function, half_function, promote_function
+from labkit.frameworks.apex import scalers
+from labkit.frameworks.apex.casts import AmpHandle, Registration
+from labkit.frameworks.apex.models import convert, require_plain
+from labkit.frameworks.apex.optimizers import LOG, Prepared, patch, scaled, wide
+from labkit.frameworks.apex.properties import Properties, properties_of
+from labkit.frameworks.apex.scalers import LossScaler
+
+__all__ = [
+    "disable_casts",
+    "float_function",
+    "half_function",
+    "init",
+    "initialize",
+    "load_state_dict",
+    "master_params",
+    "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
+    "scale_loss",
+    "state_dict",
+]
+
+
+class AmpState:
+    """What apex's functions know of each other.
+
+    opt_properties                  of the last `initialize`; None before
+    loss_scalers                    loss_id -> scaler
+    handle                          what O1 or `init` keeps open
+    registrations                   functions that get a rule at the next `initialize` or `init`
+    allow_incoming_model_not_fp32   let half models pass, as apex's own tests do
+    """
+
+    def __init__(self) -> None:
+        self.opt_properties: Properties | None = None
+        self.loss_scalers: list[LossScaler] = []
+        self.handle: AmpHandle | None = None
+        self.registrations: list[Registration] = []
+        self.allow_incoming_model_not_fp32 = False
+
+
+_amp_state = AmpState()
+
+
+def initialize(
+    models: Any,
+    optimizers: Any = None,
+    enabled: bool = True,
+    opt_level: str = "O1",
+    cast_model_type: torch.dtype | bool | None = None,
+    patch_torch_functions: bool | None = None,
+    keep_batchnorm_fp32: bool | str | None = None,
+    master_weights: bool | None = None,
+    loss_scale: float | str | None = None,
+    cast_model_outputs: torch.dtype | None = None,
+    num_losses: int = 1,
+    verbosity: int = 1,
+    min_loss_scale: float | None = None,
+    max_loss_scale: float = 2.0**24,
+) -> Any:
+    """Change models and optimizers as an opt level says, in place, and return them as they were given: alone or listed.
+
+    Args:
+        models: one, or a list.
+        optimizers: one, a list, or None to only run the models. What wraps an optimizer will do.
+        enabled: False: nothing happens, here and in all other calls.
+        opt_level: "O0" (FP32), "O1" (functions cast), "O2" (half model, FP32 master weights) or "O3" (half).
+        cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale: in place of the
+            level's own; see `Properties`.
+        cast_model_outputs: dtype of what models return; None: FP32 under O0, O2 and O3, as it comes under O1.
+        num_losses: how many scales there are for `scale_loss(..., loss_id=)`.
+        verbosity: 0: no messages; 2: each cast.
+        min_loss_scale, max_loss_scale: where a dynamic scale stops.
+
+    Raises:
+        RuntimeError: no such level, or an override contradicts it; a model is half already, or wrapped for several
+            devices; an optimizer was here before; a mode of labkit is open.
+        TypeError: models or optimizers are neither one nor a list.
+
+    >>> model = nn.Linear(2, 1)
+    >>> model, optimizer = initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2")
+    >>> model.weight.dtype, next(master_params(optimizer)).dtype
+    (torch.float16, torch.float32)
+    """
+    _deactivate()
+    _amp_state.opt_properties = Properties()
+    LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
+    if not enabled:
+        return models if optimizers is None else (models, optimizers)
+    overrides = (cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale)
+    properties = properties_of(opt_level, *overrides)
+    each_model, each_optimizer = _models(models), _optimizers(optimizers)
+    losses = _scalers(num_losses, properties.loss_scale, min_loss_scale, max_loss_scale)
+    _change(each_model, each_optimizer, properties, cast_model_outputs)
+    _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
+    if properties.patch_torch_functions:
+        _open(_device(each_model), verbose=verbosity == 2)
+    return models if optimizers is None else (models, optimizers)
+
+
+def _change(models: list[nn.Module], optimizers: list[Any], properties: Properties, outputs: Any) -> None:
+    for model in models:
+        convert(model, properties, outputs)
+    several = len(models) > 1
+    named = [(f"{i}.{name}" if several else name, p) for i, m in enumerate(models) for name, p in m.named_parameters()]
+    for optimizer in optimizers:
+        patch(optimizer, Prepared(optimizer, {p: n for n, p in named}, masters=bool(properties.master_weights)))
+
+
+def _models(models: Any) -> list[nn.Module]:
+    listed = models if isinstance(models, list) else [models]
+    if not listed or not all(isinstance(model, nn.Module) for model in listed):
+        raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")
+    for model in listed:
+        require_plain(model, half_allowed=_amp_state.allow_incoming_model_not_fp32)
+    return listed
+
+
+def _optimizers(optimizers: Any) -> list[Any]:
+    listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
+    for optimizer in listed:
+        if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
+            raise TypeError(
+                f"optimizers must be either a single optimizer or a list of optimizers; it was given {optimizer!r}."
+            )
+        if hasattr(optimizer, "_amp_stash"):
+            raise RuntimeError(
+                "A given optimizer should only be passed through amp.initialize once. Make a new one, over "
+                "model.parameters() of a model in FP32."
+            )
+    return listed
+
+
+def _scalers(num_losses: int, *knobs: Any) -> list[LossScaler]:
+    if not isinstance(num_losses, int) or num_losses < 1:
+        raise ValueError(f"num_losses is a whole number, 1 or more; it was given {num_losses!r}")
+    return [LossScaler(*knobs) for _ in range(num_losses)]
+
+
+def _device(models: list[nn.Module]) -> torch.device:
+    return next((p.device for model in models for p in model.parameters()), torch.device("cpu"))
+
+
+@contextmanager
+def scale_loss(
+    loss: Tensor,
+    optimizers: Any,
+    loss_id: int = 0,
+    model: nn.Module | None = None,
+    delay_unscale: bool = False,
+    delay_overflow_check: bool = False,
+) -> Iterator[Tensor]:
+    """Yield the loss in FP32 times its scale; at the end of the block, unscale the gradients that it left.
+
+    Args:
+        loss: usually a scalar.
+        optimizers: one or a list: all whose parameters this backward pass reaches and whose step it counts for.
+        loss_id: which of the `num_losses` scales is its own.
+        model: nothing reads it.
+        delay_unscale: leave the gradients scaled for another loss to add to; the last one before a step does not.
+        delay_overflow_check: nobody looks for inf and NaN in them.
+
+    Raises:
+        RuntimeError: `initialize` comes first, with these optimizers; or gradients of another scale wait.
+        IndexError: there is no such loss.
+        TypeError: the loss is no tensor.
+    """
+    properties = _amp_state.opt_properties
+    if properties is None:
+        raise RuntimeError(
+            "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized. model, optimizer = "
+            "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`."
+        )
+    if not properties.enabled:
+        yield loss
+        return
+    scaler = _scaler(loss_id)
+    if not properties.master_weights and not scaler.dynamic and scaler.loss_scale() == 1.0:
+        yield wide(loss)
+    else:
+        prepared = [_prepared(o) for o in (optimizers if isinstance(optimizers, list | tuple) else [optimizers])]
+        with scaled(loss, prepared, scaler, delay=delay_unscale, checks=not delay_overflow_check) as scaled_loss:
+            yield scaled_loss
+    if _amp_state.handle is not None:
+        _amp_state.handle._clear_cache()
+
+
+def _scaler(loss_id: int) -> LossScaler:
+    known = len(_amp_state.loss_scalers)
+    if not 0 <= loss_id < known:
+        raise IndexError(f"loss_id {loss_id}: amp has {known} loss scale(s). Give initialize num_losses={loss_id + 1}.")
+    return _amp_state.loss_scalers[loss_id]
+
+
+def _prepared(optimizer: Any) -> Prepared:
+    prepared = getattr(optimizer, "_amp_stash", None)
+    if not isinstance(prepared, Prepared):
+        raise RuntimeError(
+            f"amp.initialize has not seen the {type(optimizer).__name__} that scale_loss was given. Give it all "
+            "optimizers, also those that wrap others, as a list, and go on with what it returns."
+        )
+    return prepared
+
+
+def master_params(optimizer: Any) -> Iterator[Tensor]:
+    """Yield what an optimizer steps: what to clip, after `scale_loss` and before the step."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def state_dict() -> dict[str, dict[str, Any]]:
+    """Return the scale of each loss and its clean steps in a row, for a checkpoint beside model's and optimizer's."""
+    return scalers.state_of(_amp_state.loss_scalers)
+
+
+def load_state_dict(state_dict: dict[str, Any]) -> None:
+    """Go on from a `state_dict`, after `initialize`.
+
+    Raises:
+        RuntimeError: it is the state of something else.
+    """
+    scalers.load(state_dict, _amp_state.loss_scalers)
+
+
+def disable_casts() -> AbstractContextManager[Any]:
+    """Let torch's functions be for a `with` block, which may raise and stand in another."""
+    return autocast(enabled=False)
+
+
+def register_half_function(module: Any, name: str) -> None:
+    """Let a function run in FP16 under O1: `register_half_function(torch, "sigmoid")`, before `initialize`.
+
+    Raises:
+        ValueError: the module has no such function.
+        RuntimeError: it is too late: functions are cast already.
+    """
+    _register(module, name, Rule.ALLOW)
+
+
+def register_float_function(module: Any, name: str) -> None:
+    """Let a function run in FP32 under O1; see `register_half_function`."""
+    _register(module, name, Rule.DENY)
+
+
+def register_promote_function(module: Any, name: str) -> None:
+    """Let a function run in the widest dtype of its tensors under O1; see `register_half_function`."""
+    _register(module, name, Rule.PROMOTE)
+
+
+def _register(module: Any, name: str, rule: Rule) -> None:
+    if not hasattr(module, name):
+        raise ValueError(f"No function named {name} in module {module}.")
+    if _amp_state.handle is not None and _amp_state.handle.is_active():
+        raise RuntimeError(f"{name} comes too late, functions are cast already: register it before amp.initialize.")
+    _amp_state.registrations.append((module, name, rule))
+
+
+def init(
+    enabled: bool = True,
+    loss_scale: float | str = "dynamic",
+    enable_caching: bool = True,
+    verbose: bool = False,
+    allow_banned: bool = False,
+) -> AmpHandle:
+    """Begin as apex's first version did: cast torch's functions, and return a handle that wraps optimizers.
+
+    Args:
+        loss_scale: of the optimizers it wraps.
+        allow_banned: run binary_cross_entropy in FP32 where it would be refused.
+    """
+    _deactivate()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    options = {"enabled": enabled, "verbose": verbose, "cache": enable_caching, "allow_banned": allow_banned}
+    return _open(device, loss_scale, **options)
+
+
+def _open(device: torch.device, loss_scale: float | str = "dynamic", **options: bool) -> AmpHandle:
+    _amp_state.handle = AmpHandle(device, _amp_state.registrations, loss_scale, **options)
+    _amp_state.registrations = []
+    return _amp_state.handle
+
+
+def _deactivate() -> None:
+    if _amp_state.handle is not None:
+        _amp_state.handle._deactivate()
+        _amp_state.handle = None

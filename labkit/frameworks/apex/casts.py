@@ -1,0 +1,196 @@
+"""Which dtype do torch's functions run in after O1, until further notice?
+
+Idea: apex replaced functions of torch when it was initialized, for the rest of the program. Here a region of
+`labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. What apex refuses and torch.amp
+lets pass, in-place operations that would need FP32, is refused on top.
+
+Invariant: when a handle is deactivated, torch and every registered function are what they were.
+
+Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place operations), apex.amp.lists (bans).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
+from labkit.amp.casting.autocast import CASTABLE, current
+from labkit.formats import FP16
+from labkit.frameworks.apex.optimizers import LOG, Prepared, scaled
+from labkit.frameworks.apex.scalers import LossScaler
+from labkit.gemm import half_storage
+from labkit.modes import mapped, open_modes
+
+_IN_FP32 = (Rule.DENY, Rule.SET_DTYPE, Rule.APPEND_DTYPE)
+Registration = tuple[Any, str, Rule]  # module, name of a function in it, and the rule it gets
+
+
+class _ApexCasts(autocast):
+    """Autocast with apex's answers to banned functions and to in-place operations."""
+
+    def __init__(self, *, allow_banned: bool, cache: bool, listen: Callable[[CastEvent], None] | None) -> None:
+        super().__init__(FP16, cache=cache, listen=listen)
+        self.allow_banned = allow_banned
+
+    def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
+        entry = super().entry_for(func, name)
+        return Entry(Rule.DENY, entry.why) if entry.rule is Rule.BANNED else entry
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if current() is self:
+            name = getattr(func, "__name__", "")
+            if self.rule_of(name) is Rule.BANNED and not self.allow_banned and _has_half((args, kwargs)):
+                raise NotImplementedError(f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}.")
+            if name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], Tensor):
+                args = self._as_self(name, args)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def rule_of(self, name: str) -> Rule:
+        """Return the rule of an operation, or of the one whose in-place form it is."""
+        return rule_for(name.removesuffix("_") if not name.endswith("__") else name).rule
+
+    def _as_self(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Cast an in-place operation's operands to the dtype of what it writes into, as apex does.
+
+        Raises:
+            NotImplementedError: it would need FP32, and writes into FP16.
+        """
+        rule, own = self.rule_of(name), args[0].dtype
+        if rule in _IN_FP32 and own is torch.float16:
+            raise NotImplementedError(
+                f"{name} computes in FP32 and would write into an FP16 tensor, which cannot become FP32 in place. "
+                f"Take the form that returns a new tensor: {name.removesuffix('_')}."
+            )
+        if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
+            return args
+        return (args[0], *mapped(args[1:], lambda tensor: tensor.to(own) if tensor.dtype in CASTABLE else tensor))
+
+
+def _has_half(values: Any) -> bool:
+    found: list[bool] = []
+    mapped(values, lambda tensor: found.append(tensor.dtype is torch.float16))
+    return any(found)
+
+
+class AmpHandle:
+    """What O1 and `amp.init` keep open, until `_deactivate`, the next `initialize` or the next `init`.
+
+    Raises:
+        RuntimeError: a region of labkit.amp's is open already, and would close in the wrong order.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        registrations: Iterable[Registration] = (),
+        loss_scale: float | str = "dynamic",
+        *,
+        enabled: bool = True,
+        allow_banned: bool = False,
+        cache: bool = True,
+        verbose: bool = False,
+    ) -> None:
+        self.loss_scale, self._opened = loss_scale, ExitStack()
+        self._region = _ApexCasts(allow_banned=allow_banned, cache=cache, listen=_tell if verbose else None)
+        self._active = enabled
+        if not enabled:
+            return
+        if open_modes():
+            raise RuntimeError(
+                "amp casts until further notice, and a `with autocast()` (or another mode of labkit) is open here, "
+                "which ends sooner. Call amp.initialize outside of it; under O1 no autocast is needed."
+            )
+        with ExitStack() as opened:
+            for module, name, rule in registrations:
+                _put(opened, module, name, rule)
+            opened.enter_context(half_storage(device))
+            opened.enter_context(self._region)
+            self._opened = opened.pop_all()
+
+    def is_active(self) -> bool:
+        """Whether torch's functions are cast."""
+        return self._active
+
+    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> OptimWrapper:
+        """Return an optimizer of the older style, which scales its own losses."""
+        return OptimWrapper(optimizer, self, num_loss)
+
+    def scale_loss(self, loss: Tensor, optimizer: Any) -> None:
+        """Refuse what apex's last versions refused.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError(
+            "The old Amp API is no longer supported: take amp.initialize and `with amp.scale_loss(loss, optimizer)`, "
+            "or optimizer = handle.wrap_optimizer(optimizer) and `with optimizer.scale_loss(loss)`."
+        )
+
+    def _clear_cache(self) -> None:
+        self._region.cache.clear()
+
+    def _deactivate(self) -> None:
+        """Leave torch and the registered functions as they were; twice is as good as once."""
+        self._active = False
+        self._opened.close()
+
+
+class OptimWrapper:
+    """An optimizer of the older style: a scale for each of its losses, in the order in which they come in a step."""
+
+    def __init__(self, optimizer: Any, handle: AmpHandle, num_loss: int) -> None:
+        self._optimizer, self._handle, self._loss_idx = optimizer, handle, 0
+        self._loss_scaler = [LossScaler(handle.loss_scale) for _ in range(num_loss)]
+        self._prepared = Prepared(optimizer, {}, masters=False)
+
+    @contextmanager
+    def scale_loss(self, loss: Tensor) -> Iterator[Tensor]:
+        """Yield the next loss times its scale; at the end of the block, unscale the gradients that it left.
+
+        Raises:
+            IndexError: a step has fewer losses.
+        """
+        if not self._handle.is_active():
+            yield loss
+            return
+        if self._loss_idx == len(self._loss_scaler):
+            raise IndexError(f"more losses than num_loss={self._loss_idx} before a step: give wrap_optimizer more.")
+        with scaled(loss, [self._prepared], self._loss_scaler[self._loss_idx]) as scaled_loss:
+            yield scaled_loss
+        self._loss_idx += 1
+        self._handle._clear_cache()
+
+    def step(self, closure: Any = None) -> Any:
+        """Step, or let this one pass.
+
+        Raises:
+            NotImplementedError: a closure is given.
+        """
+        if closure is not None and self._handle.is_active():
+            raise NotImplementedError("The `closure` argument is unsupported by the amp optimizer wrapper.")
+        self._loss_idx = 0
+        return self._prepared.step() if closure is None else self._optimizer.step(closure)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+
+def _put(opened: ExitStack, module: Any, name: str, rule: Rule) -> None:
+    """Give a function its rule until `opened` closes: torch's by its name, any other where it stands."""
+    function = getattr(module, name)
+    registered = opened.enter_context(register(function, rule))
+    if not registered.of_torch:
+        setattr(module, name, registered)
+        opened.callback(setattr, module, name, function)
+
+
+def _tell(event: CastEvent) -> None:
+    if event.to is not None and event.elements:
+        LOG.warning("%s: %s to %s", event.op, [str(dtype) for dtype in event.given], event.to)

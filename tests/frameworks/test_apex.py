@@ -1,0 +1,487 @@
+"""Does apex's face do what apex did? Levels, casts, refusals, checkpoints: what its own tests held, in our words."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from labkit.frameworks.apex import amp
+
+HALF, FLOAT = torch.float16, torch.float32
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    yield
+    amp._deactivate()
+    amp._amp_state.registrations.clear()
+
+
+@pytest.fixture
+def casts():
+    return amp.init()
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def trained(level, steps=3, model=None, **given):
+    """A script of apex's, from memory: three lines for mixed precision, and all else as it was."""
+    model = model or small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0, **given)
+    train_on(model, optimizer, steps)
+    return model, optimizer
+
+
+def train_on(model, optimizer, steps):
+    torch.manual_seed(1)
+    for _ in range(steps):
+        x, y = torch.randn(16, 4), torch.randint(2, (16,))
+        loss = F.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        torch.nn.utils.clip_grad_norm_(amp.master_params(optimizer), 1.0)
+        optimizer.step()
+    return loss.item()
+
+
+# --- the levels -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("level", "weight", "norm", "master", "scale"),
+    [("O0", FLOAT, FLOAT, FLOAT, 1.0), ("O1", FLOAT, FLOAT, FLOAT, 2.0**16), ("O2", HALF, FLOAT, FLOAT, 2.0**16),
+     ("O3", HALF, HALF, HALF, 1.0)],
+)  # fmt: skip
+def test_what_each_level_is(level, weight, norm, master, scale):
+    model, optimizer = trained(level, steps=1)
+    assert (model[0].weight.dtype, model[1].weight.dtype) == (weight, norm)
+    assert next(amp.master_params(optimizer)).dtype == master
+    assert amp._amp_state.loss_scalers[0].loss_scale() == scale
+    assert model(torch.ones(4, 4)).dtype == (HALF if level == "O1" else FLOAT)
+    assert not torch.equal(model[3].bias.float(), small()[3].bias), "it trains"
+
+
+def test_the_signatures_are_apexs():
+    given = inspect.signature(amp.initialize).parameters
+    assert {name: p.default for name, p in given.items() if name != "models"} == {
+        "optimizers": None, "enabled": True, "opt_level": "O1", "cast_model_type": None, "patch_torch_functions": None,
+        "keep_batchnorm_fp32": None, "master_weights": None, "loss_scale": None, "cast_model_outputs": None,
+        "num_losses": 1, "verbosity": 1, "min_loss_scale": None, "max_loss_scale": 2.0**24,
+    }  # fmt: skip
+    assert list(inspect.signature(amp.scale_loss).parameters) == [
+        "loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check"
+    ]  # fmt: skip
+
+
+def test_overrides_take_a_levels_properties_place():
+    model, _ = trained("O2", keep_batchnorm_fp32="False", loss_scale="128.0")
+    assert model[1].weight.dtype == HALF
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 128.0
+    assert trained("O3", cast_model_outputs=HALF)[0](torch.ones(4, 4)).dtype == HALF
+    assert next(amp.master_params(trained("O3", master_weights=True)[1])).dtype == FLOAT
+    assert trained("O1", loss_scale=8)[1] is not None
+    assert amp._amp_state.loss_scalers[0].loss_scale() == 8.0
+
+
+def test_the_scale_stays_between_its_bounds():
+    model, optimizer = trained("O1", min_loss_scale=2.0**10, max_loss_scale=2.0**12)
+    scaler = amp._amp_state.loss_scalers[0]
+    assert scaler.loss_scale() == 2.0**12
+    for _ in range(5):
+        with amp.scale_loss(model(torch.ones(4, 4)).sum() * math.inf, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    assert scaler.loss_scale() == 2.0**10
+
+
+def test_disabled_nothing_is_there():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert amp.initialize(model, enabled=False) is model
+    same, also = amp.initialize(model, optimizer, enabled=False)
+    assert (same, also) == (model, optimizer)
+    loss = model(torch.ones(4, 4)).sum()
+    with amp.scale_loss(loss, optimizer) as scaled_loss:
+        assert scaled_loss is loss
+
+
+def test_what_comes_back_is_listed_as_it_was_given():
+    model, optimizer = small(), torch.optim.SGD(small().parameters(), lr=0.1)
+    assert amp.initialize(model, opt_level="O0") is model
+    assert amp.initialize([model], opt_level="O0") == [model]
+    assert amp.initialize(model, [optimizer], opt_level="O0") == (model, [optimizer])
+
+
+MISUSES = {
+    "zero one": (lambda m, o: amp.initialize(m, o, opt_level="01"), RuntimeError, "letter, not the number"),
+    "half model": (lambda m, o: amp.initialize(m.half(), o), RuntimeError, "do not need to call .half"),
+    "half buffer": (lambda m, o: amp.initialize(_half_buffer(m), o), RuntimeError, "Found buffer 1.running_mean"),
+    "tuple of models": (lambda m, o: amp.initialize((m, m), o), TypeError, "list of models"),
+    "parameters": (lambda m, o: amp.initialize(m, m.parameters()), TypeError, "list of optimizers"),
+    "wrapped": (lambda m, o: amp.initialize(nn.DataParallel(m), o), RuntimeError, "AFTER"),
+    "twice": (lambda m, o: [amp.initialize(m, o, opt_level="O0") for _ in range(2)], RuntimeError, "only be passed"),
+    "O1 cast": (lambda m, o: amp.initialize(m, o, cast_model_type=HALF), RuntimeError, "take 'O2' or 'O3'"),
+    "O1 norms": (lambda m, o: amp.initialize(m, o, keep_batchnorm_fp32=True), RuntimeError, "Leave it out"),
+    "O1 masters": (lambda m, o: amp.initialize(m, o, master_weights=True), RuntimeError, "need no master"),
+    "O2 patch": (lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True), RuntimeError, "O1"),
+    "norms maybe": (lambda m, o: amp.initialize(m, o, opt_level="O2", keep_batchnorm_fp32="yes"), ValueError, "bool"),
+    "scale": (lambda m, o: amp.initialize(m, o, loss_scale="big"), ValueError, "128.0"),
+    "scale of 0": (lambda m, o: amp.initialize(m, o, loss_scale=0), ValueError, "init_scale"),
+    "no losses": (lambda m, o: amp.initialize(m, o, num_losses=0), ValueError, "1 or more"),
+    "third loss": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=2), IndexError, "num_losses=3"),
+    "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
+    "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "has not seen"),
+    "no function": (lambda m, o: amp.register_half_function(torch, "sigmoida"), ValueError, "No function named"),
+    "too late": (lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")], RuntimeError, "late"),
+    "wrong state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())], RuntimeError, "Unexpected"),
+    "old style": (lambda m, o: amp.init().scale_loss(m(torch.ones(4, 4)).sum(), o), RuntimeError, "no longer"),
+}  # fmt: skip
+
+
+def _half_buffer(model):
+    model[1].running_mean = model[1].running_mean.half()
+    return model
+
+
+def _scale(model, optimizer, loss=None, **given):
+    with amp.scale_loss(model(torch.ones(4, 4)).sum() if loss is None else loss, optimizer, **given):
+        pass
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_what_apex_refuses_is_refused_in_words(misuse):
+    act, error, says = MISUSES[misuse]
+    model = small()
+    with pytest.raises(error, match=says):
+        act(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_scale_loss_before_initialize(monkeypatch):
+    monkeypatch.setattr(amp, "_amp_state", amp.AmpState())
+    with pytest.raises(RuntimeError, match="must be called before"), amp.scale_loss(torch.ones(1), None):
+        pass
+
+
+def test_a_region_that_would_close_first_is_refused():
+    with amp.disable_casts(), pytest.raises(RuntimeError, match="outside of it"):
+        amp.init()
+
+
+def test_a_closure_is_refused_where_a_step_cannot_be_unscaled():
+    _, optimizer = trained("O2")
+    with pytest.raises(RuntimeError, match="closure"):
+        optimizer.step(lambda: None)
+
+
+# --- casts, as O1 and init open them ----------------------------------------------------------------------------------
+
+x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).abs()
+ALWAYS_HALF = {
+    "linear": lambda x: F.linear(x, torch.ones(3, 4, dtype=x.dtype)),
+    "conv2d": lambda x: F.conv2d(x.view(1, 1, 4, 4), torch.ones(1, 1, 2, 2)),
+    "matmul method": lambda x: x.matmul(torch.ones(4, 4)),
+    "matmul operator": lambda x: x @ torch.ones(4, 4),
+    "rnn cell": lambda x: nn.RNNCell(4, 3)(x),
+    "lstm cell": lambda x: nn.LSTMCell(4, 3)(x)[0],
+    "gru": lambda x: nn.GRU(4, 3)(x)[0],
+    "lstm of a packed sequence": lambda x: nn.LSTM(4, 3)(nn.utils.rnn.pack_sequence([x, x[:2]]))[0].data,
+}
+ALWAYS_FLOAT = {
+    "softmax": lambda x: F.softmax(x, dim=-1),
+    "group_norm": lambda x: F.group_norm(x, 2),
+    "mse_loss": lambda x: F.mse_loss(x, torch.zeros_like(x)),
+    "sum": lambda x: x.sum(),
+    "pow method": lambda x: x.pow(2.0),
+    "pow operator": lambda x: x**2.0,
+}
+MATCH_INPUT = {
+    "relu": F.relu,
+    "batch_norm": lambda x: F.batch_norm(x, torch.zeros(4), torch.ones(4), training=True),
+    "to the CPU": lambda x: x.cpu(),
+    "in-place add": lambda x: x.clone().add_(torch.ones(4, 4)),
+    "in-place add of FP16": lambda x: x.clone().add_(torch.ones(4, 4).half()),
+}
+
+
+@pytest.mark.parametrize("given", [HALF, FLOAT])
+def test_basic_casts(casts, given):
+    for outcome, operations in ((HALF, ALWAYS_HALF), (FLOAT, ALWAYS_FLOAT), (given, MATCH_INPUT)):
+        for name, operation in operations.items():
+            assert operation(x.to(given)).dtype == outcome, name
+
+
+@pytest.mark.parametrize("operation", [torch.atan2, torch.mul, lambda a, b: torch.cat([a, b])])
+def test_the_widest_operand_wins(casts, operation):
+    for one, other in itertools.product((HALF, FLOAT), repeat=2):
+        widest = FLOAT if FLOAT in (one, other) else HALF
+        assert operation(x.to(one), x.to(other)).dtype == widest
+
+
+def test_binary_cross_entropy_is_banned_unless_it_is_allowed(casts):
+    p = torch.rand(4)
+    assert F.binary_cross_entropy(p, torch.ones(4)).dtype == FLOAT, "of FP32 numbers there is nothing to fear"
+    with pytest.raises(NotImplementedError, match="with_logits"):
+        F.binary_cross_entropy(p.half(), torch.ones(4).half())
+    amp.init(allow_banned=True)
+    assert F.binary_cross_entropy(p.half(), torch.ones(4).half()).dtype == FLOAT
+
+
+def test_in_place_what_needs_fp32_is_an_error_in_fp16(casts):
+    assert x.clone().exp_().dtype == FLOAT
+    with pytest.raises(NotImplementedError, match="exp"):
+        x.half().exp_()
+
+
+def fails_without_casts():
+    with amp.disable_casts():
+        assert (x @ x).dtype == FLOAT
+        with amp.disable_casts():
+            assert (x @ x).dtype == FLOAT
+        assert (x @ x).dtype == FLOAT
+        raise KeyError
+
+
+def test_disable_casts_survives_an_exception_and_nests(casts):
+    with pytest.raises(KeyError):
+        fails_without_casts()
+    assert (x @ x).dtype == HALF
+    casts._deactivate()
+    assert (x @ x).dtype == FLOAT
+
+
+@pytest.mark.parametrize("weight", [HALF, FLOAT])
+@pytest.mark.parametrize(("operation", "outcome"), [(torch.matmul, HALF), (torch.atan2, None), (torch.pow, FLOAT)])
+def test_the_cast_cache_forgets_a_weight_that_was_stepped(casts, operation, outcome, weight):
+    parameter = nn.Parameter(torch.rand(4, 4).to(weight))
+    for _ in range(2):  # in the second iteration the weight is another
+        out = operation(parameter, x)
+        with amp.disable_casts():
+            dtype = outcome or FLOAT
+            expected = operation(parameter.detach().to(dtype).float(), x.to(dtype).float()).to(dtype)
+        assert out.dtype == dtype
+        torch.testing.assert_close(out.detach(), expected, atol=0.0, rtol=2.0**-10)
+        (gradient,) = torch.autograd.grad(out.float().sum(), parameter)
+        assert gradient.dtype == weight
+        assert gradient.abs().sum() > 0
+        with torch.no_grad():
+            parameter.mul_(0.5)
+
+
+class Module:
+    """A module of a user's, with a function to register."""
+
+    @staticmethod
+    def double(x):
+        return x + x
+
+
+def test_registered_functions_hold_from_initialize_until_the_next():
+    amp.register_float_function(torch, "sigmoid")
+    amp.register_half_function(Module, "double")
+    amp.register_promote_function(torch, "relu")
+    original = Module.double
+    assert torch.sigmoid(x.half()).dtype == HALF, "not yet"
+    amp.initialize(small(), verbosity=0)
+    assert (torch.sigmoid(x.half()).dtype, x.half().sigmoid().dtype) == (FLOAT, FLOAT)
+    assert Module.double(x).dtype == HALF
+    amp.initialize(small(), verbosity=0)
+    assert torch.sigmoid(x.half()).dtype == HALF, "registrations are for one initialize"
+    assert Module.double is original
+
+
+def test_decorated_functions_do_nothing_outside():
+    half, wide, widest = (decorate(lambda a, b: a + b) for decorate in
+                          (amp.half_function, amp.float_function, amp.promote_function))  # fmt: skip
+    assert half(x, x).dtype == FLOAT
+    amp.init()
+    assert [f(x.half(), x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, HALF]
+    assert [f(x, x.half()).dtype for f in (half, wide, widest)] == [HALF, FLOAT, FLOAT]
+
+
+# --- steps ------------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
+    ends = []
+    for delay in (False, True):
+        model, optimizer = small(), None
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0, loss_scale=64.0)
+        for last in (False, True):
+            with amp.scale_loss(model(x).sum(), optimizer, delay_unscale=delay and not last) as scaled_loss:
+                scaled_loss.backward()
+            if delay and not last:
+                with pytest.raises(RuntimeError, match="64 times too large"):
+                    optimizer.step()
+        optimizer.step()
+        ends.append(model[3].weight.clone())
+    torch.testing.assert_close(ends[0], ends[1], atol=0.0, rtol=2.0**-9)
+
+
+def test_delayed_gradients_of_two_scales_are_refused():
+    model = small()
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), num_losses=2, verbosity=0)
+    amp._amp_state.loss_scalers[1]._loss_scale = 4.0
+    _scale(model, optimizer, delay_unscale=True)
+    with pytest.raises(RuntimeError, match="their sum has none"):
+        _scale(model, optimizer, loss_id=1)
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("after_a_step", [False, True])
+def test_a_group_that_is_added_later_is_stepped(level, after_a_step):
+    model, added = small(), nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+    [model, added], optimizer = amp.initialize([model, added], optimizer, opt_level=level, verbosity=0)
+    if after_a_step:
+        train_on(model, optimizer, 1)
+    optimizer.add_param_group({"params": added.parameters(), "lr": 0.5})
+    before = added.weight.detach().clone()
+    train_on(nn.Sequential(model, added), optimizer, 1)
+    assert not torch.equal(added.weight, before)
+    assert torch.equal(optimizer.param_groups[1]["params"][0].to(added.weight.dtype), added.weight)
+
+
+class Shrinking:
+    """An optimizer around another, as LARC is: it changes gradients, and hands on the step."""
+
+    def __init__(self, optimizer):
+        self.optim = optimizer
+
+    def __getattr__(self, name):
+        return getattr(self.optim, name)
+
+    def step(self):
+        for group in self.optim.param_groups:
+            for p in group["params"]:
+                p.grad.mul_(0.5)
+        self.optim.step()
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+def test_an_optimizer_that_wraps_another(level):
+    outcome = {}
+    for wrap in (Shrinking, lambda optimizer: optimizer):
+        model = small()
+        optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.5 if wrap is Shrinking else 0.25))
+        model, optimizer = amp.initialize(model, optimizer, opt_level=level, verbosity=0)
+        _train_once(model, optimizer)
+        outcome[wrap] = model[3].weight.detach().float()
+    one, other = outcome.values()
+    torch.testing.assert_close(one, other, atol=2.0**-11, rtol=2.0**-10)
+
+
+def _train_once(model, optimizer):
+    with amp.scale_loss(F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    optimizer.step()
+
+
+def test_momentum_from_before_initialize_goes_with_the_weights():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    F.cross_entropy(model(x), torch.tensor([0, 1, 0, 1])).backward()
+    optimizer.step()
+    before = [state["momentum_buffer"].clone() for state in optimizer.state.values()]
+    amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    masters = list(amp.master_params(optimizer))
+    assert [optimizer.state[m]["momentum_buffer"].dtype for m in masters] == [FLOAT] * 6
+    assert all(torch.equal(optimizer.state[m]["momentum_buffer"], b) for m, b in zip(masters, before, strict=True))
+
+
+def test_frozen_weights_stay_where_they_are():
+    model = small()
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    frozen = model[0].weight.half()
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    _train_once(model, optimizer)
+    assert torch.equal(model[0].weight, frozen)
+    assert optimizer.param_groups[0]["params"][0] is model[0].weight
+
+
+# --- what is written down ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
+def test_a_state_dict_is_in_fp32(level):
+    model, _ = trained(level)
+    assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}
+    assert (model[0].weight.dtype == HALF) == (level == "O2"), "the model itself is as it was"
+
+
+@pytest.mark.parametrize("levels", list(itertools.product(["O0", "O1", "O2", "O3"], repeat=2)))
+def test_a_checkpoint_of_each_level_is_gone_on_with_in_each(levels):
+    model, optimizer = trained(levels[0])
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict(), amp.state_dict()))
+    other = small()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    other, optimizer = amp.initialize(other, optimizer, opt_level=levels[1], verbosity=0)
+    other.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    amp.load_state_dict(saved[2])
+    for ours, theirs in zip(other.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours.float(), theirs.float(), atol=0.0, rtol=2.0**-10)
+    assert amp.state_dict() == saved[2]
+    assert math.isfinite(train_on(other, optimizer, 2))
+    moved = zip(other.parameters(), model.parameters(), strict=True)
+    assert any(not torch.equal(ours.float(), theirs.float()) for ours, theirs in moved)
+
+
+def test_the_scale_of_each_loss_is_in_the_state_dict():
+    amp.initialize(small(), num_losses=3, verbosity=0)
+    first, second, _ = amp._amp_state.loss_scalers
+    assert (first.must_skip(found_inf=True), second.must_skip(found_inf=False)) == (True, False)
+    state = amp.state_dict()
+    assert state == {
+        "loss_scaler0": {"loss_scale": 2.0**15, "unskipped": 0},
+        "loss_scaler1": {"loss_scale": 2.0**16, "unskipped": 1},
+        "loss_scaler2": {"loss_scale": 2.0**16, "unskipped": 0},
+    }
+    amp.initialize(small(), num_losses=2, verbosity=0)
+    with pytest.warns(UserWarning, match="num_losses=3"):
+        amp.load_state_dict(state)
+    assert amp.state_dict() == {key: state[key] for key in ("loss_scaler0", "loss_scaler1")}
+
+
+def test_a_copy_of_a_half_model_is_a_model_of_its_own():
+    model, _ = trained("O2")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin[3].weight.zero_()
+        twin[3].bias.zero_()
+    assert model(x).abs().sum() > 0
+    assert twin(x).abs().sum() == 0
+
+
+def test_the_older_style_trains(casts):
+    model = small()
+    optimizer = casts.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), num_loss=2)
+    for scaler in optimizer._loss_scaler:
+        scaler._loss_scale = 64.0
+    before = [p.detach().clone() for p in model.parameters()]
+    for factor in (math.inf, 1.0):
+        optimizer.zero_grad()
+        for loss in (model(x).sum(), model(x).square().sum() * factor):
+            with optimizer.scale_loss(loss) as scaled_loss:
+                scaled_loss.backward()
+        with pytest.raises(IndexError, match="num_loss=2"), optimizer.scale_loss(loss):
+            pass
+        optimizer.step()
+        same = [torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
+        assert all(same) if factor == math.inf else not any(same[-2:])
+    with pytest.raises(NotImplementedError, match="closure"):
+        optimizer.step(lambda: None)

@@ -1,0 +1,124 @@
+"""Many models, losses and optimizers under apex's face: an inf in each place, and FP32 that skips the same steps."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from labkit.frameworks.apex import amp
+
+X = torch.tensor([1.0, 0.5])
+INF = math.inf
+
+
+class TwoWeights(nn.Module):
+    """A weight in FP32 and one in FP16; or both in FP32, but what is computed with is rounded as FP16 would be."""
+
+    def __init__(self, unique: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight32 = nn.Parameter(unique + torch.arange(2.0))
+        self.weight16 = nn.Parameter((1.0 + unique + torch.arange(2.0)).to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.weight32 * self.weight16.half().float()).sum()
+
+
+# Which models each loss is the sum of, and which each optimizer steps.
+SETUPS = {
+    "2 models, 2 losses, 1 optimizer": (((0,), (1,)), ((0, 1),)),
+    "3 models, 2 losses, 1 optimizer": (((0, 2), (1, 2)), ((0, 1, 2),)),
+    "3 models, 3 losses, 1 optimizer": (((0,), (1, 2), (0, 2)), ((0, 1, 2),)),
+    "2 models, 2 losses, 2 optimizers": (((0,), (1,)), ((0,), (1,))),
+    "3 models, 2 losses, 2 optimizers": (((0, 2), (1, 2)), ((0, 2), (1,))),
+    "3 models, 3 losses, 2 optimizers": (((0,), (1,), (0, 2)), ((0, 2), (1,))),
+}
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    yield
+    amp._deactivate()
+    amp._amp_state.allow_incoming_model_not_fp32 = False
+
+
+def make(losses, optimizers, dtype):
+    models = [TwoWeights(1 + i, dtype) for i in range(1 + max(m for loss in losses for m in loss))]
+    lrs = [0.25, 0.5, 0.125]
+    made = [
+        torch.optim.SGD([{"params": models[m].parameters(), "lr": lrs[m] / 64} for m in own], momentum=0.125 * (1 + i))
+        for i, own in enumerate(optimizers)
+    ]
+    return models, made
+
+
+def reached(losses, optimizers, loss):
+    """Which optimizers a loss leaves gradients for."""
+    return [i for i, own in enumerate(optimizers) if set(own) & set(losses[loss])]
+
+
+def without_amp(losses, optimizers, iterations, skipped, dtype):
+    """Train by torch alone and return all weights; `skipped` holds (iteration, optimizer) whose step is not taken."""
+    models, made = make(losses, optimizers, dtype)
+    for i in range(iterations):
+        for model in models:
+            model.zero_grad()
+        for loss in losses:
+            sum(models[m](X) for m in loss).backward()
+        for number, optimizer in enumerate(made):
+            if (i, number) not in skipped:
+                optimizer.step()
+    return [p.detach() for model in models for p in model.parameters()]
+
+
+def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
+    """Train under amp, with an inf in one gradient; `inject` is (iteration, loss, model, weight) or None."""
+    models, made = make(losses, optimizers, torch.float16)
+    amp._amp_state.allow_incoming_model_not_fp32 = True
+    models, made = amp.initialize(
+        models, made, opt_level=level, verbosity=0, cast_model_type=False, num_losses=max(scalers) + 1
+    )
+    for number, scaler in enumerate(amp._amp_state.loss_scalers):
+        if scaler.dynamic:
+            scaler._loss_scale = 4.0 * 4**number
+    for i in range(iterations):
+        for holder in models if how == "model" else made:
+            holder.zero_grad()
+        for number, loss in enumerate(losses):
+            own = [made[o] for o in reached(losses, optimizers, number)]
+            total = sum(models[m](X) for m in loss)
+            with amp.scale_loss(total, own if len(own) > 1 else own[0], loss_id=scalers[number]) as scaled:
+                scaled.backward()
+                if inject is not None and inject[:2] == (i, number):
+                    getattr(models[inject[2]], inject[3]).grad[0] = INF
+        for optimizer in made:
+            optimizer.step()
+    return models, made
+
+
+@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("setup", SETUPS)
+def test_an_inf_in_each_place_costs_the_steps_that_it_would_cost_in_fp32(setup, level):
+    losses, optimizers = SETUPS[setup]
+    places = [(1, loss, m, w) for loss, own in enumerate(losses) for m in own for w in ("weight32", "weight16")]
+    zeroed = itertools.cycle(("model", "optimizer"))
+    for (inject, one_scaler), how in zip(itertools.product([None, *places], (False, True)), zeroed, strict=False):
+        if inject is not None and level in ("O0", "O3"):
+            continue  # a static scale looks at nothing
+        scalers = [0] * len(losses) if one_scaler else list(range(len(losses)))
+        skipped = set() if inject is None else {(1, o) for o in reached(losses, optimizers, inject[1])}
+        stepped = torch.float32 if level == "O2" else torch.float16  # the dtype of what is stepped for weight16
+        expected = without_amp(losses, optimizers, 3, skipped, stepped)
+        models, made = under_amp(losses, optimizers, 3, level, inject, scalers, how)
+        weights = [p for model in models for p in model.parameters()]
+        for weight, reference in zip(weights, expected, strict=True):
+            assert torch.equal(weight, reference.to(weight.dtype)), (inject, scalers, how)
+        masters = [p for optimizer in made for p in amp.master_params(optimizer)]
+        assert {master.dtype for master in masters} == {torch.float32, stepped}
+        if inject is not None:
+            loss_id = scalers[inject[1]]
+            assert amp._amp_state.loss_scalers[loss_id].loss_scale() == 4.0 * 4**loss_id / 2
