@@ -19,7 +19,7 @@ import torch
 from labkit.bench import device_report
 from labkit.gpu.order import Order
 from labkit.gpu.parts import PARTS, QUICK_PARTS
-from labkit.records import data_folder
+from labkit.records import results_folder
 
 CHECKOUT = Path(__file__).parents[2]
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
@@ -33,7 +33,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="on a GPU: in 3 minutes, the parts that fill the lessons' "
                         f"figures ({', '.join(QUICK_PARTS)}); with --device cpu: small cases of every part, to see "
                         "whether everything runs")  # fmt: skip
-    parser.add_argument("--folder", type=Path, default=None, help="where results are kept (default: data)")
+    parser.add_argument("--folder", type=Path, default=None, help="where results are kept (default: data; where "
+                        "there is no checkout, fp16-lab/data in the home folder)")  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=None, metavar="PART",
                         help="one or more of: " + ", ".join(PARTS))  # fmt: skip
     parser.add_argument("--seconds", type=float, default=None,
@@ -54,7 +55,7 @@ def run(arguments: Namespace) -> int:
             "to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal\n"
         )
         return 2
-    folder = (arguments.folder or data_folder()).resolve()
+    folder = (arguments.folder or results_folder()).resolve()
     budgets = budgets_of(arguments)
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds

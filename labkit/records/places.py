@@ -2,7 +2,8 @@
 
 Idea: there is one copy of each. A wheel carries them in the package (setup.py), a checkout beside it.
 
-Invariant: what travels with the lab is read where it lies and never written there by a lesson.
+Invariant: what travels with the lab is read where it lies and never written there by a lesson; and nothing at all is
+written into an installed package.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
+OWN_FOLDER = "fp16-lab"  # in the home folder: what is recorded where the lab has no checkout
 
 
 def checkout() -> Path | None:
@@ -37,3 +39,19 @@ def data_folder() -> Path:
             "LABKIT_DATA to the folder that holds digits.npz."
         )
     return folder
+
+
+def results_folder() -> Path:
+    """Return where new records are written: `data_folder()`, or the user's own folder where that is the package's."""
+    folder = data_folder()
+    return Path.home() / OWN_FOLDER / "data" if folder == PACKAGE / "data" else folder
+
+
+def on_record(pattern: str) -> dict[str, Path]:
+    """Return the files of this pattern, by their place in the folder: those that travel with the lab, and one's own.
+
+    >>> on_record("runs/digits/fp32-seed[01].json").keys()
+    dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])
+    """
+    folders = (data_folder(), results_folder())
+    return {path.relative_to(f).as_posix(): path for f in folders for path in sorted(f.glob(pattern))}

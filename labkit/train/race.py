@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from labkit.amp import Recipe
-from labkit.records import data_folder, system
+from labkit.records import on_record, system
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, load
 from labkit.train.run import train
@@ -272,13 +272,14 @@ def _travels(task: Task) -> bool:
 
 
 def recorded(task: str, recipe: str, seed: int) -> RunRecord:
-    """Return a run that travels with the lab, from data/runs: it was made on a CPU.
+    """Return a run that travels with the lab, or that `labkit race` recorded here: it was made on a CPU.
 
     Raises:
         FileNotFoundError: it is not on record; the message says how to record it.
     """
-    path = record_path(data_folder() / "runs", task, recipe, seed)
-    if not path.exists():
+    place = record_path(Path("runs"), task, recipe, seed).as_posix()
+    path = on_record(place).get(place)
+    if path is None:
         raise FileNotFoundError(
             f"no run of {task!r} under {recipe!r} with seed {seed} is on record. "
             f'Record it: labkit race {task} --recipes "{recipe}" --seeds {seed} --device cpu'

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from labkit.amp import RECIPES
-from labkit.records import data_folder
+from labkit.records import on_record, results_folder, write_whole
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
 from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=int, default=None, metavar="N",
                         help="processes at once (default: the cores; 1 on a GPU)")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=None, help="where records are kept, those of a GPU in a "
-                        "folder of its name (default: data/runs)")  # fmt: skip
+                        "folder of its name (default: data/runs; where there is no checkout, fp16-lab/data/runs in the "
+                        "home folder)")  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,8 +52,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
     recipes = [RECIPES[name] for name in args.recipes]
-    folder = args.folder or data_folder() / "runs"
+    folder = args.folder or results_folder() / "runs"
     for task in tasks:
+        if args.folder is None:
+            _take_along(task)
         sys.stdout.write(f"{task} on {where}. {size_hint(task, where)}\n")
         try:
             found = compare(BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, progress=_tell)
@@ -62,6 +65,14 @@ def run(args: argparse.Namespace) -> int:
         paces = recorded_paces(found.records)
         sys.stdout.write(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
     return 0
+
+
+def _take_along(task: str) -> None:
+    """Copy a task's records that travel with the lab into the user's own folder, if that is another one."""
+    for name, path in on_record(f"runs/{task}/*.json").items():
+        if not (own := results_folder() / name).exists():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(own, path.read_bytes())
 
 
 def task_list(where: Place) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from statistics import median
 
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, from_json
-from labkit.records import data_folder
+from labkit.records import on_record
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"
 
@@ -22,7 +22,7 @@ def recorded_gemm(sweep: str, kind: str | None = None) -> list[GemmRecord]:
     >>> recorded_gemm("no such sweep")
     []
     """
-    files = sorted((data_folder() / "gemm").glob(f"*/{sweep}.json"))
+    files = on_record(f"gemm/*/{sweep}.json").values()
     records = (from_json(file.read_text(encoding="utf-8")) for file in files)
     return sorted((r for r in records if kind in (None, r.kind)), key=lambda r: r.date, reverse=True)
 

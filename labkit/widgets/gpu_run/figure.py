@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from labkit.records import data_folder
+from labkit.records import on_record
 from labkit.train import Place, pace_sentence
 from labkit.widgets.base.figures import png
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
@@ -50,8 +50,5 @@ def _picture(sweep: str) -> dict[str, str]:
 
 def paces(where: Place) -> list[str]:
     """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
-    path = data_folder() / "checks" / where.slug / "tasks.json"
-    if not path.is_file():
-        return []
-    rates = json.loads(path.read_text(encoding="utf-8"))["rates"]
-    return [f"{task}: {pace_sentence(each, where.name)}" for task, each in rates.items()]
+    timed = [json.loads(path.read_text("utf-8")) for path in on_record(f"checks/{where.slug}/tasks.json").values()]
+    return [f"{task}: {pace_sentence(each, where.name)}" for one in timed for task, each in one["rates"].items()]

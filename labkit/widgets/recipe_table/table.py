@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.records import data_folder
+from labkit.records import on_record, results_folder
 from labkit.train import (
     MARGIN,
     TASKS,
@@ -183,13 +183,14 @@ def recipe_table(
     ('worse', 'as good')
     """
     chosen, given = tuple(dict.fromkeys(recipes)), None if seeds is None else tuple(seeds)
-    place = data_folder() / "runs" if folder is None else Path(folder)
+    place = results_folder() / "runs" if folder is None else Path(folder)
     records = {
         task: tuple(
-            kept_record(path)
+            kept_record(files[name])
+            for files in [_files(task, None if folder is None else place)]
             for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
-            for seed in (_on_record(place / task) if given is None else given)
-            if (path := record_path(place, task, recipe, seed)).exists()
+            for seed in (_seeds(files) if given is None else given)
+            if (name := record_path(Path(), task, recipe, seed).name) in files
         )
         for task in tasks
     }
@@ -201,6 +202,13 @@ def margin_of(task: str) -> float:
     return TASKS[task].margin if task in TASKS else MARGIN
 
 
-def _on_record(folder: Path) -> list[int]:
-    """Return the seeds of all records of a task, in order."""
-    return sorted({int(path.stem.rpartition("seed")[2]) for path in folder.glob("*-seed*.json")})
+def _files(task: str, folder: Path | None) -> dict[str, Path]:
+    """Return the files of a task's records by name, of this folder or of all that is on record here."""
+    name = "*-seed*.json"
+    found = on_record(f"runs/{task}/{name}").values() if folder is None else (folder / task).glob(name)
+    return {path.name: path for path in found}
+
+
+def _seeds(names: Iterable[str]) -> list[int]:
+    """Return the seeds of these records, in order."""
+    return sorted({int(Path(name).stem.rpartition("seed")[2]) for name in names})
