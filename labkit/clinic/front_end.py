@@ -68,7 +68,8 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
     pip = "pip install --force-reinstall --no-deps"
     if prefix == server:
         lacks += f", whose server shows this page; the kernel runs in {sys.prefix}"
-        pip = f"{server / ('Scripts' if os.name == 'nt' else 'bin') / 'python'} -m {pip}"
+        python = str(server / ("Scripts" if os.name == "nt" else "bin") / "python")
+        pip = f'"{python}" -m {pip}' if " " in python else f"{python} -m {pip}"
     return Finding("widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab")
 
 

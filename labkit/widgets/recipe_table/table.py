@@ -78,7 +78,8 @@ class RecipeTable:
         recipes = [r for r in self.recipes if any(not self.verdict(t, r) for t in tasks)]
         quoted = " ".join(f'"{r}"' if " " in r else r for r in ("FP32", *recipes))
         seeds = " ".join(map(str, self.seeds))
-        return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {self.folder}"
+        folder = f'"{self.folder}"' if " " in str(self.folder) else self.folder
+        return f"labkit race {' '.join(tasks)} --recipes {quoted} --seeds {seeds} --folder {folder}"
 
     def lost(self, task: str) -> float | None:
         """Return which share of the activation gradients FP16 loses without scaling: the mean of all measured steps."""
