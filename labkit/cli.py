@@ -83,6 +83,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", "labkit.commands.setup"),
     "test": Subcommand("run a checkout's checks: ruff, mypy, pytest", "labkit.commands.test"),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", "labkit.commands.doctor"),
+    "explain": Subcommand("find out what an error message of mixed precision means", "labkit.commands.explain"),
     "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
     "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.gpu"),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", "labkit.grading.cli"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 LABKIT = Path(__file__).parents[1] / "labkit"
 LONGEST = 30
+LONGEST_PATIENT = 40  # a patient is one piece of code, as its author wrote it and as a card shows it
 REASONS = {
     "bench/triton_gemm.py tile_of_d": "a Triton kernel is one function: its steps share pointers and masks",
     "grading/walls.py _probe": "its source runs by itself where a learner's code does, so it is one function",
@@ -35,6 +36,6 @@ def test_no_function_is_long_without_a_reason() -> None:
         f"{path.relative_to(LABKIT).as_posix()} {name}"
         for path in sorted(LABKIT.rglob("*.py"))
         for name, lines in sizes(path.read_text(encoding="utf-8"))
-        if lines > LONGEST
+        if lines > (LONGEST_PATIENT if path.parent.name == "patients" else LONGEST)
     ]
     assert long == list(REASONS)

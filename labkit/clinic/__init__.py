@@ -1,7 +1,26 @@
-"""What goes wrong in practice? `check_machine` asks the machine, `find_pitfalls` a run; both say what to do."""
+"""What goes wrong in practice? `check_machine` asks the machine, `find_pitfalls` a run; both say what to do.
+
+`patients` are trainings that really fail, each with its repair; `explain` finds the one that an error belongs to.
+"""
 
 from labkit.clinic.doctor import check_machine
+from labkit.clinic.explain import explain
 from labkit.clinic.findings import Finding, Report, Status
+from labkit.clinic.patient import Outcome, Patient, Training, run, snippet
+from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 
-__all__ = ["Finding", "Report", "Status", "check_machine", "find_pitfalls"]
+__all__ = [
+    "Finding",
+    "Outcome",
+    "Patient",
+    "Report",
+    "Status",
+    "Training",
+    "check_machine",
+    "explain",
+    "find_pitfalls",
+    "patients",
+    "run",
+    "snippet",
+]

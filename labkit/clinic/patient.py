@@ -1,0 +1,198 @@
+"""What does a training that fails look like, and what repairs it? A patient: a short training with one fault.
+
+Idea: one function writes both forms, `training(cured)`: what differs stands under `if cured`, so that the fault and its
+repair are a line or two beside each other. `run` runs either form and returns what came of it; `snippet` shows one form
+as its author would have written it. Everything is plain torch: it is what people bring.
+
+Invariant: `failed` asks the outcome of a real run, never the patient's description.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.train.digits import Data, single_digits
+from labkit.train.networks import mlp
+
+Batch = tuple[Tensor, Tensor]
+
+
+def right() -> float:
+    """Return the score of a training that has only to come through without an error."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training as its author wrote it, ready to run.
+
+    step       does one step on one batch and returns its loss, or None
+    batches    what the steps are given, one after another
+    score      asked after the last step: how good is what came out; higher is better, NaN is worst
+    model, optimizer, scaler   what the step works on, for instruments that listen; None where there is none
+    """
+
+    step: Callable[[Any], Any]
+    batches: Iterable[Any] = (None,)
+    score: Callable[[], float] = right
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: Any = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run: the losses, the score (NaN where the run was ended), and the error that ended it, or ""."""
+
+    losses: tuple[float, ...]
+    score: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A fault that people meet, as a training that shows it on a CPU.
+
+    training   builds the training, broken or cured
+    symptom    what its author sees
+    errors     the words of the error, as people search for them; () where none is raised
+    cause      why it happens
+    reading    what instruments show that gives it away
+    repair     what to do
+    threads    where it was reported: owner/repository#number, or an address
+    limit      the score that the cured training reaches and the broken one does not
+    claims     the claims of data/claims.csv that it bears on
+    """
+
+    training: Callable[[bool], Training]
+    symptom: str
+    cause: str
+    reading: str
+    repair: str
+    errors: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    limit: float = 0.5
+    claims: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The name of its file."""
+        return self.training.__module__.rpartition(".")[2]
+
+    @property
+    def title(self) -> str:
+        """The fault in one sentence: the first line of its file."""
+        return (sys.modules[self.training.__module__].__doc__ or "").strip().splitlines()[0]
+
+    def failed(self, outcome: Outcome) -> bool:
+        """Say whether a run shows this fault: it was ended by its error, or its score stays below the limit."""
+        if outcome.error:
+            return any(words in outcome.error for words in self.errors)
+        return not outcome.score >= self.limit
+
+
+def run(patient: Patient, cured: bool) -> Outcome:
+    """Run one form to its end, or to the error that ends it; the global random state is left as it was."""
+    losses: list[float] = []
+    with torch.random.fork_rng(devices=[]):
+        try:
+            training = patient.training(cured)
+            for batch in training.batches:
+                loss = training.step(batch)
+                losses.append(math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss)
+            return Outcome(tuple(losses), training.score())
+        except Exception as error:
+            return Outcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")
+
+
+def snippet(patient: Patient, cured: bool) -> str:
+    """Return the code of one form, as its author would have written it: every choice by `cured` is made.
+
+    >>> from labkit.clinic import patients
+    >>> print(snippet(patients()["log_of_epsilon"], cured=False).splitlines()[-1].strip())
+    return Training(lambda batch: step(*batch), batches(300), lambda: accuracy(model), model, optimizer, scaler)
+    """
+    tree = _Decided(cured).visit(ast.parse(inspect.getsource(patient.training)))
+    (function,) = tree.body
+    return "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in function.body)
+
+
+class _Decided(ast.NodeTransformer):
+    """Put True or False for `cured`, and what follows from it: the branch that is taken, the rest of an `and`."""
+
+    def __init__(self, cured: bool) -> None:
+        self.cured = cured
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Replace the name by its value."""
+        return ast.Constant(self.cured) if node.id == "cured" else node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        """Decide `not cured`."""
+        self.generic_visit(node)
+        value = _truth(node.operand)
+        return node if value is None or not isinstance(node.op, ast.Not) else ast.Constant(not value)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        """Decide `cured and x`, or leave x."""
+        self.generic_visit(node)
+        decisive = isinstance(node.op, ast.Or)
+        if decisive in map(_truth, node.values):
+            return ast.Constant(decisive)
+        node.values = [value for value in node.values if _truth(value) is None]
+        return node if len(node.values) > 1 else node.values[0]
+
+    def visit_If(self, node: ast.If) -> Any:
+        """Replace the statement by the lines of its branch."""
+        self.generic_visit(node)
+        value = _truth(node.test)
+        return node if value is None else (node.body if value else node.orelse) or None
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        """Replace the expression by its branch."""
+        self.generic_visit(node)
+        value = _truth(node.test)
+        return node if value is None else node.body if value else node.orelse
+
+
+def _truth(node: ast.expr) -> bool | None:
+    """Return the value of a decided expression, None of another."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
+
+
+# --- what the patients share: the digits, a small network for them, and how well it does ---
+
+
+def digits() -> Data:
+    """Return handwritten digits: inputs [n, 1, 8, 8] between 0 and 1, targets [n]."""
+    return single_digits()
+
+
+def network(depth: int = 2, seed: int = 0) -> nn.Module:
+    """Return a multi-layer perceptron for digits, the same at every call with the same seed."""
+    torch.manual_seed(seed)
+    return mlp(depth=depth)
+
+
+def batches(steps: int, size: int = 64, seed: int = 0) -> list[Batch]:
+    """Return batches of digits, drawn with replacement: inputs [size, 1, 8, 8] and targets [size]."""
+    data, generator = digits(), torch.Generator().manual_seed(seed)
+    rows = (torch.randint(len(data.train_inputs), (size,), generator=generator) for _ in range(steps))
+    return [(data.train_inputs[row], data.train_targets[row]) for row in rows]
+
+
+def accuracy(model: Callable[[Tensor], Tensor], cast: Callable[[Tensor], Tensor] = Tensor.float) -> float:
+    """Return the share of test digits that a model gets right; `cast` makes its inputs."""
+    data = digits()
+    with torch.no_grad():
+        outputs = model(cast(data.test_inputs)).float()
+    return float((outputs.argmax(1) == data.test_targets).float().mean()) if outputs.isfinite().all() else math.nan

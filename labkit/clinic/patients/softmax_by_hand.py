@@ -1,0 +1,37 @@
+"""A softmax is written out in FP16."""
+
+import torch
+import torch.nn.functional as F
+
+from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+
+
+def training(cured: bool) -> Training:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+
+    def chances(outputs):
+        return outputs.softmax(1) if cured else outputs.exp() / outputs.exp().sum(1, keepdim=True)
+
+    def step(inputs, targets):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            chance = chances(20 * model(inputs)).clamp_min(1e-4)
+            loss = F.nll_loss(chance.log(), targets)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Training(lambda batch: step(*batch), batches(200), lambda: accuracy(model), model, optimizer)
+
+
+PATIENT = Patient(
+    training,
+    symptom="NaN as soon as the network becomes sure of something.",
+    cause="exp(x) is inf in FP16 from 11.1 on, and inf / inf is NaN.",
+    reading="The first tensor that is not finite is an exponential.",
+    repair=("torch.softmax or log_softmax: they subtract the largest first, and autocast computes them in FP32."),
+    threads=("pytorch/pytorch#40497",),
+    limit=0.7,
+    claims=("C32",),
+)

@@ -1,0 +1,57 @@
+"""`labkit explain`: find the patient for an error message, or tell one patient whole."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from argparse import ArgumentParser, Namespace
+
+from labkit.clinic import Patient, explain, patients, snippet
+
+WIDTH = 100
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("text", nargs="*", help="an error message, or the name of a patient; without it: all of them")
+
+
+def run(arguments: Namespace) -> int:
+    text = " ".join(arguments.text)
+    known = patients()
+    if not text:
+        print("\n".join(f"{name:<28}{patient.title}" for name, patient in known.items()))
+        return 0
+    found = [known[text]] if text in known else explain(text)
+    for patient in found:
+        print(_told(patient, whole=text in known), end="\n\n")
+    if not found:
+        print(
+            "No patient of this lab is known by that message. `labkit explain` without a text lists all of them; where "
+            "a training fails without a message, `labkit watch train.py` says what it sees.",
+            file=sys.stderr,
+        )
+    return 0 if found else 1
+
+
+def _told(patient: Patient, whole: bool) -> str:
+    parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
+    lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
+    lines.append(_wrapped("Reported", ", ".join(patient.threads)))
+    if whole:
+        lines += [
+            "",
+            "As it fails:",
+            "",
+            snippet(patient, cured=False),
+            "",
+            "Repaired:",
+            "",
+            snippet(patient, cured=True),
+        ]
+    else:
+        lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")
+    return "\n".join(lines)
+
+
+def _wrapped(name: str, text: str) -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=f"  {name + ':':<13}", subsequent_indent=" " * 15)

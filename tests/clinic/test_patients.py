@@ -1,0 +1,134 @@
+"""Patients: each broken training really fails, each repaired one comes through, and its error leads back to it."""
+
+import csv
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit import cli
+from labkit.clinic import Outcome, Patient, Training, explain, patients, run, snippet
+
+ROOT = Path(__file__).parents[2]
+PATIENTS = patients()
+# Half a second each and more: adding them up would cost a minute.
+LONG = {
+    "average_in_bf16", "clip_before_unscale", "dice_overflows", "layer_made_in_forward", "log_of_epsilon",
+    "nan_only_in_eval", "norm_squared_in_half", "penalty_from_scaled", "row_all_masked", "scale_changes_between",
+    "scale_falls_to_zero", "softmax_by_hand", "stale_cast", "switched_off_but_half", "forward_overflow",
+    "gains_in_bf16", "halves_by_hand", "adam_in_half", "validation_sum",
+}  # fmt: skip
+every_patient = pytest.mark.parametrize(
+    "patient",
+    [pytest.param(p, marks=pytest.mark.slow if name in LONG else ()) for name, p in PATIENTS.items()],
+    ids=PATIENTS,
+)
+
+
+def losses_fall(cured: bool) -> Training:
+    """A training of this test's own: its loss falls where it is cured."""
+    seen: list[float] = []
+
+    def step(number: int) -> float:
+        seen.append(1.0 / (number + 1) if cured else 1.0)
+        return seen[-1]
+
+    return Training(step, range(5), lambda: 1 - seen[-1])
+
+
+def test_worked_example_a_run_has_losses_and_a_score() -> None:
+    patient = Patient(losses_fall, symptom="", cause="", reading="", repair="")
+    broken, cured = run(patient, cured=False), run(patient, cured=True)
+    assert broken == Outcome((1.0,) * 5, 0.0)
+    assert cured == Outcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
+    assert patient.failed(broken)
+    assert not patient.failed(cured)
+
+
+def test_an_error_that_is_not_the_patients_own_is_no_proof_of_it() -> None:
+    patient = Patient(losses_fall, symptom="", cause="", reading="", repair="", errors=("words of its own",))
+    assert not patient.failed(Outcome((), float("nan"), "RuntimeError: the disk is full"))
+    assert patient.failed(Outcome((), float("nan"), "RuntimeError: words of its own, and more"))
+
+
+def test_there_are_as_many_as_were_promised() -> None:
+    assert len(PATIENTS) >= 36
+    assert set(PATIENTS) >= LONG, "a name of this test that is no patient"
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@every_patient
+def test_the_broken_training_fails_and_the_repaired_one_does_not(patient: Patient) -> None:
+    state = torch.get_rng_state()
+    broken, cured = run(patient, cured=False), run(patient, cured=True)
+    assert patient.failed(broken), broken
+    assert not patient.failed(cured), cured
+    assert not cured.error
+    assert torch.equal(torch.get_rng_state(), state), "the random state is left as it was"
+    assert not torch.is_autocast_enabled("cpu"), "no region is left open"
+
+
+@pytest.mark.parametrize("patient", PATIENTS.values(), ids=PATIENTS)
+def test_it_says_all_that_a_card_needs(patient: Patient) -> None:
+    for text in (patient.title, patient.symptom, patient.cause, patient.reading, patient.repair):
+        assert text.rstrip()[-1] in ".?!", text
+    assert patient.threads
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread) for thread in patient.threads)
+    with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
+        assert set(patient.claims) <= {row["id"] for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize("patient", PATIENTS.values(), ids=PATIENTS)
+def test_both_forms_are_shown_as_code_that_differs_and_decides_nothing(patient: Patient) -> None:
+    broken, cured = snippet(patient, cured=False), snippet(patient, cured=True)
+    assert broken != cured
+    for code in (broken, cured):
+        compile(f"def training():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", patient.id, "exec")
+        assert not re.search(r"\bcured\b", code)
+
+
+@pytest.mark.parametrize("patient", [p for p in PATIENTS.values() if p.errors], ids=lambda patient: patient.id)
+def test_the_error_of_a_real_run_is_explained_by_its_patient(patient: Patient) -> None:
+    error = run(patient, cured=False).error
+    if error:  # else a warning, or the words of another version of torch
+        assert patient in explain(error)
+    assert all(patient in explain(f"RuntimeError: {words}\n  at line 5") for words in patient.errors)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IndexError: list index out of range",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 64x128)",
+        "ModuleNotFoundError: No module named 'half'",
+        "error",
+        "dtype",
+        "",
+    ],
+)
+def test_an_error_that_belongs_to_nobody_is_explained_by_nobody(text: str) -> None:
+    assert explain(text) == []
+
+
+@pytest.mark.parametrize("name", ["c10::Half", "at::Half"])
+def test_old_and_new_names_of_a_type_find_the_same(name: str) -> None:
+    (found,) = explain(f"RuntimeError: value cannot be converted to type {name} without overflow")
+    assert found.id == "mask_constant"
+
+
+def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "Attempting", "to", "unscale", "FP16", "gradients."]) == 0
+    assert "Repair:" in capsys.readouterr().out
+    assert cli.main(["explain"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(PATIENTS)
+    assert cli.main(["explain", "log_of_epsilon"]) == 0
+    assert "chance = chance.float()" in capsys.readouterr().out
+    assert cli.main(["explain", "list index out of range"]) == 1
+    assert "No patient" in capsys.readouterr().err
+
+
+def test_a_training_is_written_with_its_cure_in_it() -> None:
+    assert all(list(inspect.signature(p.training).parameters) == ["cured"] for p in PATIENTS.values())
