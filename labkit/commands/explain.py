@@ -6,6 +6,7 @@ import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
 
+from labkit import clinic
 from labkit.clinic import Patient, explain, patients, snippet
 
 WIDTH = 100
@@ -51,6 +52,11 @@ def _told(patient: Patient, whole: bool) -> str:
     else:
         lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")
     return "\n".join(lines)
+
+
+def _came_of(patient: Patient, cured: bool) -> str:
+    outcome = clinic.run(patient, cured)
+    return outcome.error or f"a score of {outcome.score:.3g}, and it is well from {patient.limit:g} on"
 
 
 def _wrapped(name: str, text: str) -> str:

@@ -124,8 +124,11 @@ def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]
     assert "Repair:" in capsys.readouterr().out
     assert cli.main(["explain"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(PATIENTS)
-    assert cli.main(["explain", "log_of_epsilon"]) == 0
-    assert "chance = chance.float()" in capsys.readouterr().out
+    assert cli.main(["explain", "positions_in_half"]) == 0
+    shown = capsys.readouterr().out
+    assert "dtype = torch.float16" in shown
+    assert re.search(r"a score of 0\.\d+, and it is well from 0\.9 on", shown)
+    assert "a score of 1, and it is well" in shown
     assert cli.main(["explain", "list index out of range"]) == 1
     assert "No patient" in capsys.readouterr().err
 
