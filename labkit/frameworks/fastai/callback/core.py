@@ -1,0 +1,86 @@
+"""At which moments of a training loop can somebody else have a say, and how is a part of it left out?
+
+Idea: the loop calls an event by name, and each callback that has a method of that name is run, in the order of `order`.
+A callback leaves a part of the loop out by raising that part's exception.
+
+Invariant: after_x is run whenever before_x was, a cancelled x included.
+
+Source: fastai.callback.core (events, exceptions, order); fastai.learner, `_with_events`.
+"""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+INNER = frozenset(
+    "before_batch after_pred after_loss before_backward after_cancel_backward after_backward before_step "
+    "after_cancel_step after_step after_cancel_batch after_batch".split()
+)
+EVENTS = INNER | frozenset(
+    "after_create before_fit before_epoch before_train after_cancel_train after_train before_validate "
+    "after_cancel_validate after_validate after_cancel_epoch after_epoch after_cancel_fit after_fit".split()
+)
+
+
+class CancelBackwardException(Exception):
+    """Skip the backward pass and go to `after_backward`."""
+
+
+class CancelStepException(Exception):
+    """Skip stepping the optimizer and go to `after_step`."""
+
+
+class CancelBatchException(Exception):
+    """Skip the rest of this batch and go to `after_batch`."""
+
+
+class CancelTrainException(Exception):
+    """Skip the rest of the training part of the epoch and go to `after_train`."""
+
+
+class CancelValidException(Exception):
+    """Skip the rest of the validation part of the epoch and go to `after_validate`."""
+
+
+class CancelEpochException(Exception):
+    """Skip the rest of this epoch and go to `after_epoch`."""
+
+
+class CancelFitException(Exception):
+    """End the training and go to `after_fit`."""
+
+
+class Callback:
+    """Something with a say in a training loop; what it does not have itself, it finds in its `learn`.
+
+    order                 among callbacks; smaller is sooner
+    run_train, run_valid  whether a batch's events are run in training and in validation
+
+    Raises:
+        ValueError: it is made with functions of events that do not exist.
+    """
+
+    order: int = 0
+    run_train = run_valid = True
+    learn: Any = None
+
+    def __init__(self, **functions: Any) -> None:
+        unknown = sorted(set(functions) - EVENTS)
+        if unknown:
+            raise ValueError(f"Passed unknown events: {unknown}. There are: {', '.join(sorted(EVENTS))}.")
+        for name, function in functions.items():
+            setattr(self, name, MethodType(function, self))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in EVENTS or name.startswith("__") or self.learn is None:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}, and no learner has it for it")
+        return getattr(self.learn, name)
+
+    def __call__(self, event: str) -> None:
+        """Run the method of an event's name, if there is one, and if it is meant for this part of an epoch."""
+        if event not in INNER or (self.run_train if self.learn.training else self.run_valid):
+            getattr(self, event, lambda: None)()
+
+    def abandon(self) -> None:
+        """Undo what is half done, when the training ends by an error; no event of fastai's."""

@@ -1,0 +1,257 @@
+"""What must happen at which event, so that a loop that knows no precision trains in a mixed one?
+
+Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss before_backward, and
+steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` does it with a half model and FP32 masters.
+Casts, masters, unscaling and the rule of the scale are labkit.amp's, by `frameworks.torch_amp` in the first case.
+
+Invariant: when the training has ended, by an error too, the model is in FP32 and no region is open.
+
+Source: fastai.callback.fp16, 2.8.12 (arguments, order, events); that one asks for a GPU, by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format, unscale
+from labkit.amp.gradients import finite
+from labkit.amp.masters.flat import cut, flat_gradient, flatten
+from labkit.amp.scaling.clip import clip_
+from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
+from labkit.frameworks.torch_amp import GradScaler, autocast
+from labkit.interop import format_of
+
+Groups = list[list[nn.Parameter]]
+
+
+class AMPMode(Enum):
+    """Which low-precision format."""
+
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+
+class MixedPrecision(Callback):
+    """Autocast and a GradScaler, whose arguments it takes.
+
+    >>> from labkit.frameworks.fastai.test_utils import synth_learner
+    >>> learn = synth_learner(cbs=MixedPrecision(init_scale=1024.0))
+    >>> learn.fit(1)
+    >>> set(learn.mixed_precision.scales)
+    {1024.0}
+    """
+
+    order = 10
+
+    def __init__(self, amp_mode: AMPMode | str = AMPMode.FP16, **kwargs: Any) -> None:
+        super().__init__()
+        self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
+        self.scales: list[float] = []
+
+    def before_fit(self) -> None:
+        low = torch.float16 if self.amp_mode is AMPMode.FP16 else torch.bfloat16
+        device = self.dls.device.type
+        self.autocast, self.scales = autocast(device, low), []
+        self.learn.scaler = GradScaler(device, **{"enabled": low is torch.float16, **self.kwargs})
+
+    def before_batch(self) -> None:
+        self.region.enter_context(self.autocast)
+
+    def after_pred(self) -> None:
+        self.learn.pred = _to(torch.float32, self.pred)
+
+    def after_loss(self) -> None:
+        self.region.close()
+
+    def before_backward(self) -> None:
+        self.learn.loss_grad = self.scaler.scale(self.loss_grad)
+
+    def before_step(self) -> None:
+        """Let the scaler step the loop's optimizer, for which this callback stands; where it does not, cancel."""
+        self.skipped = True
+        self.scaler.step(self)
+        if self.skipped:
+            raise CancelStepException
+        self.scales.append(self.scaler.get_scale())
+
+    @property
+    def param_groups(self) -> Any:
+        return self.opt.param_groups
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        self.skipped = False
+
+    def after_step(self) -> None:
+        self.scaler.update()
+
+    def after_batch(self) -> None:
+        self.region.close()  # if the batch was cancelled before its loss
+
+    abandon = after_batch
+
+
+def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Cast a network in place, but for its norms; back to FP32, with them.
+
+    >>> network = convert_network(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), torch.float16)
+    >>> network[0].weight.dtype, network[1].weight.dtype
+    (torch.float16, torch.float32)
+    """
+    return to_fp32(network) if dtype is torch.float32 else to_model_format(network, format_of(dtype))
+
+
+def get_master(opt: Any, flat_master: bool = False) -> tuple[Groups, Groups]:
+    """Return the trainable parameters of an optimizer's groups, and their FP32 masters, or one for each group."""
+    model = [[p for p in group if p.requires_grad] for group in opt.param_lists]
+    if flat_master:
+        return model, [[flatten(group, torch.float32)[0]] if group else [] for group in model]
+    return model, [[nn.Parameter(p.detach().float().clone()) for p in group] for group in model]
+
+
+def to_master_grads(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
+    """Copy gradients from parameters to their masters, in FP32."""
+    for weights, masters in zip(model_pgs, master_pgs, strict=True):
+        names = dict.fromkeys(weights, "of this group")
+        gradients = [flat_gradient(weights, names)] if flat_master and weights else [p.grad for p in weights]
+        for master, gradient in zip(masters, gradients, strict=True):
+            master.grad = None if gradient is None else gradient.float().clone()
+
+
+@torch.no_grad()
+def to_model_params(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
+    """Round masters into their parameters."""
+    for weights, masters in zip(model_pgs, master_pgs, strict=True):
+        values: Sequence[Tensor] = cut(masters[0], weights) if flat_master and weights else masters
+        for weight, value in zip(weights, values, strict=True):
+            weight.copy_(value)
+
+
+def test_overflow(x: Tensor) -> bool:
+    """Whether a tensor holds inf or NaN."""
+    return not finite(x)
+
+
+def grad_overflow(pgs: Groups) -> bool:
+    """Whether some gradient does."""
+    return any(test_overflow(p.grad) for group in pgs for p in group if p.grad is not None)
+
+
+class ModelToHalf(Callback):
+    """Convert the model to FP16 for the time of a training; goes with `NonNativeMixedPrecision`."""
+
+    order = -50
+
+    def before_fit(self) -> None:
+        self.learn.model = convert_network(self.model, torch.float16)
+
+    def after_fit(self) -> None:
+        self.learn.model = convert_network(self.model, torch.float32)
+
+    abandon = after_fit
+
+
+class NonNativeMixedPrecision(Callback):
+    """A half model, FP32 masters and a loss scale.
+
+    Args:
+        loss_scale: of all steps, if it is not dynamic; then nobody looks for inf and NaN.
+        flat_master: one master for each group.
+        dynamic: begin at `max_loss_scale`, divide it by `div_factor` and leave the batch out at inf or NaN, multiply it
+            after `scale_wait` clean steps.
+        clip: the greatest length of a group's gradients; None: any.
+
+    Raises:
+        ValueError: one of them is out of its range.
+    """
+
+    order = 10
+
+    def __init__(
+        self,
+        loss_scale: float = 512,
+        flat_master: bool = False,
+        dynamic: bool = True,
+        max_loss_scale: float = 2.0**24,
+        div_factor: float = 2.0,
+        scale_wait: int = 500,
+        clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        rule = ScalerConfig(max_loss_scale, div_factor, 1 / div_factor, scale_wait, restart_on_inf=False)
+        self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
+        self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
+        self.model_pgs: Groups | None = None
+        self.region = ExitStack()
+
+    @property
+    def loss_scale(self) -> float:
+        """What the loss is multiplied by now."""
+        return self.state.scale
+
+    def before_fit(self) -> None:
+        self.model_pgs, self.master_pgs = get_master(self.opt, self.flat_master)
+        self.old_pgs = self.opt.param_lists
+        self._hand_over(self.model_pgs, self.master_pgs)
+        self.recipe = replace(RECIPES["O2"], scaler=self.config)
+
+    def _hand_over(self, old: Groups, new: Groups) -> None:
+        """Let the optimizer step other tensors, with what it remembers of the old ones."""
+        self.opt.param_lists = new
+        for before, after in zip(old, new, strict=True):
+            for p, q in zip(before, after, strict=False):
+                self.opt.state[q] = _to(torch.float32, self.opt.state.pop(p, {}))
+
+    def before_batch(self) -> None:
+        self.learn.xb = _to(torch.float16, self.xb)
+        self.region.enter_context(self.recipe.forward(self.dls.device))
+
+    def after_pred(self) -> None:
+        self.region.close()
+        self.learn.pred = _to(torch.float32, self.pred)
+
+    def before_backward(self) -> None:
+        self.learn.loss_grad = self.loss_grad * self.loss_scale
+
+    def before_step(self) -> None:
+        """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out."""
+        to_master_grads(self.model_pgs or [], self.master_pgs, self.flat_master)
+        gradients = [[p.grad for p in group if p.grad is not None] for group in self.master_pgs]
+        _, found_inf = unscale([g for group in gradients for g in group], self.loss_scale, in_place=True)
+        decision = decide(self.state, found_inf, self.config)
+        self.learn.loss_grad = self.loss_grad / self.loss_scale  # what is told of it is not scaled
+        self.state = decision.after
+        if decision.skip:
+            self.model.zero_grad()
+            self.opt.zero_grad()
+            raise CancelBatchException
+        if self.clip is not None:
+            for group in gradients:
+                clip_(group, self.clip)
+
+    def after_step(self) -> None:
+        self.model.zero_grad()
+        to_model_params(self.model_pgs or [], self.master_pgs, self.flat_master)
+
+    def after_batch(self) -> None:
+        self.region.close()
+
+    def after_fit(self) -> None:
+        self.region.close()
+        if self.model_pgs is not None:
+            self._hand_over(self.master_pgs, self.model_pgs)
+            self.opt.param_lists, self.model_pgs = self.old_pgs, None
+
+    abandon = after_fit
+
+
+def _to(dtype: torch.dtype, values: Any) -> Any:
+    """Cast the floating-point tensors in containers of any kind."""
+    return tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, values)

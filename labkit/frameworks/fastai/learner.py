@@ -1,0 +1,325 @@
+"""What is a training loop that asks nobody about precision, and lets callbacks have their say?
+
+Source: fastai.learner (loop, names, Recorder), 2.8.12.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from labkit.amp.masters.convert import NORM_LAYERS
+from labkit.frameworks.fastai.callback.core import (
+    Callback,
+    CancelBackwardException,
+    CancelBatchException,
+    CancelEpochException,
+    CancelFitException,
+    CancelStepException,
+    CancelTrainException,
+    CancelValidException,
+)
+from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
+from labkit.frameworks.fastai.optimizer import Adam
+
+
+class DataLoaders:
+    """A loader of training data, one of validation data, and the device that batches go to."""
+
+    def __init__(self, *loaders: Any, device: torch.device | str | None = None) -> None:
+        self.loaders, self.device = loaders, torch.device(device or "cpu")
+
+    def __getitem__(self, i: int) -> Any:
+        return self.loaders[i]
+
+    def one_batch(self) -> Any:
+        """Return the first training batch, on the device."""
+        return _on(self.device, next(iter(self.loaders[0])))
+
+    train = property(lambda self: self.loaders[0])
+    valid = property(lambda self: self.loaders[1])
+
+
+class TrainEvalCallback(Callback):
+    """Put the model on its device, into training and evaluation mode, and count iterations."""
+
+    order, run_valid = -10, False
+
+    def before_fit(self) -> None:
+        self.learn.train_iter, self.learn.pct_train = 0, 0.0
+        self.model.to(self.dls.device)
+
+    def before_train(self) -> None:
+        self.model.train()
+        self.learn.training = True
+
+    def before_validate(self) -> None:
+        self.model.eval()
+        self.learn.training = False
+
+    def after_batch(self) -> None:
+        self.learn.train_iter += 1
+        self.learn.pct_train = self.learn.train_iter / (self.n_iter * self.n_epoch)
+
+
+class Recorder(Callback):
+    """Record losses: `values` has for each epoch the smoothed training loss, the mean validation loss, the metrics.
+
+    A batch that was cancelled counts, as in fastai.
+    """
+
+    order, beta = 50, 0.98
+
+    def before_fit(self) -> None:
+        self.values: list[list[float]] = []
+        self.losses: list[float] = []
+        self.smooth = self.count = 0.0
+        self.before_epoch()  # which is not reached where an epoch is cancelled at its begin
+
+    def before_epoch(self) -> None:
+        self.sums, self.seen = [0.0] * (1 + len(self.metrics)), 0
+
+    def after_batch(self) -> None:
+        if not self.yb:
+            return
+        if self.training:
+            self.count += 1
+            self.smooth += (1 - self.beta) * (self.loss.mean().item() - self.smooth)
+            self.losses.append(self.smooth / (1 - self.beta**self.count))
+        else:
+            size, each = len(self.yb[0]), (self.loss.mean(), *(metric(self.pred, *self.yb) for metric in self.metrics))
+            self.sums = [total + size * float(value) for total, value in zip(self.sums, each, strict=True)]
+            self.seen += size
+
+    def after_epoch(self) -> None:
+        self.values.append([*self.losses[-1:], *(total / max(self.seen, 1) for total in self.sums)])
+
+
+def trainable_params(model: nn.Module) -> list[nn.Parameter]:
+    """Return all parameters that learn, as one group: the splitter that takes nothing apart."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+class Learner:
+    """Data, a model, a loss and an optimizer, trained by `fit`.
+
+    Args:
+        opt_func: (parameters or groups of them, lr=) -> optimizer.
+        lr: a number, or a slice for discriminative learning rates.
+        splitter: model -> groups of parameters, first the ones that `freeze` lets rest.
+        cbs: callbacks, or classes of them.
+        metrics: (prediction, *targets) -> number.
+        wd_bn_bias: whether norms and biases decay; train_bn: whether norms learn while their group is frozen.
+    """
+
+    def __init__(
+        self,
+        dls: DataLoaders,
+        model: nn.Module,
+        loss_func: Callable[..., Tensor],
+        opt_func: Callable[..., Any] = Adam,
+        lr: Any = 0.001,
+        splitter: Callable[[nn.Module], Any] = trainable_params,
+        cbs: Any = None,
+        metrics: Sequence[Callable[..., Any]] = (),
+        wd: float | None = None,
+        wd_bn_bias: bool = False,
+        train_bn: bool = True,
+    ) -> None:
+        self.dls, self.model, self.loss_func, self.opt_func, self.lr = dls, model, loss_func, opt_func, lr
+        self.splitter, self.metrics, self.wd = splitter, metrics, wd
+        self.wd_bn_bias, self.train_bn = wd_bn_bias, train_bn
+        self.opt: Any = None
+        self.cbs: list[Callback] = []
+        self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
+        self.loss: Any = torch.zeros(())
+        self.xb: tuple[Any, ...] = ()
+        self.yb: tuple[Any, ...] = ()
+        self.add_cbs([TrainEvalCallback, Recorder, *_listed(cbs)])
+        self("after_create")
+
+    x = property(lambda self: self.xb[0] if len(self.xb) == 1 else self.xb)
+    y = property(lambda self: self.yb[0] if len(self.yb) == 1 else self.yb)
+
+    def add_cb(self, cb: Any) -> Learner:
+        """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`."""
+        callback: Callback = cb() if isinstance(cb, type) else cb
+        callback.learn = self
+        setattr(self, _name(callback), callback)
+        self.cbs.append(callback)
+        return self
+
+    def remove_cb(self, cb: Any) -> Learner:
+        """Take a callback away, or all of a class."""
+        for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
+            self.cbs.remove(callback)
+            delattr(self, _name(callback))
+        return self
+
+    def add_cbs(self, cbs: Any) -> Learner:
+        """Add several."""
+        for cb in _listed(cbs):
+            self.add_cb(cb)
+        return self
+
+    def remove_cbs(self, cbs: Any) -> Learner:
+        """Take several away."""
+        for cb in _listed(cbs):
+            self.remove_cb(cb)
+        return self
+
+    @contextmanager
+    def added_cbs(self, cbs: Any) -> Iterator[None]:
+        """Have more callbacks for a `with` block."""
+        before = list(self.cbs)
+        self.add_cbs(cbs)
+        try:
+            yield
+        finally:
+            self.remove_cbs([cb for cb in self.cbs if cb not in before])
+
+    def __call__(self, event: str) -> None:
+        """Run an event: each callback's method of that name, in their order."""
+        for callback in sorted(self.cbs, key=lambda cb: cb.order):
+            callback(event)
+
+    def create_opt(self) -> None:
+        """Make the optimizer, from the groups of the splitter."""
+        self.opt = self.opt_func(self.splitter(self.model), lr=self.lr)
+        for module in self.model.modules():
+            norm = isinstance(module, NORM_LAYERS)
+            for name, p in module.named_parameters(recurse=False):
+                if not self.wd_bn_bias and (norm or name == "bias"):
+                    self.opt.state[p]["do_wd"] = False
+                if self.train_bn and norm:
+                    self.opt.state[p]["force_train"] = True
+
+    def freeze_to(self, n: int) -> None:
+        """Let only the groups from the n-th on learn."""
+        if self.opt is None:
+            self.create_opt()
+        self.opt.freeze_to(n)
+
+    def freeze(self) -> None:
+        """Let only the last group learn.
+
+        Raises:
+            ValueError: there is only one.
+        """
+        if self.opt is None:
+            self.create_opt()
+        if len(self.opt.param_lists) < 2:
+            raise ValueError("freeze() lets the last group learn, and there is one: give Learner a splitter.")
+        self.freeze_to(-1)
+
+    def unfreeze(self) -> None:
+        """Let all groups learn."""
+        self.freeze_to(0)
+
+    def fit(
+        self, n_epoch: int, lr: Any = None, wd: float | None = None, cbs: Any = None, reset_opt: bool = False
+    ) -> None:
+        """Train for some epochs, with more callbacks if they are given, and validate after each."""
+        with self.added_cbs(cbs):
+            if reset_opt or self.opt is None:
+                self.create_opt()
+            decay = self.wd if wd is None else wd
+            self.opt.set_hypers(lr=self.lr if lr is None else lr, **({} if decay is None else {"wd": decay}))
+            self.n_epoch = n_epoch
+            try:
+                self._with_events(self._do_fit, "fit", CancelFitException)
+            except BaseException:
+                for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
+                    callback.abandon()
+                raise
+
+    def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:
+        try:
+            self(f"before_{name}")
+            part()
+        except cancel:
+            self(f"after_cancel_{name}")
+        self(f"after_{name}")
+
+    def _do_fit(self) -> None:
+        for epoch in range(self.n_epoch):
+            self.epoch = epoch
+            self._with_events(self._do_epoch, "epoch", CancelEpochException)
+
+    def _do_epoch(self) -> None:
+        self.dl = self.dls.train
+        self._with_events(self.all_batches, "train", CancelTrainException)
+        self.dl = self.dls.valid
+        with torch.no_grad():
+            self._with_events(self.all_batches, "validate", CancelValidException)
+
+    def all_batches(self) -> None:
+        """Go through the loader of this part of the epoch."""
+        self.n_iter = len(self.dl)
+        for i, batch in enumerate(self.dl):
+            self.one_batch(i, batch)
+
+    def one_batch(self, i: int, batch: Any) -> None:
+        """Take a batch apart, the last of it the target, and train or validate with it."""
+        self.iter, parts = i, tuple(_on(self.dls.device, batch))
+        inputs = max(len(parts) - 1, 1)
+        self.xb, self.yb = parts[:inputs], parts[inputs:]
+        self._with_events(self._do_one_batch, "batch", CancelBatchException)
+
+    def _do_one_batch(self) -> None:
+        self.pred = self.model(*self.xb)
+        self("after_pred")
+        if self.yb:
+            self.loss_grad = self.loss_func(self.pred, *self.yb)
+            self.loss = self.loss_grad.detach().clone()
+        self("after_loss")
+        if not self.training or not self.yb:
+            return
+        self._with_events(self._backward, "backward", CancelBackwardException)
+        self._with_events(self._step, "step", CancelStepException)
+        self.opt.zero_grad()
+
+    def _backward(self) -> None:
+        self.loss_grad.backward()
+
+    def _step(self) -> None:
+        self.opt.step()
+
+    def to_fp16(self, **kwargs: Any) -> Learner:
+        """Train by autocast and a GradScaler, whose arguments it takes."""
+        return self.add_cb(MixedPrecision(**kwargs))
+
+    def to_bf16(self) -> Learner:
+        """Train by autocast in BF16, without a scale."""
+        return self.add_cb(MixedPrecision("bf16"))
+
+    def to_fp32(self) -> Learner:
+        """Train in FP32 again."""
+        return self.remove_cb(MixedPrecision)
+
+    def to_non_native_fp16(self, **kwargs: Any) -> Learner:
+        """Train a half model with FP32 masters; see `NonNativeMixedPrecision`."""
+        return self.add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
+
+    def to_non_native_fp32(self) -> Learner:
+        """Train in FP32 again."""
+        return self.remove_cbs([ModelToHalf, NonNativeMixedPrecision])
+
+
+def _name(callback: Callback) -> str:
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(callback).__name__).lower()
+    return name.removesuffix("_callback") or name
+
+
+def _listed(values: Any) -> list[Any]:
+    return [] if values is None else list(values) if isinstance(values, Iterable) else [values]
+
+
+def _on(device: torch.device, batch: Any) -> Any:
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)

@@ -1,0 +1,388 @@
+"""Does fastai's face train as fastai does? The loop and its events; then fastai's own check of its callbacks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import pytest
+
+from labkit.amp.casting.autocast import current
+from labkit.frameworks.fastai.basics import *  # noqa: F403 - as scripts of fastai's begin
+from labkit.frameworks.fastai.basics import (
+    SGD,
+    Adam,
+    Callback,
+    CancelBatchException,
+    CancelStepException,
+    nn,
+    partial,
+    torch,
+)
+from labkit.frameworks.fastai.callback import core, fp16
+from labkit.frameworks.fastai.callback.fp16 import (
+    MixedPrecision,
+    ModelToHalf,
+    NonNativeMixedPrecision,
+    convert_network,
+    get_master,
+    grad_overflow,
+    to_master_grads,
+    to_model_params,
+)
+from labkit.frameworks.fastai.test_utils import synth_learner
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    torch.manual_seed(99)
+
+
+def two_groups(**given):
+    learn = synth_learner(cuda=True, lr=0.05, **given)
+    learn.model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    learn.opt_func = partial(SGD, mom=0.0)
+    learn.splitter = lambda m: [list(m[0].parameters()), list(m[1].parameters())]
+    return learn
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
+class Listing(Callback):
+    """Write down every event, and cancel a part of the first training batch."""
+
+    def __init__(self, cancel=None):
+        super().__init__()
+        self.events, self.cancel = [], cancel
+        for event in core.EVENTS - {"after_create"}:
+            setattr(self, event, lambda event=event: self.hear(event))
+
+    def hear(self, event):
+        self.events.append(event)
+        if self.cancel is not None and event == f"before_{self.cancel}":
+            self.cancel, name = None, self.cancel.title()
+            raise getattr(core, f"Cancel{'Valid' if name == 'Validate' else name}Exception")
+
+
+BATCH = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
+VALID = "before_batch after_pred after_loss after_batch".split()
+EPOCH = [
+    "before_epoch",
+    "before_train",
+    *BATCH,
+    "after_train",
+    "before_validate",
+    *VALID,
+    "after_validate",
+    "after_epoch",
+]
+
+
+def test_the_events_of_a_training_of_one_batch():
+    learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing()))
+    learn.fit(2)
+    assert listing.events == ["before_fit", *EPOCH, *EPOCH, "after_fit"]
+
+
+@pytest.mark.parametrize("part", ["backward", "step", "batch", "train", "validate", "epoch", "fit"])
+def test_after_x_is_run_when_x_was_cancelled(part):
+    learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing(part)))
+    before = learn.model.a.item()
+    learn.fit(1)
+    events = listing.events
+    assert events[events.index(f"before_{part}") + 1 :][:2] == [f"after_cancel_{part}", f"after_{part}"]
+    assert events[-1] == "after_fit"
+    assert (learn.model.a.item() == before) == (part != "validate"), "nothing was learnt but where training went on"
+
+
+def test_a_line_is_found_and_recorded():
+    learn = synth_learner(lr=0.02, opt_func=SGD, metrics=[lambda pred, y: (pred - y).abs().mean()])
+    learn.fit(8)
+    assert [len(row) for row in learn.recorder.values] == [3] * 8
+    assert learn.recorder.values[-1][1] < 0.1 < learn.recorder.values[0][1]
+    assert abs(learn.model.a.item() - 2) < 0.3
+
+
+def test_what_a_callback_lacks_it_finds_in_its_learner():
+    class Peek(Callback):
+        def after_fit(self):
+            self.learn.seen = (self.lr, self.recorder.order, self.n_epoch)
+
+    learn = synth_learner(n_trn=1, lr=0.25, cbs=Peek)
+    learn.fit(3)
+    assert learn.seen == (0.25, 50, 3)
+    with pytest.raises(AttributeError, match="no learner has it"):
+        _ = Callback().nothing
+    with pytest.raises(ValueError, match=r"unknown events.*before_stepp"):
+        Callback(before_stepp=lambda self: None)
+    learn.fit(1, cbs=Callback(after_fit=lambda self: setattr(self.learn, "seen", "made of a function")))
+    assert learn.seen == "made of a function"
+
+
+def test_discriminative_learning_rates_and_frozen_groups():
+    learn = synth_learner()
+    learn.model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1), nn.Linear(1, 1))
+    learn.splitter = lambda m: [list(layer.parameters()) for layer in m]
+    learn.create_opt()
+    learn.opt.set_hyper("lr", slice(0.01, 1.0))
+    assert [round(h["lr"], 9) for h in learn.opt.hypers] == [0.01, 0.1, 1.0]
+    learn.opt.set_hyper("lr", slice(1.0))
+    assert [h["lr"] for h in learn.opt.hypers] == [0.1, 0.1, 1.0]
+    learn.freeze()
+    assert [p.requires_grad for p in learn.model.parameters()] == [False, False, True, True, True, True]
+    with pytest.raises(ValueError, match="2 values for lr but there are 3"):
+        learn.opt.set_hyper("lr", [1.0, 2.0])
+    with pytest.raises(ValueError, match="give Learner a splitter"):
+        synth_learner().freeze()
+    with pytest.raises(NotImplementedError, match="closure"):
+        learn.opt.step(lambda: None)
+    with pytest.warns(UserWarning, match="whole model is frozen"):
+        learn.freeze_to(3)
+
+
+@pytest.mark.parametrize("ours", ["SGD", "momentum", "Adam"])
+def test_the_optimizers_step_as_torchs_do(ours):
+    weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
+    made = {
+        "SGD": (SGD([weights[0]], 0.1, wd=0.0), torch.optim.SGD([weights[1]], 0.1)),
+        "momentum": (SGD([weights[0]], 0.1, mom=0.9), torch.optim.SGD([weights[1]], 0.1, momentum=0.9)),
+        "Adam": (Adam([weights[0]], 0.1, wd=0.5), torch.optim.AdamW([weights[1]], 0.1, (0.9, 0.99), 1e-5, 0.5)),
+    }[ours]
+    for _ in range(5):
+        for weight, optimizer in zip(weights, made, strict=True):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(*weights, atol=0.0, rtol=0.0 if ours != "Adam" else 1e-5)
+
+
+# --- mixed precision: fastai's own check of its callbacks -------------------------------------------------------------
+
+
+class FP16TestCallback(Callback):
+    """Asserts that predictions are `float16` values."""
+
+    order = 9
+
+    def after_pred(self):
+        preds = self.pred if isinstance(self.pred, tuple) else (self.pred,)
+        assert {pred.dtype for pred in preds} == {torch.float16}
+
+
+def test_mixed_precision_trains_on_what_there_is():
+    learn = two_groups(cbs=[MixedPrecision, FP16TestCallback])
+    learn.fit(3)
+    assert learn.recorder.values[-1][-1] < learn.recorder.values[0][-1]
+    assert current() is None
+
+
+def test_a_model_of_two_outputs():
+    class TwoOutputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear1, self.linear2 = nn.Linear(1, 1), nn.Linear(1, 1)
+
+        def forward(self, x):
+            return self.linear1(x), self.linear2(x)
+
+    learn = synth_learner(cbs=[MixedPrecision, FP16TestCallback], lr=0.05, opt_func=SGD)
+    learn.model = TwoOutputs()
+    learn.loss_func = lambda pred, y: ((y - pred[0]).abs() + 0.5 * (y - pred[1]).abs()).mean()
+    learn.fit(3)
+    assert learn.recorder.values[-1][-1] < learn.recorder.values[0][-1]
+
+
+class TestBeforeMixedPrecision(Callback):
+    __test__ = False
+    order = -55
+
+    def before_fit(self):
+        assert next(self.model.parameters()).dtype == torch.float32
+
+    def before_batch(self):
+        assert self.x.dtype == torch.float32
+
+    def after_pred(self):
+        assert self.pred.dtype == torch.float16
+
+    def after_loss(self):
+        self.tst_loss = self.learn.loss_grad.detach().clone()
+
+    def before_step(self):
+        self.learn.has_overflown = grad_overflow(self.non_native_mixed_precision.model_pgs)
+        self.scale = self.non_native_mixed_precision.loss_scale
+        self.grads = [p.grad.clone() for p in self.model.parameters()]
+        self.old_params = [p.detach().clone() for p in self.model.parameters()]
+
+    def after_cancel_batch(self):
+        assert self.has_overflown
+
+
+class TestAfterMixedPrecision(Callback):
+    __test__ = False
+    order = 65
+    steps = 0
+
+    def before_fit(self):
+        assert next(self.model.parameters()).dtype == torch.float16
+
+    def after_fit(self):
+        assert next(self.model.parameters()).dtype == torch.float32
+
+    def before_batch(self):
+        assert self.x.dtype == torch.float16
+
+    def after_pred(self):
+        assert self.pred.dtype == torch.float32
+
+    def before_backward(self):
+        scale = self.non_native_mixed_precision.loss_scale
+        assert torch.equal(self.loss_grad, self.test_before_mixed_precision.tst_loss * scale)
+
+    def before_step(self):
+        before, masters = self.test_before_mixed_precision, self.non_native_mixed_precision.master_pgs
+        for g, master in zip(before.grads, (m for group in masters for m in group), strict=True):
+            assert torch.equal(master.grad, g.float() / before.scale)
+
+    def after_batch(self):
+        if not self.training or self.has_overflown:
+            return
+        before, masters = self.test_before_mixed_precision, self.non_native_mixed_precision.master_pgs
+        self.steps += 1
+        each = zip(self.model.parameters(), (m for group in masters for m in group), before.grads, before.old_params,
+                   strict=True)  # fmt: skip
+        for p, master, g, old in each:
+            assert torch.equal(p, master.half())
+            torch.testing.assert_close(
+                p.float(), old.float() - self.lr * g.float() / before.scale, atol=1e-3, rtol=1e-3
+            )
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_non_native_mixed_precision(dynamic):
+    learn = two_groups(cbs=[ModelToHalf(), NonNativeMixedPrecision(dynamic=dynamic)])
+    learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
+    scale = learn.non_native_mixed_precision.loss_scale
+    assert 1 < scale < 2**24 if dynamic else scale == 512
+    for first, last in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
+        assert last < first
+    assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit are gone after it"
+
+
+def test_momentum_survives_and_frozen_groups_have_none():
+    learn = two_groups()
+    learn.opt_func = partial(SGD, mom=0.9)
+    learn.to_non_native_fp16()
+    learn.freeze()
+    before = [p for group in learn.opt.param_lists for p in group]
+    learn.fit(3)
+    assert all(p is q for p, q in zip(before, (p for g in learn.opt.param_lists for p in g), strict=True))
+    assert [learn.opt.state[p] for p in learn.opt.param_lists[0]] == [{}, {"do_wd": False}]
+    assert all("grad_avg" in learn.opt.state[p] for p in learn.opt.param_lists[1])
+    learn.to_non_native_fp32().fit(1)
+    assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_masters_there_and_back(flat):
+    learn = two_groups()
+    convert_network(learn.model, torch.float16)
+    learn.create_opt()
+    model_p, master_p = get_master(learn.opt, flat_master=flat)
+    assert [len(group) for group in master_p] == ([1, 1] if flat else [2, 2])
+    assert {m.dtype for group in master_p for m in group} == {torch.float32}
+    for p in learn.model.parameters():
+        p.grad = torch.rand_like(p)
+    to_master_grads(model_p, master_p, flat)
+    for weights, masters in zip(model_p, master_p, strict=True):
+        ours, theirs = (torch.cat([p.grad.float().reshape(-1) for p in group]) for group in (weights, masters))
+        assert torch.equal(ours, theirs)
+    with torch.no_grad():
+        for master in (m for group in master_p for m in group):
+            master.sub_(0.1 * master.grad)
+    to_model_params(model_p, master_p, flat)
+    for weights, masters in zip(model_p, master_p, strict=True):
+        ours, theirs = (torch.cat([p.detach().half().reshape(-1) for p in group]) for group in (weights, masters))
+        assert torch.equal(ours, theirs)
+    assert not grad_overflow(model_p)
+    model_p[1][0].grad[0, 0] = math.inf
+    assert grad_overflow(model_p)
+    assert fp16.test_overflow(torch.tensor([1.0, math.nan]))
+
+
+def test_flat_masters_train_as_single_ones_do():
+    ends = []
+    for flat in (False, True):
+        torch.manual_seed(7)
+        learn = two_groups().to_non_native_fp16(flat_master=flat, max_loss_scale=2.0**10, clip=1.0)
+        learn.fit(2)
+        ends.append([p.detach() for p in learn.model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_norms_stay_in_fp32():
+    network = convert_network(nn.Sequential(nn.Linear(10, 30), nn.BatchNorm1d(30), nn.Linear(30, 2)), torch.float16)
+    assert [layer.weight.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
+    assert [layer.bias.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
+    assert {p.dtype for p in convert_network(network, torch.float32).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("way", ["to_fp16", "to_non_native_fp16"])
+def test_an_inf_costs_a_step_and_half_the_scale(way):
+    learn = two_groups()
+    getattr(learn, way)(**({"init_scale": 64.0} if way == "to_fp16" else {"max_loss_scale": 64.0}))
+    seen, cancelled = [], Counter()
+
+    class Injecting(Callback):
+        order = 5
+
+        def before_step(self):
+            if self.train_iter == 3:
+                next(self.model.parameters()).grad.fill_(math.inf)
+            seen.append([p.detach().clone() for p in self.model.parameters()])
+
+        def after_cancel_step(self):
+            cancelled["step"] += 1
+
+        def after_cancel_batch(self):
+            cancelled["batch"] += 1
+
+    learn.fit(1, cbs=Injecting)
+    moved = [not all(map(torch.equal, one, other)) for one, other in itertools.pairwise(seen)]
+    assert [i for i, did in enumerate(moved) if not did] == [3]
+    assert cancelled == {"step" if way == "to_fp16" else "batch": 1}
+    scale = learn.scaler.get_scale() if way == "to_fp16" else learn.non_native_mixed_precision.loss_scale
+    assert scale == 32.0
+
+
+@pytest.mark.parametrize("way", ["to_fp16", "to_bf16", "to_non_native_fp16"])
+def test_an_error_or_a_cancelled_batch_leaves_no_region_open(way):
+    learn = getattr(two_groups(), way)()
+    learn.fit(1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException)))
+    assert current() is None
+    with pytest.raises(KeyError):
+        learn.fit(1, cbs=Callback(after_pred=lambda self: {}[0]))
+    assert current() is None
+    assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
+    learn.fit(1)
+
+
+def test_a_callback_may_step_in_the_loops_place():
+    class Stepping(Callback):
+        order = 10
+
+        def before_step(self):
+            with torch.no_grad():
+                for p in self.model.parameters():
+                    p.sub_(0.05 * p.grad)
+            raise CancelStepException
+
+    ends = []
+    for cbs in (None, Stepping):
+        torch.manual_seed(7)
+        learn = two_groups(cbs=cbs)
+        learn.fit(1)
+        ends.append([p.detach() for p in learn.model.parameters()])
+    assert all(torch.allclose(one, other) for one, other in zip(*ends, strict=True))
