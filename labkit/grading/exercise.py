@@ -32,6 +32,7 @@ LESSONS = {
     "numbers": "01_numbers",
     "rounding": "02_rounding",
     "tensor": "03_tensor_cores",
+    "gradients": "04_seeing_gradients",
     "autocast": "05_autocast",
     "scaling": "06_loss_scaling",
     "master": "07_master_weights",

@@ -12,6 +12,7 @@ IDS = """
     numbers.decode numbers.ulp numbers.first_gap numbers.next_up numbers.bytes
     rounding.nearest_even rounding.smallest_update rounding.stochastic rounding.kahan rounding.epsilon
     tensor.standstill tensor.block tensor.padding tensor.intensity tensor.backward
+    gradients.binades gradients.fate gradients.lost gradients.window gradients.culprit
     autocast.lists autocast.dtypes autocast.linear autocast.softmax autocast.cache
     scaling.static_step scaling.unscale scaling.advance scaling.clip scaling.order scaling.repair
     master.step master.memory master.groups master.flat master.ema
