@@ -35,25 +35,32 @@ def test_the_table_is_whole() -> None:
     for row in rows.values():
         settled = row["verdict"] != "open"
         assert bool(row["evidence"]) == bool(row["lesson"]) == settled, f"{row['id']} is half settled"
+        assert not row["again"] or settled, f"{row['id']} is looked at again, and not settled"
 
 
 def test_a_claim_is_settled_where_a_learner_runs_something() -> None:
-    settled = {id: {row["lesson"]} for id, row in table().items() if row["verdict"] != "open"}
+    rows = table().values()
+    settled = {row["id"]: {row["lesson"], row["again"]} - {""} for row in rows if row["verdict"] != "open"}
     assert tagged() == settled
 
 
-def told() -> dict[str, str]:
-    """Claim id -> the verdict as a lesson's last table has it."""
+def told() -> dict[tuple[str, str], str]:
+    """(claim id, lesson) -> the verdict as the lesson's last table has it."""
     sources = sorted((ROOT / "notebooks" / "source").glob("*.py"))
     row = re.compile(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", re.MULTILINE)
-    rows = [row.findall(source.read_text(encoding="utf-8")) for source in sources]
-    return {id: said for some in rows for id, said in some}
+    rows = {source.stem: row.findall(source.read_text(encoding="utf-8")) for source in sources}
+    return {(id, lesson): said for lesson, some in rows.items() for id, said in some}
 
 
 def test_a_lesson_gives_the_verdict_that_the_table_has() -> None:
     settled = {id: row["verdict"] for id, row in table().items() if row["verdict"] != "open"}
-    assert told().keys() == settled.keys()
-    assert not {id: (said, settled[id]) for id, said in told().items() if not re.match(rf"{settled[id]}\b", said)}
+    assert told().keys() == {(id, lesson) for id, lessons in tagged().items() for lesson in lessons}
+    assert not {at: said for at, said in told().items() if not re.match(rf"{settled[at[0]]}\b", said)}
+
+
+def test_a_second_lesson_says_that_it_is_one() -> None:
+    again = {(row["id"], row["again"]) for row in table().values() if row["again"]}
+    assert {at for at, said in told().items() if f"again in {at[1][:2]}" in said} == again != set()
 
 
 def test_what_is_open_is_said() -> None:

@@ -28,6 +28,7 @@ from labkit.widgets.underflow.figure import static_underflow
 from labkit.widgets.underflow.widget import UnderflowHistogram
 from labkit.widgets.underflow.words import ALL_LAYERS
 from labkit.widgets.workbench.widget import Workbench
+from labkit.widgets.zoom.widget import GradientZoom
 
 __all__ = [
     "ALL_LAYERS",
@@ -38,6 +39,7 @@ __all__ = [
     "BitExplorer",
     "CastLedger",
     "GpuRun",
+    "GradientZoom",
     "LiveTraining",
     "MmaBlock",
     "NumberLine",

@@ -89,6 +89,26 @@ EQUAL: dict[str, dict[str, str]] = {
     "tensor.block": {"one less: 0": "a bit that is added and cut changes nothing", "opposite: True": STRICT},
     "tensor.padding": {"swap statements 2": ORDER, "out: the negative zero": ZERO},
     "tensor.intensity": {"swap statements 1": ORDER},
+    "gradients.binades": {
+        "in: NaN taken for 0": "both are in no binade",
+        "in: -inf taken for inf": EITHER,
+        "in: the sign ignored": "a magnitude has none",
+    },
+    "gradients.fate": {"swap statements 1": ORDER, "out: the negative zero": ZERO},
+    "gradients.lost": {
+        "opposite: True": STRICT,
+        "out: the negative zero": ZERO,
+        "in: the sign ignored": "a sign makes no gradient zero",
+    },
+    "gradients.window": {
+        "an ulp more: 2.0": "no FP32 number lies that near to a limit",
+        "an ulp less: 2.0": "no FP32 number lies that near to a limit",
+    },
+    "gradients.culprit": {
+        "out: the negative zero": ZERO,
+        "in: -inf taken for inf": EITHER,
+        "in: the sign ignored": "the largest magnitude has none",
+    },
     "autocast.lists": {
         "swap statements 1": ORDER,
         "exchange the first two": "the order in a list of names means nothing",

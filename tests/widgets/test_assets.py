@@ -16,11 +16,18 @@ SCRIPTS = {
     if file.name.endswith(".js")
 }
 WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
-TRAINS = {"beat_scaler": ("driven",), "live": ("driven", "bench"), "workbench": ("driven", "bench")}  # what they share
+SHARED = {  # folders that several widgets share
+    "beat_scaler": ("driven",),
+    "bits": ("bit_row",),
+    "live": ("driven", "bench"),
+    "underflow": ("histogram",),
+    "workbench": ("driven", "bench"),
+    "zoom": ("histogram", "bit_row"),
+}
 
 
 def folders(name):
-    return (*TRAINS.get(name, ()), name)
+    return (*SHARED.get(name, ()), name)
 
 
 def test_every_widget_stands_in_a_folder():

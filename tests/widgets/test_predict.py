@@ -139,7 +139,7 @@ def test_a_question_and_what_measures_its_answer_belong_together() -> None:
 
 
 def test_every_lesson_asks_for_a_number() -> None:
-    lessons = {"numbers", "rounding", "tensor", "autocast", "scaling", "master", "recipes", "project"}
+    lessons = {"numbers", "rounding", "tensor", "gradients", "autocast", "scaling", "master", "recipes", "project"}
     assert lessons <= {id.split(".")[0] for id in NUMBERS}
 
 
@@ -153,6 +153,8 @@ TRUE = {  # by arithmetic, or as the lesson's text has it; lessons measure them 
     "rounding.thousandth": 4.0,
     "tensor.errors": 1350,
     "autocast.error": 0.034,
+    "gradients.lost": 0.764,
+    "gradients.scale": 2**7,
     "scaling.window": 2.0**22.3,
     "master.first": 5,
     "recipes.harmless": 64,
@@ -160,7 +162,10 @@ TRUE = {  # by arithmetic, or as the lesson's text has it; lessons measure them 
 }
 
 
-NEEDS = {"autocast.error": ["touch-weights"]}  # cells whose variables a measurement uses, beside the setup
+NEEDS = {  # cells whose variables a measurement uses, beside the setup
+    "autocast.error": ["touch-weights"],
+    "gradients.scale": ["touch-film"],
+}
 
 
 def measured_by_the_lesson(id: str) -> float:

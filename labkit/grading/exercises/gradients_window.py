@@ -70,6 +70,11 @@ def _below_one(random: Random) -> list[Case]:
     return [(_some(random, -4, 0), _some(random, 18, 24)), (2.0**-2, 2.0**30)]
 
 
+def _ends(random: Random) -> list[Case]:
+    """Windows that go on beyond -40 and beyond 60: the answer ends there."""
+    return [(_some(random, 17, 19), _some(random, 20, 24)), (_some(random, -84, -82), _some(random, -60, -50))]
+
+
 @mistake
 def keeps_the_tie(smallest: float, largest: float) -> Window:
     """This keeps 2^-25 itself. It lies half-way to 2^-24 and goes to the even neighbour, which is 0: more than 2^-25
@@ -149,6 +154,7 @@ EXERCISE = Exercise(
         Check("65504, 65520 and what is next to them", 2, _high_end),
         Check("one scale, or none", 1, _narrow),
         Check("scales below 1", 1, _below_one),
+        Check("k from -40 to 60", 1, _ends),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -56,7 +56,7 @@ class BitExplorer(LabWidget):
     '0.1 is no FP16 number: the nearest one is 0.0999755859375, which is 2.44e-5 below it (0.4 ulp).'
     """
 
-    _esm = script("bits")
+    _esm = script("bit_row", "bits")
     _css = style("bits")
 
     text = traitlets.Unicode()

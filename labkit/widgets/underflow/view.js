@@ -2,7 +2,6 @@
 // summed, drawn (plot.js) and said (words.js), without asking the kernel: while it is busy the hand goes on.
 
 const THUMB = 20; // width of the slider's thumb, as in base.css
-const ROW = 22; // height of a layer's row
 
 function render({ model, el }) {
   const life = scope();
@@ -70,27 +69,12 @@ function render({ model, el }) {
 
   function drawMain(pen, width, height) {
     const area = areaOf(width);
-    const bottom = height - BOTTOM;
-    const tall = bottom - TOP - 14;
-    const fills = Object.fromEntries(FATES.map((fate) => [fate, pattern(pen, fate, palette)]));
-    pen.font = `${palette.size - 1}px ${palette.font}`;
-    drawZones(pen, area, limits, palette, EDGE, bottom);
-    drawShares(pen, area, row, palette, bottom, tall);
-    if (log2Scale) drawGhost(pen, area, row, palette, bottom, tall);
-    drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, tall, 2);
-    drawAxis(pen, area, palette, bottom);
-    drawOutside(pen, area, row, log2Scale, palette, bottom);
-    drawZoneNames(pen, area, limits, palette);
+    drawHistogram(pen, area, row, log2Scale, limits, palette, height);
   }
 
   function drawStrips(pen, width, height) {
     const area = areaOf(width);
-    drawZones(pen, area, limits, palette, 0, height);
-    layers.forEach((one, i) => {
-      const bottom = ROW * (i + 1) - 3;
-      drawBars(pen, area, one, log2Scale, limits, palette, palette, bottom, ROW - 6, 1);
-      inkLine({ pen }, [[area.left, bottom + 0.5], [area.right, bottom + 0.5]], palette.line, 1);
-    });
+    drawLayers(pen, area, layers, log2Scale, limits, palette, height);
   }
 
   function show() {
@@ -175,36 +159,6 @@ function observedBar(layers, log2Scale) {
       fill.style.width = `${100 * row.observed}%`;
       const share = h("b", { text: percent(row.observed) });
       words.replaceChildren(rich(`zeros counted inside the FP16 pass at scale 2^${log2Scale}: `), share, " of all elements");
-    },
-  };
-}
-
-function layerList(layers, onChoose, picture) {
-  const name = `uf-layers-${++controls}`;
-  const parts = new Map();
-  const rows = h("div", { class: "uf-rows" }, picture);
-  for (const layer of layers) {
-    const input = h("input", { type: "radio", name, value: layer.name });
-    const title = h("span", { class: "uf-name", text: layer.name });
-    const zero = h("span", { class: "uf-lost" });
-    const infinite = h("span", { class: "uf-lost" });
-    input.addEventListener("change", () => onChoose(layer.name));
-    parts.set(layer.name, { input, zero, infinite });
-    rows.append(h("label", { class: "uf-layer", title: layer.name }, input, title, h("span"), zero, infinite));
-  }
-  const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
-  const head = h("div", { class: "uf-layers-head", "aria-hidden": "true" }, ...headings);
-  return {
-    element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, head, rows),
-    set(chosen, shares) {
-      layers.forEach((layer, i) => {
-        const { input, zero, infinite } = parts.get(layer.name);
-        const { underflowed, overflowed } = shares[i];
-        input.checked = layer.name === chosen;
-        zero.textContent = percent(underflowed);
-        infinite.textContent = overflowed ? percent(overflowed) : "\u2013";
-        input.setAttribute("aria-label", `${layer.name}: ${percent(underflowed)} to zero, ${percent(overflowed)} to infinity`);
-      });
     },
   };
 }

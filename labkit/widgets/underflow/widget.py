@@ -50,7 +50,7 @@ class UnderflowHistogram(LabWidget):
      precision.'
     """
 
-    _esm = script("underflow")
+    _esm = script("histogram", "underflow")
     _css = style("underflow")
 
     log2_scale = traitlets.Int(0).tag(sync=True)

@@ -1,5 +1,6 @@
-// Drawing of the underflow histogram: counts, shifted by the scale, before the windows of a format. No state lives here.
+// Drawing of a histogram of exponents: counts, shifted by the scale, before the windows of a format. No state lives here.
 
+const ROW = 22; // height of a layer's row
 const AXIS = { lo: -40, hi: 22 }; // exponents; what lies outside is told at the edges
 const ROOMY = 120; // a column of names this wide has room for words beside the axis
 const EDGE = 18; // room for the values at which windows begin
@@ -157,4 +158,29 @@ function drawOutside(pen, area, row, log2Scale, palette, bottom) {
   if (below) pen.fillText(`${percent(below / row.total)}${area.left < ROOMY ? "" : " below"} \u25c2`, area.left - 22, bottom + 20);
   pen.textAlign = "left";
   if (above) pen.fillText(`\u25b8 ${percent(above / row.total)}`, area.right + 4, bottom + 20);
+}
+
+// --- the whole picture, and one row for each layer ----------------------------------------------------------------------
+
+function drawHistogram(pen, area, row, log2Scale, limits, palette, height) {
+  const bottom = height - BOTTOM;
+  const tall = bottom - TOP - 14;
+  const fills = Object.fromEntries(FATES.map((fate) => [fate, pattern(pen, fate, palette)]));
+  pen.font = `${palette.size - 1}px ${palette.font}`;
+  drawZones(pen, area, limits, palette, EDGE, bottom);
+  drawShares(pen, area, row, palette, bottom, tall);
+  if (log2Scale) drawGhost(pen, area, row, palette, bottom, tall);
+  drawBars(pen, area, row, log2Scale, limits, fills, palette, bottom, tall, 2);
+  drawAxis(pen, area, palette, bottom);
+  drawOutside(pen, area, row, log2Scale, palette, bottom);
+  drawZoneNames(pen, area, limits, palette);
+}
+
+function drawLayers(pen, area, layers, log2Scale, limits, palette, height) {
+  drawZones(pen, area, limits, palette, 0, height);
+  layers.forEach((one, i) => {
+    const bottom = ROW * (i + 1) - 3;
+    drawBars(pen, area, one, log2Scale, limits, palette, palette, bottom, ROW - 6, 1);
+    inkLine({ pen }, [[area.left, bottom + 0.5], [area.right, bottom + 0.5]], palette.line, 1);
+  });
 }

@@ -1,0 +1,69 @@
+// The bits of a number, field by field. What each says comes from Python (labkit/widgets/bits/view.py).
+
+// --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
+
+function bitRow(onFlip) {
+  const element = h("div", { class: "be-bits", role: "group" });
+  let [cells, shape, current] = [new Map(), "", null];
+
+  function goTo(bit) {
+    current = Math.min(cells.size - 1, Math.max(0, bit));
+    for (const [one, cell] of cells) cell.tabIndex = one === current ? 0 : -1;
+  }
+
+  element.addEventListener("click", (event) => {
+    const cell = event.target.closest(".be-bit");
+    if (!cell) return;
+    goTo(Number(cell.dataset.bit));
+    cell.focus({ preventScroll: true });
+    turn(cell, cell.getAttribute("aria-pressed") !== "true");
+    onFlip(current);
+  });
+  element.addEventListener("keydown", (event) => {
+    const to = { ArrowLeft: current + 1, ArrowRight: current - 1, Home: cells.size - 1, End: 0 }[event.key];
+    if (to === undefined) return;
+    event.preventDefault();
+    goTo(to);
+    cells.get(current).focus();
+  });
+
+  function build(view) {
+    cells = new Map();
+    element.replaceChildren(...view.fields.map((field) => fieldBlock(field, cells)));
+    element.style.setProperty("--be-count", cells.size);
+    element.classList.toggle("be-many", cells.size > 20);
+    goTo(current ?? 0);
+  }
+
+  return {
+    element,
+    set(view) {
+      const next = view.format + view.fields.map((field) => field.letter + field.bits.length).join(" ");
+      if (next !== shape) build(view);
+      shape = next;
+      element.setAttribute("aria-label", `The ${cells.size} bits of this ${view.format} code; arrow keys go from bit to bit, Space turns one over`);
+      for (const field of view.fields) {
+        for (const { bit, on } of field.bits) turn(cells.get(bit), on);
+        element.querySelector(`[data-field="${field.letter}"] .be-says`).replaceChildren(rich(field.says));
+      }
+    },
+  };
+}
+
+function turn(cell, on) {
+  cell.setAttribute("aria-pressed", String(on));
+  cell.querySelector("b").textContent = on ? "1" : "0";
+}
+
+function fieldBlock(field, cells) {
+  const row = h("div", { class: "be-cells" });
+  for (const { bit, weight } of field.bits) {
+    const label = `${field.name}, bit ${bit}, ${field.letter === "S" ? "minus when on" : `weight ${weight}`}`;
+    const face = [h("b", { text: "0" }), h("small", { "aria-hidden": "true" }, rich(weight))];
+    const cell = h("button", { type: "button", class: "be-bit", data: { bit }, title: label, "aria-label": label, "aria-pressed": "false" }, ...face);
+    cells.set(bit, cell);
+    row.append(cell);
+  }
+  const name = h("div", { class: "be-name" }, h("b", { text: field.letter }), h("span", { text: ` ${field.name}` }));
+  return h("div", { class: "be-field", data: { field: field.letter }, style: { "--be-width": field.bits.length } }, name, row, h("div", { class: "be-says lk-quiet" }));
+}

@@ -1,0 +1,176 @@
+// From a network to the sixteen bits of one gradient. Python sends a film (the counts of every layer at a few steps, and a
+// piece of every tensor); all distances but the bits are drawn here, from what is known, while the hand moves.
+
+const DISTANCES = ["network", "layer", "tensor", "gradient"];
+const DEEPEST = DISTANCES.length - 1;
+const STRIP = 64; // height of a picture of the film
+
+function render({ model, el }) {
+  const life = scope();
+  const { kind, shapes } = model.get("_about");
+  const limits = model.get("_windows");
+  const film = model.get("_film").map(({ step, rows }) => ({ step, rows: prepared(rows) }));
+  const names = film[0].rows.slice(1).map((row) => row.name);
+  const cells = floats(model.get("_cells"));
+  const perFrame = shapes.reduce((sum, [rows, columns]) => sum + rows * columns, 0);
+  const root = mount(el, { label: `${kind}, from the network to the bits`, kind: "zoom", scope: life, model });
+  let palette = colours(root);
+  onTheme(life, () => { palette = colours(root); show(); }, root);
+  const get = (name) => model.get(name);
+  const now = () => ({ at: names.indexOf(get("layer")), shot: film[get("frame")], k: get("log2_scale") });
+  const set = (change) => { put(model, change); show(); };
+  const zoomTo = (zoom) => set({ zoom: Math.min(DEEPEST, Math.max(0, zoom)) });
+
+  const lever = (label, trait, max, text) => {
+    const made = slider({ label, min: 0, max, value: get(trait), page: 4, text, onInput: (value) => set({ [trait]: value }) });
+    made.element.classList.add("gz-lever");
+    return made;
+  };
+  const distance = lever("Zoom", "zoom", DEEPEST, (at) => DISTANCES[at]);
+  const scale = lever("Scale", "log2_scale", 30, (k) => `2^${k} = ${decimal(2 ** k)}`);
+  const step = lever("Step", "frame", film.length - 1, (at) => String(film[at].step));
+  const double = button({ label: "\u00d7 2", title: "Double the scale", onPress: () => set({ log2_scale: Math.min(30, get("log2_scale") + 1) }) });
+  const halve = button({ label: "\u00f7 2", title: "Halve the scale", onPress: () => set({ log2_scale: Math.max(0, get("log2_scale") - 1) }) });
+  const levers = h("div", { class: "gz-levers" }, distance.element, step.element, scale.element, h("div", { class: "lk-row" }, halve.element, double.element));
+
+  const strip = figure({ scope: life, label: "The film: the same gradients at each step; the slider of the steps chooses one", height: STRIP, draw: drawFilm });
+  life.listen(strip.canvas, "click", (event) => set({ frame: Math.min(film.length - 1, Math.floor((strip.at(event).x / strip.width) * film.length)) }));
+  const words = sentence();
+
+  const strips = figure({ scope: life, label: "", height: ROW * names.length, draw: drawStrips });
+  strips.canvas.setAttribute("aria-hidden", "true");
+  const list = layerList(film[0].rows.slice(1), (layer) => set({ layer }), strips.element);
+  const main = figure({ scope: life, label: "How many gradients of this layer lie in each power of two", height: 230, draw: drawMain });
+  main.element.classList.add("uf-main");
+  const grid = figure({ scope: life, label: "A piece of the tensor, each cell coloured by what FP16 makes of it; arrow keys choose a cell", height: (width) => Math.min(420, width * 0.5), draw: drawGrid });
+  grid.canvas.tabIndex = 0;
+  const bits = bitRow(() => show()); // they are looked at, not turned
+  const stage = h("div", { class: "gz-stage" }, list.element, main.element, grid.element, h("div", { class: "labkit-bits" }, bits.element));
+  const legend = h("p", { class: "lk-quiet gz-legend" });
+  root.append(levers, strip.element, words.element, stage, legend);
+
+  const areas = new Map();
+  function areaOf(one, width) {
+    if (areas.get(one)?.width !== width) areas.set(one, plot(width, one === strips ? main : one));
+    return areas.get(one);
+  }
+
+  function drawFilm(pen, width, height) {
+    const room = width / film.length;
+    film.forEach(({ step: number, rows }, i) => {
+      const [left, right] = [i * room + 4, (i + 1) * room - 4];
+      const area = { left, right, binade: (right - left) / (AXIS.hi - AXIS.lo), x: (e) => left + ((e - AXIS.lo) * (right - left)) / (AXIS.hi - AXIS.lo) };
+      const chosen = get("zoom") ? rows[1 + now().at] : rows[0];
+      drawZones(pen, area, limits, palette, 4, height - 18);
+      drawBars(pen, area, chosen, get("log2_scale"), limits, palette, palette, height - 18, height - 26, 0);
+      if (i === get("frame")) inkLine({ pen }, [[left, 2], [right, 2], [right, height - 16], [left, height - 16], [left, 2]], palette.accent, 2);
+      pen.font = `${i === get("frame") ? 600 : 400} ${palette.size - 1}px ${palette.font}`;
+      pen.fillStyle = palette.ink;
+      pen.textAlign = "center";
+      pen.fillText(`step ${number}: ${percent(fractions(chosen, get("log2_scale"), limits).underflowed)} lost`, (left + right) / 2, height - 3);
+    });
+  }
+
+  function drawStrips(pen, width, height) {
+    drawLayers(pen, areaOf(strips, width), now().shot.rows.slice(1), now().k, limits, palette, height);
+  }
+
+  function drawMain(pen, width, height) {
+    drawHistogram(pen, areaOf(main, width), now().shot.rows[1 + now().at], now().k, limits, palette, height);
+  }
+
+  // --- the tensor, cell by cell ---
+
+  function tableOf(at) {
+    const [rows, columns] = shapes[at];
+    const from = get("frame") * perFrame + shapes.slice(0, at).reduce((sum, [r, c]) => sum + r * c, 0);
+    const side = Math.min(grid.width / columns, grid.height / rows, 40);
+    return { rows, columns, side, value: (row, column) => cells[from + row * columns + column] };
+  }
+
+  const fateAt = (value, k) => (value === 0 ? null : fateOf(Math.floor(Math.log2(Math.abs(value))) + k, limits));
+
+  function drawGrid(pen) {
+    const { at, k } = now();
+    const { rows, columns, side, value } = tableOf(at);
+    const fills = Object.fromEntries(FATES.map((fate) => [fate, side < 9 ? palette[fate] : pattern(pen, fate, palette)]));
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const fate = fateAt(value(row, column), k);
+        pen.fillStyle = fate ? fills[fate] : palette.surface2;
+        pen.fillRect(column * side, row * side, side - 1, side - 1);
+      }
+    }
+    const [x, y] = [get("column") * side, get("row") * side];
+    inkLine({ pen }, [[x, y], [x + side, y], [x + side, y + side], [x, y + side], [x, y]], palette.ink, 3);
+  }
+
+  const cellAt = (point) => {
+    const { rows, columns, side } = tableOf(now().at);
+    const [row, column] = [Math.floor(point.y / side), Math.floor(point.x / side)];
+    return row >= 0 && row < rows && column >= 0 && column < columns ? { row, column } : null;
+  };
+  life.listen(grid.canvas, "click", (event) => {
+    const cell = cellAt(grid.at(event));
+    if (cell) set({ ...cell, zoom: DEEPEST });
+  });
+  life.listen(grid.canvas, "keydown", (event) => {
+    const by = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    const { rows, columns } = tableOf(now().at);
+    const inside = (value, size) => Math.min(size - 1, Math.max(0, value));
+    set({ row: inside(get("row") + by[0], rows), column: inside(get("column") + by[1], columns) });
+  });
+  hovering(life, grid, (point) => {
+    const cell = point && !point.held ? cellAt(point) : null;
+    return cell && [point.x, point.y, decimal(tableOf(now().at).value(cell.row, cell.column))];
+  });
+
+  // --- nearer and farther: the slider, a click, the wheel, Enter and Esc ---
+
+  life.listen(main.canvas, "click", () => zoomTo(2));
+  life.listen(list.element, "dblclick", () => zoomTo(1));
+  life.listen(stage, "wheel", (event) => {
+    if (!event.ctrlKey) return; // a bare wheel scrolls the page
+    event.preventDefault();
+    zoomTo(get("zoom") + (event.deltaY < 0 ? 1 : -1));
+  }, { passive: false });
+  life.listen(root, "keydown", (event) => {
+    const bare = !(event.shiftKey || event.ctrlKey || event.metaKey || event.altKey) && !event.target.closest("button");
+    const by = event.key === "Escape" ? -1 : event.key === "Enter" && bare ? 1 : 0;
+    if (!by || (by < 0 && get("zoom") === 0)) return;
+    event.preventDefault(); // Esc goes one step back; from the network it leaves the widget
+    zoomTo(get("zoom") + by);
+    distance.input.focus({ preventScroll: true });
+  }, true);
+
+  const LEGENDS = [
+    "Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
+    "Click the picture for the layer's tensor.",
+    "Grey cells are zero in FP32. Click a cell, or choose one with the arrow keys, for its bits.",
+    "Double the scale, and watch which bits move.",
+  ];
+
+  function show() {
+    const { at, shot, k } = now();
+    const zoom = get("zoom");
+    distance.set(zoom);
+    scale.set(k);
+    step.set(get("frame"));
+    step.element.hidden = strip.element.hidden = film.length < 2;
+    [list.element, main.element, grid.element, bits.element.parentElement].forEach((one, i) => (one.hidden = i !== zoom));
+    list.set(names[at], shot.rows.slice(1).map((row) => fractions(row, k, limits)));
+    if (get("_bits").length) bits.set({ format: "FP16", fields: get("_bits") });
+    words.say(get("sentence"));
+    legend.textContent = LEGENDS[zoom];
+    root.dataset.zoom = DISTANCES[zoom];
+    for (const one of [strip, strips, main, grid]) if (one.element.offsetParent) one.redraw();
+  }
+
+  watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale", "sentence", "_bits"], show);
+  show();
+  return () => life.dispose();
+}
+
+export default { render };

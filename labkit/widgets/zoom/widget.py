@@ -1,0 +1,171 @@
+"""How far is it from a network to the sixteen bits of one gradient? One slider.
+
+Idea: a film of gradients (a few steps of a training) is looked at from four distances: all layers, one layer's
+histogram, one tensor cell by cell, one gradient bit by bit. Step, scale and what is chosen stay while one zooms.
+
+Invariant: `sentence`, and the bits where there are any, always belong to the present state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import traitlets
+from torch import Tensor
+
+from labkit.formats import FP16
+from labkit.instrument import fate, shift, snapshot
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
+from labkit.widgets.base.number_words import spaced
+from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.bits.view import fields
+from labkit.widgets.bits.words import explore
+from labkit.widgets.underflow.figure import static_underflow
+from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, percent, rows, sentence, windows, with_total
+from labkit.widgets.zoom.words import gradient_sentence
+
+DISTANCES = ("network", "layer", "tensor", "gradient")
+SIDE = 32  # rows and columns of a tensor that are shown
+
+
+class GradientZoom(LabWidget):
+    """Gradients of a few training steps, from the whole network down to the bits of one of them.
+
+    Args:
+        film: step -> layer -> FP32 gradient, with the same layers at each step.
+        kind: what they are: "activation gradients" or "weight gradients".
+
+    What can be read and set: `zoom` (0 network, 1 layer, 2 tensor, 3 gradient), `frame` (which of the steps, from 0),
+    `layer`, `row` and `column` (in what is shown of its tensor), `log2_scale`. What can be read: `sentence`.
+
+    Raises:
+        ValueError: there is no step, or the steps do not have the same layers and shapes.
+        TraitError: there is no such layer, step, cell, distance or scale.
+
+    >>> import torch
+    >>> zoom = GradientZoom({0: {"conv": torch.tensor([[2.0**-30, 2.0**-10]])}})
+    >>> zoom.sentence
+    'At scale 2^0 (no scaling), 50% of these activation gradients underflow in FP16 and 50% keep full precision.'
+    >>> zoom.zoom, zoom.column = 3, 1
+    >>> zoom.sentence
+    'conv[0, 1] at step 0 is 2^-10 = 9.77e-4. FP16 holds it, in full precision. Times two, only the exponent field
+     moves, from 5 to 6: the significand stays.'
+    """
+
+    _esm = script("histogram", "bit_row", "zoom")
+    _css = style("underflow", "bits", "zoom")
+    zoom = traitlets.Int(0, min=0, max=len(DISTANCES) - 1).tag(sync=True)
+    frame = traitlets.Int(0).tag(sync=True)
+    layer = traitlets.Unicode().tag(sync=True)
+    row = traitlets.Int(0).tag(sync=True)
+    column = traitlets.Int(0).tag(sync=True)
+    log2_scale = traitlets.Int(0, min=0, max=LOG2_SCALES[-1]).tag(sync=True)
+    sentence = traitlets.Unicode().tag(sync=True)
+    _bits: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    _film: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    _cells = traitlets.Bytes().tag(sync=True)  # float32: frame after frame, layer after layer, row after row
+    _windows = traitlets.Dict().tag(sync=True)
+    _about = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, film: Mapping[int, Mapping[str, Tensor]], kind: str = "activation gradients") -> None:
+        self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
+        self._shapes = _shapes(film)
+        self._tables = [{name: _table(gradient) for name, gradient in layers.items()} for layers in film.values()]
+        cells = [table.ravel() for tables in self._tables for table in tables.values()]
+        super().__init__(
+            layer=next(iter(self._shapes)),
+            _film=[{"step": shot.step, "rows": rows(shot, FP16)} for shot in self.snapshots],
+            _cells=np.concatenate(cells).astype(np.float32).tobytes(),
+            _windows=windows(FP16),
+            _about={"kind": kind, "shapes": [list(table.shape) for table in self._tables[0].values()]},
+        )
+        self._follow()
+
+    @property
+    def gradient(self) -> float:
+        """The gradient in the chosen cell, as it is in FP32."""
+        return float(self._tables[self.frame][self.layer][self.row, self.column])
+
+    @property
+    def place(self) -> str:
+        """Where it stands: layer[index, ...], as its tensor is indexed."""
+        shape = self._shapes[self.layer]
+        lead: tuple[Any, ...] = np.unravel_index(self.row, shape[:-1]) if len(shape) > 1 else ()
+        return f"{self.layer}[{', '.join(str(int(i)) for i in (*lead, self.column))}]"
+
+    @traitlets.validate("frame")
+    def _valid_frame(self, proposal: dict[str, Any]) -> int:
+        frame: int = proposal["value"]
+        if not 0 <= frame < len(self.snapshots):
+            steps = [shot.step for shot in self.snapshots]
+            raise traitlets.TraitError(
+                f"frame goes from 0 to {len(steps) - 1}, for the steps {steps}; it was given {frame}"
+            )
+        return frame
+
+    @traitlets.validate("layer")
+    def _valid_layer(self, proposal: dict[str, Any]) -> str:
+        name: str = proposal["value"]
+        if name not in self._shapes:
+            raise traitlets.TraitError(f"there is no layer {name!r}; there are {list(self._shapes)}")
+        return name
+
+    @traitlets.validate("row", "column")
+    def _valid_cell(self, proposal: dict[str, Any]) -> int:
+        at, axis = proposal["value"], proposal["trait"].name
+        size = self._tables[0][self.layer].shape[axis == "column"]
+        if not 0 <= at < size:
+            raise traitlets.TraitError(f"{axis} goes from 0 to {size - 1} in {self.layer}; it was given {at}")
+        return int(at)
+
+    @traitlets.observe("zoom", "frame", "layer", "row", "column", "log2_scale")
+    def _follow(self, _change: object = None) -> None:
+        rows, columns = self._tables[0][self.layer].shape
+        with self.hold_sync():
+            self.row, self.column = min(self.row, rows - 1), min(self.column, columns - 1)
+            scaled = explore(repr(self.gradient * 2.0**self.log2_scale), FP16)
+            self._bits = fields(scaled) if self.zoom == DISTANCES.index("gradient") else []
+            self.sentence = self._said()
+
+    def _said(self) -> str:
+        """Return the sentence of the present distance."""
+        shot, k = self.snapshots[self.frame], self.log2_scale
+        if self.zoom == DISTANCES.index("gradient"):
+            at = f"{self.place} at step {shot.step} is {spaced(self.gradient)}"
+            scaled = f", times 2^{k} {spaced(self.gradient * 2.0**k)}" if k and self.gradient else ""
+            return f"{at}{scaled}. {gradient_sentence(self.gradient, k)}"
+        layer = self.layer if self.zoom else ALL_LAYERS
+        what = fate(shift(with_total(shot)[layer], k), FP16)
+        said = sentence(what, FP16, k, shot.kind, layer)
+        if self.zoom < DISTANCES.index("tensor"):
+            return said
+        table = self._tables[self.frame][self.layer]
+        zeros = percent(float((table == 0).mean()))
+        return f"{said} Of the {table.size:,} shown, {zeros} are zero already in FP32."
+
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run."""
+        return still(self.sentence, why_still("to zoom"), static_underflow(self.snapshots[self.frame], FP16))
+
+
+def _shapes(film: Mapping[int, Mapping[str, Tensor]]) -> dict[str, tuple[int, ...]]:
+    """Return layer -> shape.
+
+    Raises:
+        ValueError: there is nothing to show, or the steps differ in layers or shapes.
+    """
+    found = [{name: tuple(gradient.shape) or (1,) for name, gradient in layers.items()} for layers in film.values()]
+    if not found or not found[0] or any(0 in shape for shape in found[0].values()):
+        raise ValueError("a film has at least one step, with at least one layer whose gradient is not empty")
+    if any(one != found[0] for one in found):
+        raise ValueError("all steps of a film have the same layers, and their gradients the same shapes")
+    return found[0]
+
+
+def _table(gradient: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Return what is shown of a gradient [..., columns]: at most SIDE rows and columns of its first matrix."""
+    whole = gradient.detach().float().cpu()
+    return whole.reshape(-1, whole.shape[-1] if whole.dim() else 1)[:SIDE, :SIDE].numpy()

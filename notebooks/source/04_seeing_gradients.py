@@ -1,0 +1,443 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 04 · Seeing gradients
+#
+# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer; find the layer
+# where an
+# inf was born; and look into the training of a model of your own with three lines.
+#
+# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the bits
+# of a number
+# (lesson 01), and what a backward pass is. Three things are used here:
+#
+# - FP16's smallest number is 2^-24 = 5.96e-8, and what is not above half of it becomes 0: it *underflows*. From 65520 on, a
+#   number becomes
+#   inf: it *overflows*.
+# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation
+#   gradients*) and
+#   those of the weights (*weight gradients*).
+# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used as it
+#   is: no remedy is
+#   switched on.
+
+# %% id="setup"
+import math
+
+import torch
+from torch import nn
+
+from labkit.amp import RECIPES
+from labkit.formats import FP16
+from labkit.grading import check
+from labkit.instrument import exponent_histogram, fate, merge, shift, underflow, watch, zeros_inside
+from labkit.train import TASKS, TrainingRun, bytes_held, recorded, single_digits
+from labkit.widgets import GradientZoom, predict
+
+# %% [markdown]
+# ## 1 · How many?
+#
+# A small network looks at pictures of 32 x 32 pixels. For every pixel it says: disc, square, or ground. It is trained in
+# FP32. At its first
+# step, its activation gradients are computed once in FP32 and once in FP16, with the same weights and the same pictures.
+
+
+# %% id="predict-lost"
+def lost_at_first(task, kind="activation gradients"):
+    """Return the share of gradients that are non-zero in FP32 and zero in FP16, at the first step."""
+    in_fp16 = TrainingRun(TASKS[task], RECIPES["FP16"])
+    return underflow(in_fp16.fp32_twin().next_gradients(kind), in_fp16.next_gradients(kind))
+
+
+predict("gradients.lost", lambda: 100 * lost_at_first("unet"))
+
+# %% [markdown]
+# Does it stay like this? The network learns, and its gradients change.
+
+# %% id="predict-later"
+predict("gradients.later")
+
+# %% [markdown]
+# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each power
+# of two. Behind the
+# bars you see what FP16 makes of them: zero, *subnormal* (fewer bits are kept), normal, inf.
+#
+# **Slide the step.** Then look at the rows below: each is a layer. Which layers lose most?
+
+# %% id="touch-film"
+run, film = TrainingRun(TASKS["unet"], RECIPES["FP32"], measure_every=0), {}
+for step in range(41):
+    if step % 8 == 0:
+        film[step] = run.next_gradients()
+    run.take_step()
+GradientZoom(film)
+
+# %% [markdown]
+# **The loss does not happen evenly.** Some layers lose a tenth and more, others next to nothing. And it grows while the
+# network learns: for a pixel
+# that is already right, the gradient is small.
+#
+# What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is
+# counted into the binade
+# of its magnitude; zeros, inf and NaN are in none.
+#
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
+# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+#
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: three hints, one by one, at no
+# cost.*
+#
+# ### Exercise 1: count by powers of two  ●○○  8 min
+#
+# Count numbers into binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. `math.frexp(x)` may help.
+
+
+# %% id="exercise-gradients-binades" tags=["exercise-gradients.binades"]
+def my_binades(values):
+    """Return a dict: exponent e -> how many of the values lie in its binade. Binades with none are not in it.
+
+    values  list of floats; zeros, infinities and NaN are in no binade
+    """
+    ### BEGIN SOLUTION
+    counts = {}
+    for x in values:
+        if x != 0 and math.isfinite(x):
+            exponent = math.frexp(x)[1] - 1
+            counts[exponent] = counts.get(exponent, 0) + 1
+    return counts
+    ### END SOLUTION
+
+
+check("gradients.binades", my_binades)
+
+# %% [markdown]
+# ## 2 · From the network to a bit
+#
+# How far is it from this network to one bit? One slider. Before you move it:
+
+# %% id="predict-bits"
+predict("gradients.bits")
+
+# %% [markdown]
+# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits that FP16 makes of one
+# number. (A click, or
+# Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys. Then press **× 2** a
+# few times, and watch the bits.
+
+# %% id="touch-zoom"
+GradientZoom({0: film[0], 40: film[40]})
+
+# %% [markdown]
+# **Times two moves only the exponent.** The number that you see keeps all its digits. So the whole histogram moves to the
+# right by one binade, and nothing
+# else changes. Below 2^-14 it is still better: there FP16 keeps fewer bits, and each doubling brings back one of them.
+#
+# $$x = \pm\, 2^{e} \times 1.f \quad\Rightarrow\quad 2x = \pm\, 2^{e+1} \times 1.f$$
+
+# %% [markdown]
+# ## 3 · What would another scale lose?
+#
+# Suppose all gradients were larger by a factor 2^k. What would FP16 lose *then*? This is a question about something that did
+# not happen. With a
+# histogram it is answered without a second training, because the counts only move.
+
+
+# %% id="predict-scale"
+def lost_at_scale(gradients, log2_scale):
+    """Return the share of these FP32 gradients that FP16 would make zero if they were 2^log2_scale times larger."""
+    counted = merge(exponent_histogram(gradient) for gradient in gradients.values())
+    return fate(shift(counted, log2_scale), FP16).underflowed
+
+
+predict("gradients.scale", lambda: 2 ** next(k for k in range(60) if lost_at_scale(film[40], k) < 0.001))
+
+
+# %% id="touch-scale" tags=["claim-C21"]
+for step in (0, 40):
+    shares = "   ".join(f"2^{k}: {lost_at_scale(film[step], k):7.3%}" for k in (0, 4, 8, 12, 16))
+    print(f"step {step:>2}   lost at scale {shares}")
+
+# %% [markdown]
+# How to make all gradients larger without changing what is learned is lesson 06. Here it is enough that they could be.
+#
+# ### Exercise 2: what would another scale lose?  ●●○  8 min
+#
+# You have counts, as your `my_binades` makes them. A binade is lost if it lies below 2^-25 after the scale: all its numbers
+# are then below half of
+# FP16's smallest number. The binade that begins at 2^-25 is not lost.
+
+
+# %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
+def my_lost_share(counts, log2_scale):
+    """Return which share of the numbers (0 to 1) is lost if all are multiplied by 2^log2_scale; 0.0 if there is none.
+
+    counts      dict: exponent of a binade -> how many numbers lie in it
+    log2_scale  whole number, may be negative
+    """
+    ### BEGIN SOLUTION
+    total = sum(counts.values())
+    lost = sum(n for exponent, n in counts.items() if exponent + log2_scale < -25)
+    return lost / total if total else 0.0
+    ### END SOLUTION
+
+
+check("gradients.fate", my_lost_share)
+
+# %% [markdown]
+# ### Exercise 3: which scales lose nothing?  ●●●  12 min
+#
+# Two gradients decide it: the smallest and the largest magnitude. At a scale 2^k the smallest must stay *above* 2^-25 (at
+# 2^-25 itself it
+# becomes 0), and the largest must stay below 65520. Try every whole k from -40 to 60.
+
+
+# %% id="exercise-gradients-window" tags=["exercise-gradients.window"]
+def my_window(smallest, largest):
+    """Return (lowest k, highest k) for which neither is lost at scale 2^k; None if there is no such k.
+
+    smallest, largest  FP32 numbers above 0, as floats: magnitudes of the gradients; k goes from -40 to 60
+    """
+    ### BEGIN SOLUTION
+    good = [k for k in range(-40, 61) if smallest * 2.0**k > 2.0**-25 and largest * 2.0**k < 65520]
+    return (good[0], good[-1]) if good else None
+    ### END SOLUTION
+
+
+check("gradients.window", my_window)
+
+# %% [markdown]
+# ## 4 · The metric that lies
+#
+# You have no FP32 gradients beside you, only an FP16 training. It is tempting to count the zeros in it.
+
+# %% id="predict-zeros"
+predict("gradients.zeros")
+
+# %% id="touch-zeros"
+for task in ("segmentation", "digits"):
+    zeros = zeros_inside(TrainingRun(TASKS[task], RECIPES["FP16"]).next_gradients("weight gradients"))
+    record, name = recorded(task, "FP16", 0), f"{task}, trained in FP16:"
+    lost = lost_at_first(task)
+    print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
+
+# %% [markdown]
+# **The number of zeros says nothing.** In *digits* the border of each picture is black, so the weights there have no
+# gradient, in any format. In
+# *segmentation* most activation gradients became zero, but a weight gradient is a sum over many pixels, and hardly ever zero
+# itself. It is only wrong.
+#
+# Only a comparison tells: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and
+# zero here.
+#
+# ### Exercise 4: lost, or zero all along?  ●●○  8 min
+#
+# Count over all tensors together, element by element.
+
+
+# %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]
+def my_lost(in_fp32, in_fp16):
+    """Return which share of the gradients that are non-zero in FP32 is zero in FP16 (0 to 1); 0.0 if none is non-zero.
+
+    in_fp32, in_fp16  lists of tensors, of the same layers in the same order
+    """
+    ### BEGIN SOLUTION
+    alive = lost = 0
+    for exact, half in zip(in_fp32, in_fp16, strict=True):
+        alive += int((exact != 0).sum())
+        lost += int(((exact != 0) & (half == 0)).sum())
+    return lost / alive if alive else 0.0
+    ### END SOLUTION
+
+
+check("gradients.lost", my_lost)
+
+# %% [markdown]
+# ## 5 · The other end
+#
+# *Second sitting.* So far numbers were too small. Here is a network of eight layers whose weights are too large: every layer
+# makes its activations four
+# to five times larger. It computes in FP16. What do you see at the end?
+
+# %% id="predict-overflow"
+predict("gradients.overflow")
+
+# %% id="touch-overflow" tags=["claim-C23"]
+torch.manual_seed(0)
+layers = [nn.Linear(64, 64) for _ in range(8)]
+activations, passed = torch.randn(8, 64).half() * 60, []
+with torch.no_grad():
+    for number, layer in enumerate(layers):
+        activations = activations @ (8 * layer.weight).half().T
+        passed.append((f"layer {number}", activations))
+    passed.append(("loss", activations.square().mean()))
+for name, tensor in passed:
+    kind = "NaN" if tensor.isnan().any() else "inf" if tensor.isinf().any() else ""
+    print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
+
+# %% [markdown]
+# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign in a
+# sum: inf - inf is NaN. From there
+# on everything is NaN, the loss too. NaN is where you *notice* it. The cause is the first inf, and the layer before shows
+# how near it was.
+#
+# ### Exercise 5: who was first?  ●●○  10 min
+#
+# You have the tensors of a forward pass, in the order in which they were computed.
+
+
+# %% id="exercise-gradients-culprit" tags=["exercise-gradients.culprit"]
+def my_culprit(tensors):
+    """Return (name of the first tensor with an inf or NaN, largest magnitude of the one before it); None if all are finite.
+
+    tensors  list of (name, FP16 tensor); the magnitude is a float, and 0.0 if there is no tensor before
+    """
+    ### BEGIN SOLUTION
+    before = 0.0
+    for name, tensor in tensors:
+        if not torch.isfinite(tensor).all():
+            return name, before
+        before = float(tensor.abs().max())
+    return None
+    ### END SOLUTION
+
+
+check("gradients.culprit", my_culprit)
+
+# %% [markdown]
+# ## 6 · Five networks
+#
+# What is true of one network may be false of the next. Here are five: a classifier of three linear layers, one of
+# convolutions, a network that marks pixels, an
+# LSTM (it reads a text letter by letter), and a small transformer. The table is made now, by you. Each row takes a second.
+#
+# - *Lost*: the share of activation gradients, and of weight gradients, that FP16 loses at the first step.
+# - *Swallowed*: the share of the weights that a step does not move, if they are stored in FP16 (lesson 02).
+# - *Weights*: their bytes in FP16, as a share of those in FP32.
+# - *Kept*: all bytes that stay from step to step, in mixed precision (weights in FP16 with an FP32 copy), as a share of
+#   those in FP32.
+
+# %% id="predict-networks"
+predict("gradients.networks")
+
+
+# %% id="touch-networks" tags=["claim-C07", "claim-C09", "claim-C11", "claim-C22"]
+def kept_after_a_step(task, recipe):
+    run = TrainingRun(TASKS[task], RECIPES[recipe], measure_every=0)
+    run.take_step()
+    return bytes_held(run.engine)
+
+
+print(f"{'':<20}{'lost: activations':>19}{'weights':>9}{'swallowed':>11}{'weights':>9}{'kept':>7}")
+for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
+    lost = [lost_at_first(task, kind) for kind in ("activation gradients", "weight gradients")]
+    swallowed = TrainingRun(TASKS[task], RECIPES["FP16 no master"]).step().swallowed
+    fp32, mixed = kept_after_a_step(task, "FP32"), kept_after_a_step(task, "O2")
+    weights, kept = mixed["weights"] / fp32["weights"], sum(mixed.values()) / sum(fp32.values())
+    print(f"{task:<20}{lost[0]:>19.2%}{lost[1]:>9.2%}{swallowed:>11.2%}{weights:>9.2f}{kept:>7.2f}")
+
+# %% [markdown]
+# Read it by columns.
+#
+# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends on the
+#   loss:
+#   *segmentation_small* takes a mean over half a million numbers.
+# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way round:
+#   try
+#   `lost_at_first("autoencoder", "weight gradients")`.
+# - Updates are swallowed where they are small beside the weights. Here that is the classifier with its plain SGD.
+# - Weights take half the bytes (a little more where some layers stay in FP32). What is *kept* does not shrink at all.
+
+# %% [markdown]
+# ## 7 · What halves, and what does not
+#
+# *Mixed precision halves the memory*, one reads. Count by category. What is kept from step to step is counted by the lab.
+# What autograd saves for the backward
+# pass is counted by a hook of torch's, for three linear layers of plain torch.
+
+# %% id="predict-memory"
+predict("gradients.memory")
+
+
+# %% id="touch-memory" tags=["claim-C10"]
+def saved_for_backward(dtype):
+    """Return the bytes that autograd saves in a forward pass of a small network, its weights left out."""
+    net = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 10)).to(dtype)
+    own, saved = {p.untyped_storage().data_ptr() for p in net.parameters()}, {}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = (tensor, storage.nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        net(torch.randn(256, 64, dtype=dtype))
+    return sum(size for at, (_, size) in saved.items() if at not in own)
+
+
+fp32, mixed = kept_after_a_step("gpt", "FP32"), kept_after_a_step("gpt", "O2")
+fp32["saved for backward"], mixed["saved for backward"] = map(saved_for_backward, (torch.float32, torch.float16))
+for category, size in fp32.items():
+    ratio = f"{mixed[category] / size:.2f}" if size else "new"
+    print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
+
+# %% [markdown]
+# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it was, and
+# the FP32 copy of the weights is
+# *new*. Together, what is kept is as large as before. So memory shrinks where activations are the larger part: large
+# batches, large pictures, long texts.
+
+# %% [markdown]
+# ## 8 · A model of your own
+#
+# Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import `watch`, open a block around
+# the training, ask for the
+# report. It changes no value of the training. Put your own model and data here.
+
+# %% id="touch-own"
+torch.manual_seed(0)
+data = single_digits()
+model = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+with watch(model, every=50) as watched:
+    for _ in range(101):
+        rows = torch.randint(len(data.train_inputs), (64,))
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(data.train_inputs[rows]), data.train_targets[rows])
+        (1e-4 * loss).backward()  # a term that somebody has weighted with a ten-thousandth
+        optimizer.step()
+watched.report()
+
+# %% [markdown]
+# Read the report from the top: what was found, the scales that lose nothing, and the memory by category.
+# `watched.report().save()` writes it into a
+# folder, as a page and as a text that you can send to somebody. Then remove the `1e-4 *`, and compare.
+
+# %% [markdown]
+# ## What was settled
+#
+# | claim | verdict | where you saw it |
+# |---|---|---|
+# | C10 training in FP16 halves the memory | half true: weights, gradients and saved activations halve; FP32 copies are added, moments stay | section 7 |
+# | C23 activations or the loss can overflow, and NaN follows | true: first inf, a layer later NaN | section 5 |
+# | C07 an update smaller than half the spacing at the weight is lost | true, again in 04: in one of five networks, a quarter of all | section 6 |
+# | C09 a tensor in FP16 takes half the bytes of FP32 | true, again in 04: the weights of five networks | section 6 |
+# | C11 the freed memory allows twice the batch or a larger model | half true, again in 04: what is kept between steps does not shrink | sections 6, 7 |
+# | C21 many gradients of a real network are below what FP16 can hold | true, again in 04, for some: it grows in training | sections 1, 3 |
+# | C22 activation gradients underflow first | half true, again in 04: where much is lost; not in an autoencoder | section 6 |
+#
+# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, on which such
+# instruments stand; `wandb.watch`, which
+# shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of Hugging Face's Transformers, which names the
+# first inf of a forward pass;
+# `torch.autograd.graph.saved_tensors_hooks` and `torch.cuda.memory_summary` for memory; TransformerEngine's statistics of
+# its own layers.
