@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import inspect
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -123,7 +124,8 @@ def snippet(patient: Patient, cured: bool) -> str:
     """
     tree = _Decided(cured).visit(ast.parse(inspect.getsource(patient.training)))
     (function,) = tree.body
-    return "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in function.body)
+    code = "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in function.body)
+    return re.sub(r"\n(?=(?:def|class) )|(?<=[^\n])\n(?=return )", "\n\n", code)
 
 
 class _Decided(ast.NodeTransformer):

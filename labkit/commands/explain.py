@@ -39,16 +39,8 @@ def _told(patient: Patient, whole: bool) -> str:
     lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
     lines.append(_wrapped("Reported", ", ".join(patient.threads)))
     if whole:
-        lines += [
-            "",
-            "As it fails:",
-            "",
-            snippet(patient, cured=False),
-            "",
-            "Repaired:",
-            "",
-            snippet(patient, cured=True),
-        ]
+        for name, cured in (("As it fails", False), ("Repaired", True)):
+            lines.append(f"\n{name}:\n\n{snippet(patient, cured)}\n\nRun here and now: {_came_of(patient, cured)}")
     else:
         lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")
     return "\n".join(lines)

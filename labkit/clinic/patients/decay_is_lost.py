@@ -16,7 +16,6 @@ def training(cured: bool) -> Training:
     def step(number):
         weight.grad = torch.zeros_like(weight)  # nothing pulls at these weights but the decay
         optimizer.step()
-        return
 
     return Training(step, range(1000), lambda: 1 - (weight.detach().float().norm() / start).item(), model, optimizer)
 

@@ -16,7 +16,6 @@ def training(cured: bool) -> Training:
             for row in vector.reshape(-1, vector.shape[-1]):
                 total += row.to(total.dtype).pow(2).sum()
         logged.append(total.sqrt().item())
-        return
 
     def score():
         exact = torch.cat([vector.double().flatten() for vector in vectors]).norm().item()

@@ -18,7 +18,6 @@ def training(cured: bool) -> Training:
         optimizer.step()
         if number == 10:
             highest.append(optimizer.state[weight]["exp_avg_sq"].float().median().item())
-        return
 
     def score():
         now = optimizer.state[weight]["exp_avg_sq"].float().median().item()
