@@ -1,0 +1,51 @@
+"""Which loss scalers does OneFlow know? One that moves and one that does not; a graph keeps where it stands.
+
+Source: oneflow.amp.grad_scaler (arguments, checks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from labkit.amp import PRESETS, static
+
+
+class GradScaler:
+    """A scale that grows after `growth_interval` clean steps and backs off at inf or NaN, whose step is left out.
+
+    Raises:
+        ValueError: backoff_factor is not 1 / growth_factor, or a value is out of its range (`ScalerConfig`).
+    """
+
+    def __init__(
+        self,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+    ) -> None:
+        if backoff_factor != 1.0 / growth_factor:
+            raise ValueError(
+                f"Only support 1.0/growth_factor as backoff_factor at the moment, got {backoff_factor}: with "
+                f"growth_factor={growth_factor} it is {1.0 / growth_factor}."
+            )
+        self.config = replace(
+            PRESETS["OneFlow"],
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+        )
+
+
+class StaticGradScaler:
+    """A scale that stays, under which nobody looks for inf and NaN.
+
+    Raises:
+        ValueError: it is not above 0.
+    """
+
+    def __init__(self, scale_factor: float) -> None:
+        if scale_factor <= 0.0:
+            raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; it was given {scale_factor}")
+        self.config = static(scale_factor, skip_on_inf=False)

@@ -1,0 +1,25 @@
+"""What does torch.nn have too, once it is OneFlow's? A graph, and a cross entropy that takes targets[n,1]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.frameworks.oneflow.graph import Graph
+
+__all__ = ["CrossEntropyLoss", "Graph"]
+
+
+class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
+    """Cross entropy of input[n,classes] and target[n] or target[n,1]."""
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        classes = input.dim() == 2 and target.shape == (len(input), 1) and not target.is_floating_point()
+        return super().forward(input, target[:, 0] if classes else target)
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(torch.nn, name)

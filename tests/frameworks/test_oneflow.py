@@ -1,0 +1,216 @@
+"""Does OneFlow's face train as its graphs do? Its tutorial after two imports, then what a graph does and refuses."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+import labkit.frameworks.oneflow as flow
+import labkit.frameworks.oneflow.nn as nn
+
+# OneFlow's tutorial on mixed precision, after two imports.
+DEVICE = "cuda" if flow.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(autouse=True)
+def same_numbers():
+    torch.manual_seed(0)
+
+
+def tutorial(with_super=True):
+    model = nn.Sequential(nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = model.to(DEVICE)
+    model.train()
+    loss_fn = nn.CrossEntropyLoss().to(DEVICE)
+    optimizer = flow.optim.SGD(model.parameters(), lr=1e-3)
+
+    class CustomGraph(flow.nn.Graph):
+        def __init__(self):
+            if with_super:
+                super().__init__()
+            self.model = model
+            self.loss_fn = loss_fn
+            self.add_optimizer(optimizer)
+            self.config.enable_amp(True)
+            grad_scaler = flow.amp.GradScaler(
+                init_scale=3000, growth_factor=2.0, backoff_factor=0.5, growth_interval=1000
+            )
+            self.set_grad_scaler(grad_scaler)
+
+        def build(self, x, y):
+            y_pred = self.model(x)
+            self.seen = y_pred.dtype
+            loss = self.loss_fn(y_pred, y)
+            loss.backward()
+            return y_pred
+
+    return CustomGraph()
+
+
+@pytest.mark.parametrize("with_super", [True, False])
+def test_the_tutorial(with_super):
+    graph_model = tutorial(with_super)
+    before = copy.deepcopy(graph_model.model)
+    for _ in range(10):
+        x = flow.randn(128, 256).to(DEVICE)
+        y = flow.ones(128, 1, dtype=flow.int64).to(DEVICE)
+        y_pred = graph_model(x, y)
+    assert graph_model.seen == flow.float16
+    assert not y_pred.requires_grad
+    assert y_pred[:, 1].mean() > before(x)[:, 1].mean(), "class 1 is what all targets are"
+    assert all(p.grad is None for p in graph_model.model.parameters())
+    assert "(MODULE:model:Sequential(" in repr(graph_model)
+
+
+# --- what a graph does ------------------------------------------------------------------------------------------------
+
+
+def line(steps=1, scaler=None, schedule=False, clip=None, amp=True, calls_backward=True, optimizers=1):
+    """A graph that fits y = 0 by one weight of 1, so that a batch of ones has the gradient 2."""
+    weight = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(weight.weight)
+    made = flow.optim.SGD([{"params": weight.parameters(), "clip_grad_max_norm": clip}], lr=0.25)
+
+    class Line(nn.Graph):
+        def __init__(self):
+            self.model = weight
+            self.config.enable_amp(amp)
+            self.config.set_gradient_accumulation_steps(steps)
+            if scaler is not None:
+                self.set_grad_scaler(scaler)
+            for _ in range(optimizers):
+                self.add_optimizer(
+                    made, lr_sch=flow.optim.lr_scheduler.StepLR(made, 1, gamma=0.5) if schedule else None
+                )
+
+        def build(self, x):
+            loss = self.model(x).float().square().mean()
+            if calls_backward:
+                loss.backward()
+            return loss
+
+    return Line()
+
+
+def test_a_graph_steps_zeroes_and_steps_the_schedule():
+    graph = line(schedule=True)
+    assert graph(torch.ones(4, 1)) == 1.0
+    assert graph.model.weight.item() == 1 - 0.25 * 2
+    assert graph.model.weight.grad is None
+    assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
+
+
+def test_a_graph_clips_what_its_groups_say():
+    graph = line(clip=0.5, scaler=flow.amp.StaticGradScaler(1024.0))
+    graph(torch.ones(4, 1))
+    assert graph.model.weight.item() == pytest.approx(1 - 0.25 * 0.5, abs=1e-6)
+
+
+def test_a_batch_is_cut_into_micro_batches_whose_gradients_are_added_up():
+    graph = line(steps=4)
+    losses = graph(torch.tensor([[1.0], [1.0], [0.0], [2.0]]))
+    assert losses.tolist() == [1.0, 1.0, 0.0, 4.0]
+    assert graph.model.weight.item() == 1 - 0.25 * (2 + 2 + 0 + 8)
+    with pytest.raises(ValueError, match="4 micro-batches"):
+        graph(torch.ones(6, 1))
+
+
+@pytest.mark.parametrize("amp", [True, False])
+def test_an_inf_costs_a_step_and_half_the_scale_but_no_call_of_the_schedule(amp, recwarn):
+    graph = line(scaler=flow.amp.GradScaler(init_scale=8.0, growth_interval=2), schedule=True, amp=amp)
+    graph(torch.full((4, 1), math.inf))
+    assert (graph.model.weight.item(), graph._state.scale) == (1.0, 4.0)
+    assert graph._optimizers[0].param_groups[0]["lr"] == 0.125
+    for _ in range(2):
+        graph(torch.ones(4, 1))
+    assert (graph.model.weight.item(), graph._state.scale) != (1.0, 4.0)
+    assert graph._state.scale == 8.0
+    assert not recwarn.list
+
+
+def test_without_a_dynamic_scaler_nobody_looks():
+    for scaler in (None, flow.amp.StaticGradScaler(8.0)):
+        graph = line(scaler=scaler)
+        graph(torch.full((4, 1), math.inf))
+        assert not math.isfinite(graph.model.weight.item())
+
+
+def test_gradients_from_elsewhere_do_not_count():
+    graph = line(scaler=flow.amp.StaticGradScaler(8.0))
+    graph.model.weight.grad = torch.ones(1, 1)
+    graph(torch.ones(4, 1))
+    assert graph.model.weight.item() == 0.5
+
+
+def test_a_graph_without_an_optimizer_predicts():
+    class Predicting(nn.Graph):
+        def __init__(self, model):
+            super().__init__()
+            self.model = model
+            self.config.enable_amp(dtype=flow.bfloat16)
+
+        def build(self, x):
+            return {"y": self.model(x), "none": None}
+
+    graph = Predicting(nn.Linear(2, 3))
+    out = graph(flow.randn(4, 2))
+    assert (out["y"].dtype, out["y"].requires_grad, out["none"]) == (flow.bfloat16, False, None)
+    assert (graph.training, graph.is_compiled) == (False, True)
+
+
+def test_a_state_dict_is_loaded_before_the_first_call():
+    one, other = (line(scaler=flow.amp.GradScaler(init_scale=8.0), schedule=True) for _ in range(2))
+    one(torch.full((4, 1), math.inf))
+    one(torch.ones(4, 1))
+    other.load_state_dict(one.state_dict())
+    assert (other.model.weight.item(), other._state) == (one.model.weight.item(), one._state)
+    assert other._optimizers[0].param_groups[0]["lr"] == one._optimizers[0].param_groups[0]["lr"]
+    with pytest.raises(RuntimeError, match="before the first call"):
+        one.load_state_dict(other.state_dict())
+
+
+# --- what it refuses --------------------------------------------------------------------------------------------------
+
+MISUSES = {
+    "backoff": (lambda: flow.amp.GradScaler(growth_factor=4.0), ValueError, r"with growth_factor=4.0 it is 0.25"),
+    "scale of 0": (lambda: flow.amp.StaticGradScaler(0.0), ValueError, "must > 0.0"),
+    "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
+    "amp in FP64": (lambda: line().config.enable_amp(dtype=flow.float64), ValueError, "bfloat16"),
+    "no steps": (lambda: line().config.set_gradient_accumulation_steps(0), ValueError, "1 micro-batch or more"),
+    "no optimizer": (lambda: line().add_optimizer(None), TypeError, "flow.optim.SGD"),
+    "no schedule": (lambda: line().add_optimizer(_sgd(), lr_sch=1), TypeError, "lr_scheduler"),
+    "another's schedule": (
+        lambda: line().add_optimizer(_sgd(), lr_sch=flow.optim.lr_scheduler.StepLR(_sgd(), 1)), ValueError, "same"),
+    "torch's scaler": (lambda: line().set_grad_scaler(torch.amp.GradScaler("cpu")), TypeError, "flow.amp.GradScaler"),
+    "no build": (lambda: nn.Graph()(), NotImplementedError, "overridden"),
+    "no backward": (lambda: line(calls_backward=False)(torch.ones(1, 1)), RuntimeError, "no loss.backward"),
+    "no step": (lambda: line(optimizers=0)(torch.ones(1, 1)), RuntimeError, "add_optimizer"),
+    "two losses": (lambda: _vector()(torch.ones(2, 1)), RuntimeError, "only a scalar"),
+    "nested": (lambda: _nested()(torch.ones(2, 1)), RuntimeError, "cannot be nested"),
+}  # fmt: skip
+
+
+def _sgd():
+    return flow.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+
+
+def _vector():
+    graph = line()
+    graph.build = lambda x: graph.model(x).backward()
+    return graph
+
+
+def _nested():
+    graph, inner = line(), line()
+    graph.build = lambda x: inner(x)
+    return graph
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_what_oneflow_refuses_is_refused_in_words(misuse):
+    act, error, says = MISUSES[misuse]
+    with pytest.raises(error, match=says):
+        act()
