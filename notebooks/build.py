@@ -3,7 +3,8 @@
 Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
 the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
 words of the field stand in source/glossary.toml; they become a notebook too, and a lesson's text links to a word where
-it first uses it.
+it first uses it. Where pyproject.toml names the repository's address, a badge opens a lesson on a host, and a first
+cell gets the lab there.
 
 Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
 is ours.
@@ -35,6 +36,25 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+
+HOSTED = """\
+# On Colab, Kaggle or a host like them: gets the lab, and keeps what is installed there. Elsewhere it does nothing.
+import importlib.util, subprocess, sys
+
+if importlib.util.find_spec("labkit") is None:
+    for words in (["pip", "install", "--quiet", "--no-deps", "git+ADDRESS"], ["labkit", "setup", "--here"]):
+        done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+        print(done.stdout, done.stderr if done.returncode else "")
+        done.check_returncode()
+    importlib.invalidate_caches()"""
+BADGES = {  # what it opens, its picture, the address it leads to
+    "Colab": ("https://colab.research.google.com/assets/colab-badge.svg",
+              "https://colab.research.google.com/github/{place}/blob/{revision}/notebooks/{lesson}.ipynb"),
+    "Kaggle": ("https://kaggle.com/static/images/open-in-kaggle.svg",
+               "https://kaggle.com/kernels/welcome?src={address}/blob/{revision}/notebooks/{lesson}.ipynb"),
+    "Binder": ("https://mybinder.org/badge_logo.svg",
+               "https://mybinder.org/v2/gh/{place}/{revision}?labpath=notebooks/{lesson}.ipynb"),
+}  # fmt: skip
 
 GLOSSARY = "glossary.ipynb"
 # Code, formulas, headings, and what is a link already: no word in there becomes a link.
@@ -72,6 +92,33 @@ def solution_of(cell: str) -> str:
     'x = 1\\ny = 2'
     """
     return "\n".join(line for line in cell.split("\n") if line.strip() not in (BEGIN, END))
+
+
+def repository() -> str:
+    """Return the setting of [tool.labkit] in pyproject.toml: the repository's address, or "" where none is named."""
+    settings = tomllib.loads((NOTEBOOKS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(settings["tool"]["labkit"]["repository"])
+
+
+def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[dict[str, Any]]:
+    """Return a lesson's cells with badges under its title and a first cell of code; as they are without an address.
+
+    setting  "https://github.com/OWNER/NAME", with "@REVISION" at its end where that is not main
+
+    Only GitHub's addresses get badges: the hosts ask for them.
+    """
+    if not setting:
+        return cells
+    address, _, revision = setting.partition("@")
+    revision, place = revision or "main", address.removeprefix("https://github.com/")
+    names = {"address": address, "place": place, "revision": revision, "lesson": lesson}
+    badges = [f"[![open in {host}]({picture})]({link.format(**names)})" for host, (picture, link) in BADGES.items()]
+    title, *others = cells
+    if place != address:
+        title = {**title, "source": [*title["source"], "\n\n", " ".join(badges)]}
+    code = _lines(HOSTED.replace("ADDRESS", f"{address}@{revision}"))
+    common = {"cell_type": "code", "id": "get-the-lab", "metadata": {}, "execution_count": None, "outputs": []}
+    return [title, {**common, "source": code}, *others]
 
 
 def terms() -> dict[str, dict[str, Any]]:
@@ -198,8 +245,9 @@ def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
     cells = [cell for cell in read.cells if cell.source.strip()]
     ids = _ids(source, cells)
     names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
+    written = [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)]
     return {
-        "cells": [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)],
+        "cells": for_hosts(written, source.stem, repository()),
         "metadata": METADATA,
         "nbformat": 4,
         "nbformat_minor": 5,

@@ -291,3 +291,27 @@ def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
             if REGISTRY.search(line) or MACHINE_PATH.search(line):
                 offences.append(f"{name}:{number}: {line.strip()[:100]}")
     assert not offences, "\n".join(offences)
+
+
+# Containers
+
+
+@pytest.mark.parametrize("file", ["Dockerfile", "docker/grader/Dockerfile"])
+def test_a_container_is_built_of_what_is_here_and_by_the_pins(file):
+    steps = [line.split(maxsplit=1) for line in (ROOT / file).read_text().splitlines() if line and line[0] not in "# "]
+    assert steps[0] == ["FROM", "python:3.11-slim"]
+    assert ["COPY", ". ."] in steps
+    installs = re.findall(r"pip install[^&\n]*", (ROOT / file).read_text().split("FROM", 1)[1])
+    assert installs
+    assert all("-c constraints.txt" in install for install in installs)
+
+
+def test_the_lab_s_container_suits_binder():
+    """Binder gives the name and number of its user, and starts Jupyter itself; the user owns the notebooks."""
+    text = (ROOT / "Dockerfile").read_text()
+    assert {"NB_USER", "NB_UID"} <= set(re.findall(r"^ARG (\w+)", text, re.MULTILINE))
+    assert re.findall(r"^USER (.+)$", text, re.MULTILINE)[-1] == "${NB_USER}"
+    assert "ENTRYPOINT" not in text
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    assert {".venv", ".git", "out"} <= set(ignored)
+    assert not {"notebooks", "data", "constraints.txt"} & set(ignored)

@@ -39,7 +39,7 @@ def check_machine(folder: Path | str = ".") -> Report:
     """
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
-        ("packages", lambda: packages(_requirements(), _installed)),
+        ("packages", lambda: packages(requirements(), installed_version)),
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*machine_facts())]),
         ("threads", lambda: [threads()]),
@@ -74,21 +74,21 @@ def python(version: tuple[int, ...], executable: str) -> Finding:
     return Finding("Python", Status.OK, what)
 
 
-def packages(requirements: dict[str, str] | None, installed: Callable[[str], str | None]) -> Iterable[Finding]:
+def packages(needed: dict[str, str] | None, installed: Callable[[str], str | None]) -> Iterable[Finding]:
     """Judge labkit and each package it needs.
 
-    requirements  package -> lowest version that would do; None where labkit itself is not installed
-    installed     tells a package's version, or None where it is not there
+    needed     package -> lowest version that would do; None where labkit itself is not installed
+    installed  tells a package's version, or None where it is not there
 
     >>> [str(f.status) for f in packages({"numpy": "2"}, {"labkit": "0.1", "numpy": "1.26.4"}.get)]
     ['ok', 'bad']
     """
-    if requirements is None:
+    if needed is None:
         remedy = "in the checkout: `make setup`, or `pip install -e .` in an environment that has torch already"
         yield Finding("labkit", Status.BAD, "is not installed in this Python", remedy)
         return
     yield Finding("labkit", Status.OK, installed("labkit") or "")
-    for name, lowest in requirements.items():
+    for name, lowest in needed.items():
         version = installed(name)
         if version is None:
             yield Finding(name, Status.BAD, "is not installed", "`make setup`, or `pip install -e .` in the checkout")
@@ -98,7 +98,7 @@ def packages(requirements: dict[str, str] | None, installed: Callable[[str], str
             yield Finding(name, Status.OK, version)
 
 
-def _requirements() -> dict[str, str] | None:
+def requirements() -> dict[str, str] | None:
     """Return what labkit's own metadata asks for: package -> lowest version."""
     try:
         asked = importlib.metadata.requires("labkit") or []
@@ -108,7 +108,8 @@ def _requirements() -> dict[str, str] | None:
     return {match[1]: match[2] for match in found if match}
 
 
-def _installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return a package's version, or None where it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
