@@ -28,7 +28,7 @@ from typing import Any
 
 import jupytext
 
-NOTEBOOKS = Path(__file__).parent
+ROOT, NOTEBOOKS = Path(__file__).parents[1], Path(__file__).parent
 SOURCES = NOTEBOOKS / "source"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 STARTER = 'raise NotImplementedError("your code goes here; then run this cell again")'
@@ -96,7 +96,7 @@ def solution_of(cell: str) -> str:
 
 def repository() -> str:
     """Return the setting of [tool.labkit] in pyproject.toml: the repository's address, or "" where none is named."""
-    settings = tomllib.loads((NOTEBOOKS.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return str(settings["tool"]["labkit"]["repository"])
 
 
