@@ -91,5 +91,6 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "restore": Subcommand("list the answers that were kept, and bring them back", "labkit.commands.restore"),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.train.race_cli"),
     "html": Subcommand("write notebooks as pages that need no network, formulas and all", "labkit.commands.html"),
+    "watch": Subcommand("run a training script, and report what its numbers do", "labkit.commands.watch"),
     "version": Subcommand("print the version", "labkit.commands.version"),
 }

@@ -26,18 +26,16 @@ from labkit.instrument.sources import Gradients, tap
 def engine_source(listener: Listener) -> Iterator[None]:
     """Tell a watch of the engine that trains its model."""
 
-    @contextmanager
-    def around_backward(engine: Engine, _: Tensor, loss_id: int = 0, *, also: Any = (), **__: Any) -> Iterator[None]:
-        listener.scaled_by(lambda: min(each.scalers[loss_id].scale for each in (engine, *also)))
-        yield
+    def around_backward(backward: Any, engine: Engine, loss: Tensor, loss_id: int = 0, **kwargs: Any) -> Any:
+        engines = (engine, *kwargs.get("also", ()))
+        listener.scaled_by(lambda: min(each.scalers[loss_id].scale for each in engines))
+        return backward(engine, loss, loss_id, **kwargs)
 
-    @contextmanager
-    def around_step(engine: Engine, *_: Any) -> Iterator[None]:
+    def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         if listener.model is not engine.model:
-            yield
-            return
+            return step(engine, *args, **kwargs)
         with listener.step_by_engine(), engine.listen(partial(_tell, listener, engine, {})):
-            yield
+            return step(engine, *args, **kwargs)
 
     with tap(Engine, "backward", around_backward), tap(Engine, "step", around_step):
         yield
@@ -65,10 +63,9 @@ def _stepped(engine: Engine) -> dict[str, Tensor]:
 def cast_source(cast: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """Be open around each cast of autocast: what half_storage does below it, to compute on a CPU, is none."""
 
-    @contextmanager
-    def around(*_: Any) -> Iterator[None]:
+    def around(call: Any, *args: Any) -> Any:
         with cast():
-            yield
+            return call(*args)
 
     with tap(Cast, "__call__", around):
         yield

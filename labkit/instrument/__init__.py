@@ -5,6 +5,7 @@ from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, m
 from labkit.instrument.probe import GradSnapshot, Probe, layer_outputs, probe, snapshot, underflow, zeros_inside
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
+from labkit.instrument.script import watched
 from labkit.instrument.sources import Listener, register_source, scaler_source
 from labkit.instrument.updates import swallowed
 from labkit.instrument.watch import Watch, watch
@@ -35,5 +36,6 @@ __all__ = [
     "swallowed",
     "underflow",
     "watch",
+    "watched",
     "zeros_inside",
 ]

@@ -9,23 +9,18 @@ Invariant: counts + zeros + non_finite add up to the number of elements that wer
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import Format
-from labkit.interop import PARALLEL_FROM, format_of
-
-Counts: TypeAlias = NDArray[np.int64]
+from labkit.instrument.counting import Counts, count_on_cpu, count_on_device
+from labkit.interop import format_of
 
 FP32_LOWEST_EXPONENT = -149  # 2^-149 is FP32's smallest subnormal (IEEE 754-2019, 3.6)
 FP32_HIGHEST_EXPONENT = 127
-GPU_PIECE = 1 << 24  # elements: enough to keep a GPU busy, and what is made of them is small
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +79,7 @@ def exponent_histogram(tensor: Tensor) -> ExponentHistogram:
     """
     _check(tensor)
     format = format_of(tensor.dtype)
-    count = _count_fp32 if tensor.dtype == torch.float32 else _count_16_bits
+    count = count_on_cpu if tensor.is_cpu else count_on_device
     zeros, subnormals, fields = count(_bits(tensor), format)
     counts = np.zeros(FP32_HIGHEST_EXPONENT - FP32_LOWEST_EXPONENT + 1, dtype=np.int64)
     first_normal = format.emin - FP32_LOWEST_EXPONENT
@@ -111,46 +106,10 @@ def _check(tensor: Tensor) -> None:
 
 def _bits(tensor: Tensor) -> Tensor:
     """Return the bit patterns, [n] whole numbers, in the order in which they lie in memory: no order matters here."""
-    in_memory = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
-    return tensor.detach().permute(in_memory).flatten().view(torch.int32 if tensor.itemsize == 4 else torch.int16)
-
-
-def _pieces(bits: Tensor) -> Iterator[Tensor]:
-    """Yield the bits without their signs, piece by piece; on a CPU none is so large that torch would wake threads."""
-    for piece in bits.split(PARALLEL_FROM if bits.is_cpu else GPU_PIECE):
-        yield piece & torch.iinfo(bits.dtype).max
-
-
-def _count_16_bits(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
-    """Return how many zeros there are, and how many in each binade of the subnormals and in each exponent field.
-
-    Subnormals are counted by their code, each, and all others by their exponent field, in bins that come after those.
-    """
-    point = format.significand_bits
-    small = 1 << point  # the first code that is no subnormal
-    bins = torch.zeros(small + (1 << format.exponent_bits), dtype=torch.int64, device=bits.device)
-    for piece in _pieces(bits):
-        bins += torch.bincount(piece.clamp(max=small) + (piece >> point), minlength=len(bins))
-    codes, fields = np.split(bins.cpu().numpy(), [small])
-    subnormals = np.add.reduceat(codes, 1 << np.arange(point))  # codes from 2^i, below 2^(i+1)
-    return codes[0], subnormals, fields
-
-
-def _count_fp32(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
-    """Return the same for FP32. Exponent field 0 is looked into where there is something in it."""
-    point = format.significand_bits
-    fields = torch.zeros(1 << format.exponent_bits, dtype=torch.int64, device=bits.device)
-    for piece in _pieces(bits):
-        fields += torch.bincount(piece >> point, minlength=len(fields))
-    small, zeros = int(fields[0]), 0
-    if small:
-        zeros = bits.numel() - sum(int(torch.count_nonzero(piece)) for piece in _pieces(bits))
-    subnormals = torch.zeros(point, dtype=torch.int64, device=bits.device)
-    for piece in _pieces(bits) if small > zeros else ():
-        # As a number in FP32, a significand has its own exponent; 2^23 stands for all that is no subnormal.
-        exponents = piece.clamp_(max=1 << point).float().view(torch.int32) >> point
-        subnormals += torch.bincount(exponents, minlength=256)[format.bias : format.bias + point]
-    return zeros, subnormals.cpu().numpy(), fields.cpu().numpy()
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.permute(sorted(range(tensor.dim()), key=tensor.stride, reverse=True))
+    return tensor.flatten().view(torch.int32 if tensor.itemsize == 4 else torch.int16)
 
 
 def shift(histogram: ExponentHistogram, log2_scale: int) -> ExponentHistogram:

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -46,40 +45,32 @@ class Call:
     """A call of the model: what it was given, in which state, and the gradients that arrived at its outputs."""
 
     args: Any
+    kwargs: Any
     versions: list[tuple[Tensor, int]]
     random: list[Tensor]
     autocast: list[tuple[str, bool, torch.dtype]]
     modes: tuple[LabMode, ...]
-    attributes: list[dict[str, Any]]  # of each module, as they stood when the call began
-    kwargs: Any = None  # None until the model has returned
+    attributes: list[tuple[nn.Module, dict[str, Any]]]  # of modules that count or are told something, as they stood
     seeds: dict[int, Tensor] = field(default_factory=dict)
-    thread: int = field(default_factory=get_ident)
-    hook: Any = None
-    inside: ExitStack = field(default_factory=ExitStack)
 
-    def close(self) -> None:
-        """Take away what was hooked up for this call, which may have ended with an exception."""
-        self.inside.close()
-        self.hook.remove()
-
-    def returned(self, kwargs: Any, outputs: list[Tensor]) -> None:
-        """Note that the model has returned, and listen for the gradients at its outputs."""
-        self.kwargs = kwargs
+    def returned(self, outputs: list[Tensor]) -> None:
+        """Listen for the gradients at what the model returned."""
         for number, output in enumerate(outputs):
             if output.requires_grad:
                 output.register_hook(partial(self.seeds.__setitem__, number))
 
 
-def note_call(model: nn.Module, args: Any) -> Call:
-    """Note what a call is given and in which state, before it runs."""
+def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
+    """Note what a call of a model is given, and in which state it and some of its modules are, before it runs."""
     cuda = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
     return Call(
         args,
-        [(t, t._version) for t in floats(args) if not t.is_inference()],
+        kwargs,
+        [(t, t._version) for t in (*args, *kwargs.values()) if isinstance(t, Tensor) and not t.is_inference()],
         [torch.get_rng_state(), *cuda],
         [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in DEVICES[: 1 + bool(cuda)]],
         open_modes(),
-        [vars(module).copy() for module in model.modules()],
+        [(module, vars(module).copy()) for module in modules],
     )
 
 
@@ -133,10 +124,10 @@ def against_fp32(
     Raises:
         Unseen: they cannot be run again.
     """
-    copied, compared = _copy(model, wide=True), _Compared()
+    (copied, memo), compared = _copy(model, wide=True), _Compared()
     compared.listen(copied, type(model).__name__, observed)
     for call in _replayable(calls):
-        with _as_it_was(call, copied, wide=True), torch.enable_grad():
+        with _as_it_was(call, memo, wide=True), torch.enable_grad():
             output = copied(*_wide(call.args), **_wide(call.kwargs))
             if loss is not None:
                 loss(output).backward()
@@ -172,10 +163,10 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
 
 def _trace(model: nn.Module, calls: list[Call], step: int, scale: float) -> NonFinite | None:
     """Run calls with the gradients at their outputs divided by `scale`, and look at every operation."""
-    copied = _copy(model, wide=False)
+    copied, memo = _copy(model, wide=False)
     layers = _Layers(copied, step)
     for call in calls:
-        with _as_it_was(call, copied, wide=False), torch.enable_grad(), _Operations(layers):
+        with _as_it_was(call, memo, wide=False), torch.enable_grad(), _Operations(layers):
             output = floats(under(call.modes, copied, *call.args, **call.kwargs))
         layers.label(output, "")
         if any(_what(t) for t in output) and layers.first:
@@ -199,15 +190,15 @@ def _replayable(calls: list[Call]) -> list[Call]:
     if not calls:
         raise Unseen("the model was not called as a whole in it")
     for call in calls:
-        if call.kwargs is None or not call.seeds:
+        if not call.seeds:
             raise Unseen("no gradient arrived at the model's outputs")
         if any(tensor._version != version for tensor, version in call.versions):
             raise Unseen("an input of the model was changed in place since")
     return calls
 
 
-def _copy(model: nn.Module, wide: bool) -> nn.Module:
-    """Return a copy of a model without gradients, and without hooks that are not torch's; in FP32 if `wide`."""
+def _copy(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
+    """Return a copy of a model without gradients or hooks of others than torch; in FP32 if `wide`; and a memo."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         dtype = torch.float32 if wide and parameter.dtype in NARROW else parameter.dtype
@@ -223,7 +214,7 @@ def _copy(model: nn.Module, wide: bool) -> nn.Module:
     for module in copied.modules() if wide else ():
         for name, buffer in module._buffers.items():
             module._buffers[name] = _wide(buffer)
-    return copied
+    return copied, memo
 
 
 def _wide(tree: Any) -> Any:
@@ -231,10 +222,10 @@ def _wide(tree: Any) -> Any:
 
 
 @contextmanager
-def _as_it_was(call: Call, copied: nn.Module, wide: bool) -> Iterator[None]:
+def _as_it_was(call: Call, memo: dict[int, Any], wide: bool) -> Iterator[None]:
     """Put what modules count or are told, random numbers and autocast as they were; the last two for this block."""
-    for module, attributes in zip(copied.modules(), call.attributes, strict=True):
-        vars(module).update({name: value for name, value in attributes.items() if type(value) in PLAIN})
+    for module, attributes in call.attributes:
+        vars(memo[id(module)]).update({name: value for name, value in attributes.items() if type(value) in PLAIN})
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # what models draw from
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices), ExitStack() as stack:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
-Around = Callable[..., AbstractContextManager[None]]  # gets the arguments of a call, and is open while it runs
+Around = Callable[..., Any]  # gets a method and the arguments of a call, and is to call it
 
 
 class Listener(Protocol):
@@ -56,43 +56,43 @@ Source = Callable[[Listener], AbstractContextManager[None]]
 
 @contextmanager
 def tap(cls: type, method: str, around: Around) -> Iterator[None]:
-    """Open `around(*arguments)` around each call of a class's method, until the block ends.
+    """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
 
     >>> class Door:
     ...     def open(self, key): return key
-    >>> @contextmanager
-    ... def say(door, key):
+    >>> def say(original, door, key):
     ...     print("before", key)
-    ...     yield
+    ...     return original(door, key)
     >>> with tap(Door, "open", say):
-    ...     _ = Door().open("left")
+    ...     Door().open("left")
     before left
+    'left'
     >>> Door().open("right")
     'right'
     """
-    owner = next(base for base in cls.__mro__ if method in vars(base))
-    tapped = vars(owner)[method]
-    if not hasattr(tapped, "around"):
-        tapped = _tapped(tapped)
-        setattr(owner, method, tapped)
-    tapped.around.append(around)
+    if not hasattr(vars(cls).get(method), "arounds"):
+        setattr(cls, method, _tapped(getattr(cls, method), vars(cls).get(method)))
+    tapped: Any = vars(cls)[method]
+    own = tapped.own
+    tapped.arounds.append(around)
     try:
         yield
     finally:
-        tapped.around.remove(around)
-        if not tapped.around and vars(owner)[method] is tapped:
-            setattr(owner, method, tapped.__wrapped__)
+        tapped.arounds.remove(around)
+        if not tapped.arounds and vars(cls).get(method) is tapped:
+            delattr(cls, method) if own is None else setattr(cls, method, own)
 
 
-def _tapped(original: Callable[..., Any]) -> Any:
+def _tapped(original: Callable[..., Any], own: Any) -> Any:
     @wraps(original)
     def tapped(*args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            for around in tuple(tapped.around):  # type: ignore[attr-defined]
-                stack.enter_context(around(*args, **kwargs))
-            return original(*args, **kwargs)
+        call = original
+        for around in arounds:
+            call = partial(around, call)
+        return call(*args, **kwargs)
 
-    tapped.around = []  # type: ignore[attr-defined]
+    arounds: list[Around] = []
+    tapped.arounds, tapped.own = arounds, own  # type: ignore[attr-defined]
     return tapped
 
 
@@ -100,26 +100,22 @@ def _tapped(original: Callable[..., Any]) -> Any:
 def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler) -> Iterator[None]:
     """Tell of a scaler that has the methods of torch.amp.GradScaler."""
 
-    @contextmanager
-    def around_scale(scaler: Any, *_: Any, **__: Any) -> Iterator[None]:
+    def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if scaler.is_enabled():
             listener.scaled_by(scaler.get_scale)
-        yield
+        return scale(scaler, *args, **kwargs)
 
-    @contextmanager
-    def around_unscale(_: Any, optimizer: Any) -> Iterator[None]:
+    def around_unscale(unscale: Any, scaler: Any, optimizer: Any) -> Any:
         if listener.holds(optimizer):
             listener.before_unscale(optimizer)
-        yield
+        return unscale(scaler, optimizer)
 
-    @contextmanager
-    def around_step(scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Iterator[None]:
+    def around_step(step: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not (scaler.is_enabled() and listener.holds(optimizer)):
-            yield
-            return
+            return step(scaler, optimizer, *args, **kwargs)
         listener.scaled_by(scaler.get_scale)
         with listener.step_by_scaler(optimizer):
-            yield
+            return step(scaler, optimizer, *args, **kwargs)
 
     with ExitStack() as stack:
         for method, around in (("scale", around_scale), ("unscale_", around_unscale), ("step", around_step)):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -29,7 +29,7 @@ from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, Wat
 from labkit.instrument.replay import Call, Unseen, against_fp32, culprit, note_call
 from labkit.instrument.report import Report
 from labkit.instrument.sample import Sample, checksum, finite, floats, in_backward, length
-from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source
+from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
 REPLAYED_SKIPS = 20  # a scaler that begins too high skips many steps, all for the same reason
@@ -115,12 +115,26 @@ class Watch:
         self._name = type(model).__name__
         self._sample: Sample | None = None
         self._calls: list[Call] = []
-        self._open: Call | None = None
+        self._open = 0  # the thread in which the model runs
         self._stepped: set[int] = set()
 
     def __enter__(self) -> Watch:
+        before = register_optimizer_step_pre_hook(self.before_optimizer)
+        after = register_optimizer_step_post_hook(self.after_optimizer)
+        self._open_with(before.remove, after.remove)
+        return self
+
+    def open_in_step(self) -> Watch:
+        """Open it inside an optimizer's step, of which somebody else tells, and sample the next one too."""
+        self.first = 1
+        self._open_with()
+        assert self._sample is not None
+        self._sample.kept = None
+        return self
+
+    def _open_with(self, *at_end: Callable[[], None]) -> None:
         if self._stack is not None:
-            raise RuntimeError("this watch is open already; watch(model) makes another one")
+            raise RuntimeError("this watch was opened before; watch(model) makes another one")
         self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
         self._weight_names = {id(p): name for name, p in self._parameters.items()}
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
@@ -129,35 +143,35 @@ class Watch:
             self._cannot_see(f"activations and their gradients: {self._blind}")
         self._scale: Callable[[], float] = _one
         self._scaled = False
-        self._inside_step = self._by_source = False
+        self._inside_step = self._by_source = self._called = False
+        self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
+        self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
+            for close in at_end:
+                stack.callback(close)
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
-                stack.callback(register_module_forward_pre_hook(self._before_forward).remove)
-            stack.callback(register_optimizer_step_pre_hook(self._before_optimizer).remove)
-            stack.callback(register_optimizer_step_post_hook(self._after_optimizer).remove)
+                stack.enter_context(tap(type(self.model), "__call__", self._around_call))
             more: tuple[Source, ...] = ()
             if self._scaler is not None and not isinstance(self._scaler, torch.amp.GradScaler):
                 more = (partial(scaler_source, scaler_class=type(self._scaler)),)
             stack.enter_context(open_sources(self, *more))
             self._begin(self.step)
             self._stack = stack.pop_all()
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Take all hooks away, and let go of the model."""
         try:
             self._finish()
         finally:
-            self._forget_calls()
             assert self._stack is not None
             self._stack.close()
             self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
             self._parameters = {}
             self._weight_names, self._names = {}, {}
             self._scale = _one
-            self._sample = None
+            self._sample, self._calls, self._modules, self._held = None, [], [], {}
 
     def report(self) -> Report:
         """Return what was seen so far, also while the watch is open."""
@@ -179,10 +193,11 @@ class Watch:
 
     def _begin(self, step: int) -> None:
         self.step = step
-        self._forget_calls()
-        self._stepped, self._sample = set(), None
+        self._stepped, self._calls, self._sample = set(), [], None
         self._known_scale: float | None = None
         self._sample_stack.close()
+        if not self._called and not self._blind:
+            self._sample_stack.callback(register_module_forward_pre_hook(self._before_forward).remove)
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
@@ -202,11 +217,6 @@ class Watch:
             self._watched.append(self._sample.done())
         self._sample_stack.close()
 
-    def _forget_calls(self) -> None:
-        for call in self._calls:
-            call.close()
-        self._calls, self._open = [], None
-
     def _next(self) -> None:
         self._finish()
         self._begin(self.step + 1)
@@ -221,32 +231,34 @@ class Watch:
 
     # Forward and backward
 
-    def _before_forward(self, module: nn.Module, args: Any) -> None:
-        if id(module) not in self._names or in_backward():
-            return
-        if self._stepped and not self._inside_step and torch.is_grad_enabled():
+    def _before_forward(self, module: nn.Module, _: Any) -> None:
+        """Begin a step with the forward pass of a layer, where the model is never called as a whole."""
+        if self._stepped and id(module) in self._names and self._new_pass():
             self._next()
-        if module is not self.model or not torch.is_grad_enabled():
-            return
-        if self._open is not None and self._open.thread != get_ident():
-            self._cannot_see("calls of the model in a second thread, while it ran in a first")
-        if self._open is not None and self._open.thread != 0:
-            return
-        self._open = call = note_call(module, args)
-        self._calls = [*self._calls[1 - KEPT_CALLS :], call]
-        call.hook = module.register_forward_hook(self._after_call, with_kwargs=True, always_call=True)
-        if self._sample is not None:
-            call.inside.enter_context(self._sample.inside(self._parameters.values()))
 
-    def _after_call(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        call, self._open = self._open, None
-        if call is None:
-            return
-        call.inside.close()
-        if output is None:  # an exception: torch is going through the hooks just now, and must not lose one
-            return
-        call.close()
-        call.returned(kwargs, floats(output))
+    def _new_pass(self) -> bool:
+        return torch.is_grad_enabled() and not self._inside_step and not in_backward()
+
+    def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Note the model's inputs and listen to its outputs; more of it in a sampled step."""
+        if module is not self.model or not torch.is_grad_enabled() or in_backward():
+            return call(module, *args, **kwargs)
+        if self._stepped and not self._inside_step:
+            self._next()
+        if self._open:
+            if self._open != get_ident():
+                self._cannot_see("calls of the model in a second thread, while it ran in a first")
+            return call(module, *args, **kwargs)
+        self._called, self._open = True, get_ident()
+        try:
+            noted = note_call(self._modules, args, kwargs)
+            self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
+            with self._sample.inside(self._parameters.values()) if self._sample is not None else nullcontext():
+                output = call(module, *args, **kwargs)
+        finally:
+            self._open = 0
+        noted.returned(floats(output))
+        return output
 
     def _accumulated(self, name: str, parameter: Tensor) -> None:
         if self._sample is not None and parameter.grad is not None:
@@ -260,25 +272,40 @@ class Watch:
 
     def holds(self, optimizer: Any) -> bool:
         """Say whether an optimizer has parameters of the model."""
-        if self._only is not None and optimizer is not self._only:
-            return False
-        return bool(self._held(optimizer))
+        return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
 
-    def _held(self, optimizer: Any) -> dict[str, Tensor]:
-        groups = optimizer.param_groups
-        held = [p for group in groups for p in group["params"] if id(p) in self._weight_names]
-        return {self._weight_names[id(p)]: p for p in held}
+    def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
+        """Return the model's parameters that an optimizer steps; looked up once, and when it has more."""
+        total = sum(len(group["params"]) for group in optimizer.param_groups)
+        _, known, held = self._held.get(id(optimizer), (None, 0, {}))
+        if known != total:
+            stepped = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._weight_names]
+            held = {self._weight_names[id(p)]: p for p in stepped}
+            if held:  # an optimizer that is kept is the only one of its id
+                self._held[id(optimizer)] = optimizer, total, held
+        return held
 
-    def _before_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+    def before_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
         if self._by_source or not self.holds(optimizer):
             return
         self._inside_step = True
-        held = self._held(optimizer)
-        self.before_step(optimizer, held, {name: p.grad for name, p in held.items()})
+        held = self._held_by(optimizer)
+        if id(optimizer) in self._stepped:
+            self._next()
+        if self._sample is not None or not (self._scaled or self._looks_finite(held)):
+            self.before_step(optimizer, held, {name: p.grad for name, p in held.items()})
 
-    def _after_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+    @staticmethod
+    def _looks_finite(weights: dict[str, Tensor]) -> bool:
+        """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
+        for weight in weights.values():
+            if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
+                return math.isfinite(weight.grad.sum().item())
+        return True
+
+    def after_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
         if not self._by_source and self.holds(optimizer):
-            held = self._held(optimizer)
+            held = self._held_by(optimizer) if self._sample is not None else {}
             self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
 
     @contextmanager
@@ -288,7 +315,7 @@ class Watch:
             self._next()
         yield
         if id(optimizer) not in self._stepped:
-            self.skipped(optimizer, {name: p.grad for name, p in self._held(optimizer).items()})
+            self.skipped(optimizer, {name: p.grad for name, p in self._held_by(optimizer).items()})
 
     @contextmanager
     def step_by_engine(self) -> Iterator[None]:
@@ -304,7 +331,7 @@ class Watch:
         if self._sample is None or id(optimizer) in self._stepped:
             return
         norms, scale = self._sample.norms, self._scale_now()
-        held = {n: p.grad for n, p in self._held(optimizer).items() if p.grad is not None and n in norms}
+        held = {n: p.grad for n, p in self._held_by(optimizer).items() if p.grad is not None and n in norms}
         left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
@@ -320,12 +347,6 @@ class Watch:
             self._replay_in_fp32(self._sample, gradients)
             self._sample.look_before(self._parameters, weights, gradients)
             self._note_sums(weights)
-        elif not self._scaled:
-            small = (g for g in gradients.values() if g is not None and g.numel() <= SMALL and not g.is_sparse)
-            first = next(small, None)
-            if first is not None and not math.isfinite(first.sum()):
-                self._name_culprit(gradients)
-            return
         if not self._scaled and not all(finite(g) for g in gradients.values() if g is not None):
             self._name_culprit(gradients)
 

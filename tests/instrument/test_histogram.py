@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from labkit.instrument import exponent_histogram, merge, shift
+from labkit.instrument.counting import LARGE, count_on_cpu, count_on_device
+from labkit.interop import format_of
 from tests.oracles.operations import operations
 
 SUBNORMAL = torch.arange(1, 2**17, dtype=torch.int32).view(torch.float32)  # 1 to 131,071 times 2^-149
@@ -85,7 +87,19 @@ def test_subnormals_are_counted_where_arithmetic_takes_them_for_zero() -> None:
 )  # fmt: skip
 def test_no_operation_is_so_large_that_it_wakes_threads_or_needs_memory(values: torch.Tensor) -> None:
     # torch works in parallel above 2^15 elements; each such operation waits for all threads, which may be busy.
-    assert max(operations(exponent_histogram, values).values()) <= 2**15
+    assert max(operations(exponent_histogram, values).values(), default=0) <= 2**15
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_many_numbers_are_counted_in_pairs_and_by_a_device_alike(dtype: torch.dtype) -> None:
+    values = torch.arange(LARGE + 3) % 2 * 1.5 + 0.25  # 0.25, 1.75, 0.25 ... and a rest that is counted one by one
+    values[:4] = torch.tensor([0.0, float("inf"), 2.0**-24, 2.0**-140])
+    values = values.to(dtype)
+    h = exponent_histogram(values)
+    assert (h.count(0, 0), h.count(-2, -2), h.non_finite) == (LARGE // 2 - 1, LARGE // 2, 1)
+    bits, format = values.view(torch.int32 if dtype == torch.float32 else torch.int16), format_of(dtype)
+    for one, other in zip(count_on_cpu(bits, format), count_on_device(bits, format), strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

@@ -1,0 +1,95 @@
+"""How is a training script watched that nobody wants to change? `labkit watch train.py --its --arguments`.
+
+Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost module that holds its
+parameters is looked for among all that are alive, and watched from there on.
+
+Invariant: the script's output, files and exit status are its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from labkit.instrument.report import Report
+from labkit.instrument.watch import Watch, watch
+
+
+def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
+    """Run a script under watch; return its exit status, and a report for each model."""
+    watches = Watches(every)
+    hooks = register_optimizer_step_pre_hook(watches.before), register_optimizer_step_post_hook(watches.after)
+    try:
+        status = run_script(script, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        watches.close()
+    return status, [each.report() for each in watches.open]
+
+
+def run_script(script: Path, arguments: list[str]) -> int:
+    """Run a script as `python script arguments` would, and return its exit status."""
+    before, path = sys.argv, list(sys.path)
+    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException as error:
+        traceback.print_exc()
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        sys.argv, sys.path[:] = before, path
+    return 0
+
+
+class Watches:
+    """A watch for each model, opened when an optimizer of it steps for the first time."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.open: list[Watch] = []
+        self._known: set[int] = set()
+
+    def before(self, optimizer: Any, *arguments: Any) -> None:
+        """Look for an optimizer's model, if it is new; then tell all watches of the step."""
+        if id(optimizer) not in self._known:
+            self._known.add(id(optimizer))
+            model = model_of(optimizer)
+            if model is not None and all(w.model is not model for w in self.open):
+                self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_in_step())
+        for each in self.open:
+            each.before_optimizer(optimizer, *arguments)
+
+    def after(self, optimizer: Any, *arguments: Any) -> None:
+        """Tell all watches that the step was taken."""
+        for each in self.open:
+            each.after_optimizer(optimizer, *arguments)
+
+    def close(self) -> None:
+        """Close all watches."""
+        for each in self.open:
+            each.__exit__()
+
+
+def model_of(optimizer: Any) -> nn.Module | None:
+    """Return the module that holds an optimizer's parameters and is in no other that does; None if there is none."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    alive = [value for value in gc.get_objects() if issubclass(type(value), nn.Module)]
+    holding = [module for module in alive if any(id(p) in stepped for p in module.parameters())]
+    inner = {id(part) for module in holding for part in module.modules() if part is not module}
+    return max(
+        (module for module in holding if id(module) not in inner),
+        key=lambda module: sum(id(p) in stepped for p in module.parameters()),
+        default=None,
+    )

@@ -1,0 +1,102 @@
+"""Does `labkit watch train.py` run a script as Python would, and report on its models?"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn.modules import module as torch_modules
+from torch.optim import optimizer as torch_optimizers
+
+from labkit.cli import main
+from labkit.instrument import Report
+
+SCRIPT = """
+import sys
+
+import torch
+from torch import nn
+
+import beside  # a module in the script's folder
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    models = [Net(), nn.Sequential(nn.Linear(4, 1))]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for _ in range(int(sys.argv[1])):
+        for model, optimizer in zip(models, optimizers):
+            optimizer.zero_grad()
+            model(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+    print(sum(p.sum().item() for p in models[0].parameters()), __name__, beside.WORD)
+    if sys.argv[2:] == ["raise"]:
+        raise KeyError("planted")
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "beside.py").write_text('WORD = "beside"\n')
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def hooks():
+    places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
+    places += [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
+    return [len(place) for place in places]
+
+
+def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path, capsys):
+    before = hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__
+    status = main(["watch", "--every", "3", "--folder", str(tmp_path / "seen"), str(script), "7"])
+    assert (hooks(), list(sys.path), list(sys.argv), torch.nn.Sequential.__call__) == before
+    printed = capsys.readouterr()
+    assert status == 7
+    assert printed.out.endswith("__main__ beside\n")
+    assert "7 steps" in printed.err
+    report, other = Report.load(tmp_path / "seen"), Report.load(tmp_path / "seen-2")
+    assert (report.model, other.model) == ("Net", "Sequential")
+    assert [step.step for step in report.watched] == [0, 1, 3, 6]  # found in step 0, so 1 is the first seen whole
+    assert set(report.watched[0].histograms) == {"weights", "weight gradients", "updates"}
+    assert set(report.watched[1].histograms) >= {"activations", "activation gradients"}
+    assert report.histograms("weights").keys() == {"layer.weight", "layer.bias"}
+
+
+@pytest.mark.slow
+def test_the_run_is_that_of_python_to_the_last_digit(script, tmp_path):
+    alone = subprocess.run([sys.executable, script, "5"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "labkit", "watch", "--every", "1", str(script), "5"]
+    seen = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env={**os.environ})
+    assert (seen.stdout, seen.returncode) == (alone.stdout, alone.returncode)
+    assert (tmp_path / "watch-report" / "report.html").is_file()
+
+
+def test_a_script_that_fails_fails_as_ever_and_is_reported_on(script, tmp_path, capsys):
+    assert main(["watch", "--folder", str(tmp_path / "seen"), str(script), "3", "raise"]) == 1
+    error = capsys.readouterr().err
+    assert "KeyError: 'planted'" in error
+    assert Report.load(tmp_path / "seen").steps == 3
+
+
+def test_what_cannot_be_run_is_answered(tmp_path, capsys):
+    assert main(["watch", str(tmp_path / "none.py")]) == 2
+    assert "there is no script at" in capsys.readouterr().err
+    assert main(["watch", "--every", "0", str(tmp_path / "none.py")]) == 2
+    empty = tmp_path / "empty.py"
+    empty.write_text("pass\n")
+    assert main(["watch", str(empty)]) == 0
+    assert "there was no model to watch" in capsys.readouterr().err
