@@ -31,8 +31,10 @@ def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str
 
 
 def test_what_else_the_readme_names_is_there() -> None:
-    (line,) = re.findall(r"`(from labkit\.frameworks.*?)`", README)
-    exec(line, {})
+    lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", README)
+    assert len(lines) == 5, "torch.amp, apex, fastai, and two of OneFlow's"
+    for line in lines:
+        exec(line, {})
     (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", README)
     assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
     assert all(name in README for name in PRESETS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from types import MethodType
 from typing import Any
 
@@ -211,6 +212,7 @@ def patch(optimizer: Any, prepared: Prepared) -> None:
     """
     optimizer._amp_stash = prepared
 
+    @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         return prepared.step(*args, **kwargs)
 
