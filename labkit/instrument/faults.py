@@ -79,7 +79,7 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
         found.setdefault((what, bad.layer), Finding(what, bad.layer, bad.step, str(bad)))
     for watched in report.watched:
         for name, (meant, still) in watched.moves.items():
-            if meant and still / meant > MOST:
+            if meant and still / meant > MOST and watched.has_gradient(name):
                 says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
                 found.setdefault(("updates swallowed", name), Finding("updates swallowed", name, watched.step, says))
     yield from found.values()
@@ -92,7 +92,7 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
 def _underflow(report: Seen) -> Iterator[Finding]:
     seen: set[str] = set()
     for beside in report.against_fp32:
-        if not beside.arrived and "" not in seen:
+        if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
             seen.add("")
             yield Finding("underflow", "", beside.step, "all that arrives at the model's outputs is zero: lost before")
         for kind, layers in beside.lost.items():

@@ -53,6 +53,11 @@ class ExponentHistogram:
         return int(self.counts.sum())
 
     @property
+    def top(self) -> int:
+        """The exponent of the largest finite number; lo - 1 if all are zero."""
+        return self.lo + int(np.flatnonzero(self.counts)[-1]) if self.counts.any() else self.lo - 1
+
+    @property
     def total(self) -> int:
         """How many numbers were looked at."""
         return self.finite_non_zero + self.zeros + self.non_finite

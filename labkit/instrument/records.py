@@ -18,6 +18,7 @@ from labkit.formats import FP16, Format
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, merge, shift
 
+NOISE = 20  # binades: a gradient so far below the largest is rounding errors
 KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
 Histograms = Mapping[str, Mapping[str, ExponentHistogram]]  # kind -> name of a layer or parameter -> histogram
 
@@ -51,6 +52,11 @@ class WatchedStep:
     memory: Mapping[str, int]
     casts: Mapping[str, tuple[int, int]]
     clipped: float = 1.0
+
+    def has_gradient(self, name: str) -> bool:
+        """Whether a parameter's gradient is more than rounding errors, as that of a bias before a batch norm."""
+        tops = {parameter: h.top for parameter, h in self.histograms.get("weight gradients", {}).items()}
+        return tops.get(name, 0) > max(tops.values(), default=0) - NOISE
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,10 @@ class NonFinite:
         where = {
             "forward": f"{self.op} in the forward pass of {self.layer or 'the model'}",
             "backward": f"{self.op} in the backward pass of {self.layer or 'the model'}",
-            "input": f"the model's input held it already ({self.op})",
-            "weight": f"{self.layer} held it before the step",
+            "input": f"{self.op} that the model was given",
+            "weight": f"the weights themselves, before the step: {self.layer}",
         }.get(self.direction, self.op)
-        return f"first {self.value}: {where}; largest finite value before it {self.largest:.3g}"
+        return f"{self.value} from {where}; largest finite value before it {self.largest:.3g}"
 
 
 @dataclass(frozen=True)
@@ -100,14 +106,14 @@ class AgainstFP32:
 
     lost        kind -> name -> elements that are zero here and not in FP32, elements that are not zero in FP32
     histograms  kind -> name -> the FP32 ones, unscaled
-    arrived     how many elements of the gradient at the model's outputs are not zero, here
+    arrived     how many elements of the gradient at the model's outputs are not zero here, and how many there are
     begins_at   "the model's outputs": what was lost between the loss and them is not seen; or "the loss"
     """
 
     step: int
     lost: Mapping[str, Mapping[str, tuple[int, int]]]
     histograms: Histograms
-    arrived: int
+    arrived: tuple[int, int]
     begins_at: str
 
 

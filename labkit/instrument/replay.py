@@ -16,7 +16,7 @@ import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -137,7 +137,7 @@ def against_fp32(
         if parameter.grad is not None:
             compared.add("weight gradients", name, parameter.grad, gradients.get(name))
     outputs = [gradient for call in calls for gradient in call.seeds.values()]
-    arrived = sum(int(dense(gradient).count_nonzero()) for gradient in outputs)
+    arrived = sum(int(dense(gradient).count_nonzero()) for gradient in outputs), sum(g.numel() for g in outputs)
     begins_at = "the loss" if loss is not None else "the model's outputs"
     return AgainstFP32(step, compared.lost, compared.exact, arrived, begins_at)
 
@@ -153,15 +153,16 @@ def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> Non
             return NonFinite(step, name, "", "weight", bad, _largest([weight]))
     for call in _replayable(calls):
         for tensor in floats((call.args, call.kwargs)):
-            if (bad := _what(tensor)) == "NaN":
+            bad = _what(tensor)
+            if bad == "NaN" or bool((dense(tensor) == math.inf).any()):  # one of -inf is a mask
                 return NonFinite(step, "", "a batch", "input", bad, _largest([tensor]))
-    first = _trace(model, calls, step, 1.0)
+    first = _trace(model, calls, step, 1.0, scale)
     if first is not None and first.direction == "backward" and scale != 1:
-        return NonFinite(**{**vars(first), "by_scale": _trace(model, calls, step, scale) is None})
+        return replace(first, by_scale=_trace(model, calls, step, scale, scale) is None)
     return first
 
 
-def _trace(model: nn.Module, calls: list[Call], step: int, scale: float) -> NonFinite | None:
+def _trace(model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float) -> NonFinite | None:
     """Run calls with the gradients at their outputs divided by `scale`, and look at every operation."""
     copied, memo = _copy(model, wide=False)
     layers = _Layers(copied, step)
@@ -176,7 +177,8 @@ def _trace(model: nn.Module, calls: list[Call], step: int, scale: float) -> NonF
         bad = next((what for seed in seeds if (what := _what(seed))), "")
         if bad:
             where = "between the model's outputs and the scaled loss"
-            return NonFinite(step, "", where, "after the model", bad, _largest(output))
+            narrow = bad == "inf" and scale_of_run != 1 and all(seed.dtype == torch.float16 for seed in seeds)
+            return NonFinite(step, "", where, "after the model", bad, _largest(output), by_scale=narrow)
         _backward(output, call.seeds, scale)
         if layers.first or forward:
             return layers.first or forward
@@ -207,6 +209,9 @@ def _copy(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
         for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
             kept = [(key, hook) for key, hook in hooks.items() if type(hook).__module__.startswith("torch.")]
             memo[id(hooks)] = OrderedDict(kept)
+        for value in vars(module).values():
+            if isinstance(value, Tensor) and not value.is_leaf:  # what a forward pass has left behind
+                memo[id(value)] = value.detach()
     try:
         copied = copy.deepcopy(model, memo)
     except Exception as error:

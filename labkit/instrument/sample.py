@@ -208,7 +208,8 @@ class Sample:
         for name, weight in weights.items():
             before = self.before.pop(name)
             gradient = gradients.get(name)
-            self.add("updates", name, count(weight.detach().float() - before.float()))
+            wide = weight.itemsize >= 4
+            self.add("updates", name, count(weight.detach() - before if wide else weight.float() - before.float()))
             if gradient is not None:
                 full = gradient.to_dense() if gradient.layout != torch.strided else gradient
                 self.moves[name] = swallowed_counts(before, weight, full)

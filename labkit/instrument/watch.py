@@ -32,7 +32,7 @@ from labkit.instrument.sample import Sample, checksum, finite, floats, in_backwa
 from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
-REPLAYED_SKIPS = 20  # a scaler that begins too high skips many steps, all for the same reason
+MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that begins too high skips many, all for the same reason
 SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
 
 
@@ -109,30 +109,28 @@ class Watch:
         self._non_finite: list[NonFinite] = []
         self._fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
-        self._unseen: dict[str, None] = {}
+        self._unseen: dict[str, int] = {}  # what -> since which step
         self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> of its first value, whether it moved since
         self._meant: set[str] = set()  # parameters that got a gradient other than zero
         self._name = type(model).__name__
         self._sample: Sample | None = None
         self._calls: list[Call] = []
-        self._open = 0  # the thread in which the model runs
+        self._running = 0  # the thread in which the model runs
         self._stepped: set[int] = set()
 
     def __enter__(self) -> Watch:
-        before = register_optimizer_step_pre_hook(self.before_optimizer)
-        after = register_optimizer_step_post_hook(self.after_optimizer)
-        self._open_with(before.remove, after.remove)
+        self._open(hooked=True)
         return self
 
     def open_in_step(self) -> Watch:
         """Open it inside an optimizer's step, of which somebody else tells, and sample the next one too."""
         self.first = 1
-        self._open_with()
+        self._open(hooked=False)
         assert self._sample is not None
         self._sample.kept = None
         return self
 
-    def _open_with(self, *at_end: Callable[[], None]) -> None:
+    def _open(self, hooked: bool) -> None:
         if self._stack is not None:
             raise RuntimeError("this watch was opened before; watch(model) makes another one")
         self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
@@ -147,8 +145,9 @@ class Watch:
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
-            for close in at_end:
-                stack.callback(close)
+            if hooked:
+                stack.callback(register_optimizer_step_pre_hook(self.before_optimizer).remove)
+                stack.callback(register_optimizer_step_post_hook(self.after_optimizer).remove)
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
@@ -182,7 +181,7 @@ class Watch:
             skips=tuple(self._skips),
             non_finite=tuple(self._non_finite),
             against_fp32=tuple(self._fp32),
-            unseen=tuple(self._unseen),
+            unseen=tuple(f"{what} (first in step {step})" for what, step in self._unseen.items()),
             formats=tuple(format.name for format in self.formats),
         )
         still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
@@ -205,7 +204,7 @@ class Watch:
         if not self._blind:
             self._sample_stack.callback(register_module_forward_hook(self._sample.after_forward).remove)
         for name, parameter in self._parameters.items():
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter.is_leaf:
                 hook = parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
                 self._sample_stack.callback(hook.remove)
 
@@ -213,7 +212,7 @@ class Watch:
         """Write down the sampled step that is over."""
         if self._sample is not None and (self._stepped or self._sample.counts):
             if self._stepped and not self._sample.norms:
-                self._cannot_see(f"gradients: no gradient had arrived at any parameter in step {self.step}")
+                self._cannot_see("gradients: no gradient had arrived at any parameter")
             self._watched.append(self._sample.done())
         self._sample_stack.close()
 
@@ -227,7 +226,7 @@ class Watch:
         return self._known_scale
 
     def _cannot_see(self, what: str) -> None:
-        self._unseen[what] = None
+        self._unseen.setdefault(what, self.step)
 
     # Forward and backward
 
@@ -245,18 +244,18 @@ class Watch:
             return call(module, *args, **kwargs)
         if self._stepped and not self._inside_step:
             self._next()
-        if self._open:
-            if self._open != get_ident():
+        if self._running:
+            if self._running != get_ident():
                 self._cannot_see("calls of the model in a second thread, while it ran in a first")
             return call(module, *args, **kwargs)
-        self._called, self._open = True, get_ident()
+        self._called, self._running = True, get_ident()
         try:
             noted = note_call(self._modules, args, kwargs)
             self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
             with self._sample.inside(self._parameters.values()) if self._sample is not None else nullcontext():
                 output = call(module, *args, **kwargs)
         finally:
-            self._open = 0
+            self._running = 0
         noted.returned(floats(output))
         return output
 
@@ -293,20 +292,24 @@ class Watch:
         if id(optimizer) in self._stepped:
             self._next()
         if self._sample is not None or not (self._scaled or self._looks_finite(held)):
-            self.before_step(optimizer, held, {name: p.grad for name, p in held.items()})
+            self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
 
     @staticmethod
     def _looks_finite(weights: dict[str, Tensor]) -> bool:
         """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
         for weight in weights.values():
             if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-                return math.isfinite(weight.grad.sum().item())
+                return math.isfinite(abs(weight.grad.sum().item()))
         return True
 
     def after_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
         if not self._by_source and self.holds(optimizer):
-            held = self._held_by(optimizer) if self._sample is not None else {}
-            self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
+            skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
+            held = self._held_by(optimizer) if self._sample is not None or skipped else {}
+            if skipped:
+                self.skipped(optimizer, {name: p.grad for name, p in held.items()})
+            else:
+                self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
 
     @contextmanager
     def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
@@ -365,12 +368,12 @@ class Watch:
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
         """Note a step that was not taken, and whose fault that was."""
         self._stepped.add(id(optimizer))
+        self._inside_step = False
         culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
         shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
         why = why or f"inf or NaN in {shown or 'a gradient'}"
         self._skips.append(Skip(self.step, self._scale_now(), culprits, why))
-        if len(self._skips) <= REPLAYED_SKIPS:
-            self._name_culprit(gradients)
+        self._name_culprit(gradients)
 
     # What is found
 
@@ -385,8 +388,9 @@ class Watch:
             self._checksums[name] = (first, moved or total != first)
 
     def _note_moves(self, sample: Sample) -> None:
+        step = sample.done()
         for name, (meant, _) in sample.moves.items():
-            self._meant |= {name} if meant else set()
+            self._meant |= {name} if meant and step.has_gradient(name) else set()
             first, moved = self._checksums[name]
             self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
 
@@ -394,16 +398,18 @@ class Watch:
         observed, sample.kept = sample.kept, None
         if observed is None:
             return
-        with self._replaying(f"what FP32 would do in step {self.step}"):
+        with self._replaying("what FP32 would do"):
             scale, loss = self._scale_now(), self._loss
             self._fp32.append(against_fp32(self.model, self._calls, scale, self.step, observed, gradients, loss))
 
     def _name_culprit(self, gradients: Gradients) -> None:
-        with self._replaying("a step with inf or NaN"):
+        if len(self._non_finite) >= MOST_REPLAYED:
+            return
+        with self._replaying("where inf or NaN came from"):
             found = culprit(self.model, self._calls, self._scale_now(), self.step)
             if found is None:
                 bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self._cannot_see(f"where inf or NaN came from in step {self.step} ({bad}): it did not come again")
+                self._cannot_see(f"where inf or NaN came from in {bad}: it did not come again")
             else:
                 self._non_finite.append(found)
 
@@ -416,6 +422,12 @@ class Watch:
             self._cannot_see(f"{what}: {reason}")
         except Exception as error:
             self._cannot_see(f"{what}: running it again ended with {type(error).__name__}: {error}")
+
+
+def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
+    """Return the gradients that a step is about to take; a fused optimizer unscales them inside."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()}
 
 
 def _one() -> float:

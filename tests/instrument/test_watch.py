@@ -325,3 +325,85 @@ def test_a_model_without_gradients_is_said_to_have_none():
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert w.report().histograms("weight gradients") == {}
     assert "no gradient" in str(w.report())
+
+
+def test_a_fused_optimizer_unscales_and_skips_inside_and_is_understood():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    with watch(model, every=1) as w:
+        for step in range(4):
+            optimizer.zero_grad()
+            x = X.clone()
+            x[0, 0] = float("inf") if step == 2 else 0.0
+            scaler.scale(cross_entropy(model(x), Y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    report = w.report()
+    assert [skip.step for skip in report.skips] == [2]
+    assert [(bad.step, bad.direction) for bad in report.non_finite] == [(2, "input")]
+    assert report.watched[0].clipped == pytest.approx(1.0, abs=1e-3)
+    assert [finding.what for finding in report.findings] == ["first inf"]
+
+
+def test_a_bias_before_a_batch_norm_whose_gradient_is_rounding_errors_is_no_fault():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4))
+    with watch(model, every=1) as w:
+        plain(model, 4)
+    assert w.report().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [
+        (lambda: nn.Linear(8, 4).double(), X.double()),
+        (lambda: nn.Linear(8, 4).bfloat16(), X.bfloat16()),
+        (lambda: nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))), X),
+        (lambda: nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(8, 4))), X),
+    ],
+    ids=["FP64", "BF16", "weight norm", "spectral norm"],
+)
+def test_unusual_parameters_are_counted_and_replayed(make, inputs):
+    torch.manual_seed(0)
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            cross_entropy(model(inputs).float(), Y).backward()
+            optimizer.step()
+    report = w.report()
+    assert report.unseen == ()
+    assert len(report.against_fp32) == 2
+
+
+def test_what_cannot_be_replayed_is_said_once_with_its_reason():
+    model, batch = nn.Linear(8, 4), X.clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, every=1, against_fp32_every=1) as w:
+        for _ in range(3):
+            cross_entropy(model(batch.add_(1)), Y).backward()
+            batch.zero_()
+            optimizer.step()
+    assert w.report().unseen == (
+        "what FP32 would do: an input of the model was changed in place since (first in step 0)",
+    )
+
+
+def test_a_parameter_of_complex_numbers_and_one_without_dimensions_are_counted():
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 4, dtype=torch.complex64))
+            self.gain = nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, x):
+            return (x.to(torch.complex64) @ self.weight).abs() * self.gain
+
+    model = Complex()
+    with watch(model, every=1) as w:
+        plain(model, 2)
+    assert w.report().histograms("weights")["weight"].total == 2 * 64  # two steps; real and imaginary parts
+    assert w.report().histograms("updates")["gain"].total == 2
