@@ -8,6 +8,7 @@ Invariant: what is missing is named with the command that brings it, into the en
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from labkit.clinic.findings import Finding, Status
+from labkit.records import system
 
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package
 PLACE = Path("share", "jupyter", "labextensions")
@@ -55,6 +57,10 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
     if server is not None and _differ(server, prefix):
         own = [folder for folder in folders if not folder.is_relative_to(prefix)]  # the user's and the system's: shared
         prefix, places = server, [server / PLACE, *own]
+    if off := switched_off(prefix):
+        what = f"the front end of {' and '.join(off)} is switched off in the server that shows this page"
+        remedy = f"`jupyter labextension enable {' '.join(off)}`, then restart JupyterLab"
+        return Finding("widgets", Status.BAD, what, remedy)
     versions, missing = [], []
     for extension, package in EXTENSIONS.items():
         found = [file for folder in places if (file := folder / extension / "package.json").is_file()]
@@ -71,6 +77,33 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
         python = str(server / ("Scripts" if os.name == "nt" else "bin") / "python")
         pip = f'"{python}" -m {pip}' if " " in python else f"{python} -m {pip}"
     return Finding("widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab")
+
+
+def switched_off(prefix: Path) -> list[str]:
+    """Return which of the front ends the server of this environment, or its user, has disabled."""
+    folders = [prefix / "etc" / "jupyter"]
+    with contextlib.suppress(ImportError):
+        from jupyter_core.paths import jupyter_config_dir
+
+        folders.append(Path(jupyter_config_dir()))
+    off = set[str]()
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            settings = json.loads((folder / "labconfig" / "page_config.json").read_text(encoding="utf-8"))
+            off |= {name for name, disabled in settings.get("disabledExtensions", {}).items() if disabled}
+    return [extension for extension in EXTENSIONS if extension in off]
+
+
+def why_not_shown() -> Finding | None:
+    """Return why the page in front of this kernel cannot show widgets; None where it can, or nobody can tell.
+
+    It can be told only where a Jupyter server started this kernel; then an answer takes a few looks at files.
+    """
+    server = system.server_prefix()
+    if server is None:
+        return None
+    finding = front_end(extension_folders(), server, host(os.environ))
+    return finding if finding.status is Status.BAD else None
 
 
 def _differ(a: Path, b: Path) -> bool:

@@ -217,7 +217,13 @@ def browser() -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    home = tmp_path_factory.mktemp("jupyter")
+    with serving(browser, tmp_path_factory.mktemp("jupyter")) as running:
+        yield running
+
+
+@contextmanager
+def serving(browser: object, home: Path) -> Iterator[Lab]:
+    """Start a JupyterLab with its settings, its configuration and an empty folder of notebooks in `home`; end it."""
     folder, runtime = home / "notebooks", home / "runtime"
     folder.mkdir()
     for plugin, values in SETTINGS.items():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labkit import bench, train
-from labkit.clinic import Finding, Report, Status, check_machine, doctor, machine
+from labkit.clinic import Finding, Report, Status, check_machine, doctor, front_end, machine
 from labkit.records import system
 
 GIB = 2**30
@@ -280,6 +280,35 @@ def test_a_container_says_its_limit(tmp_path):
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
     assert system.container_memory(tmp_path) is None
+
+
+@pytest.mark.parametrize("written", [{"anywidget": True}, {"anywidget": False}, ["anywidget"], "{"])
+def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch, written):
+    """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a file of its own."""
+    for name in doctor.front_end.__globals__["EXTENSIONS"]:
+        extension(tmp_path / "extensions", name, "1.0")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    page = tmp_path / "config" / "labconfig" / "page_config.json"
+    page.parent.mkdir(parents=True)
+    page.write_text(written if isinstance(written, str) else json.dumps({"disabledExtensions": written}))
+    finding = doctor.front_end([tmp_path / "extensions"])
+    if written == {"anywidget": True}:
+        assert finding.status is Status.BAD
+        assert finding.remedy == "`jupyter labextension enable anywidget`, then restart JupyterLab"
+    else:  # on, or a file that cannot be read
+        assert finding.status is Status.OK
+
+
+def test_nobody_can_tell_what_a_page_shows_where_no_server_started_this(monkeypatch):
+    monkeypatch.setattr(front_end.system, "server_prefix", lambda: None)
+    assert front_end.why_not_shown() is None
+
+
+def test_a_server_without_anywidget_is_the_reason_why_nothing_is_shown(monkeypatch, tmp_path):
+    monkeypatch.setattr(front_end.system, "server_prefix", lambda: tmp_path)
+    monkeypatch.setattr(front_end, "extension_folders", list)
+    monkeypatch.setattr(front_end, "host", lambda environment: None)
+    assert "no front end for jupyterlab_widgets or anywidget" in front_end.why_not_shown().what
 
 
 def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):

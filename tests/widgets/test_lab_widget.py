@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from pathlib import Path
+from typing import cast
+
+import pytest
+from matplotlib.image import imread
 
 import labkit.widgets
+from labkit.clinic import Finding, Status
 from labkit.formats import FP16
-from labkit.widgets import BitExplorer
+from labkit.widgets import BitExplorer, pulse
+from labkit.widgets.base import widget as base
 from labkit.widgets.base.widget import LabWidget
 
 
@@ -67,3 +74,38 @@ def test_every_widget_takes_turns() -> None:
     folder = Path(labkit.widgets.__file__).parent
     sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
     assert [name for name, source in sources.items() if "(anywidget.AnyWidget)" in source] == ["base/widget.py"]
+
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+def shown(widget: LabWidget) -> dict[str, object]:
+    bundle = widget._repr_mimebundle_()
+    assert bundle is not None
+    return bundle[0]
+
+
+def test_a_page_that_shows_widgets_gets_one_and_its_picture_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "why_not_shown", lambda: None)
+    bundle = shown(BitExplorer(FP16, 1.0))
+    assert {VIEW, "text/plain", "image/png"} <= set(bundle)
+    assert "text/html" not in bundle, "GitHub and nbconvert would take it before the picture"
+
+
+def test_the_picture_has_no_background_and_suits_a_page_of_either_theme() -> None:
+    picture = imread(io.BytesIO(cast(bytes, shown(BitExplorer(FP16, 1.0))["image/png"])))
+    assert picture.shape[2] == 4
+    assert picture[[0, 0, -1, -1], [0, -1, 0, -1], 3].max() == 0, "the corners let the page through"
+
+
+def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Finding("widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`")
+    monkeypatch.setattr(base, "why_not_shown", lambda: missing)
+    for widget in (BitExplorer(FP16, 1.0), pulse(), Slow()):
+        bundle = shown(widget)
+        assert set(bundle) == {"text/plain", "text/html"}, "nothing that fails to be drawn"
+        for kind, what in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
+            assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(bundle[kind])
+            assert "To mend it: `pip install anywidget`." in str(bundle[kind])
+    assert "data:image/png;base64,iVBOR" in str(shown(BitExplorer(FP16, 1.0))["text/html"])
+    assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])

@@ -73,6 +73,18 @@ def still(words: str, why: str, figure: Figure | None = None) -> dict[str, Any]:
     return text if figure is None else {**text, "image/png": png(figure)}
 
 
+def as_page(content: dict[str, Any], *sentences: str) -> dict[str, Any]:
+    """Return what a host without widgets shows, and sentences above it, as text and as a page with the picture."""
+    words = "\n".join([*sentences, content["text/plain"]])
+    told = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+    body = content.get("text/html", f"<pre>{escape(content['text/plain'])}</pre>")
+    if "image/png" in content:
+        encoded = base64.b64encode(content["image/png"]).decode()
+        alt = escape(content["text/plain"], quote=True)
+        body = f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+    return {"text/plain": words, "text/html": f'<div role="note">{told}</div>{body}'}
+
+
 def png(figure: Figure, dpi: int = 96) -> bytes:
     """Return a figure as a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -16,9 +16,15 @@ from typing import Any
 
 import anywidget
 
+from labkit.clinic.front_end import why_not_shown
+from labkit.widgets.base.figures import as_page, why_still
+
 
 class LabWidget(anywidget.AnyWidget):
-    """An anywidget whose messages take turns, and which shows something where widgets do not run."""
+    """An anywidget whose messages take turns, and which shows something where widgets do not run.
+
+    Where the server that shows the page is known to lack what draws widgets, that comes at once, with why and the cure.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._turn = threading.RLock()
@@ -30,8 +36,11 @@ class LabWidget(anywidget.AnyWidget):
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""
-        return {}
+        return {"text/plain": f"{type(self).__name__}: {why_still('to use it', 'This stands')}"}
 
     def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if (finding := why_not_shown()) is not None:
+            why = f"Widgets cannot be shown here: {finding.what}."
+            return as_page(self.still(), why, f"To mend it: {finding.remedy}."), {}
         bundle = super()._repr_mimebundle_(**kwargs)
         return bundle and ({**bundle[0], **self.still()}, bundle[1])
