@@ -23,11 +23,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
-    train, look = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    train, look, loop = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     exec(compile(train, "README.md", "exec"), {})
     assert "StepReport(stepped=True, found_inf=False" in capsys.readouterr().out
     exec(compile(look, "README.md", "exec"), {})
     assert capsys.readouterr().out.count("Fate(underflowed=") == 2
+    exec(compile(loop, "README.md", "exec"), {})
+    assert "Sequential: 4 steps, 1 sampled, 0 skipped" in capsys.readouterr().out
 
 
 def test_what_else_the_readme_names_is_there() -> None:
