@@ -8,6 +8,7 @@ from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm.published import gains_figure
 from labkit.widgets.gemm.words import recorded_gemm, sweep_sentence
 from labkit.widgets.gpu_run.widget import GpuRun
+from labkit.widgets.graph.widget import CastPasses
 from labkit.widgets.ledger.widget import CastLedger
 from labkit.widgets.live.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
@@ -38,6 +39,7 @@ __all__ = [
     "BeatTheScaler",
     "BitExplorer",
     "CastLedger",
+    "CastPasses",
     "GpuRun",
     "GradientZoom",
     "LiveTraining",

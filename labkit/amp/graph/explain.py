@@ -142,9 +142,8 @@ def _rows(
                 formats[step.out.number] = _name(step.dtype)
         last = calls[-1]
         if casts or last.op not in _ONLY_CASTS:
-            yield GraphRow(
-                last.op.strip("_"), last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts)
-            )
+            op = last.args[1] if last.target is getattr else last.op.strip("_")
+            yield GraphRow(op, last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts))
 
 
 def _hoisted(linked: list[Step]) -> dict[int, tuple[str, int]]:

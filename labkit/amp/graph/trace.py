@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -217,7 +217,9 @@ def trace(model: Callable[..., Any], format: Format, inputs: list[Tensor], args:
     recorder = Recorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
     drawn = _drawn()
-    with noting_functions(recorder), recorder, half_storage(device), TracedAutocast(format, recorder):
+    compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
+    plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    with noting_functions(recorder), plain, recorder, half_storage(device), TracedAutocast(format, recorder):
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)

@@ -21,12 +21,13 @@ def median_seconds(steps: Mapping[str, Step], device: str, count: int, rounds: i
 
 
 def peak(make: Callable[[], Step], device: str) -> float | None:
-    """Return the MiB that a second step holds at its peak, weights and optimizer included; None where nobody counts."""
+    """Return the MiB that a fourth step holds at its peak, optimizer included; None where nobody counts."""
     if device != "cuda":
         return None
     others = torch.cuda.memory_allocated()
     step = make()
-    step()
+    for _ in range(3):  # an optimizer's state is made, and a graph is traced
+        step()
     torch.cuda.reset_peak_memory_stats()
     step()
     return (torch.cuda.max_memory_allocated() - others) / 2**20

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from labkit.amp import RECIPES, Engine
 from labkit.gpu.checks.price import Step, median_seconds, peak
 
-WAYS = {"FP32": ("FP32", False), "TF32": ("FP32", True), "O1": ("O1", False), "O2": ("O2", False),
-        "BF16": ("BF16", False)}  # fmt: skip
+TORCH_AMP = "torch.autocast, which is no recipe"
+WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),
+        "O1 graph compiled": ("O1 graph", "compiled"), "torch.amp": (TORCH_AMP, ""),
+        "torch.amp compiled": (TORCH_AMP, "compiled"), "O2": ("O2", ""), "BF16": ("BF16", "")}  # fmt: skip
 Task = tuple[nn.Module, Tensor]
 
 
@@ -74,12 +76,14 @@ def tasks(width: int, batch: int, device: str) -> dict[str, Callable[[], Task]]:
 
 def training_step(way: str, new: Callable[[], Task], device: str) -> Step:
     """Return one training step: forward, backward, AdamW."""
-    recipe, tf32 = WAYS[way]
-    model, x = new()
+    recipe, extra = WAYS[way]
+    model, x = _network(way, new, device)
+    if recipe is TORCH_AMP:
+        return _torch_amp_step(model, x, device)
     engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
 
     def step() -> None:
-        with tf32_allowed(tf32):
+        with tf32_allowed(extra == "TF32"):
             engine.zero_grad()
             with engine.forward():
                 loss = engine(x).float().square().mean()
@@ -89,16 +93,41 @@ def training_step(way: str, new: Callable[[], Task], device: str) -> Step:
     return step
 
 
-def inference(way: str, new: Callable[[], Task], device: str) -> Step:
-    """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
-    recipe, tf32 = WAYS[way]
+def _network(way: str, new: Callable[[], Task], device: str) -> Task:
+    """Return a network and its inputs; compiled, if the way says so, but in a rehearsal, which has not the minutes."""
     model, x = new()
-    engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
-    engine.model.eval()
+    if WAYS[way][1] == "compiled" and device == "cuda":
+        model = torch.compile(model)  # type: ignore[assignment]
+    return model, x
+
+
+def _torch_amp_step(model: nn.Module, x: Tensor, device: str) -> Step:
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler(device)
 
     def step() -> None:
-        with tf32_allowed(tf32), torch.no_grad(), engine.forward():
-            engine(x)
+        with tf32_allowed(False):
+            optimizer.zero_grad()
+            with torch.autocast(device, torch.float16):
+                loss = model(x).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    return step
+
+
+def inference(way: str, new: Callable[[], Task], device: str) -> Step:
+    """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
+    recipe, extra = WAYS[way]
+    model, x = _network(way, new, device)
+    engine = None if recipe is TORCH_AMP else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+    call = engine or model.eval()
+    model.eval()
+
+    def step() -> None:
+        region = torch.autocast(device, torch.float16) if engine is None else engine.forward()
+        with tf32_allowed(extra == "TF32"), torch.no_grad(), region:
+            call(x)
 
     return step
 
@@ -139,7 +168,7 @@ def told(answers: dict[str, Any]) -> str:
     for row in answers["rows"]:
         memory = "" if row["mebibytes"] is None else f"{row['mebibytes']:9.0f} MiB"
         lines.append(
-            f"{row['task']:<45} {row['kind']:<9} {row['way']:<5} {row['milliseconds']:9.3f} ms "
+            f"{row['task']:<45} {row['kind']:<9} {row['way']:<18} {row['milliseconds']:9.3f} ms "
             f"{row['times_as_fast']:5.2f} x as fast as FP32{memory}"
         )
     return "\n".join(lines)

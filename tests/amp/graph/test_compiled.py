@@ -75,6 +75,14 @@ def test_a_custom_function_is_not_compiled_and_that_is_said() -> None:
     require_equal(trained(net), compiled)
 
 
+def test_a_part_that_is_compiled_is_traced_as_it_was_written(net: nn.Module) -> None:
+    eager = trained(net)
+    for part in net:
+        if isinstance(part, nn.Linear):
+            part.compile(backend="eager")
+    require_equal(eager, trained(net))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [networks.mlp, networks.batch_norm_cnn])
 def test_so_it_is_through_aot_autograd(make: Any) -> None:

@@ -1,0 +1,1 @@
+"""How are all casts of a network decided before it runs?"""

@@ -1,0 +1,103 @@
+"""How are all casts of a network decided before it runs? Five passes over a graph, played operation by operation.
+
+Idea: the network is traced, and what autocast decided is laid out again in the order in which a compiler decides:
+colour, propagate, insert, cancel, hoist. A slider stands at one look of one pass at one operation.
+
+Invariant: rows come from a run that happened (`labkit.amp.explain`); a position shows the same to whoever comes there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import traitlets
+from torch import Tensor, nn
+
+from labkit.amp import CastGraph, Explanation, autocast, explain
+from labkit.formats import FP16, Format
+from labkit.gemm import half_storage
+from labkit.train import one_thread
+from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.figures import still, why_still
+from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.graph.words import PASSES, row_view, said
+
+WHY_STATIC = why_still(
+    "to play the passes, or go on in code: passes.position = 7; print(passes.sentence)", "This graph stands"
+)
+
+
+class TwoScores(nn.Module):
+    """A small network in which each pass finds something: a weight with two uses, an input with two, a softmax."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(16, 16, bias=False), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return scores of x [n, 16] among y [n, 16], as 4 numbers each."""
+        scores = self.project(x) @ self.project(y).T
+        return self.out(scores.softmax(-1) @ x)  # type: ignore[no-any-return]
+
+
+class CastPasses(LabWidget):
+    """The passes that turn a network into a graph without decisions, played over its operations.
+
+    Args:
+        model: a module with FP32 weights, or None for a small one of the lab's.
+        inputs: what it is called with.
+        format: FP16 or BF16.
+
+    What can be read and set: `position`, from 0 to five looks at each operation. What can be read: `sentence`,
+    `explanation`.
+
+    Raises:
+        ValueError: there is no graph of this network; the message says at which line, and why.
+        TraitError: there is no such position.
+
+    >>> passes = CastPasses()
+    >>> passes.position = 1
+    >>> passes.sentence
+    'colour: linear is on the allow list. Matrix product: Tensor Cores, FP32 accumulation.'
+    """
+
+    _esm = script("graph")
+    _css = style("ledger", "graph")
+
+    position = traitlets.Int(0).tag(sync=True)
+    _rows: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    _said: traitlets.List[str] = traitlets.List().tag(sync=True)
+    _passes: traitlets.List[list[str]] = traitlets.List().tag(sync=True)
+
+    def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
+        given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
+        self.explanation = _explained(TwoScores() if model is None else model, given, format)
+        rows = [row_view(row) for row in self.explanation.rows]
+        super().__init__(_rows=rows, _said=said(self.explanation), _passes=[list(row) for row in PASSES.items()])
+
+    @property
+    def sentence(self) -> str:
+        """What is said at this position."""
+        return self._said[self.position]
+
+    @traitlets.validate("position")
+    def _valid_position(self, proposal: dict[str, Any]) -> int:
+        position: int = proposal["value"]
+        if not 0 <= position < len(self._said):
+            raise traitlets.TraitError(f"position is from 0 to {len(self._said) - 1}; it was given {position}")
+        return position
+
+    def still(self) -> dict[str, Any]:
+        """Return what is shown where widgets do not run: the end of the last pass."""
+        return still(str(self.explanation), WHY_STATIC)
+
+
+def _explained(model: nn.Module, inputs: tuple[Any, ...], format: Format) -> Explanation:
+    """Trace a network twice, without gradients, and explain its graph."""
+    graph = CastGraph(model, format)
+    with one_thread(), torch.random.fork_rng():
+        for _ in range(2):
+            with half_storage(next((p.device for p in model.parameters()), "cpu")), autocast(format):
+                graph(*inputs)
+    return explain(graph)
