@@ -39,6 +39,9 @@ SETUPS = {
 }
 
 
+LONGER = ("3 models, 2 losses, 1 optimizer", "3 models, 2 losses, 2 optimizers")  # those of 3 losses hold them, too
+
+
 @pytest.fixture(autouse=True)
 def torch_as_it_was() -> Iterator[None]:
     yield
@@ -101,7 +104,7 @@ def under_amp(losses, optimizers, iterations, level, inject, scalers, how):
 
 
 @pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
-@pytest.mark.parametrize("setup", SETUPS)
+@pytest.mark.parametrize("setup", [pytest.param(s, marks=pytest.mark.slow if s in LONGER else ()) for s in SETUPS])
 def test_an_inf_in_each_place_costs_the_steps_that_it_would_cost_in_fp32(setup, level):
     losses, optimizers = SETUPS[setup]
     places = [(1, loss, m, w) for loss, own in enumerate(losses) for m in own for w in ("weight32", "weight16")]

@@ -35,20 +35,10 @@ from labkit.frameworks.apex.properties import Properties, properties_of
 from labkit.frameworks.apex.scalers import LossScaler
 
 __all__ = [
-    "disable_casts",
-    "float_function",
-    "half_function",
-    "init",
-    "initialize",
-    "load_state_dict",
-    "master_params",
-    "promote_function",
-    "register_float_function",
-    "register_half_function",
-    "register_promote_function",
-    "scale_loss",
-    "state_dict",
-]
+    "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
+    "master_params", "promote_function", "register_float_function", "register_half_function",
+    "register_promote_function", "scale_loss", "state_dict",
+]  # fmt: skip
 
 
 class AmpState:

@@ -31,7 +31,7 @@ class LossScaler:
         self, loss_scale: float | str, min_loss_scale: float | None = None, max_loss_scale: float = 2.0**24
     ) -> None:
         self.config = _config(loss_scale, min_loss_scale, max_loss_scale)
-        self.state = initial(self.config)
+        self._loss_scale, self._unskipped = initial(self.config).scale, 0  # scripts set them, for lack of another way
 
     @property
     def dynamic(self) -> bool:
@@ -40,29 +40,13 @@ class LossScaler:
 
     def loss_scale(self) -> float:
         """Return what the loss is multiplied by now."""
-        return self.state.scale
+        return self._loss_scale
 
     def must_skip(self, found_inf: bool) -> bool:
         """Move the scale after a backward pass; return whether its gradients must not reach the weights."""
-        decision = decide(self.state, found_inf, self.config)
-        self.state = decision.after
+        decision = decide(ScalerState(self._loss_scale, self._unskipped), found_inf, self.config)
+        self._loss_scale, self._unskipped = decision.after.scale, decision.after.growth_tracker
         return decision.skip
-
-    @property
-    def _loss_scale(self) -> float:
-        return self.state.scale
-
-    @_loss_scale.setter
-    def _loss_scale(self, scale: float) -> None:  # scripts set it, since apex has no other way
-        self.state = replace(self.state, scale=float(scale))
-
-    @property
-    def _unskipped(self) -> int:
-        return self.state.growth_tracker
-
-    @_unskipped.setter
-    def _unskipped(self, steps: int) -> None:
-        self.state = replace(self.state, growth_tracker=int(steps))
 
 
 def _config(loss_scale: float | str, least: float | None, most: float) -> ScalerConfig:
@@ -106,4 +90,4 @@ def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
             stacklevel=3,
         )
     for scaler, values in zip(scalers, stored.values(), strict=False):
-        scaler.state = ScalerState(float(values["loss_scale"]), int(values["unskipped"]))
+        scaler._loss_scale, scaler._unskipped = float(values["loss_scale"]), int(values["unskipped"])

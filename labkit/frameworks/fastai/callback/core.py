@@ -24,31 +24,31 @@ EVENTS = INNER | frozenset(
 
 
 class CancelBackwardException(Exception):
-    """Skip the backward pass and go to `after_backward`."""
+    """Skip the backward pass; each of these goes to the `after_` of what it names."""
 
 
 class CancelStepException(Exception):
-    """Skip stepping the optimizer and go to `after_step`."""
+    """Skip stepping the optimizer."""
 
 
 class CancelBatchException(Exception):
-    """Skip the rest of this batch and go to `after_batch`."""
+    """Skip the rest of this batch."""
 
 
 class CancelTrainException(Exception):
-    """Skip the rest of the training part of the epoch and go to `after_train`."""
+    """Skip the rest of the training part of the epoch."""
 
 
 class CancelValidException(Exception):
-    """Skip the rest of the validation part of the epoch and go to `after_validate`."""
+    """Skip the rest of the validation part of the epoch."""
 
 
 class CancelEpochException(Exception):
-    """Skip the rest of this epoch and go to `after_epoch`."""
+    """Skip the rest of this epoch."""
 
 
 class CancelFitException(Exception):
-    """End the training and go to `after_fit`."""
+    """End the training."""
 
 
 class Callback:
