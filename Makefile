@@ -52,7 +52,7 @@ notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/
 docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, from the docstrings
 	@$(VENV_PYTHON) docs/build.py
 
-hosts: $(VENV)/.test-ready  ## test the lab with the versions of Colab; prints a row for data/hosts.md
+hosts: $(VENV)/.test-ready  ## test the lab with the versions of Colab; prints rows for data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py colab-versions
 
 pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
