@@ -165,9 +165,13 @@ class CastGraph:
         kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
         differ = _difference(last, kind.trace) or _made_anew(before, kind.tensors)
         if not changed and last is not None and not differ:
-            kind.graph = build(kind.trace)
-            kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
-            module = fx.GraphModule({}, kind.graph)
+            try:
+                kind.graph = build(kind.trace)
+                kind.gone, kind.linked = cancel(kind.graph), hoist(kind.graph)
+                module = fx.GraphModule({}, kind.graph)
+            except (RuntimeError, NotImplementedError, SyntaxError) as error:
+                kind.why = f"torch.fx has no way to write it: {error}"
+                return
             kind.run = self._compiled(kind.graph, module.forward)
         elif kind.tries >= TRIES:
             kind.why = f"forward changes {changed}" if changed else f"it differs from call to call: {differ}"

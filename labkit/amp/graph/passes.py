@@ -12,11 +12,13 @@ gradients that are added up before they are cast, the small ones would be swallo
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.node import map_aggregate
+from torch.fx.node import _get_qualified_name, map_aggregate
 
 from labkit.amp.casting.casts import NATIVE, Cast
 from labkit.amp.graph.trace import Ref, Step, Trace
@@ -48,10 +50,30 @@ def _add(graph: fx.Graph, nodes: dict[int, fx.Node], step: Step) -> None:
     target, args, kwargs = step.target, _with_nodes(step.args, nodes), _with_nodes(step.kwargs, nodes)
     if target == "to" and len(args) == 2 and not kwargs and args[1] in _METHODS:
         target, args = _METHODS[args[1]], args[:1]  # the same, in half the time
+    target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
     kind = "call_method" if isinstance(target, str) else "call_function"
     node = graph.create_node(kind, target, args, kwargs)
     node.meta["step"] = step
     _name_results(graph, nodes, node, step.out)
+
+
+def _has_its_name(function: Callable[..., Any]) -> bool:
+    """Whether a function of torch is found where its name says; torch.fx writes it by its name."""
+    value: Any = torch
+    for part in _get_qualified_name(function).removeprefix("torch.").split("."):
+        value = getattr(value, part, None)
+    return value is function or not function.__module__.startswith("torch")
+
+
+@cache
+def _by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that calls another, of a module whose functions torch.fx holds as they are."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = function.__name__
+    return call
 
 
 def _name_results(graph: fx.Graph, nodes: dict[int, fx.Node], node: fx.Node, out: Any) -> None:

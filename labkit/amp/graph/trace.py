@@ -307,9 +307,8 @@ def _target(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     name = getattr(func, "__name__", "")
     if name == "__get__":
         return getattr, (args[0], func.__self__.__name__)
-    if getattr(Tensor, name, None) is func:
-        return name, args
-    return func, args
+    method = next((known for known in (name, f"__{name}__") if getattr(Tensor, known, None) is func), None)
+    return (func, args) if method is None else (method, args)
 
 
 def _is_masked(args: Any, tensors: list[Tensor]) -> bool:

@@ -116,7 +116,7 @@ class AsksForDtype(nn.Module):
         for row in x.view(x.shape[0], 2, 16).transpose(0, 1):
             h = self.cell(row, h)
         low = torch.finfo(h.dtype).min
-        return 1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1))
+        return 1 / (1 + h.masked_fill(h.abs() < 1e-3, low).softmax(-1) ** 2) - 2 ** (x.T @ x)[:4, :1]
 
 
 def resnet() -> nn.Module:
