@@ -35,7 +35,7 @@ SETUPS = {
     "3 models, 3 losses, 1 optimizer": (((0,), (1, 2), (0, 2)), ((0, 1, 2),)),
     "2 models, 2 losses, 2 optimizers": (((0,), (1,)), ((0,), (1,))),
     "3 models, 2 losses, 2 optimizers": (((0, 2), (1, 2)), ((0, 2), (1,))),
-    "3 models, 3 losses, 2 optimizers": (((0,), (1,), (0, 2)), ((0, 2), (1,))),
+    "3 models, 3 losses, 2 optimizers": (((0,), (1, 2), (0, 2)), ((0, 2), (1,))),
 }
 
 
