@@ -118,3 +118,14 @@ def test_the_record_and_the_picture_are_written_beside_the_notebook(bench):
         ".json",
         ".png",
     ]
+
+
+def test_a_line_that_opens_the_same_bench_is_copied(bench):
+    bench.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    bench.press("Copy a line that opens this")
+    bench.root.locator(".wb-export [role=status]:has-text('Copied.')").wait_for()
+    copied = bench.page.evaluate("navigator.clipboard.readText()")
+    assert copied == bench.root.locator(".wb-open").input_value()
+    again = f"__import__('labkit.widgets', fromlist=['Workbench']).{copied}.code"
+    assert bench.notebook.python(again) == bench.notebook.python("bench.code")
+    bench.notebook.screenshot("workbench-code", ".labkit-workbench")

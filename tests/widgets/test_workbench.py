@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,10 @@ from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn, names
 from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turn
 from labkit.widgets.bench.labels import changed, why_fixed
 from labkit.widgets.bench.outbox import BenchOutbox
-from labkit.widgets.bench.positions import ACCUMULATORS, GROWTH_INTERVAL, MASTERS, PRESETS, Knobs, Scaling
+from labkit.widgets.bench.positions import ACCUMULATORS, GROWTH_INTERVAL, MASTERS, POSITIONS, PRESETS, Knobs, Scaling
 from labkit.widgets.bench.words import scene, sentence
 from labkit.widgets.driven.state import Button, Phase
+from labkit.widgets.workbench.code import code_of, opened
 from labkit.widgets.workbench.lines import torch_lines
 from labkit.widgets.workbench.state import state
 from labkit.widgets.workbench.widget import Workbench
@@ -378,3 +380,75 @@ def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses(make_o
     run_through(bench)
     assert line in torch_lines(bench.run.wanted, task)
     assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps)
+
+
+# --- a line that opens the same ---------------------------------------------------------------------------------------
+
+
+def opened_again(bench: Workbench) -> Workbench:
+    again = Workbench.from_code(bench.code, device="cpu")
+    bench.close()
+    again.close()
+    return again
+
+
+@pytest.mark.parametrize("recipe", PRESETS)
+def test_a_recipe_s_code_is_short_and_opens_it(recipe: str) -> None:
+    bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
+    assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
+    again = opened_again(bench)
+    assert (again.bench.task, again.bench.seed, again.bench.total) == (TASKS["digits_cnn"], 7, 20)
+    assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
+
+
+@pytest.mark.parametrize("recipe", ["O0", "O2"])
+@pytest.mark.parametrize("knob", POSITIONS)
+def test_every_position_of_every_knob_survives_the_round_trip(recipe: str, knob: str) -> None:
+    """From O0 too, where some knobs are fixed until the format is turned."""
+    there = POSITIONS[knob]
+    for to in (there[0], there[len(there) // 2], there[-1]):
+        bench, again = (Bench(TASKS["digits_cnn"], RECIPES[recipe], device="cpu") for _ in range(2))
+        bench.begin_at({"format": "FP16", knob: to})
+        assert getattr(bench.shown.wanted, knob) == to
+        again.begin_at(opened(code_of(bench)).knobs)
+        assert again.shown.wanted == bench.shown.wanted
+
+
+def test_all_knobs_at_once_survive_it() -> None:
+    to = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "forgotten"}
+    to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
+    bench = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
+    assert all(getattr(bench.bench.shown.wanted, knob) == position for knob, position in to.items())
+    assert opened_again(bench).bench.shown.wanted == turn(knobs_of(RECIPES["O1"]), to)
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("", "there is no '' here; there are segmentation"),
+        ("digits", "there is no '' here; there are"),
+        ("digit; O2", "there is no 'digit' here; there are segmentation"),
+        ("digits; O9; seed=0", "there is no 'O9' here; there are FP32"),
+        ("digits; FP8; seed=0", "no knob for all of"),
+        ("digits; O2; seed", "'seed' is no setting"),
+        ("digits; O2; seed=-1", "seed is a whole number from 0 on; it was given '-1'"),
+        ("digits; O2; steps=0", "steps is a whole number from 1 on"),
+        ("digits; O2; speed=9", "there is no knob 'speed'; there are format, autocast"),
+        ("digits; O2; masters=gone", "masters is one of kept, forgotten, none; it was given 'gone'"),
+        ("digits; O2; log2_scale=31", "log2_scale is from 0 to 30; it was given '31'"),
+        ("digits; O2; seed=1; seed=2", "something stands twice"),
+    ],
+)
+def test_a_code_that_says_nothing_is_refused_in_words(code: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Workbench.from_code(code, device="cpu")
+
+
+def test_what_nobody_else_has_gets_no_code() -> None:
+    own = replace(TASKS["digits"], name="mine")
+    bench = Workbench(own, "O2", device="cpu")
+    bench.close()
+    with pytest.raises(ValueError, match="of your own has no code"):
+        _ = bench.code
+    assert state(bench.bench)["opens"] == ""
+    assert state(bench_of())["opens"] == 'Workbench.from_code("digits; O2; seed=0; steps=24")'

@@ -3,13 +3,14 @@
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
-//   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus, watchKernel and showTitles
+//   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus, watchKernel, showTitles, guide
 //   keepKeys(root, scope)          keys stay inside but for those that run a cell or save, and Esc, which gives the cell the
 //                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
 //   keepFocus(root, scope)         a control that is hidden, disabled or removed leaves its focus to the root
 //   showTitles(root, scope)        what a mouse reads as a tooltip (title) is shown at the keyboard's focus and under a finger too
 //   pointed(scope, figure, look)   look({x, y, held}), or null, for mouse, finger and arrow keys
 //   watchKernel(root, scope, model)   when the kernel is gone, what is in the root goes still and a sentence names the cure
+//   guide(root, scope, model)      shows the steps of the widget's tour, where it has one; Esc closes it first
 //   watch(scope, model, traits, handler)   calls handler() after each change of one of the traits
 //   listen(scope, model, handler)  calls handler(content, buffers) for each message of the kernel's
 //   put(model, {trait: value, ..})  sets traits, and tells the kernel
@@ -97,6 +98,7 @@ function mount(el, { label, kind, scope: owner, model }) {
   keepFocus(root, owner);
   watchKernel(root, owner, model);
   showTitles(root, owner);
+  guide(root, owner, model);
   // JupyterLab would give the focus to the cell when something is pressed that cannot have it.
   owner.listen(root, "pointerdown", (event) => {
     if (!event.target.closest("input, button, select, summary, a, [tabindex]:not(section)")) {

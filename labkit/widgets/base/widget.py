@@ -15,16 +15,22 @@ import threading
 from typing import Any
 
 import anywidget
+import traitlets
 
 from labkit.clinic.front_end import why_not_shown
 from labkit.widgets.base.figures import as_page, why_still
+from labkit.widgets.base.tour import take_step
 
 
 class LabWidget(anywidget.AnyWidget):
     """An anywidget whose messages take turns, and which shows something where widgets do not run.
 
     Where the server that shows the page is known to lack what draws widgets, that comes at once, with why and the cure.
+    One that has a `tour` can be walked through: `tour_step` is -1 while nobody is, and else the step, from 0.
     """
+
+    tour: traitlets.List[dict[str, Any]] = traitlets.List().tag(sync=True)
+    tour_step = traitlets.Int(-1).tag(sync=True)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._turn = threading.RLock()
@@ -33,6 +39,18 @@ class LabWidget(anywidget.AnyWidget):
     def _handle_msg(self, msg: dict[str, Any]) -> None:
         with self._turn:
             super()._handle_msg(msg)
+
+    @traitlets.validate("tour_step")
+    def _valid_tour_step(self, proposal: dict[str, Any]) -> int:
+        step: int = proposal["value"]
+        if not -1 <= step < len(self.tour):
+            raise traitlets.TraitError(f"this tour has {len(self.tour)} steps, from 0, and -1 ends it; not {step}")
+        return step
+
+    @traitlets.observe("tour_step")
+    def _guide(self, change: dict[str, Any]) -> None:
+        if change["new"] >= 0:
+            take_step(self, self.tour[change["new"]])
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""

@@ -100,6 +100,14 @@ class Bench(Lockstep):
         self._one_run(knobs)
         self.previous: list[StepRecord] = []
 
+    def begin_at(self, to: Mapping[str, Any]) -> None:
+        """Begin with knobs in other positions than the recipe has them.
+
+        Raises:
+            ValueError: a knob has no such position, or the recipe would contradict itself.
+        """
+        self._one_run(turn(self.shown.wanted, to))
+
     def _one_run(self, knobs: Knobs) -> None:
         self.branches = [Branch(self._from_the_start, knobs, forkable=self.forkable)]
         self.active = 0

@@ -16,6 +16,7 @@ from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, BlockSum
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
+from labkit.widgets.base.tour import tour_of
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.mma_block.presets import PRESETS, Preset, Terms
 from labkit.widgets.mma_block.view import results, sheet, walk
@@ -52,6 +53,7 @@ class MmaBlock(LabWidget):
 
     _esm = script("mma_block")
     _css = style("mma_block")
+    tour = traitlets.List(tour_of("mma_block")).tag(sync=True)
 
     preset = traitlets.Unicode().tag(sync=True)
     gpu = traitlets.Unicode().tag(sync=True)

@@ -17,6 +17,7 @@ from labkit.formats import FP16, Format
 from labkit.instrument import Fate, GradSnapshot, fate, shift
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
+from labkit.widgets.base.tour import tour_of
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.underflow.figure import WHY_STATIC, static_underflow
 from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
@@ -52,6 +53,7 @@ class UnderflowHistogram(LabWidget):
 
     _esm = script("histogram", "underflow")
     _css = style("underflow")
+    tour = traitlets.List(tour_of("underflow")).tag(sync=True)
 
     log2_scale = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Unicode(ALL_LAYERS).tag(sync=True)

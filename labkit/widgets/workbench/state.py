@@ -9,6 +9,7 @@ from labkit.widgets.bench import outbox
 from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import preset_of, recipe_of
 from labkit.widgets.bench.positions import PRESETS
+from labkit.widgets.workbench.code import code_of
 from labkit.widgets.workbench.lines import torch_lines
 
 UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
@@ -26,7 +27,16 @@ def state(bench: Bench) -> dict[str, Any]:
         "recipes": list(PRESETS),
         "memory": memory_rows(bench),
         "lines": torch_lines(knobs, bench.task),
+        "opens": opening_line(bench),
     }
+
+
+def opening_line(bench: Bench) -> str:
+    """Return the line that opens this workbench elsewhere; "" where task or recipe are a learner's own."""
+    try:
+        return f'Workbench.from_code("{code_of(bench)}")'
+    except ValueError:
+        return ""
 
 
 def memory_rows(bench: Bench) -> list[dict[str, Any]]:

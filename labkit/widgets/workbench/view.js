@@ -32,6 +32,14 @@ function layout(store, parts, owner, root) {
   const group = (title, ...made) => h("fieldset", { class: "wb-group" }, h("legend", { text: title }), ...made.map((k) => k.element));
   const [task, recipe] = [choice({ label: "Task", onChange: choose("task") }), choice({ label: "Recipe", onChange: choose("recipe") })];
   const [record, picture] = [save("record"), save("picture")];
+  const open = h("input", { type: "text", class: "wb-open", readonly: true, "aria-label": "A line that opens this workbench" });
+  const copied = h("span", { class: "lk-quiet", role: "status" });
+  const copy = button({ label: "Copy a line that opens this", title: "For somebody else, or for next time: task, recipe, seed and knobs", onPress: copyLine });
+  async function copyLine() {
+    open.select(); // where the page may not use the clipboard, the line is ready for Ctrl+C
+    const done = await navigator.clipboard?.writeText(open.value).then(() => true, () => false);
+    copied.textContent = done ? "Copied." : "Press Ctrl+C to copy it.";
+  }
   const buttons = pressButtons(store, ["start", "step", "reset"]);
   const fork = forkControls(store);
   const knobs = makeKnobs(store);
@@ -52,7 +60,7 @@ function layout(store, parts, owner, root) {
     parts.picture.element,
     parts.place.element,
     memory,
-    h("div", { class: "lk-row wb-export" }, record.element, picture.element),
+    h("div", { class: "lk-row wb-export" }, record.element, picture.element, copy.element, open, copied),
     h("details", { class: "wb-details" }, h("summary", { text: "The same in plain torch" }), lines),
   );
   const named = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
@@ -64,6 +72,9 @@ function layout(store, parts, owner, root) {
     recipe.show(named(state.recipes), state.recipe, "your own");
     fork.show(state);
     for (const one of [record, picture]) one.enable(state.step > 0);
+    if (open.value !== state.opens) copied.textContent = "";
+    open.value = state.opens;
+    open.hidden = copy.element.hidden = !state.opens;
     showKnobs(store, knobs);
     showMemory(store, memory);
     if (lines.textContent !== state.lines) lines.textContent = state.lines;

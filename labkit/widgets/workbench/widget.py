@@ -10,22 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import traitlets
 
 from labkit.amp import RECIPES, Recipe
 from labkit.records import write_whole
 from labkit.train import StepRecord, Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png, why_still
+from labkit.widgets.base.tour import tour_of
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
 from labkit.widgets.bench.outbox import BenchOutbox, tasks
 from labkit.widgets.bench.widget import BenchWidget, position
 from labkit.widgets.driven.widget import row_of
+from labkit.widgets.workbench.code import code_of, opened
 from labkit.widgets.workbench.lines import torch_lines
 from labkit.widgets.workbench.state import state
-
-if TYPE_CHECKING:
-    pass
 
 
 class Workbench(BenchWidget):
@@ -38,6 +39,7 @@ class Workbench(BenchWidget):
         steps: how many; None takes the task's own number.
         device: where to train: "gpu", "cpu"; None takes the GPU where there is one.
         folder: where records and pictures are saved.
+        knobs: name -> position, for those that shall stand elsewhere than the recipe has them.
 
     Everything the learner can press is here for code too: `press("start")`, `turn(masters="forgotten")`, `fork(60)`.
 
@@ -54,6 +56,7 @@ class Workbench(BenchWidget):
 
     _esm = script("driven", "bench", "workbench")
     _css = style("driven", "bench", "workbench")
+    tour = traitlets.List(tour_of("workbench")).tag(sync=True)
     why_static = why_still(
         'for its knobs, or go on in code: bench.press("start"), bench.turn(scaling="off"), bench.fork(60)'
     )
@@ -67,11 +70,38 @@ class Workbench(BenchWidget):
         steps: int | None = None,
         device: Any = None,
         folder: Path | str = ".",
+        knobs: Mapping[str, Any] | None = None,
     ) -> None:
         what = row_of(tasks(places()), task, "task"), row_of(RECIPES, recipe, "recipe")
         bench = Bench(*what, seed, steps=steps, device=device)
+        bench.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
         self.folder = Path(folder)
         super().__init__(bench, BenchOutbox(bench, self._send_frame, state=state))
+
+    @classmethod
+    def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
+        """Open the workbench that a code describes; "Copy a line that opens this" and `code` make one.
+
+        Raises:
+            ValueError: there is no such task, recipe, knob or position.
+
+        >>> bench = Workbench.from_code("digits; O2; seed=3; scaling=off", device="cpu")
+        >>> bench.code
+        'digits; O2; seed=3; scaling=off'
+        >>> bench.close()
+        """
+        said = opened(code)
+        options: dict[str, Any] = {"steps": said.steps, "device": device, "folder": folder, "knobs": said.knobs}
+        return cls(said.task, said.recipe, said.seed, **options)
+
+    @property
+    def code(self) -> str:
+        """The knobs, the task and the seed as a text, for `from_code`.
+
+        Raises:
+            ValueError: task or recipe are none of the lab's.
+        """
+        return code_of(self.bench)
 
     @property
     def forked(self) -> tuple[StepRecord, ...]:
