@@ -17,7 +17,7 @@ FOCUS = "document.activeElement.textContent"
 def test_a_tour_is_walked_by_keyboard_and_esc_closes_it_first(lab):
     nb = lab.notebook(CELLS, name="tour", height=720)
     nb.run_all()
-    for name, kind, steps in (("board", "mma-block", 6), ("histogram", "underflow", 8)):
+    for name, kind, steps in (("board", "mma", 6), ("histogram", "underflow", 8)):
         root = nb.page.locator(f".labkit-{kind}")
         root.get_by_role("button", name=f"Tour in {steps} steps").press("Enter")
         for step in range(steps):

@@ -17,7 +17,7 @@ function guide(root, owner, model) {
 
   function show() {
     const step = at();
-    const [on, was] = [step >= 0, before >= 0];
+    const [on, was, held] = [step >= 0, before >= 0, bar.contains(document.activeElement)];
     for (const one of root.querySelectorAll(".lk-ringed")) one.classList.remove("lk-ringed");
     open.element.hidden = on;
     panel.hidden = !on;
@@ -31,7 +31,7 @@ function guide(root, owner, model) {
       ringed?.classList.add("lk-ringed");
       ringed?.scrollIntoView({ block: "nearest", behavior: reducedMotion() ? "auto" : "smooth" });
     }
-    if (on !== was && bar.contains(document.activeElement)) (on ? next : open).element.focus({ preventScroll: true });
+    if (on !== was && held) (on ? next : open).element.focus({ preventScroll: true });
   }
 
   owner.listen(root, "keydown", (event) => {
