@@ -42,10 +42,10 @@ def code_of(bench: Bench) -> str:
     if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
         raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
     first = knobs_of(knobs.given)
-    turned = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
+    differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
     steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
     parts = [bench.task.name, knobs.given.name, f"seed={bench.seed}", *steps]
-    return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in turned)])
+    return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
 
 
 def opened(code: str) -> Opened:
