@@ -22,7 +22,8 @@ Counts: TypeAlias = NDArray[np.int64]
 
 GPU_PIECE = 1 << 24  # elements: enough to keep a GPU busy, and what is made of them is small
 PIECE = 1 << 15  # elements: a few of these fit into a core's cache
-LARGE = 1 << 18  # elements from which on a table of pairs pays
+PAIRS_FROM = 1 << 16  # elements from which on a table of pairs pays
+LARGE = 1 << 18  # elements that are put into one
 
 
 def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
@@ -48,14 +49,14 @@ def count_on_cpu(bits: Tensor, format: Format) -> tuple[int, Counts, Counts]:
 def _fields(values: NDArray[np.unsignedinteger], format: Format) -> Counts:
     """Count the exponent fields of a piece: in pairs where there are many."""
     bins, shift = 1 << format.exponent_bits, 1 + format.significand_bits
-    if len(values) < LARGE:
+    if len(values) < PAIRS_FROM or len(values) % 2:
         counts: Counts = np.bincount((values << 1) >> shift, minlength=bins)
         return counts
-    fields, shifted = np.empty(LARGE, dtype=np.uint8), np.empty(PIECE, dtype=values.dtype)
-    for start in range(0, LARGE, PIECE):
-        np.left_shift(values[start : start + PIECE], 1, out=shifted)
-        np.right_shift(shifted, shift, out=shifted)
-        fields[start : start + PIECE] = shifted
+    fields, room = np.empty(len(values), dtype=np.uint8), np.empty(PIECE, dtype=values.dtype)
+    for start in range(0, len(values), PIECE):
+        piece = values[start : start + PIECE]
+        shifted = np.left_shift(piece, 1, out=room[: len(piece)])
+        fields[start : start + PIECE] = np.right_shift(shifted, shift, out=shifted)
     pairs: Counts = np.bincount(fields.view(np.uint16), minlength=1 << 16).reshape(256, 256)
     both: Counts = pairs.sum(axis=0) + pairs.sum(axis=1)
     return both[:bins]

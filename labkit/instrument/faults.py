@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.instrument.records import Finding, Seen
+from labkit.instrument.records import Finding, Seen, with_gradient
 
 MOST = 0.5  # a share from which on a loss is a fault
 DECAYS = {  # optimizer state -> how its group says what it is multiplied by in each step
@@ -61,6 +61,8 @@ def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -
 
 def _unmoved(tensor: Tensor, factor: float) -> float:
     """Return the share of the elements other than zero that are the same number after a multiplication."""
+    if abs(1 - factor) > torch.finfo(tensor.dtype).eps:  # more than an ulp
+        return 0.0
     there = tensor != 0
     alive = int(there.sum())
     return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0
@@ -78,8 +80,9 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
         what = "scale too high" if bad.by_scale else f"first {bad.value}"
         found.setdefault((what, bad.layer), Finding(what, bad.layer, bad.step, str(bad)))
     for watched in report.watched:
+        driven = with_gradient(watched.histograms)
         for name, (meant, still) in watched.moves.items():
-            if meant and still / meant > MOST and watched.has_gradient(name):
+            if meant and still / meant > MOST and name in driven:
                 says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
                 found.setdefault(("updates swallowed", name), Finding("updates swallowed", name, watched.step, says))
     yield from found.values()

@@ -53,10 +53,11 @@ class WatchedStep:
     casts: Mapping[str, tuple[int, int]]
     clipped: float = 1.0
 
-    def has_gradient(self, name: str) -> bool:
-        """Whether a parameter's gradient is more than rounding errors, as that of a bias before a batch norm."""
-        tops = {parameter: h.top for parameter, h in self.histograms.get("weight gradients", {}).items()}
-        return tops.get(name, 0) > max(tops.values(), default=0) - NOISE
+
+def with_gradient(histograms: Histograms) -> set[str]:
+    """Return the parameters whose gradient is more than rounding errors, as that of a bias before a batch norm is."""
+    tops = {name: h.top for name, h in histograms.get("weight gradients", {}).items()}
+    return {name for name, top in tops.items() if top > max(tops.values()) - NOISE}
 
 
 @dataclass(frozen=True)

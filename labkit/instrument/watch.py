@@ -25,7 +25,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from labkit.formats import BF16, FP16, Format
 from labkit.instrument.faults import faults, state_faults
-from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep
+from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, with_gradient
 from labkit.instrument.replay import Call, Unseen, against_fp32, culprit, note_call
 from labkit.instrument.report import Report
 from labkit.instrument.sample import Sample, checksum, finite, floats, in_backward, length
@@ -350,7 +350,8 @@ class Watch:
             self._replay_in_fp32(self._sample, gradients)
             self._sample.look_before(self._parameters, weights, gradients)
             self._note_sums(weights)
-        if not self._scaled and not all(finite(g) for g in gradients.values() if g is not None):
+        counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
+        if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
             self._name_culprit(gradients)
 
     def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
@@ -388,9 +389,8 @@ class Watch:
             self._checksums[name] = (first, moved or total != first)
 
     def _note_moves(self, sample: Sample) -> None:
-        step = sample.done()
-        for name, (meant, _) in sample.moves.items():
-            self._meant |= {name} if meant and step.has_gradient(name) else set()
+        self._meant |= {name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]}
+        for name in sample.moves:
             first, moved = self._checksums[name]
             self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
 
