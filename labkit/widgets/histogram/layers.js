@@ -1,7 +1,7 @@
 // The layers as rows to choose from, each with what it loses; the picture behind them is drawn by plot.js.
 
 function layerList(layers, onChoose, picture) {
-  const name = `uf-layers-${++controls}`;
+  const name = `uf-layers-${copyOfThisFile}-${++controls}`; // two widgets on a page are two groups
   const parts = new Map();
   const rows = h("div", { class: "uf-rows" }, picture);
   for (const layer of layers) {
