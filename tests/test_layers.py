@@ -49,7 +49,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "gemm": ENGINE,
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "capture": ENGINE,
-    "instrument": ENGINE,
+    "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
     "amp": ENGINE,
     "train": ENGINE,
     "frameworks": ENGINE,

@@ -16,6 +16,7 @@ import numpy as np
 from labkit.instrument.histogram import ExponentHistogram
 from labkit.instrument.page import body, page, text
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Seen, Skip, WatchedStep
+from labkit.instrument.writers import to_tensorboard, to_wandb
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Report(Seen):
         (folder / "report.html").write_text(page(self), encoding="utf-8")
         (folder / "report.txt").write_text(f"{self}\n", encoding="utf-8")
         return folder
+
+    def to_tensorboard(self, writer: Any) -> None:
+        """Write all histograms to a torch.utils.tensorboard.SummaryWriter: unscaled, of magnitudes."""
+        to_tensorboard(self, writer)
+
+    def to_wandb(self, run: Any) -> None:
+        """Log all histograms to a run of W&B: unscaled, of magnitudes."""
+        to_wandb(self, run)
 
     @staticmethod
     def load(path: str | Path) -> Report:

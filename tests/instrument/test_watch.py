@@ -8,7 +8,9 @@ import copy
 import gc
 import io
 import pickle
+import sys
 import threading
+import types
 import weakref
 from functools import partial
 
@@ -407,3 +409,29 @@ def test_a_parameter_of_complex_numbers_and_one_without_dimensions_are_counted()
         plain(model, 2)
     assert w.report().histograms("weights")["weight"].total == 2 * 64  # two steps; real and imaginary parts
     assert w.report().histograms("updates")["gain"].total == 2
+
+
+def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_people_know(monkeypatch):
+    model = nn.Linear(2, 1, bias=False)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    with watch(model) as w:
+        scaler.scale(model(torch.tensor([[3.0, 0.0]])).sum()).backward()
+        scaler.step(optimizer)
+    written, logged = {}, {}
+
+    class Writer:
+        def add_histogram_raw(self, name, **values):
+            written[name, values["global_step"]] = values["bucket_limits"], values["bucket_counts"], values["num"]
+
+    class Run:
+        def log(self, histograms, step):
+            logged.update({(name, step): histogram for name, histogram in histograms.items()})
+
+    fake = types.ModuleType("wandb")
+    fake.Histogram = lambda np_histogram: tuple(part.tolist() for part in np_histogram)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    w.report().to_tensorboard(Writer())
+    w.report().to_wandb(Run())
+    assert written["gradients/weight", 0] == ([2.0, 4.0], [1, 1], 2)  # 0, and 3 of [2, 4)
+    assert logged["gradients/weight", 0] == ([1, 1], [0.0, 2.0, 4.0])
+    assert ("parameters/weight", 0) in written.keys() & logged.keys()
