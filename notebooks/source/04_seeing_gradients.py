@@ -147,7 +147,7 @@ GradientZoom({0: film[0], 40: film[40]})
 # %% [markdown]
 # ## 3 · What would another scale lose?
 #
-# Suppose all gradients were larger by a factor 2^k. What would FP16 lose *then*? This is a question about something that did
+# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? This is a question about something that did
 # not happen. With a
 # histogram it is answered without a second training, because the counts only move.
 
@@ -196,7 +196,7 @@ check("gradients.fate", my_lost_share)
 # %% [markdown]
 # ### Exercise 3: which scales lose nothing?  ●●●  12 min
 #
-# Two gradients decide it: the smallest and the largest magnitude. At a scale 2^k the smallest must stay *above* 2^-25 (at
+# Two gradients decide it: the smallest and the largest magnitude. At a scale $2^k$ the smallest must stay *above* 2^-25 (at
 # 2^-25 itself it
 # becomes 0), and the largest must stay below 65520. Try every whole k from -40 to 60.
 
