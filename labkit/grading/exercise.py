@@ -37,6 +37,7 @@ LESSONS = {
     "scaling": "06_loss_scaling",
     "master": "07_master_weights",
     "recipes": "08_recipes",
+    "frameworks": "09_frameworks",
     "project": "12_project",
 }
 

@@ -17,6 +17,7 @@ IDS = """
     scaling.static_step scaling.unscale scaling.advance scaling.clip scaling.order scaling.repair
     master.step master.memory master.groups master.flat master.ema
     recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
+    frameworks.translate frameworks.repair frameworks.skips frameworks.callback frameworks.casts
     project.targets project.drift project.digits
 """.split()
 

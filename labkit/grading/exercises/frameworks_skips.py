@@ -1,0 +1,186 @@
+"""Which steps does a framework's scaler skip?
+
+The point: one rule and a handful of knobs. Hysteresis lets the first overflow pass without backing off, so the next one
+comes sooner; a floor and a cap stop the scale; and one framework looks for nothing once it is at its floor.
+
+Invariant: all scales are powers of two or the ends given, so every product is exact.
+Oracle in the tests: each framework's own rule, written from its source, without `advance`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+from labkit.amp import PRESETS, ScalerConfig, advance, decide, initial, must_skip
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+
+OVERFLOWS = 65520.0
+
+
+def reference(largest: list[float], config: ScalerConfig) -> list[int]:
+    """Return the numbers of the skipped steps, counted from 1.
+
+    >>> reference([1.0, 0.5, 1.0, 1.0], ScalerConfig(hysteresis=2))
+    [1, 3]
+    """
+    state, skipped = initial(config), []
+    for step, gradient in enumerate(largest, start=1):
+        decision = decide(state, state.scale * gradient >= OVERFLOWS, config)
+        state = decision.after
+        if decision.skip:
+            skipped.append(step)
+    return skipped
+
+
+def _gradients(random: Random, steps: int, top: int, spread: int) -> list[float]:
+    """Return largest magnitudes of gradients, from 2^(top - spread) to 2^(top + spread)."""
+    return [
+        random.randrange(1025, 2047) / 1024 * 2.0 ** random.randint(top - spread, top + spread) for _ in range(steps)
+    ]
+
+
+def _rule(name: str, random: Random, **knobs: float) -> ScalerConfig:
+    """Return a framework's rule with a short interval, and a start of 2^16."""
+    interval = random.randint(2, 4)
+    return replace(PRESETS[name], **{"init_scale": 2.0**16, "growth_interval": interval, **knobs})  # type: ignore[arg-type]
+
+
+def _plain(random: Random) -> list[Case]:
+    drawn: list[Case] = [(_gradients(random, 30, 0, 3), _rule("torch", random)) for _ in range(2)]
+    return [*drawn, ([], ScalerConfig()), ([2.0], ScalerConfig())]
+
+
+def _limit(random: Random) -> list[Case]:
+    """65520 at the present scale, what is just below, and inf."""
+    at = OVERFLOWS / 2.0**16
+    below, rule = math.nextafter(at, 0), replace(PRESETS["torch"], growth_interval=50)
+    return [([below, at, at, below / 2, math.inf, at * 4, 0.0], rule), ([below, below, math.inf] * 3, rule)]
+
+
+def _hysteresis(random: Random) -> list[Case]:
+    rules = [_rule("DeepSpeed", random), _rule("Megatron", random, hysteresis=3)]
+    return [(_gradients(random, 30, 0, 2), rule) for rule in rules for _ in range(2)]
+
+
+def _high(random: Random) -> list[Case]:
+    """As Megatron ships its start: 2^32, and gradients far below 1."""
+    return [(_gradients(random, 30, -16, 3), _rule("Megatron", random, init_scale=2.0**32))]
+
+
+def _floor(random: Random) -> list[Case]:
+    """Large gradients: the scale comes down to its floor, and overflows go on there."""
+    rules = [_rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")]
+    return [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
+
+
+def _cap(random: Random) -> list[Case]:
+    """Small gradients: at apex's cap, 2^24, none overflows, and at 2^25 all do."""
+    rules = [_rule("apex", random, init_scale=2.0**22, growth_interval=2), _rule("torch", random, init_scale=2.0**22)]
+    return [(_gradients(random, 24, -9, 0), rule) for rule in rules]
+
+
+def _skipped(
+    largest: list[float],
+    config: ScalerConfig,
+    *,
+    restarts: bool = True,
+    refills: bool = True,
+    limit: float = OVERFLOWS,
+) -> list[int]:
+    """Play the rule, with a part of it left out."""
+    scale, clean, forgiven, skipped = config.init_scale, 0, 0, []
+    for step, gradient in enumerate(largest, start=1):
+        blind = config.steps_at_floor and scale <= config.floor
+        if scale * gradient >= limit and not blind:
+            skipped.append(step)
+            forgiven += 1
+            clean = 0 if restarts else clean
+            scale = max(scale / 2, config.floor) if forgiven >= config.hysteresis else scale
+        else:
+            clean += 1
+            if clean >= config.growth_interval:
+                scale, clean, forgiven = min(scale * 2, config.cap), 0, 0 if refills else forgiven
+    return skipped
+
+
+@mistake
+def knows_no_hysteresis(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This halves the scale at every overflow. With hysteresis 2 the first one since the scale last grew only skips its
+    step."""
+    return reference(largest, replace(config, hysteresis=1))
+
+
+@mistake
+def halves_one_overflow_too_late(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This lets one overflow too many pass: with hysteresis 2 the second one halves the scale."""
+    return reference(largest, replace(config, hysteresis=config.hysteresis + 1))
+
+
+@mistake
+def never_forgives_again(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This lets overflows pass once and for all. When the scale grows, it begins anew."""
+    return _skipped(largest, config, refills=False)
+
+
+@mistake
+def forgives_only_in_a_row(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This forgets an overflow at the next clean step. It is remembered until the scale grows."""
+    return reference(largest, replace(config, consecutive_hysteresis=True))
+
+
+@mistake
+def knows_no_floor(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This backs off below the floor."""
+    return reference(largest, replace(config, floor=2.0**-126, steps_at_floor=False))
+
+
+@mistake
+def knows_no_cap(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This grows beyond the cap."""
+    return reference(largest, replace(config, cap=math.inf))
+
+
+@mistake
+def looks_for_inf_at_the_floor(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This skips at the floor too, where `steps_at_floor` says that nobody looks: there an overflow is a clean step."""
+    return reference(largest, replace(config, steps_at_floor=False))
+
+
+@mistake
+def goes_on_counting(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This goes on counting clean steps after an overflow. The count starts again."""
+    return _skipped(largest, config, restarts=False)
+
+
+@mistake
+def overflows_at_65536(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This lets 65520 pass, which FP16 rounds to inf."""
+    return _skipped(largest, config, limit=65536.0)
+
+
+@mistake
+def counts_from_zero(largest: list[float], config: ScalerConfig) -> list[int]:
+    """This counts steps from 0; the first one is step 1."""
+    return [step - 1 for step in reference(largest, config)]
+
+
+EXERCISE = Exercise(
+    id="frameworks.skips",
+    title="Which steps are skipped?",
+    entry="my_skipped_steps",
+    difficulty=3,
+    minutes=12,
+    reference=reference,
+    checks=(
+        Check("torch's rule", 1, _plain),
+        Check("65520, what is just below, and inf", 1, _limit),
+        Check("hysteresis of 2 and of 3", 2, _hysteresis),
+        Check("a start at 2^32", 1, _high),
+        Check("at the floor, skipped or stepped", 1, _floor),
+        Check("at the cap, and without one", 1, _cap),
+    ),
+    mistakes=mistakes_in(vars()),
+    withheld=(advance, decide, must_skip),
+)
