@@ -20,7 +20,7 @@ from notebooks import build
 SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()} - {"00_start"})
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
-TO_COME = {"09", "10", "11"}  # lessons that the course has and the lab not yet
+TO_COME = {"10", "11"}  # lessons that the course has and the lab not yet
 
 
 def markdown(notebook: build.Notebook) -> str:

@@ -108,7 +108,7 @@ check("start.smallest", my_smallest)
 # | **06** | [Loss scaling](06_loss_scaling.ipynb) | 140 | gradients that FP16 loses, and how a scale brings them back |
 # | **07** | [Master weights](07_master_weights.ipynb) | 65 | updates that do not change FP16 weights, and what it costs to remember them |
 # | **08** | [Recipes](08_recipes.ipynb) | 110 | O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears |
-# | 09 | Frameworks | | *to come*: the same training in other frameworks, and on many machines |
+# | **09** | [Frameworks](09_frameworks.ipynb) | 90 | one training in four dialects, an old script repaired, a graph with its casts decided once |
 # | 10 | Clinic | | *to come*: what goes wrong in practice, and how to find the cause |
 # | 11 | Beyond FP16 | | *to come*: BF16, FP8 and smaller formats |
 # | **12** | [Project](12_project.ipynb) | 60 | three runs that fail for three reasons; you repair them at the least memory |

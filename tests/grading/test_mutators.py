@@ -168,6 +168,13 @@ EQUAL: dict[str, dict[str, str]] = {
         "opposite: True": STRICT,
         "in: NaN taken for 0": "that is what is asked",
     },
+    "frameworks.repair": {
+        "swap statements 4": "the optimizer steps the same master from beginning to end",
+        "drop statement 0": "apex's step forgets the masters' gradients, and scale_loss the model's",
+        "one more: 0": "verbosity says how many messages there are",
+        "one less: 0": "verbosity says how many messages there are",
+    },
+    "frameworks.callback": {"swap statements 1": ORDER},
     "recipes.cheapest": {
         "name all": "the mean of a NaN is NaN, which is not at least anything",
         "name isinf": "the mean of a NaN is NaN, which is not at least anything",

@@ -81,9 +81,9 @@ def _shared(_: Random) -> list[Case]:
 
 
 def _narrow(_: Random) -> list[Case]:
-    """Promote where all are FP16, where all are FP32, and one after the other; keep of either."""
+    """Promote where all are FP16, where all are FP32, and one after the other; keep of either, and of both."""
     return [
-        _six("a allow x w1", "b promote a mask", "c keep mask", "d promote x w1", "e keep x", "f promote mask e"),
+        _six("a allow x w1", "b promote a mask", "c keep mask x", "d promote x w1", "e keep x mask", "f promote c e"),
         _six("a promote x mask", "b keep a", "c promote mask mask", "d keep c", "e deny d", "f promote d b"),
     ]
 
