@@ -102,6 +102,8 @@ def holds_work(present: str, answer: str) -> bool:
 
     >>> holds_work("def f(x):\\n    raise NotImplementedError()", "def f(x):\\n    return x")
     False
+    >>> holds_work("def f(x):\\n    raise NotImplementedError()\\ncheck('a.b', f)", "def f(x):\\n    return x")
+    False
     >>> holds_work("def f(x):\\n    # double it?\\n    raise NotImplementedError()", "def f(x):\\n    return x")
     True
     """
@@ -111,7 +113,7 @@ def holds_work(present: str, answer: str) -> bool:
         own = _lines(present) - _lines(answer)
     except SyntaxError:  # somebody is in the middle of a line
         return True
-    return any(not line.startswith(("def ", "class ", "from ", "import ", STARTER)) for line in own if line)
+    return any(not line.startswith(("def ", "class ", "from ", "import ", "check(", STARTER)) for line in own if line)
 
 
 def _lines(source: str) -> set[str]:
