@@ -3,6 +3,7 @@
 `patients` are trainings that really fail, each with its repair; `explain` finds the one that an error belongs to.
 """
 
+from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.doctor import check_machine
 from labkit.clinic.explain import explain
 from labkit.clinic.findings import Finding, Report, Status
@@ -18,6 +19,8 @@ __all__ = [
     "Status",
     "Training",
     "check_machine",
+    "claims",
+    "diagnose",
     "explain",
     "find_pitfalls",
     "patients",

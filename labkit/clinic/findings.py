@@ -39,6 +39,8 @@ class Finding:
     status  ok, warn (the lab works, but something is less than it could be) or bad (something will not work)
     what    what was seen, with numbers and versions
     remedy  what to do about it; empty only where nothing has to be done
+    where   file and line, module, as far as they are known; empty where that is no question
+    patients  whom `labkit explain` shows with the same fault
 
     Raises:
         ValueError: the status is not ok and there is no remedy.
@@ -53,6 +55,18 @@ class Finding:
     status: Status
     what: str
     remedy: str = ""
+    where: str = ""
+    patients: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> str:
+        """What was seen, and where."""
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+    @property
+    def to_do(self) -> str:
+        """The remedy, and whom to compare with."""
+        return self.remedy + f" (labkit explain {' | '.join(self.patients)})" * bool(self.patients)
 
     def __post_init__(self) -> None:
         if self.status is not Status.OK and not self.remedy:
@@ -107,9 +121,9 @@ def render_text(report: Report) -> str:
     width = max((len(finding.name) for finding in report.findings), default=0)
     lines = []
     for finding in report.findings:
-        lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.what}")
+        lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.seen}")
         if finding.remedy:
-            lines.append(f"{'':8}{'':{width}}  -> {finding.remedy}")
+            lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
     return "\n".join([*lines, report.summary])
 
 
@@ -118,12 +132,12 @@ def render_html(report: Report) -> str:
     cell = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
     rows = []
     for finding in report.findings:
-        remedy = f"<br><strong>What to do:</strong> {escape(finding.remedy)}" if finding.remedy else ""
+        remedy = f"<br><strong>What to do:</strong> {escape(finding.to_do)}" if finding.remedy else ""
         rows.append(
             f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
             f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"
             f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
-            f'<td style="{cell}">{escape(finding.what)}{remedy}</td></tr>'
+            f'<td style="{cell}">{escape(finding.seen)}{remedy}</td></tr>'
         )
     return (
         '<table style="color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)">'

@@ -1,0 +1,271 @@
+"""What is wrong with this training loop? A few of its own steps are run, listened to and watched; a table names faults.
+
+Idea: whatever was heard, and whatever `watch` found, is of a kind; each kind is a row that says how bad it is, what to
+do, and which patients have it. So what the doctor can find is a table, and so is what it claims.
+
+Invariant: nothing is bad that was not seen in these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.clinic.explain import explain
+from labkit.clinic.findings import Finding, Report, Status
+from labkit.clinic.listen import Event, Listener, line_of, listening
+from labkit.clinic.operations import HALF
+from labkit.clinic.patients import patients
+from labkit.instrument import Report as Watched
+from labkit.instrument import watch
+from labkit.instrument.sample import finite
+
+SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
+MANY_SKIPS = 8  # in a row at the end: a scale that still looks for its place has found it by then, or begins very high
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a kind of event means: how bad, what to do, whose fault it is, in how many steps it must be seen."""
+
+    status: Status
+    remedy: str
+    patients: tuple[str, ...]
+    least: int = 1
+
+
+BAD, WARN = Status.BAD, Status.WARN
+FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing."
+EPSILONS = ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero", "denominator_underflows")
+SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
+ROWS: dict[str, Row] = {
+    # heard
+    "overflow": Row(BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")),
+    "log of 0": Row(BAD, FP32_FIRST, EPSILONS),
+    "exp overflows": Row(BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)),
+    "division by 0": Row(BAD, FP32_FIRST, ("denominator_underflows",)),
+    "sum overflows": Row(BAD, "Add up in FP32: `.float()` before the sum.", SUMS),
+    "softmax of a masked row": Row(BAD, "Set rows that are masked whole to 0 after the softmax.", ("row_all_masked",)),
+    "inf or NaN in FP32": Row(WARN, "Look at this line; where its result is used, it spoils the step.", ()),
+    "inf or NaN in the backward pass": Row(
+        BAD, "Scale the loss (GradScaler), which skips such steps; or compute here in FP32.", ("forward_overflow",)
+    ),
+    "inf or NaN in the optimizer pass": Row(BAD, "Let the optimizer work on FP32 weights.", ("adam_in_half",)),
+    "a step with inf or NaN": Row(
+        BAD, "Look before the step: a GradScaler does, or clip with error_if_nonfinite=True.", ("clip_with_inf",)
+    ),
+    "constant": Row(WARN, "Choose it by `torch.finfo(x.dtype)`, or compute in FP32.", EPSILONS),
+    "whole numbers fall together": Row(BAD, "Count in integers or in FP32.", ("positions_in_half",)),
+    "whole numbers in FP32 fall together": Row(WARN, "Count in integers or in FP32.", ("positions_in_half",)),
+    "half where autocast is off": Row(
+        WARN, "`.float()` on every tensor that enters the region.", ("switched_off_but_half",)
+    ),
+    "penalty from scaled": Row(BAD, "Divide the gradients by scaler.get_scale() first.", ("penalty_from_scaled",)),
+    "gradients read while scaled": Row(WARN, "Read them after scaler.unscale_(optimizer).", ("logged_while_scaled",)),
+    "scale changed between": Row(BAD, "Call scaler.update() once, after the step.", ("scale_changes_between",)),
+    "schedule counts skips": Row(WARN, "Step it only after a step that was taken.", ("schedule_counts_skips",)),
+    "backward inside autocast": Row(BAD, "End the region before backward().", ("backward_inside",)),
+    "a step inside autocast": Row(
+        BAD, "A region for each forward pass, and nothing else inside: it keeps its casts.", ("stale_cast",)
+    ),
+    "layer made in the step": Row(BAD, "Make layers in __init__.", ("layer_made_in_forward",), least=2),
+    "buffer": Row(BAD, "Keep such inputs out; put the buffers back, or estimate them again.", ("nan_only_in_eval",)),
+    # looked at
+    "scale falls": Row(
+        BAD, "No scale cures this: find the first inf or NaN, and compute there in FP32.", ("scale_falls_to_zero",)
+    ),
+    "optimizer holds other parameters": Row(
+        BAD, "Convert or copy the model first; make the optimizer afterwards.", ("optimizer_made_before",)
+    ),
+    "trainable weights in half": Row(
+        WARN, "Keep what is trained in FP32; autocast makes the copies.", ("half_weights_unscaled", "gains_in_bf16")
+    ),
+    # found by watch
+    "clipped while scaled": Row(BAD, "Call scaler.unscale_(optimizer) before clipping.", ("clip_before_unscale",)),
+    "epsilon is zero": Row(BAD, "FP32 master weights; else eps of 1e-4 or more.", ("adam_in_half",)),
+    "optimizer state cannot decay": Row(
+        BAD, "Keep the state in FP32, or round it stochastically.", ("moment_in_bf16",)
+    ),
+    "weight decay lost": Row(BAD, "Decay an FP32 master, or round stochastically.", ("decay_is_lost",)),
+    "updates swallowed": Row(BAD, "FP32 master weights, or stochastic rounding.", ("gains_in_bf16",)),
+    "never moved": Row(BAD, "FP32 master weights, or stochastic rounding.", ("gains_in_bf16",)),
+    "underflow": Row(BAD, "Scale the loss, and compute it in FP32.", ("mse_underflows", "backward_inside")),
+}
+IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
+
+
+def diagnose(
+    step: Callable[[Any], Any],
+    model: nn.Module | None,
+    optimizer: torch.optim.Optimizer | None,
+    scaler: Any = None,
+    batches: Iterable[Any] = (),
+    steps: int = 20,
+) -> Report:
+    """Run a few steps of a training, and say what is wrong with it, the worst first.
+
+    The training simply goes on: model, optimizer, scaler and random state are what these steps make of them, as if
+    nobody looked. For a look without consequences, hand in copies.
+
+    Args:
+        step: does one step on one batch: forward, backward, optimizer and scaler. Its result is not looked at.
+        model: what is trained; None looks at the operations alone.
+        optimizer: the one that is meant to train the model; others that step are heard as well.
+        scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
+        batches: what `step` is given, one after another.
+        steps: at most so many of them.
+
+    Raises:
+        TypeError: step cannot be called, or model is no torch.nn.Module.
+        ValueError: there are no batches; steps is not positive; the model has no parameters.
+    """
+    _check(step, model, steps)
+    listener = Listener()
+    if optimizer is not None:
+        listener.optimizers[id(optimizer)] = optimizer
+    seen = Examined(listener, model)
+    error: Exception | None = None
+    every = max(1, steps // SAMPLES)
+    watching = nullcontext() if model is None else watch(model, every, scaler=scaler, against_fp32_every=every)
+    with watching as watched, listening(listener):
+        for listener.step, batch in zip(range(steps), batches, strict=False):
+            try:
+                step(batch)
+            except Exception as raised:
+                error = raised
+                break
+            seen.after_step()
+    if not (error or seen.steps):
+        raise ValueError("batches is empty, so no step was run; give a few of what step is called with")
+    return seen.report(watched.report() if watched else None, error)
+
+
+def _check(step: Any, model: Any, steps: Any) -> None:
+    if not callable(step):
+        raise TypeError(f"step is a function that does one step on a batch; it was given {type(step).__name__}")
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"model is a torch.nn.Module, or None; it was given {type(model).__name__}")
+    if not (isinstance(steps, int) and steps > 0):
+        raise ValueError(f"steps is a positive whole number; it was given {steps!r}")
+
+
+class Examined:
+    """A model before and after, and what was heard meanwhile, put together."""
+
+    def __init__(self, listener: Listener, model: nn.Module | None) -> None:
+        self.listener, self.model, self.steps = listener, model, 0
+        parameters = dict(model.named_parameters()) if model is not None else {}
+        self.parameters = {n: p for n, p in parameters.items() if p.requires_grad}
+        self.before = {n: p.detach().clone() for n, p in self.parameters.items()}
+        self.with_gradient: set[str] = set()
+        self.well = {n for n, b in self._buffers() if finite(b)}
+        if model is not None:
+            listener.name_modules(model)
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        if self.model is not None:
+            yield from ((n, b) for n, b in self.model.named_buffers() if b.is_floating_point())
+
+    def after_step(self) -> None:
+        """Look at what a step left behind."""
+        self.steps += 1
+        self.with_gradient |= {n for n, p in self.parameters.items() if p.grad is not None}
+        for name, buffer in self._buffers():
+            if name in self.well and not finite(buffer):
+                self.well.remove(name)
+                seen = f"the buffer {name} holds inf or NaN since this step"
+                self.listener.events.append(Event("buffer", self.listener.step, "", name.rpartition(".")[0], seen))
+        self.listener.end_step()
+
+    def report(self, watched: Watched | None, error: Exception | None) -> Report:
+        """Put all together, the worst first."""
+        events = [*self.listener.events, *self._looked_at(), *(self._by_watch(watched) if watched else ())]
+        found = [*([_raised(error)] if error else []), *self._rows(events)]
+        found.append(self._of_scale())
+        found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
+        return Report(tuple(found), "To look at when you like", "To do before this training is well")
+
+    def _rows(self, events: list[Event]) -> Iterator[Finding]:
+        for kind, row in ROWS.items():
+            mine = [e for e in events if e.kind == kind and self._counts(e)]
+            steps = sorted({e.step for e in mine})
+            if len(steps) >= row.least:
+                first = mine[0]
+                often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
+                more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
+                yield Finding(kind, row.status, f"{first.seen} ({often}{more})", row.remedy, first.where, row.patients)
+
+    def _counts(self, event: Event) -> bool:
+        """Say whether an event does harm: what a scaler's search for its scale leaves behind does none."""
+        if event.kind != "inf or NaN in the backward pass":
+            return True
+        attempts = [a for a in self.listener.attempts if a.step == event.step]
+        return not attempts or any(a.taken for a in attempts) or bool(self._falling())
+
+    def _falling(self) -> str:
+        """Return how a scale falls without end; "" where it does not."""
+        attempts = self.listener.attempts
+        skipped = next((n for n, a in enumerate(reversed(attempts)) if a.taken), len(attempts))
+        if skipped < MANY_SKIPS:
+            return ""
+        return f"the last {skipped} steps were skipped, down to a scale of {attempts[-1].scale:g}"
+
+    def _of_scale(self) -> Finding:
+        attempts = self.listener.attempts
+        skips = [a for a in attempts if not a.taken]
+        taken = f"{len(attempts) - len(skips)} optimizer steps were taken and {len(skips)} skipped"
+        if skips and not self._falling():
+            taken += ": that is how a scaler finds its scale"
+        return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
+
+    def _looked_at(self) -> Iterator[Event]:
+        last = self.listener.step
+        if falling := self._falling():
+            yield Event("scale falls", last, "", "", falling)
+        held = {id(p) for p in self.listener.held()}
+        lonely = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
+        still = [n for n in lonely if torch.equal(self.parameters[n].detach(), self.before[n])]
+        if held and still and len(lonely) == len(self.with_gradient):
+            seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
+            yield Event("optimizer holds other parameters", last, "", sorted(still)[0], seen)
+        half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]
+        if half:
+            seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
+            yield Event("trainable weights in half", 0, "", half[0], seen)
+
+    def _by_watch(self, watched: Watched) -> Iterator[Event]:
+        for found in watched.findings:
+            weight = self.parameters.get(found.layer)
+            if found.what in ROWS and (found.what not in IN_HALF_ONLY or (weight is not None and weight.dtype in HALF)):
+                yield Event(found.what, found.step, "", found.layer, found.says)
+
+
+def _raised(error: Exception) -> Finding:
+    """Return what an exception means."""
+    text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+    known = explain(str(error))
+    remedy = known[0].repair if known else "No patient is known by this message; a step has to run to be looked at."
+    return Finding("exception", Status.BAD, text, remedy, line_of(error), tuple(p.id for p in known))
+
+
+RAISING = (  # patients whose error is raised, and explained
+    "bce_on_probabilities", "first_steps_refused", "function_without_custom_fwd", "gradcheck_in_fp32",
+    "half_weights_unscaled", "inference_tensors", "linear_algebra", "mask_constant", "no_gradients_this_turn",
+    "recomputed_otherwise", "unscaled_twice",
+)  # fmt: skip
+
+
+def claims() -> dict[str, set[str]]:
+    """Return patient -> the kinds of findings by which the doctor claims to find it; those it cannot find are left out.
+
+    >>> sorted(claims()["stale_cast"]), "average_in_bf16" in claims()
+    (['a step inside autocast'], False)
+    """
+    by = {**{kind: row.patients for kind, row in ROWS.items()}, "exception": RAISING}
+    claimed = {name: {kind for kind, names in by.items() if name in names} for name in patients()}
+    return {name: kinds for name, kinds in claimed.items() if kinds}

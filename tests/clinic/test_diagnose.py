@@ -1,0 +1,105 @@
+"""The doctor in somebody's own loop: the patients it claims to find are found, and healthy trainings are well."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from labkit.clinic import Report as Diagnosis
+from labkit.clinic import Status, claims, diagnose, patients
+
+# The batch that a fault waits for; what comes before is not looked at.
+WAITS = {
+    "clip_with_inf": 49,
+    "nan_only_in_eval": 29,
+    "row_all_masked": 36,
+    "validation_sum": 440,
+    "softmax_by_hand": 100,
+}
+FAST = {"mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before"}
+
+
+def diagnosed(name: str, cured: bool, steps: int = 6) -> Diagnosis:
+    """The doctor's report on one form of a patient, from the batch on that its fault waits for."""
+    with torch.random.fork_rng(devices=[]):
+        training = patients()[name].training(cured)
+        batches, start = list(training.batches), WAITS.get(name, 0)
+        for batch in batches[:start]:
+            training.step(batch)
+        rest = batches[start : start + (60 if start == 100 else 20 if start else len(batches))]
+        return diagnose(
+            training.step,
+            training.model,
+            training.optimizer,
+            training.scaler,
+            rest,
+            max(steps, len(rest) if start else 0),
+        )
+
+
+def found(name: str, report: Diagnosis) -> set[str]:
+    return {f.name for f in report.findings if f.status is not Status.OK and name in f.patients}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in claims()])
+def test_each_patient_that_is_claimed_is_found_when_broken_and_not_when_cured(name: str) -> None:
+    steps = 16 if name == "positions_in_half" else 6
+    assert found(name, diagnosed(name, cured=False, steps=steps)) & claims()[name]
+    assert not found(name, diagnosed(name, cured=True, steps=steps))
+
+
+def healthy_step() -> tuple:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu")
+
+    def step(batch):
+        inputs, targets = batch
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(model(inputs), targets)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    batches = [(torch.randn(16, 8), torch.randint(3, (16,))) for _ in range(6)]
+    return step, model, optimizer, scaler, batches
+
+
+def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_looked() -> None:
+    step, model, optimizer, scaler, batches = healthy_step()
+    report = diagnose(step, model, optimizer, scaler, batches)
+    assert report.healthy, report
+    looked_at = [p.clone() for p in model.parameters()]
+    step, model, optimizer, scaler, batches = healthy_step()
+    for batch in batches:
+        step(batch)
+    assert all(map(torch.equal, looked_at, model.parameters())), "bit for bit"
+
+
+def test_an_error_is_told_with_its_line_and_its_patient() -> None:
+    report = diagnosed("mask_constant", cured=False)
+    (first, *_) = report.findings
+    assert (first.name, first.status, first.patients) == ("exception", Status.BAD, ("mask_constant",))
+    assert first.where.startswith("mask_constant.py:")
+    assert "labkit explain mask_constant" in str(report)
+
+
+def test_nothing_is_left_behind_by_a_step_that_raises() -> None:
+    before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
+    diagnosed("mask_constant", cured=False)
+    assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
+
+
+def test_what_is_no_training_is_refused_in_words() -> None:
+    step, model, optimizer, scaler, batches = healthy_step()
+    with pytest.raises(ValueError, match="batches is empty"):
+        diagnose(step, model, optimizer, scaler, [])
+    with pytest.raises(TypeError, match="step is a function"):
+        diagnose(3, model, optimizer, scaler, batches)
+    with pytest.raises(ValueError, match="has no parameter"):
+        diagnose(step, torch.nn.ReLU(), optimizer, scaler, batches)
+    with pytest.raises(ValueError, match="steps is a positive"):
+        diagnose(step, model, optimizer, scaler, batches, steps=0)
