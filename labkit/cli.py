@@ -84,6 +84,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "test": Subcommand("run a checkout's checks: ruff, mypy, pytest", "labkit.commands.test"),
     "doctor": Subcommand("say what is ready on this machine, and what to do where it is not", "labkit.commands.doctor"),
     "explain": Subcommand("find out what an error message of mixed precision means", "labkit.commands.explain"),
+    "diagnose": Subcommand(
+        "say what is wrong with a training script, by a few of its steps", "labkit.commands.diagnose"
+    ),
     "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
     "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.gpu"),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", "labkit.grading.cli"),

@@ -9,7 +9,7 @@ Invariant: nothing is bad that was not seen in these steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,7 @@ from labkit.clinic.findings import Finding, Report, Status
 from labkit.clinic.listen import Event, Listener, line_of, listening
 from labkit.clinic.operations import HALF
 from labkit.clinic.patients import patients
-from labkit.instrument import Report as Watched
-from labkit.instrument import watch
+from labkit.instrument import Watch, watch
 from labkit.instrument.sample import finite
 
 SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
@@ -128,21 +127,20 @@ def diagnose(
     listener = Listener()
     if optimizer is not None:
         listener.optimizers[id(optimizer)] = optimizer
-    seen = Examined(listener, model)
-    error: Exception | None = None
-    every = max(1, steps // SAMPLES)
-    watching = nullcontext() if model is None else watch(model, every, scaler=scaler, against_fp32_every=every)
-    with watching as watched, listening(listener):
+    seen = Examined(listener)
+    with seen.watches, listening(listener):
+        if model is not None:
+            seen.look_at(model, steps, scaler)
         for listener.step, batch in zip(range(steps), batches, strict=False):
             try:
                 step(batch)
             except Exception as raised:
-                error = raised
+                seen.error = raised
                 break
             seen.after_step()
-    if not (error or seen.steps):
+    if not (seen.error or seen.steps):
         raise ValueError("batches is empty, so no step was run; give a few of what step is called with")
-    return seen.report(watched.report() if watched else None, error)
+    return seen.report()
 
 
 def _check(step: Any, model: Any, steps: Any) -> None:
@@ -155,37 +153,48 @@ def _check(step: Any, model: Any, steps: Any) -> None:
 
 
 class Examined:
-    """A model before and after, and what was heard meanwhile, put together."""
+    """Models before and after, and what was heard meanwhile, put together."""
 
-    def __init__(self, listener: Listener, model: nn.Module | None) -> None:
-        self.listener, self.model, self.steps = listener, model, 0
-        parameters = dict(model.named_parameters()) if model is not None else {}
-        self.parameters = {n: p for n, p in parameters.items() if p.requires_grad}
-        self.before = {n: p.detach().clone() for n, p in self.parameters.items()}
+    def __init__(self, listener: Listener) -> None:
+        self.listener, self.steps = listener, 0
+        self.error: BaseException | None = None
+        self.watches = ExitStack()
+        self.models: dict[str, tuple[nn.Module, Watch]] = {}  # what stands before its names -> a model
+        self.parameters: dict[str, Tensor] = {}
+        self.before: dict[str, Tensor] = {}
         self.with_gradient: set[str] = set()
-        self.well = {n for n, b in self._buffers() if finite(b)}
-        if model is not None:
-            listener.name_modules(model)
+        self.well: set[str] = set()
 
-    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        if self.model is not None:
-            yield from ((n, b) for n, b in self.model.named_buffers() if b.is_floating_point())
+    def look_at(self, model: nn.Module, steps: int, scaler: Any = None) -> None:
+        """Watch a model from now on, for about so many steps."""
+        prefix, every = f"{type(model).__name__}." * bool(self.models), max(1, steps // SAMPLES)
+        watching = watch(model, every, scaler=scaler, against_fp32_every=every)
+        self.models[prefix] = model, self.watches.enter_context(watching)
+        mine = {prefix + n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.parameters |= mine
+        self.before |= {n: p.detach().clone() for n, p in mine.items()}
+        self.well |= {n for n, b in self._buffers(prefix) if finite(b)}
+        self.listener.name_modules(model)
+
+    def _buffers(self, prefix: str) -> Iterator[tuple[str, Tensor]]:
+        model, _ = self.models[prefix]
+        yield from ((prefix + n, b) for n, b in model.named_buffers() if b.is_floating_point())
 
     def after_step(self) -> None:
         """Look at what a step left behind."""
         self.steps += 1
         self.with_gradient |= {n for n, p in self.parameters.items() if p.grad is not None}
-        for name, buffer in self._buffers():
+        for name, buffer in (pair for prefix in self.models for pair in self._buffers(prefix)):
             if name in self.well and not finite(buffer):
                 self.well.remove(name)
                 seen = f"the buffer {name} holds inf or NaN since this step"
                 self.listener.events.append(Event("buffer", self.listener.step, "", name.rpartition(".")[0], seen))
         self.listener.end_step()
 
-    def report(self, watched: Watched | None, error: Exception | None) -> Report:
+    def report(self) -> Report:
         """Put all together, the worst first."""
-        events = [*self.listener.events, *self._looked_at(), *(self._by_watch(watched) if watched else ())]
-        found = [*([_raised(error)] if error else []), *self._rows(events)]
+        events = [*self.listener.events, *self._looked_at(), *self._by_watch()]
+        found = [*([_raised(self.error)] if self.error else []), *self._rows(events)]
         found.append(self._of_scale())
         found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
         return Report(tuple(found), "To look at when you like", "To do before this training is well")
@@ -238,14 +247,15 @@ class Examined:
             seen = f"{len(half)} of {len(self.parameters)} trained parameters are {self.parameters[half[0]].dtype}"
             yield Event("trainable weights in half", 0, "", half[0], seen)
 
-    def _by_watch(self, watched: Watched) -> Iterator[Event]:
-        for found in watched.findings:
-            weight = self.parameters.get(found.layer)
+    def _by_watch(self) -> Iterator[Event]:
+        findings = ((prefix, f) for prefix, (_, watch) in self.models.items() for f in watch.report().findings)
+        for prefix, found in findings:
+            weight = self.parameters.get(prefix + found.layer)
             if found.what in ROWS and (found.what not in IN_HALF_ONLY or (weight is not None and weight.dtype in HALF)):
-                yield Event(found.what, found.step, "", found.layer, found.says)
+                yield Event(found.what, found.step, "", prefix * bool(found.layer) + found.layer, found.says)
 
 
-def _raised(error: Exception) -> Finding:
+def _raised(error: BaseException) -> Finding:
     """Return what an exception means."""
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
     known = explain(str(error))

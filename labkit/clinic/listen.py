@@ -30,8 +30,9 @@ from labkit.clinic.operations import Operations
 from labkit.instrument.sample import finite
 
 LAB = Path(__file__).parents[1]
-OURS = (str(LAB / "instrument"), str(LAB / "clinic" / "listen.py"), str(LAB / "clinic" / "operations.py"))
-NOBODYS = (str(Path(torch.__file__).parent), str(LAB / "clinic" / "diagnose.py"), str(LAB / "modes"), "<")
+AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "updates"))
+NOBODYS = ("<", str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
+NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "operations", "script"))
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 
 
@@ -80,7 +81,7 @@ class Listener:
 
     def name_modules(self, model: nn.Module) -> None:
         """Learn what the modules of a model are called."""
-        self._names = {id(module): name or type(module).__name__ for name, module in model.named_modules()}
+        self._names |= {id(module): name or type(module).__name__ for name, module in model.named_modules()}
 
     def note(self, kind: str, seen: str, module: str | None = None) -> None:
         """Write an event down, unless it is of our own making."""
@@ -148,11 +149,12 @@ class Listener:
         self.attempted(self.attempts[-1])
 
     def backward(self, call: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        with _disable_current_modes():
-            self._before_backward(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
+        if user_line(sys._getframe(1)) is not None:  # else it is watch's own, of a copy
+            with _disable_current_modes():
+                self.before_backward(tensors if isinstance(tensors, Tensor) else next(iter(tensors)))
         return call(tensors, *args, **kwargs)
 
-    def _before_backward(self, root: Tensor) -> None:
+    def before_backward(self, root: Tensor) -> None:
         factor = loss_scale(root)
         if any(self.regions):
             self.note("backward inside autocast", "backward() was called in an autocast region that is still open")
@@ -236,9 +238,9 @@ def user_line(frame: Any) -> str | None:
     """Return file:line of the innermost code that is the user's; None where the lab itself was at work."""
     for summary, line in traceback.walk_stack(frame):
         file = summary.f_code.co_filename
-        if file.startswith(OURS[:1]):
+        if file.startswith(AT_WORK):
             return None
-        if not file.startswith((*OURS, *NOBODYS)):
+        if not file.startswith(NOBODYS):
             return f"{Path(file).name}:{line}"
     return ""
 
@@ -246,7 +248,7 @@ def user_line(frame: Any) -> str | None:
 def line_of(error: BaseException) -> str:
     """Return file:line of the user's code that an error came through last."""
     lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not file.startswith((*OURS, *NOBODYS))]
+    users = [(file, line) for file, line in lines if not file.startswith(NOBODYS)]
     return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
 
 

@@ -12,6 +12,8 @@ import gc
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,9 @@ def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[R
 
 def run_script(script: Path, arguments: list[str]) -> int:
     """Run a script as `python script arguments` would, and return its exit status."""
-    before, path = sys.argv, list(sys.path)
-    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        with as_main(script, arguments):
+            runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
         if isinstance(end.code, str):
             sys.stderr.write(f"{end.code}\n")
@@ -48,9 +49,18 @@ def run_script(script: Path, arguments: list[str]) -> int:
     except BaseException as error:
         traceback.print_exc()
         return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+@contextmanager
+def as_main(script: Path, arguments: list[str]) -> Iterator[None]:
+    """Have sys.argv and sys.path be those of `python script arguments`, until the block ends."""
+    before, path = sys.argv, list(sys.path)
+    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
+    try:
+        yield
     finally:
         sys.argv, sys.path[:] = before, path
-    return 0
 
 
 class Watches:

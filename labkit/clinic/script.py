@@ -1,0 +1,113 @@
+"""What is wrong with a training script that nobody wants to change? `labkit diagnose train.py --its --arguments`.
+
+Idea: the script runs as Python would run it, until it has done a few steps. At a backward pass, the model is looked for
+that holds the parameters which the loss depends on.
+
+Invariant: no more of the script is run than is told.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.clinic.diagnose import Examined
+from labkit.clinic.explain import explain
+from labkit.clinic.findings import Report
+from labkit.clinic.listen import Attempt, Listener, line_of, listening, user_line
+from labkit.instrument.script import as_main, model_of
+
+
+class Enough(SystemExit):
+    """Ends a script that has done the steps that were asked for."""
+
+
+class ScriptListener(Listener):
+    """Hears a script: which models it trains, and where each of its steps begins."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.wanted, self.seen = steps, Examined(self)
+        self._over: set[int] = set()  # optimizers whose step is over
+
+    def before_module(self, module: nn.Module, args: Any) -> None:
+        if self._over and not self.stepping and torch.is_grad_enabled() and user_line(sys._getframe(1)) is not None:
+            self.next_step()
+        super().before_module(module, args)
+
+    def attempted(self, attempt: Attempt) -> None:
+        if attempt.optimizer in self._over:
+            self.next_step()
+        self._over.add(attempt.optimizer)
+
+    def next_step(self) -> None:
+        """Begin the next step; end the script where it was not asked for."""
+        self._over = set()
+        self.seen.after_step()
+        self.step += 1
+        if self.seen.steps >= self.wanted:
+            raise Enough
+
+    def before_backward(self, root: Tensor) -> None:
+        super().before_backward(root)
+        if self.step < 2:
+            model = model_of(SimpleNamespace(param_groups=[{"params": leaves(root)}]))
+            if model is not None and all(model is not known for known, _ in self.seen.models.values()):
+                self.seen.look_at(model, self.wanted)
+
+
+def leaves(root: Tensor) -> list[Tensor]:
+    """Return the leaves that a tensor's gradient flows to.
+
+    >>> a, b = torch.ones(2, requires_grad=True), torch.ones(2)
+    >>> [leaf is a for leaf in leaves((3 * a + b).sum())]
+    [True]
+    """
+    todo, known, found = [root.grad_fn], set(), []
+    while todo:
+        node: Any = todo.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        todo += [following for following, _ in node.next_functions]
+    return found
+
+
+def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Report:
+    """Run a script until it has done so many steps, and say what is wrong with its training, the worst first.
+
+    Raises:
+        ValueError: there is no such script, steps is not positive, or the script ended without a step of an optimizer.
+    """
+    if not script.is_file():
+        raise ValueError(f"there is no script at {script}")
+    if steps < 1:
+        raise ValueError(f"--steps is at least 1; it was given {steps}")
+    listener = ScriptListener(steps)
+    seen = listener.seen
+    ended = ""
+    try:
+        with seen.watches, as_main(script, arguments), listening(listener):
+            runpy.run_path(str(script), run_name="__main__")
+    except Enough:
+        pass
+    except SystemExit as end:
+        ended = f" (it left with exit status {end.code})" if end.code else ""
+    except Exception as error:
+        seen.error = error
+        ended = f": {type(error).__name__}: {error} ({line_of(error)})"
+    if listener._over:
+        seen.after_step()
+    if not seen.steps and not seen.models and not (seen.error and explain(str(seen.error))):
+        raise ValueError(f"{script} ended before any training step of torch was seen{ended}")
+    if not listener.attempts and not seen.error:
+        raise ValueError(f"no optimizer of torch stepped in {script}{ended}, so there is no training to look at")
+    return seen.report()
