@@ -41,7 +41,8 @@ def text(report: Seen) -> str:
     """Return what was seen as plain text, for an issue."""
     first = f"{report.model}: {report.steps} steps, {len(report.watched)} sampled, {len(report.skips)} skipped"
     lines = [f"{first} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"]
-    lines += ["found:", *(f"- {line}" for line in findings(report))] if report.findings else ["nothing wrong was found"]
+    well = "nothing wrong was found" if report.steps else "no optimizer of this model stepped, so nothing can be said"
+    lines += ["found:", *(f"- {line}" for line in findings(report))] if report.findings else [well]
     lines += [f"- {line}" for line in _numbers(report)]
     lines += [f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}" for skip in report.skips[:5]]
     lines += [f"- {len(report.skips) - 5} more were skipped"] if len(report.skips) > 5 else []

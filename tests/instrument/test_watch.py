@@ -329,6 +329,14 @@ def test_a_model_without_gradients_is_said_to_have_none():
     assert "no gradient" in str(w.report())
 
 
+def test_where_no_optimizer_stepped_nothing_is_called_well():
+    model = nn.Linear(2, 1)
+    with watch(model, every=1) as w:
+        model(torch.ones(1, 2))
+    assert "no optimizer of this model stepped" in str(w.report())
+    assert "nothing wrong" not in str(w.report())
+
+
 def test_a_fused_optimizer_unscales_and_skips_inside_and_is_understood():
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
