@@ -9,6 +9,7 @@ Invariant: no number is changed, and when the block ends, by an exception too, n
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
 import traceback
@@ -31,7 +32,7 @@ from labkit.instrument.sample import finite
 
 LAB = Path(__file__).parents[1]
 AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "updates"))
-NOBODYS = ("<", str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
+NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
 NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "operations", "script"))
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from labkit import cli
 from labkit.clinic import Report as Diagnosis
 from labkit.clinic import Status, claims, diagnose, patients
+from tests.clinic.healthy import HEALTHY
 
 # The batch that a fault waits for; what comes before is not looked at.
 WAITS = {
@@ -76,6 +77,15 @@ def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_look
     for batch in batches:
         step(batch)
     assert all(map(torch.equal, looked_at, model.parameters())), "bit for bit"
+
+
+@pytest.mark.parametrize(
+    "make", [pytest.param(h, marks=() if h.__name__ in ("cnn", "gan") else pytest.mark.slow) for h in HEALTHY]
+)
+def test_nothing_bad_is_said_about_a_healthy_training(make) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        assert not (report := diagnose(*make())).findings[:-1], report
 
 
 def test_an_error_is_told_with_its_line_and_its_patient() -> None:
