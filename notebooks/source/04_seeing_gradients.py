@@ -13,23 +13,18 @@
 # %% [markdown]
 # # 04 · Seeing gradients
 #
-# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer; find the layer
-# where an
+# **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer; find the layer where an
 # inf was born; and look into the training of a model of your own with three lines.
 #
-# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the bits
-# of a number
-# (lesson 01), and what a backward pass is. Three things are used here:
+# About 90 minutes, best in two sittings (the second begins with section 5). Five exercises, 30 points. Builds on: the bits of a
+# number (lesson 01), and what a backward pass is. Three things are used here:
 #
-# - FP16's smallest number is 2^-24 = 5.96e-8, and what is not above half of it becomes 0: it *underflows*. From 65520 on, a
-#   number becomes
-#   inf: it *overflows*.
-# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation
-#   gradients*) and
+# - FP16's smallest number is 2^-24 = 5.96e-8, and what is not above half of it becomes 0: it *underflows*. From 65520 on, a number
+#   becomes inf: it *overflows*.
+# - A network passes *activations* forward, from layer to layer. The backward pass brings their gradients (*activation gradients*) and
 #   those of the weights (*weight gradients*).
-# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used as it
-#   is: no remedy is
-#   switched on.
+# - `FP32` and `FP16` are names of recipes. A *recipe* says in which format a network is trained. Here `FP16` is used as it is: no
+#   remedy is switched on.
 
 # %% id="setup"
 import math
@@ -47,9 +42,8 @@ from labkit.widgets import GradientZoom, predict
 # %% [markdown]
 # ## 1 · How many?
 #
-# A small network looks at pictures of 32 x 32 pixels. For every pixel it says: disc, square, or ground. It is trained in
-# FP32. At its first
-# step, its activation gradients are computed once in FP32 and once in FP16, with the same weights and the same pictures.
+# A small network looks at pictures of 32 x 32 pixels. For every pixel it says: disc, square, or ground. It is trained in FP32. At its
+# first step, its activation gradients are computed once in FP32 and once in FP16, with the same weights and the same pictures.
 
 
 # %% id="predict-lost"
@@ -68,9 +62,8 @@ predict("gradients.lost", lambda: 100 * lost_at_first("unet"))
 predict("gradients.later")
 
 # %% [markdown]
-# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each power
-# of two. Behind the
-# bars you see what FP16 makes of them: zero, *subnormal* (fewer bits are kept), normal, inf.
+# Now look: here is a film of its FP32 gradients, from the first step to the fortieth. Each picture has a bar for each power of two.
+# Behind the bars you see what FP16 makes of them: zero, *subnormal* (fewer bits are kept), normal, inf.
 #
 # **Slide the step.** Then look at the rows below: each is a layer. Which layers lose most?
 
@@ -83,19 +76,16 @@ for step in range(41):
 GradientZoom(film)
 
 # %% [markdown]
-# **The loss does not happen evenly.** Some layers lose a tenth and more, others next to nothing. And it grows while the
-# network learns: for a pixel
-# that is already right, the gradient is small.
+# **The loss does not happen evenly.** Some layers lose a tenth and more, others next to nothing. And it grows while the network
+# learns: for a pixel that is already right, the gradient is small.
 #
-# What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is
-# counted into the binade
-# of its magnitude; zeros, inf and NaN are in none.
+# What you see is a *histogram* of exponents. The numbers from one power of two to the next are called a *binade*. Each is counted
+# into the binade of its magnitude; zeros, inf and NaN are in none.
 #
-# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
-# grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
+# *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At grading only
+# the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
 #
-# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: three hints, one by one, at no
-# cost.*
+# *No idea how to begin? `from labkit.grading import hint`, then `hint("gradients.binades")`: three hints, one by one, at no cost.*
 #
 # ### Exercise 1: count by powers of two  ●○○  8 min
 #
@@ -129,27 +119,25 @@ check("gradients.binades", my_binades)
 predict("gradients.bits")
 
 # %% [markdown]
-# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits that FP16 makes of one
-# number. (A click, or
-# Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys. Then press **× 2** a
+# **Slide *Zoom*** from *network* over *layer* and *tensor* to *gradient*: you see the sixteen bits that FP16 makes of one number. (A
+# click, or Enter, zooms in. Esc zooms out.) In the tensor, choose another cell with a click or the arrow keys. Then press **× 2** a
 # few times, and watch the bits.
 
 # %% id="touch-zoom"
 GradientZoom({0: film[0], 40: film[40]})
 
 # %% [markdown]
-# **Times two moves only the exponent.** The number that you see keeps all its digits. So the whole histogram moves to the
-# right by one binade, and nothing
-# else changes. Below 2^-14 it is still better: there FP16 keeps fewer bits, and each doubling brings back one of them.
+# **Times two moves only the exponent.** The number that you see keeps all its digits. So the whole histogram moves to the right by
+# one binade, and nothing else changes. Below 2^-14 it is still better: there FP16 keeps fewer bits, and each doubling brings back one
+# of them.
 #
 # $$x = \pm\, 2^{e} \times 1.f \quad\Rightarrow\quad 2x = \pm\, 2^{e+1} \times 1.f$$
 
 # %% [markdown]
 # ## 3 · What would another scale lose?
 #
-# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? This is a question about something that did
-# not happen. With a
-# histogram it is answered without a second training, because the counts only move.
+# Suppose all gradients were larger by a factor $2^k$. What would FP16 lose *then*? This is a question about something that did not
+# happen. With a histogram it is answered without a second training, because the counts only move.
 
 
 # %% id="predict-scale"
@@ -172,9 +160,8 @@ for step in (0, 40):
 #
 # ### Exercise 2: what would another scale lose?  ●●○  8 min
 #
-# You have counts, as your `my_binades` makes them. A binade is lost if it lies below 2^-25 after the scale: all its numbers
-# are then below half of
-# FP16's smallest number. The binade that begins at 2^-25 is not lost.
+# You have counts, as your `my_binades` makes them. A binade is lost if it lies below 2^-25 after the scale: all its numbers are then
+# below half of FP16's smallest number. The binade that begins at 2^-25 is not lost.
 
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
@@ -196,9 +183,8 @@ check("gradients.fate", my_lost_share)
 # %% [markdown]
 # ### Exercise 3: which scales lose nothing?  ●●●  12 min
 #
-# Two gradients decide it: the smallest and the largest magnitude. At a scale $2^k$ the smallest must stay *above* 2^-25 (at
-# 2^-25 itself it
-# becomes 0), and the largest must stay below 65520. Try every whole k from -40 to 60.
+# Two gradients decide it: the smallest and the largest magnitude. At a scale $2^k$ the smallest must stay *above* 2^-25 (at 2^-25
+# itself it becomes 0), and the largest must stay below 65520. Try every whole k from -40 to 60.
 
 
 # %% id="exercise-gradients-window" tags=["exercise-gradients.window"]
@@ -231,13 +217,11 @@ for task in ("segmentation", "digits"):
     print(f"{name:<31} {zeros:4.0%} zeros   {lost:4.0%} lost   in the end {record.metric_name} {record.metric:.2f}")
 
 # %% [markdown]
-# **The number of zeros says nothing.** In *digits* the border of each picture is black, so the weights there have no
-# gradient, in any format. In
-# *segmentation* most activation gradients became zero, but a weight gradient is a sum over many pixels, and hardly ever zero
-# itself. It is only wrong.
+# **The number of zeros says nothing.** In *digits* the border of each picture is black, so the weights there have no gradient, in any
+# format. In *segmentation* most activation gradients became zero, but a weight gradient is a sum over many pixels, and hardly ever
+# zero itself. It is only wrong.
 #
-# Only a comparison tells: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and
-# zero here.
+# Only a comparison tells: the same weights and the same batch, in FP32 and in FP16. *Lost* is what is non-zero there and zero here.
 #
 # ### Exercise 4: lost, or zero all along?  ●●○  8 min
 #
@@ -264,9 +248,8 @@ check("gradients.lost", my_lost)
 # %% [markdown]
 # ## 5 · The other end
 #
-# *Second sitting.* So far numbers were too small. Here is a network of eight layers whose weights are too large: every layer
-# makes its activations four
-# to five times larger. It computes in FP16. What do you see at the end?
+# *Second sitting.* So far numbers were too small. Here is a network of eight layers whose weights are too large: every layer makes
+# its activations four to five times larger. It computes in FP16. What do you see at the end?
 
 # %% id="predict-overflow"
 predict("gradients.overflow")
@@ -285,10 +268,9 @@ for name, tensor in passed:
     print(f"{name:<8} largest finite magnitude {tensor.nan_to_num(0, 0, 0).abs().max().item():>8,.0f}   {kind}")
 
 # %% [markdown]
-# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign in a
-# sum: inf - inf is NaN. From there
-# on everything is NaN, the loss too. NaN is where you *notice* it. The cause is the first inf, and the layer before shows
-# how near it was.
+# **First inf, then NaN.** A product is too large and becomes inf. One layer later inf meets inf with the opposite sign in a sum: inf
+# - inf is NaN. From there on everything is NaN, the loss too. NaN is where you *notice* it. The cause is the first inf, and the layer
+# before shows how near it was.
 #
 # ### Exercise 5: who was first?  ●●○  10 min
 #
@@ -316,15 +298,15 @@ check("gradients.culprit", my_culprit)
 # %% [markdown]
 # ## 6 · Five networks
 #
-# What is true of one network may be false of the next. Here are five: a classifier of three linear layers, one of
-# convolutions, a network that marks pixels, an
-# LSTM (it reads a text letter by letter), and a small transformer. The table is made now, by you. Each row takes a second.
+# What is true of one network may be false of the next. Here are five: a classifier of three linear layers, one of convolutions, a
+# network that marks pixels, an LSTM (it reads a text letter by letter), and a small transformer. The table is made now, by you. Each
+# row takes a second.
 #
 # - *Lost*: the share of activation gradients, and of weight gradients, that FP16 loses at the first step.
 # - *Swallowed*: the share of the weights that a step does not move, if they are stored in FP16 (lesson 02).
 # - *Weights*: their bytes in FP16, as a share of those in FP32.
-# - *Kept*: all bytes that stay from step to step, in mixed precision (weights in FP16 with an FP32 copy), as a share of
-#   those in FP32.
+# - *Kept*: all bytes that stay from step to step, in mixed precision (weights in FP16 with an FP32 copy), as a share of those in
+#   FP32.
 
 # %% id="predict-networks"
 predict("gradients.networks")
@@ -348,11 +330,9 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 # %% [markdown]
 # Read it by columns.
 #
-# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends on the
-#   loss:
+# - Many gradients are lost in one network of five, about one percent in another, next to none in the rest. It depends on the loss:
 #   *segmentation_small* takes a mean over half a million numbers.
-# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way round:
-#   try
+# - Where much is lost, activation gradients are lost first. In an autoencoder, which is not here, it is the other way round: try
 #   `lost_at_first("autoencoder", "weight gradients")`.
 # - Updates are swallowed where they are small beside the weights. Here that is the classifier with its plain SGD.
 # - Weights take half the bytes (a little more where some layers stay in FP32). What is *kept* does not shrink at all.
@@ -360,9 +340,8 @@ for task in ("digits", "digits_cnn", "segmentation_small", "char_lstm", "gpt"):
 # %% [markdown]
 # ## 7 · What halves, and what does not
 #
-# *Mixed precision halves the memory*, one reads. Count by category. What is kept from step to step is counted by the lab.
-# What autograd saves for the backward
-# pass is counted by a hook of torch's, for three linear layers of plain torch.
+# *Mixed precision halves the memory*, one reads. Count by category. What is kept from step to step is counted by the lab. What
+# autograd saves for the backward pass is counted by a hook of torch's, for three linear layers of plain torch.
 
 # %% id="predict-memory"
 predict("gradients.memory")
@@ -391,17 +370,15 @@ for category, size in fp32.items():
     print(f"{category:<19}{size:>12,} bytes in FP32 {mixed[category]:>12,} in mixed precision   {ratio}")
 
 # %% [markdown]
-# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it was, and
-# the FP32 copy of the weights is
-# *new*. Together, what is kept is as large as before. So memory shrinks where activations are the larger part: large
-# batches, large pictures, long texts.
+# **Half true.** Weights, gradients and what is saved for the backward pass halve. The optimizer's state stays as it was, and the FP32
+# copy of the weights is *new*. Together, what is kept is as large as before. So memory shrinks where activations are the larger part:
+# large batches, large pictures, long texts.
 
 # %% [markdown]
 # ## 8 · A model of your own
 #
-# Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import `watch`, open a block around
-# the training, ask for the
-# report. It changes no value of the training. Put your own model and data here.
+# Everything you saw works on any model, in any loop, also with `torch.amp`. Three lines: import `watch`, open a block around the
+# training, ask for the report. It changes no value of the training. Put your own model and data here.
 
 # %% id="touch-own"
 torch.manual_seed(0)
@@ -418,9 +395,8 @@ with watch(model, every=50) as watched:
 watched.report()
 
 # %% [markdown]
-# Read the report from the top: what was found, the scales that lose nothing, and the memory by category.
-# `watched.report().save()` writes it into a
-# folder, as a page and as a text that you can send to somebody. Then remove the `1e-4 *`, and compare.
+# Read the report from the top: what was found, the scales that lose nothing, and the memory by category. `watched.report().save()`
+# writes it into a folder, as a page and as a text that you can send to somebody. Then remove the `1e-4 *`, and compare.
 
 # %% [markdown]
 # ## What was settled
@@ -435,9 +411,7 @@ watched.report()
 # | C21 many gradients of a real network are below what FP16 can hold | true, again in 04, for some: it grows in training | sections 1, 3 |
 # | C22 activation gradients underflow first | half true, again in 04: where much is lost; not in an autoencoder | section 6 |
 #
-# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, on which such
-# instruments stand; `wandb.watch`, which
-# shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of Hugging Face's Transformers, which names the
-# first inf of a forward pass;
-# `torch.autograd.graph.saved_tensors_hooks` and `torch.cuda.memory_summary` for memory; TransformerEngine's statistics of
-# its own layers.
+# **Where you meet this.** `torch.nn.Module.register_full_backward_hook` and `Tensor.register_hook`, on which such instruments stand;
+# `wandb.watch`, which shows *scaled* gradients under `torch.amp`; the `DebugUnderflowOverflow` of Hugging Face's Transformers, which
+# names the first inf of a forward pass; `torch.autograd.graph.saved_tensors_hooks` and `torch.cuda.memory_summary` for memory;
+# TransformerEngine's statistics of its own layers.
