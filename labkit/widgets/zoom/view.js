@@ -146,7 +146,7 @@ function render({ model, el }) {
   }, true);
 
   const LEGENDS = [
-    "Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
+    "Zones, from the left: to zero, subnormal, normal, to inf. Choose a layer, and zoom in: with the slider, with Enter, or with a double click.",
     "Click the picture for the layer's tensor.",
     "Grey cells are zero in FP32. Click a cell, or choose one with the arrow keys, for its bits.",
     "Double the scale, and watch which bits move.",
