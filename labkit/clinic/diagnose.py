@@ -97,6 +97,8 @@ ROWS: dict[str, Row] = {
 }
 IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
 
+HARMLESS_IF_MASKED = {"softmax of a masked row", "inf or NaN in FP32", "inf or NaN in the backward pass"}
+
 
 def diagnose(
     step: Callable[[Any], Any],
@@ -210,11 +212,13 @@ class Examined:
                 yield Finding(kind, row.status, f"{first.seen} ({often}{more})", row.remedy, first.where, row.patients)
 
     def _counts(self, event: Event) -> bool:
-        """Say whether an event does harm: what a scaler's search for its scale leaves behind does none."""
-        if event.kind != "inf or NaN in the backward pass":
+        """Say whether an event does harm: not if it was masked away, or only a scaler's search for its scale."""
+        if event.kind not in HARMLESS_IF_MASKED:
             return True
         attempts = [a for a in self.listener.attempts if a.step == event.step]
-        return not attempts or any(a.taken for a in attempts) or bool(self._falling())
+        spoilt = any(e.kind == "a step with inf or NaN" and e.step == event.step for e in self.listener.events)
+        by_scale = "backward" in event.kind and not self._falling()
+        return not attempts or spoilt or (not by_scale and not all(a.taken for a in attempts))
 
     def _falling(self) -> str:
         """Return how a scale falls without end; "" where it does not."""
