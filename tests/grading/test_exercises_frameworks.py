@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,17 @@ def test_a_training_is_numpys(id: str, seed: int) -> None:
         assert not np.allclose(got.numpy(), weight.numpy())
         skips.add(skipped)
     assert {0, 1, 2} <= skips
+
+
+def test_references_asked_in_several_threads_do_not_meet() -> None:
+    """apex keeps one state for a process, and a class is graded in threads."""
+    drawn = [case for case in cases("frameworks.repair", 0) if len(case[1]) > 2]
+    alone = [EXERCISES["frameworks.repair"].reference(*case) for case in drawn]
+    with ThreadPoolExecutor(4) as threads:
+        beside = list(threads.map(lambda case: EXERCISES["frameworks.repair"].reference(*case), drawn * 4))
+    for (weight, scale), (other, other_scale) in zip(alone * 4, beside, strict=True):  # type: ignore[misc]
+        assert scale == other_scale
+        assert weight.equal(other)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
