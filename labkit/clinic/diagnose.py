@@ -25,6 +25,7 @@ from labkit.instrument import Watch, watch
 from labkit.instrument.sample import finite
 
 SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
+FIRST_SCALE = 2.0**16  # of a GradScaler: one that began above it may still be on its way down
 MANY_SKIPS = 8  # in a row at the end: a scale that still looks for its place has found it by then, or begins very high
 
 
@@ -224,7 +225,8 @@ class Examined:
         """Return how a scale falls without end; "" where it does not."""
         attempts = self.listener.attempts
         skipped = next((n for n, a in enumerate(reversed(attempts)) if a.taken), len(attempts))
-        if skipped < MANY_SKIPS:
+        searching = skipped == len(attempts) and skipped and attempts[-1].scale >= FIRST_SCALE
+        if skipped < MANY_SKIPS or searching:
             return ""
         return f"the last {skipped} steps were skipped, down to a scale of {attempts[-1].scale:g}"
 

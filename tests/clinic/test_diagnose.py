@@ -1,5 +1,7 @@
 """The doctor in somebody's own loop: the patients it claims to find are found, and healthy trainings are well."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -144,3 +146,27 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
     assert "before any training step" in capsys.readouterr().err
     assert cli.main(["diagnose", str(tmp_path / "missing.py")]) == 2
     assert "there is no script" in capsys.readouterr().err
+
+
+def test_the_published_table_is_that_of_the_rows() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    known, claimed = set(patients()), set(claims())
+    assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 | {len(HEALTHY)} | 0 |" in text
+    assert "Not claimed: " + ", ".join(f"`{name}`" for name in sorted(known - claimed)) + "." in text
+
+
+def test_a_scaler_that_begins_very_high_is_still_looking_for_its_scale() -> None:
+    _, model, optimizer, _, batches = healthy_step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
+
+    def step(batch) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(model(batch[0]), batch[1])
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    report = diagnose(step, model, optimizer, scaler, batches * 2)
+    assert report.healthy, report
+    assert "12 skipped" in str(report)
