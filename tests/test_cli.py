@@ -136,6 +136,7 @@ def test_what_the_lab_starts_finds_labkit_first_and_all_else_as_before():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shell and the PATH are those of Unix")
+@pytest.mark.slow
 def test_a_terminal_of_the_lab_knows_the_command_that_lessons_name(tmp_path):
     """A real server, started by the full path of its Python, with a PATH that has nothing of ours; a real terminal."""
     with socket.socket() as probe:

@@ -389,6 +389,7 @@ def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system kills otherwise")
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     """Twenty times a process that writes one checkpoint after the other is killed; each time the newest is there."""
     torch.manual_seed(0)

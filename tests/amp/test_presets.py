@@ -180,6 +180,7 @@ def test_all_six_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.slow
 def test_a_preset_replays_the_original_over_10000_steps(name: str) -> None:
     config = PRESETS[name]
     for kind, trace in traces(config.growth_interval).items():

@@ -29,6 +29,7 @@ def at(notebook, position):
     )
 
 
+@pytest.mark.slow
 def test_the_passes_are_walked_with_the_keyboard(notebook):
     notebook.settle()
     page = notebook.page

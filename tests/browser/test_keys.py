@@ -247,7 +247,7 @@ def test_both_themes_show_where_the_focus_is(lab, notebook, page):
 
 ELSEWHERE = """async (source) => {
   const { default: widget } = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
-  const traits = { choices: ["a", "b"], choice: "", question: "?", answered: "", right: false };
+  const traits = { choices: ["a", "b"], choice: "", question: "?", answered: "", right: false, ruler: {} };
   const model = { get: (name) => traits[name], set() {}, save_changes() {}, on() {}, off() {} };
   window.heard = [];
   document.addEventListener("keydown", (event) => heard.push(event.key));

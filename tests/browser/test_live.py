@@ -134,6 +134,7 @@ def test_the_kernel_stays_free_while_it_trains(live):
     assert live.notebook.python("str(live.phase)") == "running"
 
 
+@pytest.mark.slow
 def test_two_on_one_page_take_turns_and_leave_each_other_alone(live):
     live.choose("static")
     live.press("Start")
@@ -224,6 +225,7 @@ def test_the_picture_follows_the_hand_before_the_first_step_and_while_the_kernel
     live.notebook.until("live.bench.run.wanted.log2_scale == 30")
 
 
+@pytest.mark.slow
 def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
     live.press("Start")
     live.until("d.step >= 20")

@@ -102,6 +102,7 @@ def live(lab):
     lab.close(nb)
 
 
+@pytest.mark.slow
 def test_a_training_whose_cell_is_moved_goes_on(live):
     live.page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 1")
     live.page.evaluate("jupyterapp.commands.execute('notebook:move-cell-up')")

@@ -14,6 +14,7 @@ RINGED = "(root) => [...root.querySelectorAll('.lk-ringed')].filter((one) => one
 FOCUS = "document.activeElement.textContent"
 
 
+@pytest.mark.slow
 def test_a_tour_is_walked_by_keyboard_and_esc_closes_it_first(lab):
     nb = lab.notebook(CELLS, name="tour", height=720)
     nb.run_all()

@@ -75,6 +75,7 @@ def test_the_time_is_told_before_the_first_training() -> None:
     assert told.count("a training") == 900
 
 
+@pytest.mark.slow
 def test_the_data_of_the_lab_are_in_sight_of_a_training(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Digits are read from a file; a folder without it is the machine's fault."""
     with scratch() as folder, Runner(Limits(), folder) as runner:

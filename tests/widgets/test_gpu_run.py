@@ -183,6 +183,7 @@ def test_steps_a_second_of_fp32_and_fp16_are_told(folder: Path) -> None:
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
 
 
+@pytest.mark.slow
 def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
     where = Place(torch.device("cpu"), device_report("cpu").name, "gpu")

@@ -34,8 +34,8 @@ def a_layer(weight: Tensor) -> nn.Linear:
 def reference(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
     """Return the weight after a step for each batch, and the scale.
 
-    >>> reference(torch.ones(1, 1), [(torch.ones(1, 1), torch.zeros(1, 1))], 1000.0)
-    (tensor([[0.7500]]), 65536.0)
+    >>> reference(torch.ones(1, 1), [(torch.ones(1, 1), torch.full((1, 1), 0.75))], 1000.0)
+    (tensor([[0.9375]]), 65536.0)
     """
     return _train(weight, batches, max_norm)
 
