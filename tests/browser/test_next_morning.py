@@ -87,6 +87,10 @@ def test_a_widget_that_lost_its_kernel_says_so_within_a_second_and_is_inert(lab,
 
 THREADS = "__import__('threading').enumerate()"
 TRAIN = f"[t.name for t in {THREADS}].count('labkit live training')"
+CHOOSE_ITS_CELL = """() => {
+    const { content } = jupyterapp.shell.currentWidget;
+    content.activeCellIndex = content.widgets.findIndex((cell) => cell.model.sharedModel.getSource().includes("LiveTraining"));
+}"""
 RUNNING = ".labkit-live[data-phase=running]:not([data-step='0'])"
 
 
@@ -128,7 +132,7 @@ def test_interrupt_pauses_a_training_and_stops_a_cell_as_ever(live):
 
 
 def test_a_cell_that_is_run_again_leaves_no_training_behind(live):
-    live.page.evaluate("jupyterapp.shell.currentWidget.content.activeCellIndex = 0")  # where it was moved
+    live.page.evaluate(CHOOSE_ITS_CELL)  # wherever it was moved
     live.page.evaluate("jupyterapp.commands.execute('notebook:run-cell')")
     live.until("len(made) == 2")
     live.page.wait_for_selector(".labkit-live[data-phase=idle]")
