@@ -89,7 +89,8 @@ THREADS = "__import__('threading').enumerate()"
 TRAIN = f"[t.name for t in {THREADS}].count('labkit live training')"
 CHOOSE_ITS_CELL = """() => {
     const { content } = jupyterapp.shell.currentWidget;
-    content.activeCellIndex = content.widgets.findIndex((cell) => cell.model.sharedModel.getSource().includes("LiveTraining"));
+    const sources = content.widgets.map((cell) => cell.model.sharedModel.getSource());
+    content.activeCellIndex = sources.findIndex((source) => source.includes("LiveTraining"));
 }"""
 RUNNING = ".labkit-live[data-phase=running]:not([data-step='0'])"
 
