@@ -104,6 +104,7 @@ def test_the_error_of_a_real_run_is_explained_by_its_patient(patient: Patient) -
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 64x128)",
         "ModuleNotFoundError: No module named 'half'",
+        "ValueError: Using a target size (torch.Size([3])) that differs from the input size in binary_cross_entropy",
         "error",
         "dtype",
         "",

@@ -33,7 +33,7 @@ PATIENT = Patient(
     symptom="An error on a GPU that this loss is unsafe to autocast.",
     errors=(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.",
-        "binary_cross_entropy",
+        "binary_cross_entropy is not safe under autocast",
     ),
     cause=("A probability in FP16 is 0 or 1 too early, and its gradient can pass 65,504. torch refuses it on a GPU."),
     reading="The error names the function.",
