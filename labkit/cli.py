@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -63,7 +64,12 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         parser = ArgumentParser(prog=f"labkit {name}", description=row.help)
         if hasattr(command, "add_arguments"):
             command.add_arguments(parser)
-        return int(command.run(parser.parse_args(arguments)))
+        status = int(command.run(parser.parse_args(arguments)))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read us (`| head`) has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ModuleNotFoundError as missing:
         if missing.name is None or missing.name.split(".")[0] == "labkit":
             raise  # a fault of ours: show all of it

@@ -203,3 +203,14 @@ def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFi
     record.write_text(record.read_text().replace('"fingerprint": "', '"fingerprint": "x'))
     assert cli.main(race) == 1
     assert "delete the record" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a pipe that nobody reads is of Unix")
+def test_a_reader_that_has_had_enough_is_no_error():
+    """`labkit version | head -0`: the pipe is closed before a word is written."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "labkit", "version"]
+    told = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writes)
+    assert (told.returncode, told.stderr) == (0, "")
