@@ -48,7 +48,11 @@ class Report(Seen):
             ValueError: it is no report of a watch.
         """
         path = Path(path)
-        plain = json.loads((path / "report.json" if path.is_dir() else path).read_text(encoding="utf-8"))
+        stored = (path / "report.json" if path.is_dir() else path).read_text(encoding="utf-8")
+        try:
+            plain = json.loads(stored)
+        except ValueError:  # no JSON at all
+            plain = None
         if not isinstance(plain, dict) or "watched" not in plain:
             raise ValueError(f"{path} holds no report of a watch; Report.save writes one")
         return from_plain(plain)

@@ -263,6 +263,13 @@ def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
         report.histograms("weights", step=1)
 
 
+@pytest.mark.parametrize("stored", ["not json", "[]", "{}"])
+def test_a_file_that_is_no_report_is_refused(tmp_path, stored):
+    (tmp_path / "report.json").write_text(stored)
+    with pytest.raises(ValueError, match="holds no report of a watch"):
+        Report.load(tmp_path)
+
+
 def test_a_model_is_copied_and_pickled_while_it_is_watched():
     model = Net()
     with watch(model, every=1) as w:

@@ -452,3 +452,9 @@ def test_what_nobody_else_has_gets_no_code() -> None:
         _ = bench.code
     assert state(bench.bench)["opens"] == ""
     assert state(bench_of())["opens"] == 'Workbench.from_code("digits; O2; seed=0; steps=24")'
+
+
+@pytest.mark.parametrize("code", [None, 5])
+def test_a_code_that_is_no_text_is_refused(code):
+    with pytest.raises(TypeError, match="a code is a text; it was given"):
+        Workbench.from_code(code)

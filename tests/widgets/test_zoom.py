@@ -90,6 +90,9 @@ def test_a_film_without_an_end_is_refused() -> None:
         GradientZoom({})
     with pytest.raises(ValueError, match="at least one layer"):
         GradientZoom({0: {"empty": torch.zeros(0)}})
+    for film in ([torch.ones(2)], {0: torch.ones(2)}):
+        with pytest.raises(TypeError, match="step -> a dict of layer -> gradient"):
+            GradientZoom(film)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the same layers"):
         GradientZoom({0: {"a": torch.ones(2)}, 1: {"b": torch.ones(2)}})
 

@@ -52,11 +52,14 @@ def opened(code: str) -> Opened:
     """Return what a code says.
 
     Raises:
+        TypeError: it is no text.
         ValueError: it has no such form, or names a task, recipe, knob or position that there is not.
 
     >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2").knobs
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
     """
+    if not isinstance(code, str):
+        raise TypeError(f"a code is a text; it was given {code!r}. ({FORM})")
     task, recipe, *rest = [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
     for name, known in ((task, tasks(places())), (recipe, RECIPES)):
         if name not in known:

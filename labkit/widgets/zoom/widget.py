@@ -42,6 +42,7 @@ class GradientZoom(LabWidget):
     `layer`, `row` and `column` (in what is shown of its tensor), `log2_scale`. What can be read: `sentence`.
 
     Raises:
+        TypeError: the film is no dict of steps.
         ValueError: there is no step, or the steps do not have the same layers and shapes.
         TraitError: there is no such layer, step, cell, distance or scale.
 
@@ -71,6 +72,8 @@ class GradientZoom(LabWidget):
     _about = traitlets.Dict().tag(sync=True)
 
     def __init__(self, film: Mapping[int, Mapping[str, Tensor]], kind: str = "activation gradients") -> None:
+        if not isinstance(film, Mapping) or not all(isinstance(layers, Mapping) for layers in film.values()):
+            raise TypeError(f"a film is a dict: step -> a dict of layer -> gradient; it was given {film!r:.80}")
         self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
         self._shapes = _shapes(film)
         self._tables = [{name: _table(gradient) for name, gradient in layers.items()} for layers in film.values()]
