@@ -29,7 +29,7 @@ def test_a_number_is_typed_or_slid_and_stands_beside_the_true_one(lab):
     field.fill("1,024")
     assert typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"  # the line has two digits
     field.press("Enter")
-    typed.locator(".lk-reply:text-matches('^Not quite: you said 1024, it was 4')").wait_for()
+    typed.locator(".lk-reply:text-matches('^Not quite: you said 1,024, it was 4,190,000: ')").wait_for()
     assert typed.locator(".lk-mark[data-kind=guess]").inner_text() == "you: 1,024"
 
     line = slid.get_by_role("slider", name="Your number on a logarithmic line from 1e-4% to 10%")

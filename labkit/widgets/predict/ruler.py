@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from labkit.widgets.base.number_words import brief, short
+from labkit.widgets.base.number_words import short
 
 SIDES = ("less", "near", "more")
 
@@ -66,10 +66,18 @@ class Ruler:
         'you said 1%, it was 24.2%: 24 times more.'
         >>> Ruler(1, 100).distance(100.0, 40.0)
         'you said 100, it was 40: 2.5 times less.'
+        >>> Ruler(1, 1e12).distance(1024.0, 2.0**22)
+        'you said 1,024, it was 4,190,000: 4,096 times more.'
         """
         factor = max(guess / truth, truth / guess)
-        said = f"you said {brief(guess)}{self.unit}, it was {short(truth)}{self.unit}"
+        measured = _written(float(f"{truth:.3g}"))
+        said = f"you said {_written(guess)}{self.unit}, it was {measured}{self.unit}"
         if factor < 1.05:
             return f"{said}."
         times = f"{factor:,.0f}" if factor >= 10 else f"{factor:.2g}"
         return f"{said}: {times} times {'more' if truth > guess else 'less'}."
+
+
+def _written(number: float) -> str:
+    """Write a number as the line beside it does: `decimal` in base.js is the twin."""
+    return f"{number:,.0f}" if number == int(number) and number < 1e7 else short(number)
