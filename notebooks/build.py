@@ -3,8 +3,9 @@
 Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
 the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
 words of the field stand in source/glossary.toml; they become a notebook too, and a lesson's text links to a word where
-it first uses it. Where pyproject.toml names the repository's address, a badge opens a lesson on a host, and a first
-cell gets the lab there.
+it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson
+ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge opens it on a
+host, and a first cell gets the lab there.
 
 Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
 is ours.
@@ -24,7 +25,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jupytext
 
@@ -57,6 +58,8 @@ BADGES = {  # what it opens, its picture, the address it leads to
 }  # fmt: skip
 
 GLOSSARY = "glossary.ipynb"
+MAP = "| | lesson | minutes | you will see |\n|---|---|---|---|\n"  # under it, lesson 00 has a row for each
+MAP_ROW = re.compile(r"^\| \**(\w+)\** \| .*(?:\n|$)", re.MULTILINE)
 # Code, formulas, headings, and what is a link already: no word in there becomes a link.
 UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*\)"
 
@@ -119,6 +122,52 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
     code = _lines(HOSTED.replace("ADDRESS", f"{address}@{revision}"))
     common = {"cell_type": "code", "id": "get-the-lab", "metadata": {}, "execution_count": None, "outputs": []}
     return [title, {**common, "source": code}, *others]
+
+
+class Lesson(NamedTuple):
+    """What other lessons say of one: its file and number, the title without it, its minutes, and what is seen there."""
+
+    name: str
+    number: str
+    title: str
+    minutes: str
+    seen: str
+
+    @property
+    def link(self) -> str:
+        """A link to it, by its number and title."""
+        return f"[{self.number} · {self.title}]({self.name}.ipynb)"
+
+
+def lessons() -> list[Lesson]:
+    """Return all lessons in their order, read from the first lines of each source; "" for what it does not say."""
+    patterns = (r"^# # (?:\w+ · )?([^:\n]+)", r"About (\d+) minutes", r'^# %% \[markdown\] on_the_map="(.*)"$')
+    found = []
+    for source in sources():
+        text = source.read_text(encoding="utf-8")
+        said = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
+        found.append(Lesson(source.stem, source.stem.split("_")[0], *[match[1] if match else "" for match in said]))
+    return found
+
+
+def mapped(text: str) -> str:
+    """Return a cell's text with a row for each lesson in its map; a row that stands there waits for its lesson."""
+    above, head, below = text.partition(MAP)
+    rows = {row[1]: row[0] for row in MAP_ROW.finditer(below)}
+    for name, number, title, minutes, seen in lessons() if head else ():
+        if seen:
+            rows[number] = f"| **{number}** | [{title}]({name}.ipynb) | {minutes} | {seen} |\n"
+    return above + head + "".join(rows[number] for number in sorted(rows)) + MAP_ROW.sub("", below) if head else text
+
+
+def neighbours(name: str) -> str:
+    """Return the line that leads from a lesson to its neighbours and to the map; "" if it is alone."""
+    every = lessons()
+    at = [lesson.name for lesson in every].index(name)
+    before = [f"← {lesson.link}" for lesson in every[max(at - 1, 0) : at]]
+    after = [f"{lesson.link} →" for lesson in every[at + 1 : at + 2]]
+    to_map = [f"[all lessons]({every[0].name}.ipynb)"] if at > 1 else []
+    return " &emsp; ".join([*before, *to_map, *after])
 
 
 def terms() -> dict[str, dict[str, Any]]:
@@ -246,6 +295,8 @@ def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
     ids = _ids(source, cells)
     names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
     written = [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)]
+    if links := neighbours(source.stem):
+        written.append({"cell_type": "markdown", "id": "neighbours", "metadata": {}, "source": _lines(links)})
     return {
         "cells": for_hosts(written, source.stem, repository()),
         "metadata": METADATA,
@@ -258,7 +309,7 @@ def _cell(cell: Any, id: str, edit: Callable[[str], str], names: dict[str, str])
     tags = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
     common = {"cell_type": cell.cell_type, "id": id, "metadata": tags}
     if cell.cell_type != "code":
-        return {**common, "source": _lines(linked(typeset(cell.source), names))}
+        return {**common, "source": _lines(linked(typeset(mapped(cell.source)), names))}
     return {**common, "execution_count": None, "outputs": [], "source": _lines(edit(cell.source))}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import itertools
 import re
 
 import nbformat
@@ -20,7 +21,6 @@ from notebooks import build
 SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()} - {"00_start"})
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
-TO_COME = {"10", "11"}  # lessons that the course has and the lab not yet
 
 
 def markdown(notebook: build.Notebook) -> str:
@@ -49,14 +49,25 @@ def test_a_lesson_takes_longer_than_its_exercises_alone(lesson: str) -> None:
     assert int(minutes) > sum(exercise.minutes for exercise in EXERCISES.values() if exercise.lesson == lesson)
 
 
-def test_the_map_has_the_minutes_of_each_lesson_and_says_which_are_to_come() -> None:
-    rows = re.findall(r"^# \| \**(\d\d)\** \| (.*?) \| (\d*) *\| (.*) \|$", SOURCES["00_start"], re.MULTILINE)
-    minutes = {number: said for number, _, said, _ in rows}
-    heads = {lesson[:2]: re.findall(r"About (\d+) minutes", SOURCES[lesson])[0] for lesson in LESSONS}
-    assert {number: minutes[number] for number in heads} == heads
-    assert list(minutes) == sorted({"00", *heads, *TO_COME})
-    waiting = {number for number, _, said, about in rows if about.startswith("*to come*") and not said}
-    assert waiting == TO_COME
+def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
+    rows = re.findall(r"^\| \**(\w+)\** \| (.*?) \| (\d*) *\| (.*) \|$", TEXTS["00_start"], re.MULTILINE)
+    assert [number for number, *_ in rows] == sorted({number for number, *_ in rows})
+    written = {lesson.split("_")[0]: lesson for lesson in SOURCES}
+    assert written.keys() <= {number for number, *_ in rows}
+    for number, title, minutes, seen in rows[1:]:
+        if number not in written:
+            assert seen.startswith("*to come*")
+            continue
+        said = re.search(r"About (\d+) minutes", SOURCES[written[number]])
+        assert said is not None
+        assert (minutes, title.split("(")[1]) == (said[1], f"{written[number]}.ipynb)")
+        assert seen, "the first line of the lesson's source says it"
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(sorted(SOURCES))))
+def test_a_lesson_leads_to_the_next_and_back(before: str, after: str) -> None:
+    assert re.search(rf"\({after}\.ipynb\) →$", TEXTS[before])
+    assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", TEXTS[after].splitlines()[-1])
 
 
 # --- the glossary ---

@@ -105,6 +105,19 @@ def test_ids_are_valid_unique_and_do_not_move_when_a_cell_is_put_before(house: P
     assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
 
 
+def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path) -> None:
+    start, new = house / "source" / "00_start.py", house / "source" / "02_new.py"
+    table = f"{build.MAP}| 02 | *to come* | | |\n| 03 | *to come* | | |".replace("\n", "\n# ")
+    start.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")
+    assert "| 02 | *to come* | | |" in build.text_of(build.learners(start))
+    new.write_text('# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n')
+    rows = "".join(build.learners(start)["cells"][0]["source"]).splitlines()[-2:]
+    assert rows == ["| **02** | [New](02_new.ipynb) | 5 | a new thing |", "| 03 | *to come* | | |"]
+    ends = ["".join(build.learners(source)["cells"][-1]["source"]) for source in build.sources()]
+    assert [re.findall(r"\((\w+)\.ipynb\)", end) for end in ends] == [
+        ["01_lesson"], ["00_start", "02_new"], ["01_lesson", "00_start"]]  # fmt: skip
+
+
 def test_check_tells_what_differs_and_writing_mends_it(house: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["--check"]) == 1
     assert "01_lesson.ipynb differs from its source" in capsys.readouterr().err

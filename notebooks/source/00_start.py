@@ -100,18 +100,8 @@ check("start.smallest", my_smallest)
 # | | lesson | minutes | you will see |
 # |---|---|---|---|
 # | **00** | Start here | 10 | you are here |
-# | **01** | [Numbers](01_numbers.ipynb) | 50 | the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart |
-# | **02** | [Rounding](02_rounding.ipynb) | 60 | one addition step by step, updates that do not change a weight, and two cures |
-# | **03** | [Tensor Cores](03_tensor_cores.ipynb) | 90 | a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16 |
-# | **04** | [Seeing gradients](04_seeing_gradients.ipynb) | 90 | the gradients of a training, from the network to their bits; five networks, and one of your own |
-# | **05** | [Autocast](05_autocast.ipynb) | 105 | which operation runs in which dtype and what it costs; one training step, tensor by tensor |
-# | **06** | [Loss scaling](06_loss_scaling.ipynb) | 140 | gradients that FP16 loses, and how a scale brings them back |
-# | **07** | [Master weights](07_master_weights.ipynb) | 65 | updates that do not change FP16 weights, and what it costs to remember them |
-# | **08** | [Recipes](08_recipes.ipynb) | 110 | O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears |
-# | **09** | [Frameworks](09_frameworks.ipynb) | 90 | one training in four dialects, an old script repaired, a graph with its casts decided once |
 # | 10 | Clinic | | *to come*: what goes wrong in practice, and how to find the cause |
 # | 11 | Beyond FP16 | | *to come*: BF16, FP8 and smaller formats |
-# | **12** | [Project](12_project.ipynb) | 60 | three runs that fail for three reasons; you repair them at the least memory |
 #
 # The minutes are for a first reading, with all exercises. A lesson that is marked *to come* is not part of the lab yet.
 #

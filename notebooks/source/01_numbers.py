@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="the sixteen bits of a number, both ends of FP16, and how far its numbers stand apart"
 # # 01 · Numbers
 #
 # **You will be able to** read the sixteen bits of an FP16 number, say where FP16 ends and how far its numbers stand

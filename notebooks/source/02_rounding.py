@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="one addition step by step, updates that do not change a weight, and two cures"
 # # 02 · Rounding
 #
 # **You will be able to** say what any addition gives in FP16, find out which updates a weight will never notice, and apply

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="a Tensor Core's sum, bit by bit, on seven generations; which layers gain from FP16"
 # # 03 · Tensor Cores
 #
 # **You will be able to** add up a block as a Tensor Core does, bit by bit, say which accumulator a long sum needs, and tell

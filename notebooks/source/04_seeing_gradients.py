@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="the gradients of a training, from the network to their bits; five networks, and one of your own"
 # # 04 · Seeing gradients
 #
 # **You will be able to** say which gradients of a network FP16 cannot hold, at any scale and in any layer; find the layer where an

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="which operation runs in which dtype and what it costs; one training step, tensor by tensor"
 # # 05 · Autocast
 #
 # **You will be able to** say in which dtype each operation of a network runs and why, see what it would cost if it ran in

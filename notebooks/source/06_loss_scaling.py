@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="gradients that FP16 loses, and how a scale brings them back"
 # # 06 · Loss scaling
 #
 # **You will be able to** see which gradients FP16 loses, choose a loss scale that brings them back, and write the

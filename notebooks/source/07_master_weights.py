@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="updates that do not change FP16 weights, and what it costs to remember them"
 # # 07 · Master weights
 #
 # **You will be able to** say when FP16 weights stop learning, write the step that every framework takes with master weights,

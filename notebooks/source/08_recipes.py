@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="O0 to O3 as settings of the same knobs, runs that fork, and which recipe a task bears"
 # # 08 · Recipes
 #
 # **You will be able to** read O0 to O3 as four settings of the same knobs, choose a recipe for a task by evidence, and say
@@ -469,4 +469,4 @@ check("recipes.cheapest", my_choice)
 # **Where you meet this.** `apex.amp.initialize(opt_level="O2")` (removed from apex in 2025; the names are still used),
 # DeepSpeed's `"fp16": {"enabled": true}` (O2 in all but name) and `"auto_cast"`, Lightning's `precision="16-mixed"` (O1) and
 # `"16-true"` (O3), PaddlePaddle's `paddle.amp.auto_cast(level="O1")`, Megatron-LM's `--fp16` and `--bf16`, Hugging Face's
-# `TrainingArguments(fp16=True)`. Next: [one training in four frameworks](09_frameworks.ipynb).
+# `TrainingArguments(fp16=True)`.

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="one training in four dialects, an old script repaired, a graph with its casts decided once"
 # # 09 · Frameworks
 #
 # **You will be able to** read mixed precision in four dialects: apex, torch.amp, OneFlow and fastai. You translate one into

@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="three runs that fail for three reasons; you repair them at the least memory"
 # # 12 · Project: three runs that fail
 #
 # **You will be able to** find out why a training in 16 bits fails, and repair it at the least memory.
