@@ -4,8 +4,8 @@ Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the
 the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
 words of the field stand in source/glossary.toml; they become a notebook too, and a lesson's text links to a word where
 it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson
-ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge opens it on a
-host, and a first cell gets the lab there.
+ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge opens a
+lesson on a host, and a first cell gets the lab there.
 
 Invariant: the same source gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata
 is ours.

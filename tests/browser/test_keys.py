@@ -295,7 +295,7 @@ def visit(page, index):
     """Go up into the widget of the cell that has just run, answer what it asks, and come back to the next cell."""
     enter(page, index)
     press(page, "d", "d")
-    if page.evaluate("document.activeElement.type") == "radio":
+    if page.evaluate("document.activeElement.matches('.labkit-predict input[type=radio]')"):
         press(page, "Space", "Tab", "Enter")
         page.wait_for_selector(".lk-reply:focus:text-matches('^(Yes|Not quite)')")
     elif page.evaluate("document.activeElement.matches('.lk-guess')"):
