@@ -81,7 +81,7 @@ def _write_back(given: Any, wide: Any) -> None:
             narrow.copy_(copy)
 
 
-class _HalfStorage(LabMode):
+class HalfStorage(LabMode):
     """The mode behind `half_storage`."""
 
     def __init__(self, accumulator: Any = None) -> None:
@@ -149,4 +149,4 @@ def half_storage(device: torch.device | str, accumulator: Any = None) -> Abstrac
             [3.]], dtype=torch.float16)
     """
     helps = torch.device(device).type == "cpu" or accumulator is not None
-    return _HalfStorage(accumulator) if helps else nullcontext()
+    return HalfStorage(accumulator) if helps else nullcontext()

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from labkit.amp.casting.autocast import autocast, current
@@ -28,6 +29,7 @@ from labkit.amp.graph.passes import build, cancel, hoist
 from labkit.amp.graph.trace import Step, Trace, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import Format
+from labkit.gemm.half_storage import HalfStorage
 from labkit.interop import dtype_of
 
 TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
@@ -65,7 +67,8 @@ class Decided:
 class CastGraph:
     """A network whose casts are decided once; called like the network, in a region of autocast.
 
-    Outside of one, and where somebody else's mode looks on, the network itself is called.
+    Outside of one, and where somebody else's mode looks on, the network itself is called. A mode that says
+    `looks_on = False` changes no operation that a network calls, and there is a graph under it.
 
     Args:
         model: with FP32 weights. Of one that `torch.compile` wrapped, the graph is compiled, with the same options.
@@ -121,9 +124,10 @@ class CastGraph:
             return False
         if torch.nn.modules.module._has_any_global_hook():  # Python that has to run each time
             return False
-        others = torch._C._len_torch_function_stack() - 1
-        on_cpu = others == 1 and type(torch._C._get_function_stack_at(0)).__name__ == "_HalfStorage"
-        return region.lower.dtype is dtype_of(self.format) and (others == 0 or on_cpu)
+        for mode in _get_current_function_mode_stack():
+            if mode is not region and type(mode) is not HalfStorage and getattr(mode, "looks_on", True):
+                return False
+        return region.lower.dtype is dtype_of(self.format)
 
     def _kind(self, leaves: list[Any], spec: Any) -> Decided:
         """Return what is known of calls like this one."""
@@ -144,8 +148,9 @@ class CastGraph:
         model, last = uncompiled(self.model), kind.trace
         self.decided, kind.run, kind.why, kind.tries = kind, None, "", kind.tries + 1
         guard = kind.guard = Guard(model)
-        with _no_modes():
-            out, traced = trace(model, self.format, inputs, args, kwargs)
+        with _no_modes() as modes:
+            blind = [mode for mode in modes if not getattr(mode, "looks_on", True)]
+            out, traced = trace(model, self.format, inputs, args, kwargs, blind)
         self._decide(kind, last, traced, len(inputs), guard.changed())
         if kind.why and kind.why not in self._warned:
             self._warned.add(kind.why)
@@ -260,9 +265,12 @@ def _difference(last: Trace | None, now: Trace) -> str:
 class _no_modes:
     """Take the modes off while a network is traced under modes of its own."""
 
-    def __enter__(self) -> None:
-        self.modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    def __enter__(self) -> list[TorchFunctionMode]:
+        self.modes: list[TorchFunctionMode] = _get_current_function_mode_stack()
+        for _ in self.modes:
+            torch._C._pop_torch_function_stack()
+        return self.modes
 
     def __exit__(self, *exception: object) -> None:
-        for mode in reversed(self.modes):
+        for mode in self.modes:
             torch._C._push_on_torch_function_stack(mode)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -212,14 +212,22 @@ class Trace:
     grad: bool
 
 
-def trace(model: Callable[..., Any], format: Format, inputs: list[Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Call a model under autocast; return its result, and a (`Trace`, tensors that were given) or why there is none."""
+def trace(
+    model: Callable[..., Any], format: Format, inputs: list[Tensor], args: Any, kwargs: Any, modes: Sequence[Any] = ()
+) -> tuple[Any, Any]:
+    """Call a model under autocast; return its result, and a (`Trace`, tensors that were given) or why there is none.
+
+    `modes` are open around it as well; they change no operation.
+    """
     recorder = Recorder(inputs)
     device = inputs[0].device if inputs else torch.device("cpu")
     drawn = _drawn()
     compiled = "torch._dynamo" in sys.modules  # then a part of the network may be: it is traced as it was written
     plain = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    with noting_functions(recorder), plain, recorder, half_storage(device), TracedAutocast(format, recorder):
+    with ExitStack() as stack:
+        opened = (noting_functions(recorder), plain, recorder, half_storage(device), TracedAutocast(format, recorder))
+        for region in (*opened, *modes):
+            stack.enter_context(region)
         out = model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             leaves, spec = tree_flatten(out)

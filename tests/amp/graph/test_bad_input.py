@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from labkit.amp import RECIPES, Engine, Recipe, Rule, autocast, ledger, register
 from labkit.amp.graph.cast_graph import CastGraph
@@ -243,6 +244,34 @@ def test_outside_of_a_region_and_where_somebody_looks_on_the_network_is_called()
         graph(x)
     assert len(events) == 1
     assert [row.op for row in ledger(graph, x)] == ["linear"]
+
+
+@pytest.mark.parametrize("looks_on", [True, False])
+def test_under_a_mode_that_does_not_look_on_there_is_a_graph(looks_on: bool) -> None:
+    class Scales(TorchFunctionMode):
+        """Changes a loss on its way into backward, and nothing that a network calls."""
+
+        def __torch_function__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+            args = (args[0] * 8, *args[1:]) if func is Tensor.backward else args
+            return func(*args, **(kwargs or {}))
+
+    Scales.looks_on = looks_on
+    model = Custom(everything)
+    other = copy.deepcopy(model)
+    graph = CastGraph(other, FP16)
+    for number in range(4):
+        seen = []
+        for call, network in ((model, model), (graph, other)):
+            torch.manual_seed(number)
+            network.zero_grad()
+            with half_storage("cpu"), autocast(), Scales():
+                call(torch.ones(4, 8)).float().sum().backward()
+            seen.append([p.grad for p in network.parameters()])
+        assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+        of_bias = seen[0][-1]  # how many of four rows dropout kept, each times 2 and the scale
+        assert of_bias.any()
+        assert not (of_bias % 16).any()
+    assert (graph.decided.run is not None) is not looks_on
 
 
 def test_an_engine_is_copied_and_written_with_its_graph() -> None:
