@@ -266,7 +266,7 @@ class _no_modes:
     """Take the modes off while a network is traced under modes of its own."""
 
     def __enter__(self) -> list[TorchFunctionMode]:
-        self.modes: list[TorchFunctionMode] = _get_current_function_mode_stack()
+        self.modes = list(_get_current_function_mode_stack())
         for _ in self.modes:
             torch._C._pop_torch_function_stack()
         return self.modes
