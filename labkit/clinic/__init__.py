@@ -7,12 +7,14 @@ from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.doctor import check_machine
 from labkit.clinic.explain import explain
 from labkit.clinic.findings import Finding, Report, Status
-from labkit.clinic.patient import Outcome, Patient, Training, run, snippet
+from labkit.clinic.patient import Card, Kind, Outcome, Patient, Training, run, snippet
 from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 
 __all__ = [
+    "Card",
     "Finding",
+    "Kind",
     "Outcome",
     "Patient",
     "Report",

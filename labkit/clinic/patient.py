@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -59,30 +60,50 @@ class Outcome:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Patient:
-    """A fault that people meet, as a training that shows it on a CPU.
+class Kind(StrEnum):
+    """What is seen first; each value is the name of a filter on the wall of cards."""
 
-    training   builds the training, broken or cured
+    ERROR = "an error or a warning"
+    NOT_FINITE = "NaN or inf"
+    LEARNS_BADLY = "learns little"
+    WRONG_NUMBERS = "wrong numbers"
+    GPU = "slow, or only on a GPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is known about a fault.
+
     symptom    what its author sees
-    errors     the words of the error, as people search for them; () where none is raised
     cause      why it happens
     reading    what instruments show that gives it away
     repair     what to do
+    kind       what is seen first
+    errors     the words of the error, as people search for them; () where none is raised
     threads    where it was reported: owner/repository#number, or an address
-    limit      the score that the cured training reaches and the broken one does not
     claims     the claims of data/claims.csv that it bears on
     """
 
-    training: Callable[[bool], Training]
     symptom: str
     cause: str
     reading: str
     repair: str
+    kind: Kind = Kind.LEARNS_BADLY
     errors: tuple[str, ...] = ()
     threads: tuple[str, ...] = ()
-    limit: float = 0.5
     claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Patient(Card):
+    """A fault that people meet, as a training that shows it on a CPU.
+
+    training   builds the training, broken or cured
+    limit      the score that the cured training reaches and the broken one does not
+    """
+
+    training: Callable[[bool], Training]
+    limit: float = 0.5
 
     @property
     def id(self) -> str:

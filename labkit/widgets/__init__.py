@@ -14,6 +14,7 @@ from labkit.widgets.live.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
 from labkit.widgets.mma_block.widget import MmaBlock
 from labkit.widgets.number_line.widget import NumberLine
+from labkit.widgets.patient_wall.widget import PatientWall
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
 from labkit.widgets.race.figure import race_figure, race_sentence, race_table
@@ -45,6 +46,7 @@ __all__ = [
     "LiveTraining",
     "MmaBlock",
     "NumberLine",
+    "PatientWall",
     "Predict",
     "Prediction",
     "Pulse",

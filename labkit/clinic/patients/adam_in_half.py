@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -24,6 +24,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="NaN after one or two steps, in a model that was made half.",
     cause="eps = 1e-8 is 0 in FP16, and the squares of small gradients are 0 too: 0 / 0.",
     reading="The optimizer's state: most second moments are exactly 0, in float16.",

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -37,6 +37,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.WRONG_NUMBERS,
     symptom=("The averaged model is far worse than the trained one; for a long time it does not leave its beginning."),
     cause=(
         "An average moves by 0.005 of the distance at a time. BF16 has 8 bits: what is below half an ulp, "

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches
 
 
 def training(cured: bool) -> Training:
@@ -42,6 +42,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="A block that was written for FP32 gets gradients that are 0, though its forward pass is right.",
     cause=(
         "Operations that autograd made remember their dtype. Code of your own in a backward pass does "

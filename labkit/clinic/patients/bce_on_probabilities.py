@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from labkit.amp import autocast
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 from labkit.formats import FP16
 
 
@@ -30,6 +30,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error on a GPU that this loss is unsafe to autocast.",
     errors=(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.",

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -29,6 +29,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="All weights are NaN at once, or one step sets every gradient to 0, and nothing was said.",
     cause="Everything is multiplied by max_norm / inf = 0, and inf times 0 is NaN.",
     reading="Gradients with one inf before the clipping, with NaN and zeros after it.",

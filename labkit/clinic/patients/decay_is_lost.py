@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training
+from labkit.clinic.patient import Kind, Patient, Training
 
 
 def training(cured: bool) -> Training:
@@ -22,6 +22,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.WRONG_NUMBERS,
     symptom="Training with and without weight decay gives the same numbers to the last digit.",
     cause=(
         "lr times decay is 0.001: the weight should become 0.1% smaller. Half an ulp of a BF16 number is "

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training, digits
+from labkit.clinic.patient import Kind, Patient, Training, digits
 
 
 def training(cured: bool) -> Training:
@@ -24,6 +24,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="inf or NaN where a vector is divided by its own size, although the vector is not 0.",
     cause="The squares of small numbers are 0 in FP16, and so is the epsilon that should help.",
     reading="The first tensor that is not finite is a division; its denominator is 0.",

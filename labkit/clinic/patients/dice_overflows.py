@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training, digits
+from labkit.clinic.patient import Kind, Patient, Training, digits
 
 
 def training(cured: bool) -> Training:
@@ -39,6 +39,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are large.",
     cause=(
         "147,456 pixels at 0.5 sum up to 73,728: inf in FP16. Something divided by inf is 0, and so are its gradients."

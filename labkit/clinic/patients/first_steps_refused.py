@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -27,6 +27,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom=("inf or NaN in the norm of the gradients in the first steps, or an error about it: is that normal?"),
     errors=("The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot be clipped.",),
     cause=(

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches
 
 
 def training(cured: bool) -> Training:
@@ -33,6 +33,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom=("With autocast nothing is learned, or the loss is NaN; without it all is well. Every step is skipped."),
     cause=(
         "Operations that are on no list of autocast (here products) are computed in the dtype that they "

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, batches
+from labkit.clinic.patient import Kind, Patient, Training, batches
 
 
 def training(cured: bool) -> Training:
@@ -26,6 +26,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom=(
         "Weights of LayerNorm or RMSNorm are exactly 1.0 in a published model; the loss is a little worse "
         "than it should be."

@@ -4,7 +4,7 @@ import warnings
 
 import torch
 
-from labkit.clinic.patient import Patient, Training
+from labkit.clinic.patient import Kind, Patient, Training
 
 
 def training(cured: bool) -> Training:
@@ -22,6 +22,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="gradcheck says that a gradient is wrong which is right.",
     errors=("Jacobian mismatch for output 0 with respect to input 0",),
     cause=(

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -27,6 +27,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="A model under autocast is inf or NaN in places that autocast was said to protect.",
     cause=(
         "Autocast leaves operations off its lists in the dtype of their inputs. `.half()` on the data "

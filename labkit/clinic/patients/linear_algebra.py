@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -20,6 +20,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error that an operation is not implemented for Half, inside an autocast region.",
     errors=(
         "\"linalg_cholesky_cpu\" not implemented for 'Half'",

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training, network
+from labkit.clinic.patient import Kind, Patient, Training, network
 
 
 def training(cured: bool) -> Training:
@@ -26,6 +26,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.WRONG_NUMBERS,
     symptom="A logged norm is some per cent too small, or inf, and does not agree with that of another tool.",
     cause="A sum of many in BF16 stops growing when the next part is below half an ulp of the sum.",
     reading="A norm computed in the dtype of the parameters.",

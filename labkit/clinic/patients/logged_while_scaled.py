@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -42,6 +42,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.WRONG_NUMBERS,
     symptom=(
         "Logged gradients are in the tens of thousands, and double or halve at single steps while the "
         "loss moves smoothly."

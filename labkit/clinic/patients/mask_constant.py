@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -26,6 +26,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error at the line of the mask; the same code runs in FP32 and in BF16.",
     errors=(
         "value cannot be converted to type c10::Half without overflow",

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training
+from labkit.clinic.patient import Kind, Patient, Training
 
 
 def training(cured: bool) -> Training:
@@ -28,6 +28,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom=(
         "After one bad batch a model in BF16 learns slowly for the rest of its life, or its loss has "
         "spikes that it does not recover from."

@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training
+from labkit.clinic.patient import Kind, Patient, Training
 
 
 def training(cured: bool) -> Training:
@@ -31,6 +31,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="The loss is exactly 0 from the first step, and nothing is learned.",
     cause=(
         "A residual of 0.0001 has the square 1e-8, which is 0 in FP16; so is its gradient, divided by the "

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches
 
 
 def training(cured: bool) -> Training:
@@ -40,6 +40,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="Training looks healthy, with one skipped step; in eval() every output is NaN.",
     cause=(
         "The scaler keeps the weights from a step with inf. It does not keep the running statistics, "

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -30,6 +30,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error in the turn of the other network, or when all parameters are frozen.",
     errors=("No inf checks were recorded for this optimizer.",),
     cause="`scaler.step` looks at the gradients of this optimizer, and there is none.",

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -29,6 +29,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom=("The norm of the gradients is inf although each of them is finite; clipping sets all of them to 0."),
     cause="256 squared is already 65,536, which is inf in FP16.",
     reading="A norm of inf over tensors that are finite; updates that are all 0.",

@@ -5,7 +5,7 @@ import copy
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -30,6 +30,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="The loss stays where it began, without any error; gradients are there.",
     cause="The optimizer holds the parameters of the old model. Those of the new one are stepped by nobody.",
     reading="Parameters that get gradients and never move; none of them is in the optimizer.",

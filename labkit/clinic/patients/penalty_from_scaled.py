@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -30,6 +30,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="With a gradient penalty (WGAN-GP, double backward) nothing is learned, or the scale falls.",
     cause="The penalty squares gradients that are 65,536 times too large. It outweighs the loss by far.",
     reading="The penalty is scale squared times what it should be; the scale falls until both are alike.",

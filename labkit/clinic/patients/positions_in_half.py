@@ -2,7 +2,7 @@
 
 import torch
 
-from labkit.clinic.patient import Patient, Training
+from labkit.clinic.patient import Kind, Patient, Training
 
 
 def training(cured: bool) -> Training:
@@ -27,6 +27,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.WRONG_NUMBERS,
     symptom=("Attention is right in short texts, and leaks or repeats itself beyond 2,048 tokens (256 in BF16)."),
     cause="FP16 has no odd numbers above 2,048, and BF16 none above 256: neighbours get the same position.",
     reading="A tensor of whole numbers in half whose largest is above 2,048.",

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches
 
 
 def training(cured: bool) -> Training:
@@ -44,6 +44,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="The loss becomes NaN at a batch that looks like the others, and stays NaN.",
     cause="Two masks of finfo.min are added: -inf. Where a whole row is masked softmax divides 0 by 0.",
     reading=("The first tensor that is not finite is a softmax, in one example of the batch: the one without a token."),

@@ -5,7 +5,7 @@ import io
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -33,6 +33,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom=(
         "The training goes wrong at the step after the first checkpoint, or the validation no longer "
         "agrees with what is loaded later."

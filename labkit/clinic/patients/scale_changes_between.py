@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -32,6 +32,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="With accumulation the loss has spikes, or the training diverges; without it all is well.",
     cause="Parts of one sum were scaled by different factors, and the sum is divided by the last one.",
     reading="The scale changes between two backward passes of one step.",

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -36,6 +36,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.LEARNS_BADLY,
     symptom="After each restart some steps are skipped, and the loss is not what it was.",
     cause=(
         "A new scaler begins at its first scale and searches again. With a growth interval of 2,000 the "

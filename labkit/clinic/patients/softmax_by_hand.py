@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -27,6 +27,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="NaN as soon as the network becomes sure of something.",
     cause="exp(x) is inf in FP16 from 11.1 on, and inf / inf is NaN.",
     reading="The first tensor that is not finite is an exponential.",

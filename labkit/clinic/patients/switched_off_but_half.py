@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -32,6 +32,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="The loss is NaN or far from what FP32 gives, though the author took care to switch autocast off.",
     cause=(
         "`autocast(enabled=False)` casts nothing back. The tensors that come in are FP16 already, and "

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -32,6 +32,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error at the second call of unscale_.",
     errors=("unscale_() has already been called on this optimizer since the last update().",),
     cause=("Dividing twice by the scale would make gradients that are far too small. The scaler counts, and refuses."),

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, batches, network
+from labkit.clinic.patient import Kind, Patient, Training, batches, network
 
 
 def training(cured: bool) -> Training:
@@ -22,6 +22,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.NOT_FINITE,
     symptom="The loss of the evaluation, or its perplexity, is inf or NaN, while the training is well.",
     cause="After 28,000 examples with a loss of 2.3 the sum passes 65,504.",
     reading="A sum in half that grows with the size of the set.",

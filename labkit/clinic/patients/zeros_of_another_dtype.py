@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from labkit.clinic.patient import Patient, Training, accuracy, batches
+from labkit.clinic.patient import Kind, Patient, Training, accuracy, batches
 
 
 def training(cured: bool) -> Training:
@@ -33,6 +33,7 @@ def training(cured: bool) -> Training:
 
 PATIENT = Patient(
     training,
+    kind=Kind.ERROR,
     symptom="An error about two dtypes, in a model that was made half or BF16.",
     errors=(
         "mat1 and mat2 must have the same dtype",

@@ -1,0 +1,113 @@
+"""The wall of patients: what a card shows is what its run gave; a pasted error finds its patient."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+
+import pytest
+import traitlets
+
+from labkit.clinic import Kind, Outcome, patients, run
+from labkit.widgets import PatientWall
+from labkit.widgets.patient_wall.words import address, find, outcome_view
+
+
+@pytest.fixture(scope="module")
+def wall() -> PatientWall:
+    return PatientWall()
+
+
+@pytest.fixture(autouse=True)
+def whole(wall: PatientWall) -> None:
+    wall.query, wall.kind = "", "all"
+
+
+def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: PatientWall) -> None:
+    wall.query = "Traceback ...\nRuntimeError: value cannot be converted to type c10::Half without overflow"
+    assert wall.shown == ["mask_constant"]
+    assert wall.run("mask_constant", "broken")["failed"]
+    cured = wall.run("mask_constant", "cured")
+    assert not cured["failed"]
+    assert cured["losses"] == list(run(patients()["mask_constant"], cured=True).losses)
+    assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
+
+
+def test_every_patient_has_a_card_and_a_kind_shows_its_own(wall: PatientWall) -> None:
+    assert wall.shown == list(patients())
+    seen = []
+    for kind in wall._kinds[1:]:
+        wall.kind = kind
+        assert {patients()[id].kind for id in wall.shown} == {Kind(kind)}
+        seen += wall.shown
+    assert sorted(seen) == list(patients())
+    with pytest.raises(traitlets.TraitError):
+        wall.kind = "bad luck"
+
+
+def test_a_card_in_front_does_not_say_what_it_is(wall: PatientWall) -> None:
+    for card in wall._cards:
+        patient = patients()[card["id"]]
+        assert set(card) == {"id", "symptom", "errors", "kind"}
+        assert patient.title not in str(card)
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "words"),
+    [
+        ("no such words anywhere", "all", "No card is known by this message, and none has all of these words."),
+        ("IndexError: list index out of range", "all", "No card"),
+        ("layernorm", "all", "1 card with this word."),
+        ("Attempting to unscale FP16 gradients.", Kind.NOT_FINITE.value, "2 cards known by this message"),
+    ],
+)
+def test_what_was_found_is_said(query: str, kind: str, words: str) -> None:
+    assert find(patients(), query, kind)[1].startswith(words)
+
+
+def test_a_loss_that_is_no_number_reaches_the_browser_as_none() -> None:
+    patient = patients()["log_of_epsilon"]
+    view = outcome_view(patient, Outcome((2.0, math.inf, math.nan), 0.1))
+    assert view["losses"] == [2.0, None, None]
+    assert view["sentence"] == (
+        "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is well from 0.88 on."
+    )
+
+
+def test_a_warning_that_is_the_symptom_is_shown(wall: PatientWall) -> None:
+    seen = wall.run("schedule_counts_skips", "broken")
+    assert "It warned: Detected call of `lr_scheduler.step()`" in seen["sentence"]
+
+
+def test_both_forms_stand_behind_and_what_differs_is_marked(wall: PatientWall) -> None:
+    broken, cured = wall.turn("mask_constant")["code"]
+    assert [line.strip() for line, differs in broken if differs] == ["lowest = -1000000000.0"]
+    assert [line.strip() for line, differs in cured if differs] == ["lowest = torch.finfo(scores.dtype).min"]
+
+
+@pytest.mark.parametrize("thread", [thread for patient in patients().values() for thread in patient.threads])
+def test_every_thread_has_an_address(thread: str) -> None:
+    assert address(thread).startswith("https://")
+
+
+def test_in_a_notebook_a_run_waits_until_the_cell_has_ended() -> None:
+    async def cell() -> tuple[float, dict[str, object]]:
+        wall = PatientWall()
+        message = {"run": "mask_constant", "form": "broken"}
+        page = threading.Thread(target=wall._on_message, args=(None, message, None))
+        page.start()
+        page.join()  # the cell is still at work
+        before = dict(wall.outcomes)
+        await asyncio.sleep(0)
+        return before, wall.outcomes
+
+    before, after = asyncio.run(cell())
+    assert before == {}
+    assert after["mask_constant"]["broken"]["failed"]
+
+
+def test_where_widgets_do_not_run_the_cards_are_a_list(wall: PatientWall) -> None:
+    text = wall.still()["text/plain"]
+    assert "labkit explain" in text
+    assert all(patient.symptom in text for patient in patients().values())
