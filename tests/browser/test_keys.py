@@ -310,7 +310,7 @@ WIDGET = re.compile(r"^(predict|BitExplorer|NumberLine|GradientZoom|ScalerPreset
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["01_numbers", "04_seeing_gradients", "09_frameworks"])
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)
