@@ -71,6 +71,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except ModuleNotFoundError as missing:
+        if missing.name in FOR_TEACHERS:
+            print(f"labkit {name} is for teachers: this lab was handed out, and holds no solutions", file=sys.stderr)
+            return 2
         if missing.name is None or missing.name.split(".")[0] == "labkit":
             raise  # a fault of ours: show all of it
         print(_how_to_get(name, missing.name), file=sys.stderr)
@@ -84,6 +87,7 @@ def _how_to_get(command: str, package: str) -> str:
     )
 
 
+FOR_TEACHERS = ("labkit.classroom", "labkit.grading.cli")  # what `labkit release` leaves out
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", "labkit.commands.lab"),
     "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", "labkit.commands.setup"),
@@ -96,6 +100,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
     "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.gpu"),
     "grade": Subcommand("grade a folder of submitted notebooks into a table", "labkit.grading.cli"),
+    "release": Subcommand("write what a class gets, and what its teacher keeps", "labkit.commands.release"),
+    "exercises": Subcommand("list all exercises: points, minutes, checks, known mistakes", "labkit.commands.exercises"),
     "progress": Subcommand("say what is solved in all lessons, and what comes next", "labkit.commands.progress"),
     "restore": Subcommand("list the answers that were kept, and bring them back", "labkit.commands.restore"),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.train.race_cli"),

@@ -32,10 +32,11 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "clinic": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks"),
     "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "classroom": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic", "grading"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
     "checkout": (),
     "export": ("records",),
-    "commands": ("records", "checkout", "bench", "instrument", "clinic", "grading", "export"),
+    "commands": ("records", "checkout", "bench", "instrument", "clinic", "grading", "classroom", "export"),
     "cli": (),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),
     "__init__": (),
@@ -56,6 +57,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
+    "classroom": set(),
     "gpu": ENGINE | {"expecttest"},  # where there is one: what torch's own autocast lists ask for
     "checkout": set(),
     "export": {"matplotlib", "nbconvert", "nbformat"},
@@ -64,7 +66,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "__main__": set(),
     "__init__": set(),
 }
-LAYERS = set(TO_THE_LEFT) - {"gpu", "checkout", "commands", "cli", "__main__", "__init__"}
+LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "checkout", "commands", "cli", "__main__", "__init__"}
 
 
 def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:

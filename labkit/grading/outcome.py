@@ -31,3 +31,22 @@ class Outcome:
 def as_it_is(answer: object, case: tuple[object, ...]) -> object:
     """Return the answer: the outcome of a check that brings none."""
     return answer
+
+
+@dataclass(frozen=True)
+class AnyOrder:
+    """The outcome of a list of lines: an order of the right lines in which all stands as it must is the right one.
+
+    needs   pairs of lines: the first must come before the second, where both are there
+    """
+
+    right: tuple[str, ...]
+    needs: tuple[tuple[str, str], ...]
+
+    def __call__(self, answer: object, case: tuple[object, ...]) -> object:
+        """Return the right order for every order that is as good; another answer as it is."""
+        if not isinstance(answer, list | tuple) or sorted(map(str, answer)) != sorted(self.right):
+            return answer
+        at = {line: place for place, line in enumerate(answer)}
+        sound = all(at[a] < at[b] for a, b in self.needs if a in at and b in at)
+        return list(self.right) if sound else answer

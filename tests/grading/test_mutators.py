@@ -20,7 +20,7 @@ import torch
 
 from labkit.grading import EXERCISES, Exercise
 from labkit.grading.difference import difference
-from labkit.grading.judge import Paper, _expected, _outcomes, answers_of, paper_of, visible_paper
+from labkit.grading.judge import Paper, _expected, answers_of, outcomes_of, paper_of, visible_paper
 from labkit.grading.program import program_of
 from tests.grading.mutators import (
     IN,
@@ -252,7 +252,7 @@ def _places(paper: Paper) -> Iterator[tuple[int, int]]:
 
 def _agrees(paper: Paper, answer: Answer, number: int, place: int) -> bool:
     one = Paper(paper.exercise, (paper.checks[number],), ((paper.cases[number][place],),), True)
-    given = _outcomes(one, answers_of(one, answer))[0][0]
+    given = outcomes_of(one, answers_of(one, answer))[0][0]
     right = right_of(paper)[number][place]
     return difference(right, given, paper.exercise.ulps, paper.exercise.two_zeros) is None
 

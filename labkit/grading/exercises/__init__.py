@@ -1,11 +1,13 @@
 """Which questions are asked? One module per exercise; each exercise is data (labkit.grading.exercise).
 
-The list below is the order of the course, and of the rows in a teacher's file of grades.
+The list below is the order of the course, and of the rows in a teacher's file of grades. A learner's lab has the
+questions without their solutions (labkit.grading.stored).
 """
 
 from importlib import import_module
 
 from labkit.grading.exercise import Exercise
+from labkit.grading.stored import stored_exercises
 
 IDS = """
     start.smallest
@@ -21,6 +23,8 @@ IDS = """
     project.targets project.drift project.digits
 """.split()
 
-EXERCISES: dict[str, Exercise] = {id: import_module(f"{__name__}.{id.replace('.', '_')}").EXERCISE for id in IDS}
+EXERCISES: dict[str, Exercise] = stored_exercises() or {
+    id: import_module(f"{__name__}.{id.replace('.', '_')}").EXERCISE for id in IDS
+}
 
 __all__ = ["EXERCISES"]

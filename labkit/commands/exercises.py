@@ -1,0 +1,25 @@
+"""`labkit exercises`: a table of all exercises, with points, minutes, checks and known mistakes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from labkit.classroom.model_answers import as_csv
+from labkit.grading import EXERCISES
+from labkit.records import write_whole
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--csv", type=Path, help="where to write it (default: to the terminal)")
+
+
+def run(arguments: Namespace) -> int:
+    text = as_csv(EXERCISES.values())
+    try:
+        write_whole(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)
+    except OSError as error:
+        print(f"labkit exercises: {error}", file=sys.stderr)
+        return 2
+    return 0

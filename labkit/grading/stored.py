@@ -1,0 +1,131 @@
+"""How is an answer judged where nobody may read the solution? By what was written down when the lab was handed out.
+
+Idea: a learner's lab has no references and no known mistakes. In their place stand the right answers to the visible
+cases, and of each mistake a digest of its answers to them. An exercise that is stored so is an `Exercise` like the
+others; `labkit release` writes them, all into one file beside this module.
+
+Invariant: what is judged with them is judged as in the teacher's lab; grading, which draws further cases, is not done.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import inspect
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+
+from labkit.grading.exercise import Case, Exercise, Rows
+from labkit.grading.given.wire import Failure, Instance
+from labkit.grading.outcome import Outcome
+
+FILE = Path(__file__).with_name("stored.pkl.gz")
+COARSE_DIGITS = 12  # significand bits that a digest keeps where an exercise forgives ulps
+
+
+@dataclass(frozen=True, eq=False)
+class StoredAnswers:
+    """Stands for a reference: the names of its arguments, and what came of its answers, outcomes[check][case]."""
+
+    parameters: tuple[str, ...]
+    outcomes: list[list[object]]
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self.parameters])
+
+    def __call__(self, *_: object) -> object:
+        raise TypeError("of this reference only its answers to the visible cases are here; the teacher's lab has it")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredMistake:
+    """Stands for a known mistake: the digest of what came of its answers to the visible cases."""
+
+    digest: str
+
+    def __call__(self, *_: object) -> object:
+        raise TypeError("of this mistake only a digest of its answers is here; the teacher's lab has it")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCases:
+    """Stands for a draw: the visible cases."""
+
+    cases: tuple[Case, ...]
+
+    def __call__(self, _: Random) -> list[Case]:
+        return list(self.cases)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Stands for what is shown aside: the rows of each visible case, by how the case is written."""
+
+    rows: dict[str, Rows] = field(default_factory=dict)
+
+    def __call__(self, *case: object) -> Rows:
+        return self.rows.get(repr(case), ())
+
+
+def stored_exercises() -> dict[str, Exercise]:
+    """Return the exercises of a learner's lab; {} in a lab that has the exercises themselves."""
+    if not FILE.is_file():
+        return {}
+    exercises: dict[str, Exercise] = pickle.loads(gzip.decompress(FILE.read_bytes()))
+    return exercises
+
+
+def digest(outcomes: Sequence[Sequence[object]], exercise: Exercise) -> str:
+    """Return a word for what came of an answer: the same word where `difference` finds none, a few ulps forgiven.
+
+    >>> from labkit.grading.exercises import EXERCISES
+    >>> one, other = ([[given]] for given in ((1, 2.0, torch.tensor([0.0])), [1.0, 2, torch.tensor([-0.0])]))
+    >>> digest(one, EXERCISES["start.smallest"]) == digest(other, EXERCISES["start.smallest"])
+    True
+    """
+    plain = [[_plain(outcome, exercise) for outcome in group] for group in outcomes]
+    return hashlib.sha256(repr([exercise.id, plain]).encode()).hexdigest()
+
+
+def _plain(value: object, exercise: Exercise) -> object:
+    """Return a value in the one spelling that all its equals share."""
+    match value:
+        case Outcome(facts=facts):
+            return "outcome", facts
+        case Failure(message=message):
+            return "failure", message
+        case Instance(name, fields):
+            return name, sorted((key, _plain(item, exercise)) for key, item in fields.items())
+        case dict():
+            return "dict", sorted((repr(key), _plain(item, exercise)) for key, item in value.items())
+        case list() | tuple():
+            return [_plain(item, exercise) for item in value]
+        case torch.Tensor() if value.dtype is torch.bool and value.dim() == 0:
+            return bool(value)
+        case torch.Tensor() | np.ndarray():
+            elements = [_plain(item, exercise) for item in value.reshape(-1).tolist()]
+            return type(value).__name__, str(value.dtype), tuple(value.shape), elements
+        case bool() | None | str():
+            return repr(value)
+        case int() | float():
+            return _number(value, exercise)
+    return repr(value)
+
+
+def _number(value: float, exercise: Exercise) -> str:
+    if isinstance(value, int):
+        return _number(float(value), exercise) if abs(value) < 2**53 else str(value)
+    if value == 0 and not exercise.two_zeros:
+        return "0"
+    if exercise.ulps and np.isfinite(value):
+        fraction, exponent = np.frexp(value)
+        value = float(np.ldexp(np.round(np.ldexp(fraction, COARSE_DIGITS)), int(exponent) - COARSE_DIGITS))
+    return value.hex()

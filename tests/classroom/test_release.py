@@ -1,0 +1,215 @@
+"""Does a class get a lab that judges as the teacher's does, and in which no solution can be read?"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import inspect
+import io
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.model_answers import solution_in
+from labkit.classroom.release import stored_exercise
+from labkit.cli import main
+from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading.judge import answers_of, visible_paper
+from tests.slowness import slowness
+
+ROOT = Path(__file__).parents[2]
+LESSON = "06_loss_scaling"
+GONE = ("grade", "release")
+# An editable install finds modules of the checkout that are not beside the others: here it shall not.
+NO_CHECKOUT = "import sys\nsys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in str(f).lower()]\n"
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("Übergabe an die Klasse")
+    assert main(["release", str(folder), "--lessons", "00", LESSON]) == 0
+    with zipfile.ZipFile(next((folder / "learners").glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "lab")
+    (folder / "lab" / "sitecustomize.py").write_text(NO_CHECKOUT, encoding="utf-8")
+    return folder
+
+
+def in_the_lab(released: Path, program: str) -> str:
+    """Run a program where the learners' wheel is the only labkit, and return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(released / "lab"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    done = subprocess.run(
+        command, cwd=released, env=environment, capture_output=True, text=True, timeout=300 * slowness(), check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def members(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of every file of a folder, and of what is inside its wheels and packed files."""
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            yield from opened(file.relative_to(path).as_posix(), file.read_bytes())
+
+
+def opened(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
+    if zipfile.is_zipfile(io.BytesIO(content)):
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for inside in archive.namelist():
+                yield from opened(f"{name}/{inside}", archive.read(inside))
+    elif content[:2] == b"\x1f\x8b":
+        yield from opened(f"{name}, unpacked", gzip.decompress(content))
+    else:
+        yield name, content
+
+
+def squeezed(text: str) -> str:
+    """A text without white space and without what JSON puts around a line, so that no layout hides a body."""
+    return "".join(text.replace("\\n", "").replace('",', "").replace('"', "").split())
+
+
+def body_of(function: Callable[..., object]) -> str:
+    """A function's statements, its docstring left out."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(node, ast.FunctionDef)
+    statements = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    lines = inspect.getsource(function).splitlines()
+    return squeezed("\n".join(lines[statements[0].lineno - 1 :]))
+
+
+def spoilers() -> dict[str, str]:
+    """What no learner shall find: bodies of references and of mistakes, and the lessons' solutions."""
+    found = {}
+    for exercise in EXERCISES.values():
+        found[f"reference of {exercise.id}"] = body_of(exercise.reference)
+        found |= {f"{exercise.id}: {m.name}": body_of(m.answer) for m in exercise.mistakes}
+        source = (ROOT / "notebooks" / "source" / f"{exercise.lesson}.py").read_text(encoding="utf-8")
+        cell = next(part for part in source.split("# %%") if f'"{exercise.tag}"' in part)
+        found[f"solution of {exercise.id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])
+    return {name: body for name, body in found.items() if len(body) > 40}  # `return x` says nothing
+
+
+def found_in(folder: Path, bodies: dict[str, str]) -> set[str]:
+    """Which bodies stand in the files of a folder, but for recorded data."""
+    wanted = [content for name, content in members(folder) if "labkit/data/" not in name]
+    text = "\n".join(squeezed(content.decode("utf-8", errors="ignore")) for content in wanted)
+    return {name for name, body in bodies.items() if body in text}
+
+
+def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None:
+    bodies = spoilers()
+    assert len(bodies) > 300
+    assert found_in(released / "learners", bodies) == set()
+    some = {name: body for name, body in bodies.items() if "scaling.clip" in name or "scaling.static" in name}
+    assert found_in(released / "teacher", some) == set(some), "the search finds them where they are"
+
+
+def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released: Path) -> None:
+    names = [name for name, _ in members(released / "learners")]
+    assert not [name for name in names if name.endswith((".pyc", ".so")) or "classroom" in name or "tests" in name]
+    modules = {id.replace(".", "_") for id in EXERCISES}
+    assert not [name for name in names if Path(name).stem in modules]
+    assert sorted(Path(n).stem for n in names if n.startswith("notebooks/")) == ["00_start", LESSON, "glossary"]
+
+
+def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_reference(released: Path) -> None:
+    said = in_the_lab(
+        released,
+        """
+        import inspect, labkit, sys
+        from labkit.grading import EXERCISES, check, progress
+        print(labkit.__file__)
+        right = check("start.smallest", lambda e, s: 2.0 ** (2 - 2 ** (e - 1) - s))
+        print(right); print(check("start.smallest", lambda e, s: 2.0**-24).mistake.name)
+        print(len(EXERCISES), progress())
+        try: inspect.getsource(EXERCISES["start.smallest"].reference)
+        except TypeError: print("no source")
+        from labkit.cli import main
+        sys.stderr = sys.stdout
+        print(main(["grade", "x", "--csv", "y"]), main(["release", "x"]), sep="\\n")
+        """,
+    )
+    lines = said.splitlines()
+    assert Path(lines[0]).is_relative_to(released / "lab")
+    assert "Solved. " in said
+    assert "answers for FP16" in lines
+    assert any(line.startswith("7 00_start") for line in lines)
+    refusals = [f"labkit {name} is for teachers: this lab was handed out, and holds no solutions" for name in GONE]
+    assert lines[-5:] == ["no source", *refusals, "2", "2"]
+
+
+def same_answers(exercise: Exercise) -> None:
+    """Whatever is answered, the stored exercise says what the whole one says, to the letter."""
+    stored = stored_exercise(exercise)
+    assert (stored.points, stored.call, stored.minutes) == (exercise.points, exercise.call, exercise.minutes)
+    nothing = [lambda *_: None, lambda *_: 0.0, lambda: 1, 5]
+    for answer in [exercise.reference, *(known.answer for known in exercise.mistakes), *nothing]:
+        paper, own = visible_paper(exercise), visible_paper(stored)
+        whole = judge(paper, answers_of(paper, answer, exercise.withheld))
+        assert str(judge(own, answers_of(own, answer, exercise.withheld))) == str(whole)
+
+
+@pytest.mark.parametrize("id", ["start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines"])
+def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
+    same_answers(EXERCISES[id])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600 * slowness())
+@pytest.mark.parametrize("id", EXERCISES)
+def test_every_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
+    same_answers(EXERCISES[id])
+
+
+def test_the_teacher_gets_model_answers_with_reasons_and_misconceptions(released: Path) -> None:
+    text = (released / "teacher" / "model_answers.html").read_text(encoding="utf-8")
+    assert "return ScalerState(scale=state.scale * config.backoff_factor, growth_tracker=0)" in text
+    assert "BEGIN SOLUTION" not in text
+    assert all(mistake.name in text for mistake in EXERCISES["scaling.advance"].mistakes)
+    assert "why people make it" in text
+    assert "autocast" not in text.split("<h2>")[1].split("</h2>")[0]
+
+
+def test_a_lesson_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["release", str(tmp_path / "out"), "--lessons", "66"]) == 2
+    assert "there is no lesson '66'; there are: 00_start, 01_numbers" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_table_of_exercises_has_a_row_for_each(tmp_path: Path) -> None:
+    assert main(["exercises", "--csv", str(tmp_path / "exercises.csv")]) == 0
+    lines = (tmp_path / "exercises.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == list(EXERCISES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 * slowness())
+def test_lesson_06_runs_in_the_learners_lab_from_starters_to_solved(released: Path) -> None:
+    """The notebook that is handed out, in which each exercise is then solved as the model answer does."""
+    source = (ROOT / "notebooks" / "source" / f"{LESSON}.py").read_text(encoding="utf-8")
+    notebook = json.loads((released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
+    asked = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
+    for exercise in asked:
+        (cell,) = [cell for cell in notebook["cells"] if exercise.tag in cell["metadata"].get("tags", ())]
+        cell["source"] = cell["source"] + ["\n\n", solution_in(source, exercise)]
+        cell["source"][0] = "import warnings\n" + cell["source"][0]
+    (released / "solved.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    said = in_the_lab(
+        released,
+        """
+        import nbclient, nbformat
+        read = nbformat.read("solved.ipynb", 4)
+        nbclient.NotebookClient(read, allow_errors=True, timeout=900, kernel_name="python3").execute()
+        outputs = [o for c in read.cells for o in c.get("outputs", [])]
+        print(sum("Solved. " in str(o.get("data", "")) for o in outputs))
+        print(sorted({o.ename for o in outputs if o.output_type == "error"}))
+        """,
+    )
+    assert said.splitlines() == [str(len(asked)), "[]"]
