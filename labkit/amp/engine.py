@@ -90,13 +90,21 @@ class Engine(Resumable):
         if device is not None:
             self.model.to(self.device)
         self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
-        self.weights = _weights(self.model, make_optimizer, recipe, groups=groups, flat=flat, seed=seed)
+        self.weights = self._make_weights(Weights, make_optimizer, groups=groups, flat=flat, seed=seed)
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
+
+    def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
+        recipe = self.recipe
+        given = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
+        return kind(uncompiled(self.model), make, optimizer_dtype=dtype_of(recipe.optimizer), **given)
+
+    def _require_known(self) -> None:
+        require_known(uncompiled(self.model), self.weights.ids)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -118,7 +126,7 @@ class Engine(Resumable):
         Raises:
             RuntimeError: the model has a layer that it did not have when the engine was made.
         """
-        require_known(uncompiled(self.model), self.weights.ids)
+        self._require_known()
         self.weights.restore_dtypes()
         return self.recipe.forward(self.device)
 
@@ -169,7 +177,7 @@ class Engine(Resumable):
             engine._require_loss_id(loss_id)
         require_loss(loss)
         for engine in engines:
-            require_known(uncompiled(engine.model), engine.weights.ids)
+            engine._require_known()
             engine._gradients.before_backward()
         if loss.dtype == torch.float16:
             loss = self._result(loss)
@@ -177,10 +185,13 @@ class Engine(Resumable):
         for engine in engines:
             engine._loss, engine._scale = loss.detach(), scale
             engine._tell(Moment.FORWARD)
-        (loss if scale == 1 else loss * scale).backward(retain_graph=retain_graph)
+        self._run_backward(loss if scale == 1 else loss * scale, retain_graph)
         for engine in engines:
             engine._gradients.after_backward(loss_id, scale)
             engine._tell(Moment.SCALED)
+
+    def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
+        scaled.backward(retain_graph=retain_graph)
 
     @contextmanager
     def listen(self, listener: StepListener) -> Iterator[None]:
@@ -233,6 +244,9 @@ class Engine(Resumable):
             )
         gradients = [g for g in self._gradients.unscaled() if g is not None]
         self._gradients.maybe_changed = True
+        return self._clip(gradients, max_norm, norm_type)
+
+    def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
         return clip_(gradients, max_norm, norm_type)
 
     def gradients(self) -> dict[str, Tensor]:
@@ -262,13 +276,13 @@ class Engine(Resumable):
         if self._gradients.stage is Stage.TAKEN:
             raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
         gradients = self._gradients.unscaled()
-        if all(g is None for g in gradients):
+        self._gradients.check_again()
+        found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
+        if not found:
             self._gradients = StepGradients(self.weights)
             why = "no gradient arrived: was backward called, on a loss of this model?"
             return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-        self._gradients.check_again()
         self._tell(Moment.UNSCALED)
-        found = self._gradients.found
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
         reported = self._report(decisions[worst], gradients)
@@ -282,10 +296,16 @@ class Engine(Resumable):
         self._tell(Moment.STEPPED, reported)
         return reported
 
+    def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
+        """Return loss -> found_inf, which is found here alone, unless processes share the work."""
+        return found
+
+    def _culprits(self, gradients: Sequence[Tensor | None]) -> tuple[str, ...]:
+        return tuple(name for name, gradient in self.weights.by_name(gradients).items() if not finite(gradient))
+
     def _report(self, decision: Decision, gradients: Sequence[Tensor | None]) -> StepReport:
         """Say what becomes of the step, whose gradients are at fault, and what else is."""
-        named = self.weights.by_name(gradients) if decision.found_inf else {}
-        culprits = tuple(name for name, gradient in named.items() if not finite(gradient))
+        culprits = self._culprits(gradients) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
         more = [] if wrong is None else [wrong + self._beyond_gradients()]
@@ -316,8 +336,3 @@ def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:
         if type(values) is tuple and all(type(value) is Tensor for value in values):
             return tuple([change(value) for value in values])
     return tree_map_only(Tensor, change, values)
-
-
-def _weights(model: nn.Module, make_optimizer: MakeOptimizer, recipe: Recipe, **options: Any) -> Weights:
-    given = {"master": recipe.master_weights, "rounding": recipe.rounding, **options}
-    return Weights(uncompiled(model), make_optimizer, optimizer_dtype=dtype_of(recipe.optimizer), **given)

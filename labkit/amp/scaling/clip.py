@@ -41,11 +41,16 @@ def clip_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) 
     length = _length_in_fp64(values, norm_type)
     if not math.isfinite(length):
         return norm.new_tensor(length)
+    shorten_(values, length, max_norm)
+    held = length == 0 or FP32_SMALLEST_NORMAL <= length <= FP32_MAX
+    return torch.tensor(length, dtype=norm.dtype if held else torch.float64, device=norm.device)
+
+
+def shorten_(values: Sequence[Tensor], length: float, max_norm: float) -> None:
+    """Shorten gradients of this common length, a finite one, in place to at most `max_norm`, in FP64."""
     if max_norm < length + 1e-6:
         for value in values:
             value.copy_(value.double() * (max_norm / (length + 1e-6)))
-    held = length == 0 or FP32_SMALLEST_NORMAL <= length <= FP32_MAX
-    return torch.tensor(length, dtype=norm.dtype if held else torch.float64, device=norm.device)
 
 
 def _length_in_fp64(values: Sequence[Tensor], norm_type: float) -> float:

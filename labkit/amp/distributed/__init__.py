@@ -1,0 +1,1 @@
+"""Many processes, one model: the engine under DDP and FSDP2."""

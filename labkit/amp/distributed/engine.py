@@ -1,0 +1,234 @@
+"""What does an engine do otherwise when several processes train one model together?
+
+Idea: next to nothing. Each rank has its own batch; torch adds the gradients up over the ranks, under DDP (each rank
+holds all weights) or FSDP2 (each holds a part). Then they agree on found_inf, and from there on each does the same.
+
+Invariant: all ranks step or none does. Scale and tracker are equal on all of them, since each moves its own by the
+same rule from the same answer; nobody sends them.
+
+Source: torch.nn.parallel.DistributedDataParallel (register_comm_hook, no_sync); torch.distributed.fsdp.fully_shard
+(set_requires_gradient_sync, the powers of two of FP16's division); torch.distributed.fsdp.sharded_grad_scaler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.device_mesh import DeviceMesh
+from torch.nn.parallel import DistributedDataParallel
+
+from labkit.amp.distributed.group import hearing_of_lost, largest
+from labkit.amp.distributed.shards import OwnParts, ShardedWeights, clip_parts_, fsdp_modules, shard
+from labkit.amp.engine import Engine
+from labkit.amp.masters.convert import uncompiled
+from labkit.amp.masters.flat import cut
+from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
+from labkit.amp.recipe import Recipe
+from labkit.amp.scaling.scaler import StepReport
+from labkit.formats import FP16, FP32, Format
+from labkit.interop import dtype_of
+
+
+def divisors(world: int, predivide: bool = True) -> tuple[int, int]:
+    """Return what a gradient is divided by before FP16 adds it up over `world` ranks, and after; the product is world.
+
+    Before, by a power of two of about sqrt(world): neither the sum overflows nor small gradients underflow soon.
+
+    >>> [divisors(world) for world in (1, 2, 4, 8, 6)], divisors(4, predivide=False)
+    ([(1, 1), (2, 1), (2, 2), (4, 2), (2, 3)], (1, 4))
+    """
+    before = 1
+    while predivide and world % (2 * before) == 0 and world / before > before:
+        before *= 2
+    return before, world // before
+
+
+class DistributedEngine(Engine):
+    """An engine in each process of a group; one loop is run by all of them, each with batches of its own.
+
+    The gradient is the mean over the ranks. `group.start_group` makes the group; torchrun starts the processes.
+
+    Args:
+        model, make_optimizer, recipe: as for `Engine`, the same on all ranks; the weights of rank 0 are taken.
+        sharded: False: DDP, each rank holds all weights, masters and optimizer state. True: FSDP2, each a part of them.
+        blocks: of a sharded model, the layers that are put together one at a time.
+        reduce: FP32, FP16 or BF16, in which gradients are added up over the ranks.
+        predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only after it.
+        group: the process group; None is the default one.
+        options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
+
+    Raises:
+        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not see; groups of a
+            sharded model are given as a list, of parameters that sharding replaces.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        recipe: Recipe,
+        *,
+        sharded: bool = False,
+        blocks: Iterable[nn.Module] = (),
+        reduce: Format = FP32,
+        predivide: bool = True,
+        group: dist.ProcessGroup | None = None,
+        **options: Any,
+    ) -> None:
+        if recipe.graph:
+            raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
+        self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
+        self.world, self.sharded = dist.get_world_size(self.group), sharded
+        self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
+        self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
+        self._sums_first = sharded and reduce == FP16 and not predivide  # FSDP2 can, but then leaves dividing to us
+        self._parts: OwnParts | None = None
+        self._unreduced: dict[Tensor, Tensor] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
+        self._waits: tuple[int, float] | None = None  # loss and scale of what is here and not reduced
+        self._sync = True
+        if sharded and options.get("groups") is not None:
+            options["groups"] = self._groups_of_parts(options["groups"])
+        super().__init__(model, make_optimizer, recipe, **options)
+
+    def _groups_of_parts(self, groups: Any) -> Callable[[nn.Module], Sequence[Group]]:
+        if not callable(groups):
+            raise ValueError("sharding replaces the model's parameters: give groups as a function, model -> groups.")
+        return lambda parts: parts.grouped(groups(uncompiled(self.model)))  # type: ignore[operator]
+
+    def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
+        if not self.sharded:
+            ddp = DistributedDataParallel(self.model, process_group=self.group)
+            ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
+            self.call = ddp
+            return super()._make_weights(kind, make, **options)
+        model = uncompiled(self.model)
+        shard(model, self._blocks, self._reduce_dtype, DeviceMesh.from_group(self.group, self.device.type))
+        for module in fsdp_modules(model) if self._sums_first else ():
+            module.set_gradient_divide_factor(1.0)
+        self._parts = parts = OwnParts(model)
+        return super()._make_weights(lambda _, *args, **given: ShardedWeights(parts, *args, **given), make, **options)
+
+    def _require_known(self) -> None:
+        if not self.sharded:  # whose parameters are others while a layer computes
+            super()._require_known()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the model on this rank's batch; all ranks call it, since a sharded one is put together for it.
+
+        Raises:
+            RankLost: another rank ended or hangs.
+        """
+        with hearing_of_lost("in the forward pass", self.group):
+            return super().__call__(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Leave the gradients of forward and backward inside unreduced, in FP32, until a backward outside.
+
+        One sum over the ranks for several batches. The last batch before a step is outside.
+        """
+        ddp = self.call
+        self._sync = False
+        self._set_fsdp_sync()
+        try:
+            with ddp.no_sync() if isinstance(ddp, DistributedDataParallel) else nullcontext():
+                yield
+        finally:
+            self._sync = True
+            self._set_fsdp_sync()
+
+    def _set_fsdp_sync(self) -> None:
+        if self.sharded:
+            fsdp_modules(uncompiled(self.model))[0].set_requires_gradient_sync(self._sync)  # and of all in it
+
+    def backward(self, loss: Tensor, loss_id: int = 0, **options: Any) -> None:
+        """Do as `Engine.backward` does, and take the mean of the gradients over the ranks.
+
+        Raises:
+            RuntimeError: what `Engine` raises; or another loss, or another scale, waits unreduced.
+            RankLost: another rank ended or hangs.
+        """
+        if options.get("also"):
+            raise RuntimeError("also=... joins engines of one process; here each engine has a backward of its own.")
+        self._require_loss_id(loss_id)
+        here = (loss_id, self.scalers[loss_id].scale)
+        if self._waits is not None and self._waits != here:
+            raise RuntimeError(
+                f"gradients of loss {self._waits[0]}, at scale {self._waits[1]:g}, wait since no_sync(): only one "
+                "loss at one scale accumulates so. Run its last backward outside of no_sync() first."
+            )
+        with hearing_of_lost("in the backward pass", self.group):
+            super().backward(loss, loss_id, **options)
+        self._waits = None if self._sync else here
+
+    def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
+        super()._run_backward(scaled, retain_graph)
+        if self._parts is not None:
+            self._parts.take_gradients(self.world if self._sums_first else 1)
+        elif not self._sync:
+            for p in self.weights.model_weights:
+                if p.grad is not None:
+                    self._unreduced[p] = p.grad.float() + self._unreduced.get(p, 0.0)
+                    p.grad = None
+
+    def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        """Add up a bucket of gradients over the ranks, as DDP asks for it: in `reduce`, divided before and after."""
+        gradients, buffer, (before, after) = bucket.gradients(), bucket.buffer(), self._divisors
+        waited = [self._unreduced.pop(p, None) for p in bucket.parameters()]
+        wide = [g.float() if w is None else g.float() + w for g, w in zip(gradients, waited, strict=True)]
+        flat = (torch.cat([w.reshape(-1) for w in wide]) / before).to(self._reduce_dtype)
+        sent: Any = dist.all_reduce(flat, group=self.group, async_op=True)
+
+        def arrived(_: object) -> Tensor:
+            for gradient, mean in zip(gradients, cut(flat.float() / after, gradients), strict=True):
+                gradient.copy_(mean)
+            return buffer
+
+        reduced: torch.futures.Future[Tensor] = sent.get_future().then(arrived)
+        return reduced
+
+    def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
+        if not self.sharded:  # all gradients are here, the same on each rank
+            return super()._clip(gradients, max_norm, norm_type)
+        with hearing_of_lost("while it measured the gradients' common length", self.group):
+            return clip_parts_(gradients, max_norm, norm_type, self.device, self.group)
+
+    def step(self, closure: object = None) -> StepReport:
+        """Do as `Engine.step` does, all ranks or none: inf or NaN on one of them is found_inf on all.
+
+        Raises:
+            RuntimeError: what `Engine` raises; or gradients wait unreduced.
+            RankLost: another rank ended or hangs.
+        """
+        if self._waits is not None:
+            raise RuntimeError("gradients wait since no_sync(): run the last backward before a step outside of it.")
+        with hearing_of_lost("in the step", self.group):
+            return super().step(closure)
+
+    def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
+        """Return loss -> found_inf of any rank; a loss that reached no rank is left out."""
+        answers = largest([float(found.get(i, -1)) for i in range(len(self.scalers))], self.device, self.group)
+        return {i: answer > 0 for i, answer in enumerate(answers) if answer >= 0}
+
+    def _culprits(self, gradients: Sequence[Tensor | None]) -> tuple[str, ...]:
+        """Return the names that any rank has found, in the order of the model's parameters."""
+        every: list[tuple[str, ...]] = [()] * self.world
+        dist.all_gather_object(every, super()._culprits(gradients), group=self.group)
+        return tuple(name for name in self.weights.names.values() if any(name in names for names in every))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step.
+
+        Raises:
+            RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget those.
+        """
+        if self._waits is not None and self.sharded:
+            raise RuntimeError("gradients wait since no_sync(): run a backward outside of it before zero_grad().")
+        self._unreduced, self._waits = {}, None
+        super().zero_grad()

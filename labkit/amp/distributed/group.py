@@ -1,0 +1,97 @@
+"""How do processes become a group that decides as one, and what do they hear when one of them is gone?
+
+Idea: torchrun starts the processes and tells each its rank; torch's process group lets them talk. A decision is one
+small all-reduce: the largest of what the ranks say is what all of them do.
+
+Invariant: no wait is for ever. Where another rank has ended or hangs, a call ends with a `RankLost` that says what this
+rank was doing: at once where the connection breaks, after the group's timeout where nothing comes.
+
+Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group (timeout).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+class RankLost(RuntimeError):
+    """Another process of the group has ended or hangs, so this one cannot go on."""
+
+
+def start_group(timeout_s: float = 60.0) -> torch.device:
+    """Join the group that torchrun has started; return this process's device: its own GPU (NCCL), or the CPU (gloo).
+
+    NCCL's part was written by its documentation and has never run: there was no machine with two GPUs.
+
+    Args:
+        timeout_s: how long a rank waits for the others before it gives up.
+
+    Raises:
+        RuntimeError: this process was not started by torchrun; the message says how.
+    """
+    if "RANK" not in os.environ:
+        raise RuntimeError(
+            "this process knows no rank: it was not started by torchrun. Start it so: "
+            "torchrun --standalone --nproc-per-node 4 script.py"
+        )
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    return device
+
+
+def largest(
+    values: Sequence[float], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+) -> list[float]:
+    """Return, for each number, the largest that a rank of the group has given: the same on all of them."""
+    numbers = torch.tensor(values, dtype=torch.float64, device=device)
+    with hearing_of_lost("while it agreed with the others on a number", group):
+        dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
+    return [float(number) for number in numbers.tolist()]
+
+
+def while_all_have(
+    batches: Iterable[T], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
+) -> Iterator[T]:
+    """Yield batches as long as every rank has one: the rank with the fewest ends the epoch of all.
+
+    Without it, a rank that ran out leaves the others waiting in their next backward.
+    """
+    own = iter(batches)
+    while True:
+        batch = next(own, None)
+        if largest([float(batch is None)], device, group)[0]:
+            return
+        assert batch is not None
+        yield batch
+
+
+@contextmanager
+def hearing_of_lost(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Turn what a broken connection or a timeout raises inside into a `RankLost`."""
+    try:
+        yield
+    except RankLost:
+        raise
+    except RuntimeError as error:  # gloo raises nothing narrower; NCCL's errors are derived from it
+        said = str(error)
+        broken = ("onnection", "eset by peer", "imed out", "imeout", "roken pipe", "remote process", "gloo")
+        if not isinstance(error, dist.DistError) and not any(word in said for word in broken):
+            raise
+        raise RankLost(
+            f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} cannot go on: {doing}, another rank ended or "
+            "was silent for longer than the group's timeout. Its own output says why. Start all of them again: they "
+            f"go on from the last checkpoint. ({said.splitlines()[0][:200]})"
+        ) from error

@@ -1,0 +1,76 @@
+"""Do two and four processes train as one does? Real ones, with gloo, started by torchrun.
+
+The network of the worked example has halves for weights and inputs, so its sums are exact in any order: many
+processes must come out equal to one, bit for bit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.amp import RECIPES, Engine, ScalerState
+from labkit.amp.distributed.engine import divisors
+from tests.amp.distributed.ranks import exact_batches, exact_network, exact_steps, launch, sgd, train
+
+
+def one_process(recipe: str, steps: int | None = None, **how: Any) -> tuple[list[Any], dict[str, torch.Tensor]]:
+    """Train the same network with whole batches in this process."""
+    engine = Engine(exact_network(), sgd, RECIPES[recipe])
+    if engine.recipe.scaler.dynamic:
+        engine.scaler = ScalerState(1024.0)
+    return train(engine, exact_batches(steps or exact_steps(recipe)), **how), engine.weights.named_masters()
+
+
+def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> bool:
+    return these.keys() == those.keys() and all(torch.equal(these[name], those[name]) for name in these)
+
+
+def test_two_processes_train_as_one_and_skip_as_one(tmp_path: Path) -> None:
+    """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip, with one scale."""
+    ranks = launch("worked_example", 2, tmp_path)
+    reports, masters = one_process("FP16 static")
+    assert [stepped for stepped, *_ in reports] == [True] * 2
+    assert not torch.equal(masters["0.weight"], exact_network()[0].weight)
+    for found in ranks:
+        for sharded in (False, True):
+            assert found["exact", sharded][0] == reports
+            assert equal(found["exact", sharded][1], masters)
+            overflowed, after = found["overflow", sharded]
+            assert [step[:2] for step in overflowed] == [(True, 1024.0), (False, 1024.0), (True, 512.0)]
+            assert [step[3] for step in overflowed] == [4, 0, 1]
+            assert overflowed == ranks[0]["overflow", False][0]  # the culprits' names too
+            assert equal(after, ranks[0]["overflow", False][1])
+            assert overflowed[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_way_of_training_together_is_bit_equal_to_one_process(tmp_path: Path, world: int) -> None:
+    ranks = launch("all_ways", world, tmp_path)
+    assert len(ranks[0]) == 6 * 8 + 4
+    clipped = one_process("FP32", steps=1, clip=0.25)
+    for way, (reports, masters) in ranks[0].items():
+        assert all(other[way][0] == reports and equal(other[way][1], masters) for other in ranks), way
+        if way[0] == "clipped":  # the length in FP64 of parts, or in FP32 of all: an ulp of 1/2
+            for name, master in masters.items():
+                torch.testing.assert_close(master, clipped[1][name], rtol=0, atol=2.0**-24)
+        else:
+            recipe = "FP16 static" if way[0] == "reduced in FP16" else way[0]
+            assert equal(masters, one_process(recipe)[1]), way
+
+
+@pytest.mark.parametrize("world", range(1, 65))
+def test_fp16_is_divided_by_what_torch_divides_by(world: int) -> None:
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import _get_gradient_divide_factors
+
+    class Group:
+        def size(self) -> int:
+            return world
+
+    before, after, *_ = _get_gradient_divide_factors(Group(), None, torch.float16)  # type: ignore[arg-type]
+    assert divisors(world) == (before, after)
+    assert divisors(world, predivide=False) == (1, world)
