@@ -172,11 +172,102 @@ def test_a_state_dict_is_loaded_before_the_first_call():
         one.load_state_dict(other.state_dict())
 
 
+# --- its casts are decided once ---------------------------------------------------------------------------------------
+
+
+class Building(nn.Graph):
+    """A graph with dropout, clipping and micro-batches; `ends` is what its `build` does last."""
+
+    def __init__(self, ends):
+        torch.manual_seed(0)
+        self.layers = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)]
+        groups = [{"params": layer.parameters(), "clip_grad_max_norm": 0.5} for layer in self.layers[::3]]
+        optimizer = flow.optim.SGD(groups, lr=0.25, momentum=0.5)
+        self.add_optimizer(optimizer, lr_sch=flow.optim.lr_scheduler.StepLR(optimizer, 2))
+        self.set_grad_scaler(flow.amp.GradScaler(init_scale=2.0**12, growth_interval=2))
+        self.config.enable_amp()
+        self.config.set_gradient_accumulation_steps(2)
+        self.ends = ends
+
+    def build(self, x, y):
+        for layer in self.layers:
+            x = layer(x)
+        loss = self.ends(flow.nn.functional.cross_entropy(x, y))
+        loss.backward()
+        return loss, {"predicted": x}
+
+
+def trained(graph, steps=6):
+    """Return the weights, the running statistics, the scale and the last outputs; the third step overflows."""
+    numbers = torch.Generator().manual_seed(1)
+    for i in range(steps):
+        x = flow.randn(8, 8, generator=numbers) * (1e6 if i == 2 else 1.0)
+        loss, out = graph(x, flow.randint(0, 3, (8,), generator=numbers))
+    states = [value for layer in graph.layers for value in layer.state_dict().values()]
+    return [*states, torch.tensor(graph.state_dict()["scale"]), loss, out["predicted"]]
+
+
+class Counting:
+    """Return a loss as it is, and count how often; `looks`: look at its number, too."""
+
+    def __init__(self, looks=False):
+        self.count, self.looks = [0], looks
+
+    def __call__(self, loss):
+        self.count[0] += 1
+        assert not self.looks or loss.item() != 0.0
+        return loss
+
+
+def test_under_amp_build_runs_twice_and_then_a_graph_of_it_with_the_same_bits(recwarn):
+    """Of what looks into a tensor there is no graph: eager autocast goes on."""
+    traced, eager = Counting(), Counting(looks=True)
+    once, anew = trained(Building(lambda loss: traced(loss))), trained(Building(lambda loss: eager(loss)))
+    assert (traced.count, eager.count) == ([2], [12])
+    torch.testing.assert_close(once, anew, atol=0.0, rtol=0.0, equal_nan=True)
+    (warning,) = {str(w.message) for w in recwarn.list}
+    assert f"{__file__}:{Counting.__call__.__code__.co_firstlineno + 2}" in warning, "it names the user's line"
+    assert "eager autocast goes on" in warning
+
+
+@pytest.mark.parametrize("how", ["another module", "evaluation", "BF16", "no AMP", "another end"])
+def test_what_changes_after_the_first_calls_is_decided_anew(how, recwarn):
+    ends = Counting()
+    graph = Building(lambda loss: ends(loss))
+    trained(graph, steps=2)
+    assert ends.count == [2]
+    if how == "another module":
+        graph.layers[3] = nn.Linear(8, 5)
+    elif how == "evaluation":
+        graph.layers[2].eval()
+    elif how == "another end":
+        graph.ends = lambda loss: ends(loss) * 2
+    else:
+        graph.config.enable_amp(how != "no AMP", dtype=flow.bfloat16)
+    _, out = graph(flow.ones(8, 8), flow.zeros(8, dtype=flow.int64))
+    assert ends.count > [2]
+    assert out["predicted"].shape == (8, 5 if how == "another module" else 3)
+    assert out["predicted"].dtype == {"BF16": flow.bfloat16, "no AMP": flow.float32}.get(how, flow.float16)
+    assert not recwarn.list
+
+
+def test_modules_in_lists_are_in_the_state_dict():
+    one, other = Building(Counting()), Building(Counting())
+    trained(one)
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(other.layers[3].weight, one.layers[3].weight)
+    assert "(MODULE:layers[3]:Linear(" in repr(one)
+
+
 # --- what it refuses --------------------------------------------------------------------------------------------------
 
 MISUSES = {
     "backoff": (lambda: flow.amp.GradScaler(growth_factor=4.0), ValueError, r"with growth_factor=4.0 it is 0.25"),
     "scale of 0": (lambda: flow.amp.StaticGradScaler(0.0), ValueError, "must > 0.0"),
+    "no number": (lambda: flow.amp.StaticGradScaler("big"), ValueError, "was given 'big'"),
+    "ZeRO": (lambda: line().config.enable_zero(True, stage=1), NotImplementedError, "drop it"),
+    "a closure": (lambda: line().add_optimizer(flow.optim.LBFGS(_sgd().param_groups[0]["params"])), ValueError, "Adam"),
+    "step in build": (lambda: _stepping()(torch.ones(2, 1)), RuntimeError, "leave step"),
     "amp maybe": (lambda: line().config.enable_amp(1), TypeError, r"enable_amp\(True\)"),
     "amp in FP64": (lambda: line().config.enable_amp(dtype=flow.float64), ValueError, "bfloat16"),
     "no steps": (lambda: line().config.set_gradient_accumulation_steps(0), ValueError, "1 micro-batch or more"),
@@ -200,6 +291,12 @@ def _sgd():
 def _vector():
     graph = line()
     graph.build = lambda x: graph.model(x).backward()
+    return graph
+
+
+def _stepping():
+    graph = line()
+    graph.build = lambda x: [graph.model(x).float().mean().backward(), graph._optimizers[0].step()]
     return graph
 
 

@@ -156,7 +156,7 @@ class CastGraph:
             self._warned.add(kind.why)
             warnings.warn(
                 f"no graph of this network, so eager autocast goes on, with the same numbers. {kind.why}. "
-                "Mend that, or take graph=False.",
+                "Mend that, or ask for no graph.",
                 stacklevel=4,
             )
         return out

@@ -34,7 +34,8 @@ from labkit.gemm import half_storage
 from labkit.modes import mapped
 
 _LABKIT = Path(__file__).parents[2]
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / room) for room in ("amp", "gemm", "modes")))
+_ROOMS = ("amp", "frameworks", "gemm", "modes")
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), *(str(_LABKIT / room) for room in _ROOMS))
 _PLAIN = (int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 # They tell facts that hold as long as the shapes, dtypes and devices of the inputs do.
 _FACTS = frozenset(

@@ -42,10 +42,10 @@ class StaticGradScaler:
     """A scale that stays, under which nobody looks for inf and NaN.
 
     Raises:
-        ValueError: it is not above 0.
+        ValueError: it is no number above 0.
     """
 
     def __init__(self, scale_factor: float) -> None:
-        if scale_factor <= 0.0:
-            raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; it was given {scale_factor}")
+        if not (isinstance(scale_factor, int | float) and scale_factor > 0.0):
+            raise ValueError(f"StaticGradScaler's scale_factor must > 0.0; it was given {scale_factor!r}")
         self.config = static(scale_factor, skip_on_inf=False)

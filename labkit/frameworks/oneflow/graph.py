@@ -1,11 +1,14 @@
 """What does a graph do that a training loop would have done?
 
-Idea: `build` says how a batch becomes a loss, and calls its `backward`. The graph calls `build` under autocast, scales
-the loss on its way into backward, and then does the rest itself: unscale, clip, step or skip, zero, step the schedule.
+Idea: `build` says how a batch becomes a loss, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
+in it once. The rest the graph does itself, when `build` has returned: scale the losses, run backward, unscale, clip,
+step or skip, zero, step the schedule (`Trainer`).
 
 Invariant: a step is taken with the unscaled sum of all micro-batches' gradients, finite ones if the scaler is dynamic.
+All bits are those of eager autocast, which goes on, after a warning that says why, where nothing can be decided once.
 
-What it does not do: compile. `build` runs at each call, and operations are cast by torch's lists (`labkit.amp.POLICY`).
+What it does not do: compile. Operations are cast by torch's lists (`labkit.amp.POLICY`); Python in `build`, a print for
+instance, runs in the first calls only, as in OneFlow.
 
 Source: oneflow.nn.graph, graph.py and graph_config.py; lazy_op_interpreter.cpp (one call is one batch, cut along
 dimension 0 into as many micro-batches as gradients are accumulated over; their outputs are put together again).
@@ -13,7 +16,7 @@ dimension 0 into as many micro-batches as gradients are accumulated over; their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -22,14 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_map_only
 
-from labkit.amp import RECIPES, ScalerConfig, ScalerState, decide, initial, static, unscale
-from labkit.amp.scaling.clip import clip_
+from labkit.amp import RECIPES, CastGraph
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
+from labkit.frameworks.oneflow.trainer import Trainer
 from labkit.interop import format_of
-
-_NO_SCALER = static(1.0, skip_on_inf=False)
 
 
 class GraphConfig:
@@ -68,6 +69,15 @@ class GraphConfig:
 
     allow_fuse_add_to_output = allow_fuse_cast_scale = allow_fuse_model_update_ops
 
+    def enable_zero(self, mode: bool = True, **_: Any) -> None:
+        """Refuse what takes several devices.
+
+        Raises:
+            NotImplementedError: mode is True.
+        """
+        if mode:
+            raise NotImplementedError("ZeRO shards an optimizer's state over devices. A graph here has one: drop it.")
+
 
 class Graph:
     """A computation with its training: subclass it, set modules in `__init__`, and override `build`.
@@ -90,20 +100,14 @@ class Graph:
     """
 
     config: GraphConfig
+    _trainer: Trainer
+    _decided: tuple[Any, Callable[..., Any]] | None  # dtype and modules, and what was made of them
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Graph:
         """Make what `__init__` would, for graphs whose own calls no other."""
         graph = super().__new__(cls)
-        graph.config, graph._optimizers, graph._schedules = GraphConfig(), [], []
-        graph._scaler, graph._state, graph._backwards, graph.is_compiled = _NO_SCALER, initial(_NO_SCALER), 0, False
+        graph.config, graph._trainer, graph._decided = GraphConfig(), Trainer(), None
         return graph
-
-    _optimizers: list[torch.optim.Optimizer]
-    _schedules: list[LRScheduler]
-    _scaler: ScalerConfig
-    _state: ScalerState
-    _backwards: int
-    is_compiled: bool
 
     def __init__(self, **options: Any) -> None: ...
 
@@ -111,10 +115,10 @@ class Graph:
         """Compute, and call `backward()` of a loss if the graph trains: to be overridden."""
         raise NotImplementedError("nn.Graph.build() method must be overridden when subclassing the nn.Graph.")
 
-    @property
-    def training(self) -> bool:
-        """Whether it has an optimizer."""
-        return self.config.training
+    training = property(lambda self: self.config.training, doc="Whether it has an optimizer.")
+    is_compiled = property(lambda self: self._trainer.called, doc="Whether it was called.")
+    _optimizers = property(lambda self: self._trainer.optimizers)
+    _state = property(lambda self: self._trainer.state)
 
     def add_optimizer(
         self, optim: torch.optim.Optimizer, *, lr_sch: LRScheduler | None = None, is_sparse: bool = False
@@ -123,7 +127,7 @@ class Graph:
 
         Raises:
             TypeError: it is no optimizer, or lr_sch no schedule.
-            ValueError: the schedule is another optimizer's.
+            ValueError: the schedule is another optimizer's, or a step needs a closure.
         """
         if not isinstance(optim, torch.optim.Optimizer):
             raise TypeError(f"optimizer must be an instance of Optimizer, such as flow.optim.SGD; given: {optim!r}")
@@ -131,8 +135,8 @@ class Graph:
             raise TypeError(f"lr_sch is one of flow.optim.lr_scheduler, over this optimizer; given: {lr_sch!r}")
         if lr_sch is not None and lr_sch.optimizer is not optim:
             raise ValueError("lr_scheduler's optimizer must be the same optimizer in add_optimizer.")
-        self._optimizers.append(optim)
-        self._schedules += [lr_sch] if lr_sch is not None else []
+        self._trainer.add(optim, lr_sch)
+        optim.register_step_pre_hook(_refuse_in_build)
         self.config.training = True
 
     def set_grad_scaler(self, grad_scaler: GradScaler | StaticGradScaler | None = None) -> None:
@@ -143,7 +147,7 @@ class Graph:
         """
         if not isinstance(grad_scaler, GradScaler | StaticGradScaler):
             raise TypeError(f"a graph takes flow.amp.GradScaler or StaticGradScaler; it was given {grad_scaler!r}")
-        self._scaler, self._state = grad_scaler.config, initial(grad_scaler.config)
+        self._trainer.scale_by(grad_scaler.config)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Train with a batch, or predict; return what `build` returns, for all micro-batches, without a gradient.
@@ -152,65 +156,44 @@ class Graph:
             RuntimeError: it is called inside another graph; there is an optimizer and no backward, or the other way.
             ValueError: a tensor's first dimension is no multiple of the number of micro-batches.
         """
-        if any(isinstance(mode, _Backward) for mode in _get_current_function_mode_stack()):
+        if _in_build():
             raise RuntimeError("nn.Graph cannot be nested: call the other graph's modules in build, not the graph.")
-        self._backwards = 0
-        self._zero_grad()  # of what came from elsewhere, nobody knows the scale
-        parts = _cut((args, kwargs), self.config.gradient_accumulation_steps)
-        outputs = [self._run(*part) for part in parts]
+        self._trainer.begin()
+        outputs = [self._run(*part) for part in _cut((args, kwargs), self.config.gradient_accumulation_steps)]
         if self.training:
-            self._step()
-            self._zero_grad()
-        self.is_compiled = True
+            self._trainer.step()
         return _together(outputs)
-
-    def _zero_grad(self) -> None:
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         device = next((t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)), torch.device("cpu"))
-        with torch.set_grad_enabled(self.training), self._casts(device), _Backward(self._scale):
-            outputs = self.build(*args, **kwargs)
+        with torch.set_grad_enabled(self.training):
+            with self._casts(device):
+                outputs, losses = self._built()(*args, **kwargs)
+            self._trainer.backward(losses)
         return tree_map_only(Tensor, Tensor.detach, outputs)
 
     def _casts(self, device: torch.device) -> AbstractContextManager[None]:
         dtype = self.config.amp_dtype
         return replace(RECIPES["O1"], autocast=None if dtype is None else format_of(dtype)).forward(device)
 
-    def _scale(self, loss: Tensor) -> Tensor:
-        if not self.training:
-            raise RuntimeError("backward() in a graph that steps nothing: call self.add_optimizer(optimizer) first.")
-        if loss.dim() != 0:
-            raise RuntimeError(f"only a scalar can call backward() in a graph; this is {tuple(loss.shape)}: mean() it.")
-        self._backwards += 1
-        return loss.float() * self._state.scale
+    def _built(self) -> Callable[..., Any]:
+        """Return what calls `build`: under AMP, a graph of it, as long as its modules are the same."""
+        dtype, modules = self.config.amp_dtype, [module for _, module in self._modules()]
+        if self._decided is None or self._decided[0] != (dtype, modules):
+            network = _Built(self, modules)
+            self._decided = (dtype, modules), CastGraph(network, format_of(dtype)) if dtype else network
+        return self._decided[1]
 
-    def _step(self) -> None:
-        if not self._backwards:
-            raise RuntimeError("the graph has an optimizer, and build() called no loss.backward(): nothing to learn.")
-        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        learnt = [p for group in groups for p in group["params"] if p.grad is not None]
-        plain, found_inf = unscale([p.grad for p in learnt], self._state.scale, in_place=True)
-        for p, gradient in zip(learnt, plain, strict=True):
-            p.grad = gradient.to(p.dtype)
-        decision = decide(self._state, found_inf, self._scaler)
-        self._state = decision.after
-        for group in groups if not decision.skip else ():
-            if group.get("clip_grad_max_norm") is not None:
-                gradients = [p.grad for p in group["params"] if p.grad is not None]
-                clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
-        for optimizer in self._optimizers if not decision.skip else ():
-            optimizer.step()
-        for schedule in self._schedules:
-            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
-            schedule.step()
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules that `__init__` has set, in lists and dicts too, and their names."""
+        for name, value in vars(self).items():
+            if name != "_decided":
+                leaves, _ = tree_flatten_with_path(value)
+                yield from ((name + keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, nn.Module))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each module, under the name it has in the graph, of optimizers, schedules and scale."""
-        modules = {name: value.state_dict() for name, value in vars(self).items() if isinstance(value, nn.Module)}
-        steps: Iterable[Any] = (*self._optimizers, *self._schedules)
-        return {**modules, "steps": [each.state_dict() for each in steps], "scale": tuple(vars(self._state).values())}
+        return {name: module.state_dict() for name, module in self._modules()} | self._trainer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Go on from a `state_dict`.
@@ -220,32 +203,62 @@ class Graph:
         """
         if self.is_compiled:
             raise RuntimeError("nn.Graph's state dict can only be loaded before the first call of a graph.")
-        for name, value in vars(self).items():
-            if isinstance(value, nn.Module):
-                value.load_state_dict(state_dict[name], strict)
-        steps: Iterable[Any] = (*self._optimizers, *self._schedules)
-        for each, state in zip(steps, state_dict["steps"], strict=True):
-            each.load_state_dict(state)
-        self._state = ScalerState(*state_dict["scale"])
+        for name, module in self._modules():
+            module.load_state_dict(state_dict[name], strict)
+        self._trainer.load_state_dict(state_dict)
 
     def __repr__(self) -> str:
-        modules = [f"(MODULE:{name}:{value!r})" for name, value in vars(self).items() if isinstance(value, nn.Module)]
-        return (
-            "\n  ".join([f"(GRAPH:{type(self).__name__}): (", f"(CONFIG:training={self.training})", *modules]) + "\n)"
-        )
+        lines = [f"(CONFIG:training={self.training})", *[f"(MODULE:{name}:{m!r})" for name, m in self._modules()]]
+        return "\n  ".join([f"(GRAPH:{type(self).__name__}): (", *lines]) + "\n)"
 
 
-class _Backward(TorchFunctionMode):
-    """Let a loss be changed on its way into `loss.backward()`."""
+class _Built(nn.Module):
+    """A graph's `build` as a network: it returns what `build` does, and the losses whose `backward` that called."""
 
-    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, graph: Graph, modules: list[nn.Module]) -> None:
         super().__init__()
-        self.change = change
+        self.graph, self.parts = graph, nn.ModuleList(modules)
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor]]:
+        """Call `build`."""
+        with _Losses(self.graph.training) as losses:
+            return self.graph.build(*args, **kwargs), losses
+
+
+class _Losses(TorchFunctionMode):
+    """Note each loss whose `backward` is called, for later.
+
+    Raises:
+        RuntimeError: nothing is stepped; or a loss is no scalar.
+    """
+
+    def __init__(self, training: bool) -> None:
+        super().__init__()
+        self.training, self.losses = training, list[Tensor]()
+
+    def __enter__(self) -> list[Tensor]:
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self.losses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is Tensor.backward:
-            args = (self.change(args[0]), *args[1:])
-        return func(*args, **(kwargs or {}))
+        if func is not Tensor.backward:
+            return func(*args, **(kwargs or {}))
+        if not self.training:
+            raise RuntimeError("backward() in a graph that steps nothing: call self.add_optimizer(optimizer) first.")
+        if args[0].dim() != 0:
+            shape = tuple(args[0].shape)
+            raise RuntimeError(f"only a scalar can call backward() in a graph; this is {shape}: mean() it.")
+        self.losses.append(args[0])
+        return None
+
+
+def _in_build() -> bool:
+    return any(isinstance(mode, _Losses) for mode in _get_current_function_mode_stack())
+
+
+def _refuse_in_build(*_: Any) -> None:
+    if _in_build():
+        raise RuntimeError("the graph steps its optimizers itself, when build() has returned: leave step() out of it.")
 
 
 def _cut(values: Any, parts: int) -> Iterator[Any]:
