@@ -33,7 +33,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "classroom": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic", "grading"),
-    "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks"),
+    "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "clinic"),
     "checkout": (),
     "export": ("records",),
     "commands": ("records", "checkout", "bench", "instrument", "clinic", "grading", "classroom", "export"),

@@ -5,26 +5,31 @@
 
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.doctor import check_machine
-from labkit.clinic.explain import explain
+from labkit.clinic.explain import cards, explain
 from labkit.clinic.findings import Finding, Report, Status
-from labkit.clinic.patient import Card, Kind, Outcome, Patient, Training, run, snippet
+from labkit.clinic.on_gpu import GpuCard, gpu_cards
+from labkit.clinic.patient import Card, Kind, Outcome, Patient, Training, code_of, run, snippet
 from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 
 __all__ = [
     "Card",
     "Finding",
+    "GpuCard",
     "Kind",
     "Outcome",
     "Patient",
     "Report",
     "Status",
     "Training",
+    "cards",
     "check_machine",
     "claims",
+    "code_of",
     "diagnose",
     "explain",
     "find_pitfalls",
+    "gpu_cards",
     "patients",
     "run",
     "snippet",

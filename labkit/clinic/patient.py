@@ -143,9 +143,15 @@ def snippet(patient: Patient, cured: bool) -> str:
     >>> print(snippet(patients()["log_of_epsilon"], cured=False).splitlines()[-1].strip())
     return Training(lambda batch: step(*batch), batches(300), lambda: accuracy(model), model, optimizer, scaler)
     """
-    tree = _Decided(cured).visit(ast.parse(inspect.getsource(patient.training)))
-    (function,) = tree.body
-    code = "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in function.body)
+    return code_of(patient.training, cured)
+
+
+def code_of(function: Callable[..., Any], cured: bool) -> str:
+    """Return the body of a function of `cured`, with every choice by it made."""
+    tree = _Decided(cured).visit(ast.parse(inspect.getsource(function)))
+    (body,) = tree.body
+    lines = body.body[ast.get_docstring(body) is not None :]
+    code = "\n".join(ast.unparse(ast.fix_missing_locations(line)) for line in lines)
     return re.sub(r"\n(?=(?:def|class) )|(?<=[^\n])\n(?=return )", "\n\n", code)
 
 

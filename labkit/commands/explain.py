@@ -7,9 +7,10 @@ import textwrap
 from argparse import ArgumentParser, Namespace
 
 from labkit import clinic
-from labkit.clinic import Patient, explain, patients, snippet
+from labkit.clinic import GpuCard, Patient, cards, code_of, explain, snippet
 
 WIDTH = 100
+FORMS = {"As it fails": False, "Repaired": True}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -18,7 +19,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     text = " ".join(arguments.text)
-    known = patients()
+    known = cards()
     if not text:
         print("\n".join(f"{name:<28}{patient.title}" for name, patient in known.items()))
         return 0
@@ -34,12 +35,17 @@ def run(arguments: Namespace) -> int:
     return 0 if found else 1
 
 
-def _told(patient: Patient, whole: bool) -> str:
+def _told(patient: Patient | GpuCard, whole: bool) -> str:
     parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
     lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
     lines.append(_wrapped("Reported", ", ".join(patient.threads)))
-    if whole:
-        for name, cured in (("As it fails", False), ("Repaired", True)):
+    if isinstance(patient, GpuCard):
+        lines += [_wrapped("Published", text) for text in patient.published()]
+    if whole and isinstance(patient, GpuCard):
+        lines += [f"\n{name}:\n\n{code_of(patient.measure, cured)}" for name, cured in FORMS.items()]
+        lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")
+    elif isinstance(patient, Patient) and whole:
+        for name, cured in FORMS.items():
             lines.append(f"\n{name}:\n\n{snippet(patient, cured)}\n\nRun here and now: {_came_of(patient, cured)}")
     else:
         lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")

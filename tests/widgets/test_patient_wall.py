@@ -9,7 +9,7 @@ import threading
 import pytest
 import traitlets
 
-from labkit.clinic import Kind, Outcome, patients, run
+from labkit.clinic import Kind, Outcome, cards, patients, run
 from labkit.widgets import PatientWall
 from labkit.widgets.patient_wall.words import address, find, outcome_view
 
@@ -34,22 +34,22 @@ def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: P
     assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
 
 
-def test_every_patient_has_a_card_and_a_kind_shows_its_own(wall: PatientWall) -> None:
-    assert wall.shown == list(patients())
+def test_every_card_is_there_and_a_kind_shows_its_own(wall: PatientWall) -> None:
+    assert wall.shown == list(cards())
     seen = []
     for kind in wall._kinds[1:]:
         wall.kind = kind
-        assert {patients()[id].kind for id in wall.shown} == {Kind(kind)}
+        assert {cards()[id].kind for id in wall.shown} == {Kind(kind)}
         seen += wall.shown
-    assert sorted(seen) == list(patients())
+    assert sorted(seen) == sorted(cards())
     with pytest.raises(traitlets.TraitError):
         wall.kind = "bad luck"
 
 
 def test_a_card_in_front_does_not_say_what_it_is(wall: PatientWall) -> None:
     for card in wall._cards:
-        patient = patients()[card["id"]]
-        assert set(card) == {"id", "symptom", "errors", "kind"}
+        patient = cards()[card["id"]]
+        assert set(card) == {"id", "symptom", "errors", "kind", "runs"}
         assert patient.title not in str(card)
 
 
@@ -63,7 +63,7 @@ def test_a_card_in_front_does_not_say_what_it_is(wall: PatientWall) -> None:
     ],
 )
 def test_what_was_found_is_said(query: str, kind: str, words: str) -> None:
-    assert find(patients(), query, kind)[1].startswith(words)
+    assert find(cards(), query, kind)[1].startswith(words)
 
 
 def test_a_loss_that_is_no_number_reaches_the_browser_as_none() -> None:
@@ -86,7 +86,15 @@ def test_both_forms_stand_behind_and_what_differs_is_marked(wall: PatientWall) -
     assert [line.strip() for line, differs in cured if differs] == ["lowest = torch.finfo(scores.dtype).min"]
 
 
-@pytest.mark.parametrize("thread", [thread for patient in patients().values() for thread in patient.threads])
+def test_what_only_a_gpu_shows_stands_with_its_evidence_and_is_not_run(wall: PatientWall) -> None:
+    told = dict(wall.turn("emulated_bf16")["told"])
+    assert "T4 16GB" in told["Published"]
+    assert "Not run here" in told["Here"]
+    with pytest.raises(KeyError):
+        wall.run("emulated_bf16", "broken")
+
+
+@pytest.mark.parametrize("thread", [thread for card in cards().values() for thread in card.threads])
 def test_every_thread_has_an_address(thread: str) -> None:
     assert address(thread).startswith("https://")
 
@@ -110,4 +118,4 @@ def test_in_a_notebook_a_run_waits_until_the_cell_has_ended() -> None:
 def test_where_widgets_do_not_run_the_cards_are_a_list(wall: PatientWall) -> None:
     text = wall.still()["text/plain"]
     assert "labkit explain" in text
-    assert all(patient.symptom in text for patient in patients().values())
+    assert all(card.symptom in text for card in cards().values())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.gpu.checks import amp, recurrent, speed, tasks, triton
+from labkit.gpu.checks import amp, cards, recurrent, speed, tasks, triton
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Check:
 
 CHECKS: dict[str, Check] = {
     "amp": Check(amp.main, amp.told),
+    "cards": Check(cards.main, cards.told),
     "recurrent": Check(recurrent.main, recurrent.told),
     "speed": Check(speed.main, speed.told),
     "tasks": Check(tasks.main, tasks.told),

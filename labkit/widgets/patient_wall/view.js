@@ -52,7 +52,7 @@ function quoted(text) {
 
 function backOf({ title, told, threads, code }) {
   const links = threads.flatMap(({ name, address }, i) => [i ? ", " : "", h("a", { href: address, target: "_blank", rel: "noopener", text: name })]);
-  const terms = told.flatMap(([name, text]) => [h("dt", { text: name }), h("dd", {}, ...quoted(text))]);
+  const terms = told.flatMap(([name, text]) => [h("dt", { text: name }), ...text.split("\n").map((line) => h("dd", {}, ...quoted(line)))]);
   const [broken, cured] = code;
   return [
     h("p", { class: "lk-title pw-title", text: title }),
@@ -61,7 +61,7 @@ function backOf({ title, told, threads, code }) {
   ];
 }
 
-function makeCard({ id, symptom, errors, kind }, { life, model, palette }) {
+function makeCard({ id, symptom, errors, kind, runs: runnable }, { life, model, palette }) {
   const outcomes = () => model.get("outcomes")[id] ?? {};
   const runs = Object.fromEntries(
     Object.keys(FORMS).map((form) => [form, button({ label: form === "broken" ? "Run it" : "Run it repaired", onPress: () => ask(form) })]),
@@ -72,7 +72,7 @@ function makeCard({ id, symptom, errors, kind }, { life, model, palette }) {
   const results = h("div", { class: "pw-results", hidden: true }, news);
   const shownErrors = errors.length ? h("pre", { class: "pw-errors", text: errors.join("\n") }) : null;
   const front = h("div", { class: "pw-front" }, h("span", { class: "lk-quiet", text: kind }), h("p", { class: "pw-symptom", text: symptom }), shownErrors);
-  const element = h("article", { class: "pw-card", "aria-label": symptom, data: { id } }, front, h("div", { class: "lk-row" }, runs.broken.element, runs.cured.element), results, opened);
+  const element = h("article", { class: "pw-card", "aria-label": symptom, data: { id } }, front, h("div", { class: "lk-row", hidden: !runnable }, runs.broken.element, runs.cured.element), results, opened);
   const waiting = new Set();
   runs.cured.element.hidden = true; // what it was comes first
   let picture = null;

@@ -16,7 +16,7 @@ from typing import Any
 
 import traitlets
 
-from labkit.clinic import Kind, patients, run
+from labkit.clinic import Kind, cards, patients, run
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
@@ -30,7 +30,7 @@ WHY_STATIC = (
 
 
 class PatientWall(LabWidget):
-    """The patients as cards: symptom in front, cause behind, runnable.
+    """The patients as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
 
     What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a `labkit.clinic.Kind`).
     What can be read: `shown` (the ids of the cards that they find), `sentence`, `outcomes`.
@@ -60,14 +60,13 @@ class PatientWall(LabWidget):
     _behind = traitlets.Dict().tag(sync=True)  # id -> what a turned card shows; of those that were turned
 
     def __init__(self) -> None:
-        self._known = patients()
+        self._known = cards()
         self._cell: asyncio.AbstractEventLoop | None = None
         with suppress(RuntimeError):  # outside of a notebook
             self._cell = asyncio.get_running_loop()
-        there = {patient.kind for patient in self._known.values()}
         super().__init__(
             _cards=[words.front(patient) for patient in self._known.values()],
-            _kinds=[words.ALL, *(kind.value for kind in Kind if kind in there)],
+            _kinds=[words.ALL, *(kind.value for kind in Kind)],
         )
         self._find()
         self.on_msg(self._on_message)
@@ -81,7 +80,7 @@ class PatientWall(LabWidget):
 
     def run(self, id: str, form: str) -> dict[str, Any]:
         """Run the "broken" or the "cured" form to its end, show what came of it, and return that."""
-        patient, cured = self._known[id], FORMS[form]
+        patient, cured = patients()[id], FORMS[form]
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
             outcome = run(patient, cured)

@@ -13,25 +13,30 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from labkit.clinic import Outcome, Patient, explain, snippet
+from labkit.clinic import GpuCard, Outcome, Patient, code_of, explain
 from labkit.clinic.explain import plain
 
 ALL = "all"
 
 
-def front(patient: Patient) -> dict[str, Any]:
+def front(patient: Patient | GpuCard) -> dict[str, Any]:
     """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
-    return {"id": patient.id, "symptom": patient.symptom, "errors": list(patient.errors), "kind": patient.kind.value}
+    seen = {"id": patient.id, "symptom": patient.symptom, "errors": list(patient.errors), "kind": patient.kind.value}
+    return {**seen, "runs": isinstance(patient, Patient)}
 
 
-def behind(patient: Patient) -> dict[str, Any]:
+def behind(patient: Patient | GpuCard) -> dict[str, Any]:
     """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
     told = {"Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
+    if isinstance(patient, GpuCard):
+        shown = "\n".join(patient.published()) or "In the threads; no row of data/published.csv shows it."
+        told |= {"Published": shown, "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."}
+    function = patient.training if isinstance(patient, Patient) else patient.measure
     return {
         "title": patient.title,
         "told": [[name, text] for name, text in told.items()],
         "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
-        "code": compared(snippet(patient, cured=False), snippet(patient, cured=True)),
+        "code": compared(code_of(function, cured=False), code_of(function, cured=True)),
     }
 
 
@@ -79,7 +84,7 @@ def _losses(losses: tuple[float, ...], steps: str) -> str:
     return f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
 
 
-def find(cards: Mapping[str, Patient], query: str, kind: str) -> tuple[list[str], str]:
+def find(cards: Mapping[str, Patient | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
     """Return the cards that a text and a kind of symptom find, by id, and a sentence that says how they were found.
 
     A text is looked up as an error message first; where nobody is known by it, a card needs all of its words.
@@ -100,5 +105,5 @@ def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
 
 
-def _text(card: Patient) -> str:
+def _text(card: Patient | GpuCard) -> str:
     return plain(" ".join((card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)))

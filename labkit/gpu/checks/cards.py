@@ -1,0 +1,36 @@
+"""Which faults that only a GPU shows does this one show? The cards of `labkit.clinic`, both forms of each.
+
+labkit gpu --only cards
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from labkit.clinic.on_gpu import gpu_cards, measured
+
+
+def main(device: str = "cuda", *, width: int = 4096) -> dict[str, Any]:
+    """Return card -> what both forms measured, None where an error ended one, and whether the fault shows."""
+    found = {}
+    for card in gpu_cards().values():
+        torch.manual_seed(0)
+        (broken, error), (cured, why) = (measured(card, device, form, width) for form in (False, True))
+        shows = not why and (not error or any(known in error for known in card.errors)) and card.shows(broken, cured)
+        found[card.id] = {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
+    return {"cards": found}
+
+
+def told(answers: dict[str, Any]) -> str:
+    """Return what `main` found, for people."""
+    return "\n".join(_told(name, card) for name, card in answers["cards"].items())
+
+
+def _told(name: str, card: dict[str, Any]) -> str:
+    if card["cured"] is None:
+        return f"{name}: not measured, {card['error']}"
+    broken = card["error"] if card["broken"] is None else f"{card['broken']:.3g}"
+    verdict = "shows here" if card["shows"] else "does not show here"
+    return f"{name}: {broken} as it fails, {card['cured']:.3g} repaired ({card['unit']}); it {verdict}"

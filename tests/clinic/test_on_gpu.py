@@ -1,0 +1,61 @@
+"""Cards of what only a GPU shows: their evidence is what was published, and their code runs, here as a rehearsal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.bench import published
+from labkit.clinic import cards, explain, gpu_cards, patients
+from labkit.clinic.on_gpu import GpuCard
+from labkit.clinic.patient import code_of
+from labkit.gpu.checks import cards as check
+
+CARDS = gpu_cards()
+WITHOUT_ROWS = {"scaler_for_bf16"}  # an error, which threads report
+each = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
+
+
+def test_worked_example_the_scaler_that_does_not_know_bf16() -> None:
+    (card,) = explain("RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'")
+    assert card.id == "scaler_for_bf16"
+    assert "enabled=not False" not in code_of(CARDS[card.id].measure, cured=False)
+
+
+def test_no_card_has_the_name_of_a_patient() -> None:
+    assert len(cards()) == len(patients()) + len(CARDS)
+    assert len(CARDS) <= 8
+
+
+@each
+def test_its_evidence_is_published_with_source_and_date(card: GpuCard) -> None:
+    sentences = card.published()
+    assert bool(sentences) == (card.id not in WITHOUT_ROWS)
+    sources = {row.source for row in published()}
+    assert all(any(source in sentence for source in sources) for sentence in sentences)
+    assert card.threads
+
+
+@each
+def test_it_says_all_that_a_card_needs(card: GpuCard) -> None:
+    assert all(text.rstrip()[-1] in ".?!" for text in (card.title, card.symptom, card.cause, card.reading, card.repair))
+    assert code_of(card.measure, cured=False) != code_of(card.measure, cured=True)
+    assert card.title not in code_of(card.measure, cured=False), "a card's code does not name its fault"
+
+
+def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() -> None:
+    card = CARDS["sides_miss_8"]
+    assert card.shows(100.0, 140.0)
+    assert not card.shows(100.0, 110.0)
+    assert card.shows(None, 1.0)
+    assert not card.shows(None, None)
+
+
+def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
+    before = torch.get_float32_matmul_precision()
+    answers = check.main("cpu", width=64)
+    assert set(answers["cards"]) == set(CARDS)
+    assert torch.get_float32_matmul_precision() == before
+    told = check.told(answers).splitlines()
+    assert len(told) == len(CARDS)
+    assert told[-1] == "memory_not_halved: not measured, RuntimeError: torch counts the memory of a GPU only"
