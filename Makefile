@@ -10,6 +10,7 @@ PYTHON ?=
 PYTEST_ARGS ?=
 GPU_ARGS ?=
 MUTANTS_ARGS ?=
+HOSTS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help lab setup doctor gpu test test-all lint bench mutants notebooks docs pictures hosts clean
@@ -52,8 +53,8 @@ notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/
 docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, from the docstrings
 	@$(VENV_PYTHON) docs/build.py
 
-hosts: $(VENV)/.test-ready  ## test the lab with the versions of Colab; prints rows for data/hosts.md
-	@$(VENV_PYTHON) tests/hosts/run.py colab-versions
+hosts: $(VENV)/.test-ready  ## test the lab where classes are held, all or HOSTS="NAME ...", into data/hosts.md
+	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)
 
 pictures: $(VENV)/.test-ready  ## take the README's pictures anew, from the browser tests
 	@LABKIT_REQUIRE_BROWSER=1 $(VENV_PYTHON) -m pytest -q tests/browser/test_underflow.py -k both_themes

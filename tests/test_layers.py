@@ -53,7 +53,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
     "amp": ENGINE,
     "train": ENGINE,
-    "frameworks": ENGINE,
+    "frameworks": ENGINE | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
     "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},

@@ -35,6 +35,12 @@ class Listener(Protocol):
     def before_unscale(self, optimizer: Any) -> None:
         """Look at gradients that are scaled still, just before they are unscaled."""
 
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Hear that an optimizer is about to step: from torch's own hooks, or where it is none of torch's."""
+
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Hear that it has."""
+
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         """Look at the weights that a step is about to move, and at its unscaled gradients."""
 

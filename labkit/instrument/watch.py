@@ -44,7 +44,7 @@ def watch(
     scaler: Any = None,
     formats: Sequence[Format] = (FP16, BF16),
     loss: Callable[[Any], Tensor] | None = None,
-    against_fp32_every: int = 500,
+    against_fp32_every: int | None = None,
 ) -> Watch:
     """Watch a model being trained, by any loop, until the `with` block ends.
 
@@ -57,7 +57,8 @@ def watch(
         formats: for which the report says what they would lose.
         loss: the model's output -> the loss, unscaled. Without it the replay in FP32 begins with the gradient that
             arrived at the model's outputs, and what was lost before is not seen.
-        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none.
+        against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none, None for the
+            smallest such multiple from 500 on.
 
     Raises:
         TypeError: there is no module to watch.
@@ -78,7 +79,9 @@ def watch(
         raise ValueError(f"{_named(module)} has no parameter, so no step moves it and there is nothing to watch")
     if not (isinstance(every, int) and every > 0):
         raise ValueError(f"every is a positive whole number of steps; it was given {every!r}")
-    if against_fp32_every % every:
+    if against_fp32_every is None:
+        against_fp32_every = -(-500 // every) * every
+    elif against_fp32_every % every:
         raise ValueError(f"against_fp32_every is 0 or a multiple of every={every}; it was given {against_fp32_every}")
     return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every)
 
@@ -284,7 +287,7 @@ class Watch:
                 self._held[id(optimizer)] = optimizer, total, held
         return held
 
-    def before_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if self._by_source or not self.holds(optimizer):
             return
         self._inside_step = True
@@ -302,7 +305,7 @@ class Watch:
                 return math.isfinite(abs(weight.grad.sum().item()))
         return True
 
-    def after_optimizer(self, optimizer: Any, _: Any, __: Any) -> None:
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self._by_source and self.holds(optimizer):
             skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
             held = self._held_by(optimizer) if self._sample is not None or skipped else {}

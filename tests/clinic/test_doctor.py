@@ -205,6 +205,8 @@ def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch, name, capability, 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    here = train.devices.Place(torch.device("cuda"), name, "gpu")  # whatever this build of torch has programs for
+    monkeypatch.setattr(train.devices, "gpus", lambda: (here,))
     what = doctor.device().what
     assert name in what
     assert says in what

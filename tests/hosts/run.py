@@ -1,8 +1,9 @@
-"""Does the lab work with a host's versions? An environment like it is made, lessons and rooms are tried in it.
+"""Does the lab work where classes are held? Environments like a host's are made; lessons and rooms are tried in them.
 
-    python tests/hosts/run.py colab-versions [--python ENVIRONMENT/bin/python] [--rooms records] [--lessons 00 06]
+    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
 
-With --python an environment that is there already is asked. The rows that it prints go to data/hosts.md.
+Without a name, all of hosts.toml, one after another. The rows of a host in data/hosts.md are replaced by the new ones.
+A host that this machine cannot make is left out, in words, and its rows stay.
 """
 
 from __future__ import annotations
@@ -10,58 +11,156 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
-HOSTS = tomllib.loads(Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8"))
-TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-xdist", "nbclient", "nbformat", "jupytext", "gfloat", "ml_dtypes"]
-TESTERS += ["expecttest", "pyyaml"]
-SECONDS = 900
+sys.path.insert(0, str(ROOT))
+from tests.hosts import container  # noqa: E402
+
+HOSTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8"))
+TABLE = ROOT / "data" / "hosts.md"
+TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-rerunfailures", "pytest-xdist", "nbclient", "nbformat", "jupytext",
+           "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
+LESSONS = ["00", "01", "05", "06"]
+ROOMS = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats", "gemm", "bench", "capture", "gpu",
+         "doors", "train", "widgets", "grading"]  # what asks most of versions comes first  # fmt: skip
+SECONDS = 900  # for all that is tried on a host, once it is made
 VERSIONS = """
 import importlib.metadata, sys
-names = ("torch", "ipywidgets", "anywidget", "ipykernel")
-print("Python " + sys.version.split()[0], *[f"{name} {importlib.metadata.version(name)}" for name in names], sep=", ")
+found = [f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]]
+print("Python " + sys.version.split()[0], *found, sep=", ")
 """
 
 
-def made(host: str) -> str:
-    """Make an environment like a host's, and return its Python."""
-    folder = ROOT / "out" / "hosts" / host
+@dataclass(frozen=True)
+class Host:
+    """An environment: the command that runs its Python, where the lab stands as it sees it, and what names it."""
+
+    name: str
+    python: tuple[str, ...]
+    shows: tuple[str, ...]  # packages whose versions the table gives
+
+    def run(self, *arguments: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Run its Python from the top of the lab."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [*self.python, *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
+
+    def versions(self) -> str:
+        """Return what the table says of it."""
+        done = self.run("-c", VERSIONS, *self.shows)
+        return done.stdout.strip() if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
+
+
+def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
+    """Make an environment like a host's; return it, with rows (what, result) of what its making showed."""
+    row, folder = HOSTS[name], ROOT / "out" / "hosts" / name
+    if "debian" in row:
+        python, rows = container.made(folder, row["debian"], ROOT)
+        return Host(name, python, ("torch", "triton", "ipywidgets", "anywidget", "ipykernel")), rows
+    python = (str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")),)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *HOSTS[host]["pip"], *TESTERS], check=True)
-    return python
+    pip = [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *row["pip"]], check=True)
+    kept = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
+    Path(folder, "kept.txt").write_text(kept, encoding="utf-8")  # what a host has is not replaced
+    subprocess.run([*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS], check=True)
+    return Host(name, python, tuple(re.match(r"[\w.-]+", each)[0] for each in row["pip"])), []  # type: ignore[index]
 
 
-def row(host: str, python: str, what: str, chosen: list[str]) -> str:
-    """Run some tests in an environment and return a row of the table: host, versions, what ran, result, date."""
-    versions = subprocess.run([python, "-c", VERSIONS], capture_output=True, text=True, check=True).stdout.strip()
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *chosen]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS)
-        print(*re.findall(r"^(?:FAILED|ERROR).*", done.stdout, re.M), sep="\n", file=sys.stderr)
-        result = re.sub(r" in .*|, \d+ (?:warnings?|deselected)", "", done.stdout.strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        result = f"not finished in {SECONDS} s"
-    return f"| {host} | {versions} | {what} | {result} | {datetime.now(UTC):%Y-%m-%d} |"
+def cannot(name: str) -> str | None:
+    """Return why this machine cannot make a host, in words; None where it can."""
+    if "debian" not in HOSTS[name]:
+        return None
+    if shutil.which("debootstrap") is None or shutil.which("unshare") is None:
+        return "there is no debootstrap or no unshare: it is made on Linux alone (apt install debootstrap)"
+    return None if os.geteuid() == 0 else "only root may make a system in a folder"
+
+
+def tried(host: Host, asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Try what is to be tried on a host, until its time is up; yield (what, result)."""
+    end = time.monotonic() + SECONDS
+    if "tests" in HOSTS[host.name]:
+        yield ", ".join(HOSTS[host.name]["tests"]), tests(host, [HOSTS[host.name]["tests"]], end, asked.processes)
+        return
+    for lesson in asked.lessons:  # one after another: a kernel each
+        runs = ["tests/test_notebooks.py", "-k", f"runs_from_top_to_bottom and {lesson}_"]
+        yield f"lesson {lesson}", tests(host, [runs], end, 0)
+    if asked.rooms:
+        rooms = [[f"tests/{room}"] for room in asked.rooms]
+        yield "rooms: " + ", ".join(asked.rooms), tests(host, rooms, end, asked.processes)
+
+
+def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int) -> str:
+    """Run tests part by part until the time is up; return how many passed and failed, which, and what was not run."""
+    counts, failed, left = Counter[str](), list[str](), list[str]()
+    many = ["-n", str(processes), "--dist", "loadfile"] if processes > 1 else []
+    for part in parts:
+        command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *many, *part]
+        try:
+            done = host.run(*command, seconds=max(1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            left.append(Path(part[0]).name)
+            continue
+        last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"1 error: {done.stderr[-300:]}"
+        for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
+            counts[what] += int(count)
+        failed += [line.split(" - ")[0] for line in re.findall(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)]
+        Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(done.stdout, encoding="utf-8")
+    result = ", ".join(f"{counts[what]} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
+    named = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
+    return result + named + (f"; no time left in {SECONDS // 60} minutes: {', '.join(left)}" if left else "")
+
+
+def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Put a host's rows into the table in place of its old ones."""
+    day, lines = f"{datetime.now(UTC):%Y-%m-%d}", TABLE.read_text(encoding="utf-8").splitlines()
+    new = [f"| {name} | {'the same' if i else versions} | {row[0]} | {row[1]} | {day} |" for i, row in enumerate(rows)]
+    old = [number for number, line in enumerate(lines) if line.startswith(f"| {name} |")]
+    place = old[0] if old else max(number for number, line in enumerate(lines) if line.startswith("|")) + 1
+    kept = [line for number, line in enumerate(lines) if number not in old]
+    TABLE.write_text("\n".join([*kept[:place], *new, *kept[place:]]) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Try the hosts that are asked for; return 1 where something failed."""
+    parser = argparse.ArgumentParser(description="Test the lab where classes are held.")
+    parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
+    parser.add_argument("--rooms", nargs="*", default=ROOMS)
+    parser.add_argument("--lessons", nargs="*", default=LESSONS)
+    parser.add_argument("--processes", type=int, default=1, help="that run the tests of a room (default: 1)")
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.hosts) - set(HOSTS)):
+        parser.error(f"no host is called {', '.join(unknown)}; there are: {', '.join(HOSTS)}")
+    failed = False
+    for name in asked.hosts or HOSTS:
+        print(f"{name}: {HOSTS[name]['about']}", flush=True)
+        if reason := cannot(name):
+            print(f"  left out: {reason}", flush=True)
+            continue
+        try:
+            host, rows = made(name)
+        except subprocess.CalledProcessError as error:
+            print(f"  could not be made: {error}", flush=True)
+            failed = True
+            continue
+        for what, result in tried(host, asked):
+            print(f"  {what}: {result}", flush=True)
+            rows.append((what, result))
+        write(name, host.versions(), rows)
+        failed |= any(re.search(r"\d+ (failed|error)|failed:", result) for _, result in rows)
+    return int(failed)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Test the lab with a host's versions.")
-    parser.add_argument("host", choices=HOSTS)
-    parser.add_argument("--python", help="an environment that is there already")
-    parser.add_argument("--rooms", nargs="*", default=["records", "clinic", "widgets"])
-    parser.add_argument("--lessons", nargs="*", default=["00", "01", "05", "06"])
-    asked = parser.parse_args()
-    python = asked.python or made(asked.host)
-    for lesson in asked.lessons:  # one after another: a kernel each
-        runs = ["tests/test_notebooks.py", "-k", f"runs_from_top_to_bottom and {lesson}_"]
-        print(row(asked.host, python, f"lesson {lesson}", runs), flush=True)
-    if asked.rooms:
-        rooms = [f"tests/{room}" for room in asked.rooms]
-        print(row(asked.host, python, ", ".join(asked.rooms), rooms), flush=True)
+    raise SystemExit(main())

@@ -328,6 +328,14 @@ def test_bad_questions_are_answered_in_words():
         watch(Net(), every=30, against_fp32_every=50)
 
 
+def test_whatever_every_is_the_first_step_is_replayed_in_fp32():
+    model = Net()
+    with watch(model, every=7) as w:
+        model(torch.ones(2, 8)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert [compared.step for compared in w.report().against_fp32] == [0]
+
+
 def test_a_model_without_gradients_is_said_to_have_none():
     model = Net()
     with watch(model, every=1) as w:

@@ -1,0 +1,57 @@
+"""How does Accelerate train in FP16 on a CPU? `from labkit.frameworks.accelerate import Accelerator`, and nothing else.
+
+Idea: Accelerate's own class, with the lab's scaler and the lab's autocast in it. Left alone it takes
+mixed_precision="fp16" on a CPU, and trains in FP32 without a word. Its schedules wait where a step was skipped.
+
+Source: accelerate.accelerator, optimizer and scheduler (1.15.0).
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from types import MethodType
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils import convert_outputs_to_fp32
+
+from labkit.frameworks.torch_amp import GradScaler, autocast
+
+
+class Accelerator(accelerate.Accelerator):
+    """accelerate.Accelerator in FP16, on any device; GradScalerKwargs in `kwargs_handlers` are its scaler's knobs.
+
+    Raises:
+        ValueError: another mixed_precision is asked for.
+    """
+
+    def __init__(self, *args: Any, mixed_precision: Any = "fp16", **kwargs: Any) -> None:
+        if str(mixed_precision) != "fp16":
+            raise ValueError(
+                f"this Accelerator is for FP16; it was given mixed_precision={mixed_precision!r}. "
+                "For all else there is accelerate.Accelerator."
+            )
+        super().__init__(*args, mixed_precision=mixed_precision, **kwargs)
+        knobs = self.scaler_handler.to_kwargs() if self.scaler_handler is not None else {}
+        self.scaler = GradScaler(self.device.type, **knobs)
+        self.native_amp = True
+
+    def prepare_model(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Prepare a model: its forward pass runs in the region, and returns FP32."""
+        if getattr(model, "_is_accelerate_prepared", False):
+            return super().prepare_model(model, *args, **kwargs)
+        forward = model.forward
+        model._original_forward = forward  # to which unwrap_model goes back
+        wrapped = convert_outputs_to_fp32(self.autocast()(forward.__func__))  # type: ignore[operator]
+        model.forward = MethodType(wrapped, model)
+        self.native_amp = False  # else torch's region would lie inside
+        try:
+            return super().prepare_model(model, *args, **kwargs)
+        finally:
+            self.native_amp = True
+
+    def autocast(self, autocast_handler: Any = None) -> AbstractContextManager[Any]:
+        """Return the region in which a forward pass runs; a handler may switch it off, or its cache."""
+        knobs = autocast_handler.to_kwargs() if autocast_handler is not None else {}
+        return autocast(self.device.type, torch.float16, **knobs)

@@ -1,0 +1,82 @@
+"""How does Lightning train in FP16 on a CPU, and how is it watched? `Trainer(plugins=FP16Mixed(), callbacks=Watch())`.
+
+Idea: Lightning's own plugin for mixed precision, with the lab's scaler and the lab's autocast in it. Left alone it
+makes "16-mixed" BF16 on a CPU, and schedules go on where a step was skipped; here those that count steps wait.
+
+Source: lightning.pytorch.plugins.precision (2.6.6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.plugins import MixedPrecision
+
+from labkit.frameworks.torch_amp import GradScaler, autocast
+from labkit.frameworks.watching import Watching
+
+
+class FP16Mixed(MixedPrecision):
+    """Autocast by CUDA's lists and a loss scale, on any device; its knobs are those of `GradScaler`.
+
+    >>> FP16Mixed(init_scale=1024.0).scaler.get_scale()
+    1024.0
+    """
+
+    def __init__(self, device: str = "cpu", **knobs: Any) -> None:
+        super().__init__("16-mixed", device, GradScaler(device, **knobs))
+        self.stepped: set[int] = set()  # ids of the optimizers that stepped since their schedule did
+
+    def autocast_context_manager(self) -> Any:
+        """Return the region in which a step runs."""
+        return autocast(self.device, torch.float16)
+
+    def connect(self, model: Any, optimizers: list[Any], lr_schedulers: list[Any]) -> tuple[Any, list[Any], list[Any]]:
+        """Have the schedules that are called after each step wait where it was skipped."""
+        for optimizer in optimizers:
+            optimizer.register_step_post_hook(self._note_step)
+        held = [self._held(config) if config.interval == "step" else config for config in lr_schedulers]
+        model, optimizers, held = super().connect(model, optimizers, held)
+        return model, optimizers, held
+
+    def _note_step(self, optimizer: Any, *_: Any) -> None:
+        if not getattr(optimizer, "found_inf", None):  # a fused one skips by itself
+            self.stepped.add(id(optimizer))
+
+    def _held(self, config: Any) -> Any:
+        return replace(config, scheduler=AfterSteps(config.scheduler, self.stepped))
+
+
+class AfterSteps:
+    """A schedule that goes on only after its optimizer has stepped; in all else it is the schedule that it was."""
+
+    def __init__(self, schedule: Any, stepped: set[int]) -> None:
+        self.schedule, self.stepped = schedule, stepped
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["schedule"], name)
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the schedule, if its optimizer did."""
+        if id(self.schedule.optimizer) in self.stepped:
+            self.stepped.discard(id(self.schedule.optimizer))
+            self.schedule.step(*args, **kwargs)
+
+
+class Watch(Watching, Callback):
+    """`labkit.instrument.watch` as a callback: `Trainer(callbacks=[Watch(every=10)])`, and `report()` after it."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Open it."""
+        self.open(pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Close it."""
+        self.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close it."""
+        self.close()

@@ -1,0 +1,24 @@
+"""What does a training of the Hugging Face Trainer do? `Trainer(..., callbacks=[Watch(every=10)])`, and `report()`.
+
+Source: transformers.trainer_callback (5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import TrainerCallback
+
+from labkit.frameworks.watching import Watching
+
+
+class Watch(Watching, TrainerCallback):
+    """`labkit.instrument.watch` as a callback of the Trainer; `close()` it where the training ended by an error."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        """Open it."""
+        self.open(model)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Close it."""
+        self.close()

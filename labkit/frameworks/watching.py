@@ -1,0 +1,71 @@
+"""How is a training watched whose loop calls callbacks? The watch opens when it begins and closes when it ends.
+
+The callbacks of Lightning, fastai and the Hugging Face Trainer derive from `Watching`, each in its own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from labkit.instrument import Listener, Report, Watch, watch
+from labkit.instrument.sources import tap
+
+
+class Watching:
+    """Opens `labkit.instrument.watch` on the model of a training, with the options that it was given.
+
+    Where a training ended by an error that its framework tells no callback of, `close()` takes the hooks away; so does
+    the next training's beginning.
+    """
+
+    def __init__(self, every: int = 50, **options: Any) -> None:
+        super().__init__()
+        self.every, self.options = every, options
+        self.watch: Watch | None = None
+        self.is_open = False
+
+    def open(self, model: Any) -> None:
+        """Begin to watch a model."""
+        self.close()
+        self.watch = watch(model, self.every, **self.options).__enter__()
+        self.is_open = True
+
+    def close(self) -> None:
+        """Take the hooks away; what was seen stays."""
+        if self.is_open and self.watch is not None:
+            self.is_open = False
+            self.watch.__exit__(None, None, None)
+
+    def report(self) -> Report:
+        """Return what was seen so far.
+
+        Raises:
+            RuntimeError: no training has begun.
+        """
+        if self.watch is None:
+            raise RuntimeError("nothing was watched yet: give this callback to a trainer, and train")
+        return self.watch.report()
+
+
+@contextmanager
+def optimizer_source(listener: Listener, optimizer: type, stand_in: type) -> Iterator[None]:
+    """Tell of optimizers that are none of torch's, as fastai's, and of what stands in for them before a scaler.
+
+    optimizer  a class with `param_groups`, `state` and `step`
+    stand_in   a class whose objects a scaler steps in an optimizer's place; the optimizer itself steps afterwards
+    """
+
+    def around_step(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
+        listener.before_optimizer(stepped, args, kwargs)
+        result = step(stepped, *args, **kwargs)
+        listener.after_optimizer(stepped, args, kwargs)
+        return result
+
+    def around_stand_in(step: Any, stepped: Any, *args: Any, **kwargs: Any) -> Any:
+        listener.after_step(stepped, {}, {})
+        return step(stepped, *args, **kwargs)
+
+    with tap(optimizer, "step", around_step), tap(stand_in, "step", around_stand_in):
+        yield

@@ -1,0 +1,138 @@
+"""Do a container's steps run? Those of the Dockerfile are taken one by one, in a Debian that debootstrap makes.
+
+What an image has and Debian has not is made first: a `python` and a `pip` that may install, in /opt/venv. Each step
+runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows what environment.yml gives pip.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+
+PACKAGES = "python3,python3-venv,ca-certificates,git,procps"
+PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+
+@dataclass
+class Container:
+    """What a Dockerfile changes as it goes: variables, the folder, the user; `root` is where its / lies."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=lambda: {"PATH": PATH})
+    folder: str = "/"
+    user: str = "root"
+
+    def command(self, *command: str) -> list[str]:
+        """Return what runs a command inside, seen from outside."""
+        kept = {name: os.environ[name] for name in ("PIP_DEFAULT_TIMEOUT", "OMP_NUM_THREADS") if name in os.environ}
+        variables = [f"{name}={value}" for name, value in {**kept, "LC_ALL": "C.UTF-8", **self.variables}.items()]
+        inside = ["env", "-i", "-C", self.folder, *variables, *command]
+        if self.user != "root":
+            inside = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", *inside]
+        return ["unshare", "--mount", "--pid", "--fork", f"--root={self.root}", "--mount-proc", *inside]
+
+    def shell(self, line: str) -> None:
+        """Run a line of shell inside.
+
+        Raises:
+            RuntimeError: it failed; with the line and the end of what it printed.
+        """
+        command = self.command("sh", "-ec", line)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{line}: {done.stdout.strip()[-400:]}")
+
+
+def instructions(dockerfile: str) -> Iterator[tuple[str, str]]:
+    r"""Yield a Dockerfile's instructions and what follows each.
+
+    >>> list(instructions("FROM x\n# why\nRUN a \\\n    && b\n"))
+    [('FROM', 'x'), ('RUN', 'a     && b')]
+    """
+    for line in re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", dockerfile, flags=re.MULTILINE)).splitlines():
+        if line.strip():
+            name, _, rest = line.partition(" ")
+            yield name, rest.strip()
+
+
+def follow(container: Container, source: Path, dockerfile: str) -> int:
+    """Do as a Dockerfile says; return how many RUN steps were done."""
+    done = 0
+    for name, rest in instructions(dockerfile):
+        value = Template(rest).safe_substitute(container.variables)
+        if name in ("ARG", "ENV"):
+            variable, _, given = value.partition("=")
+            container.variables[variable] = given
+        elif name == "WORKDIR":
+            container.folder = value
+            Path(f"{container.root}{value}").mkdir(parents=True, exist_ok=True)
+        elif name == "USER":
+            container.user = value
+        elif name == "COPY":
+            copy_checkout(source, Path(f"{container.root}{container.folder}"))
+        elif name == "RUN":
+            container.shell(rest)
+            done += 1
+    return done
+
+
+def copy_checkout(source: Path, target: Path) -> None:
+    """Copy the files that belong to the checkout, as .dockerignore would have it."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    for name in filter(None, subprocess.run(listed, cwd=source, capture_output=True, text=True).stdout.split("\0")):
+        if (source / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target / name)
+
+
+def bare(folder: Path, release: str) -> Container:
+    """Make a Debian in a folder, with a Python that pip may install into; one that is there already is kept."""
+    if not (folder / "usr" / "bin" / "python3").exists():
+        command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", release, str(folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    for file in (Path("/etc/resolv.conf"), CERTIFICATES):
+        if file.exists():
+            shutil.copy(file, f"{folder}{file}")
+    container = Container(folder)
+    container.shell("[ -x /opt/venv/bin/pip ] || python3 -m venv /opt/venv")
+    container.variables["PIP_CERT"] = str(CERTIFICATES)
+    return container
+
+
+def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    """Make the environment of the Dockerfile, then of environment.yml; return its Python's command, and rows on both.
+
+    The second goes on where the first left /opt/venv: what it brings has to fit beside it.
+    """
+    rows = []
+    image = bare(folder, release)
+    for leftover in (folder / "home" / "learner", folder / "lab"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    image.shell("id learner >/dev/null 2>&1 && userdel learner || true")
+    try:
+        count = follow(image, source, (source / "Dockerfile").read_text(encoding="utf-8"))
+        image.shell("labkit doctor && jupyter lab --version && test -w notebooks/00_start.ipynb")
+        rows.append(("the Dockerfile", f"{count} steps passed; as its user, labkit doctor finds nothing to mend"))
+    except RuntimeError as error:
+        rows.append(("the Dockerfile", f"failed: {one_line(error)}"))
+    lab = Container(folder, folder="/lab", variables={**bare(folder, release).variables, "HOME": "/root"})
+    copy_checkout(source, folder / "lab")
+    lines = re.findall(r"^ {6}- (.*)$", (source / "environment.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    try:
+        lab.shell(f"pip install --no-cache-dir {' '.join(lines)}")
+        rows.append(("what environment.yml gives pip", "1 step passed"))
+    except RuntimeError as error:
+        rows.append(("what environment.yml gives pip", f"failed: {one_line(error)}"))
+    return tuple(lab.command("python")), rows
+
+
+def one_line(error: Exception) -> str:
+    """Return an error as a cell of a table has room for it."""
+    return " ".join(str(error).replace("|", "/").split())

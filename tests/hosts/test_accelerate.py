@@ -1,0 +1,96 @@
+"""The real Accelerate: one import changes, and it trains in FP16 on a CPU as the lab's own loop does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import mse_loss
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader
+
+accelerate = pytest.importorskip("accelerate")
+
+from accelerate.utils import GradScalerKwargs  # noqa: E402
+
+from labkit.frameworks.accelerate import Accelerator  # noqa: E402
+from labkit.instrument import watch  # noqa: E402
+from tests.hosts.training import BATCH, DECAY, OVERFLOWS, RATE, assert_same, network, own_loop, points  # noqa: E402
+
+
+def train(accelerator, epochs=1, clip=None):
+    """A user's loop, as Accelerate's tutorial writes it."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    schedule = StepLR(optimizer, step_size=1, gamma=DECAY)
+    loader = DataLoader(points(), batch_size=BATCH)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    losses, skipped = [], []
+    for _ in range(epochs):
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = mse_loss(model(inputs), targets)
+            accelerator.backward(loss)
+            if clip is not None:
+                accelerator.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            schedule.step()
+            if optimizer.step_was_skipped:
+                skipped.append(len(losses))
+            losses.append(loss.item())
+    return model, losses, skipped, schedule.get_last_lr()[0]
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(clip):
+    accelerator = Accelerator(cpu=True)
+    model, losses, skipped, rate = train(accelerator, epochs=2, clip=clip)
+    own, weights, scale, own_skipped, own_rate = own_loop(schedule=True, epochs=2, clip=clip)
+    assert losses == own
+    assert_same(model, weights)
+    assert skipped == own_skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert accelerator.scaler.get_scale() == scale == 2.0**14
+    assert losses[11] < losses[0] / 2
+    assert rate == own_rate == pytest.approx(RATE * DECAY**22), "the schedule waits where a step was skipped"
+
+
+def test_left_alone_it_trains_in_fp32_on_a_cpu_and_does_not_say_so():
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="fp16")
+    assert accelerator.scaler is None
+    *_, skipped, _ = train(accelerator)
+    assert skipped == []
+
+
+def test_the_model_computes_in_fp16_and_returns_fp32_and_is_what_it_was_once_unwrapped():
+    accelerator, seen = Accelerator(cpu=True), []
+    model = network()
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    prepared = accelerator.prepare(model)
+    assert prepared(torch.ones(1, 4)).dtype is torch.float32
+    accelerator.unwrap_model(prepared, keep_fp32_wrapper=False)(torch.ones(1, 4))
+    with accelerator.autocast():
+        model(torch.ones(1, 4))
+    assert seen == [torch.float16, torch.float32, torch.float16]
+
+
+def test_its_knobs_are_accelerate_s_and_another_precision_is_refused():
+    accelerator = Accelerator(cpu=True, kwargs_handlers=[GradScalerKwargs(init_scale=8.0, growth_interval=2)])
+    train(accelerator)
+    assert accelerator.scaler.get_scale() > 8
+    with pytest.raises(ValueError, match=r"for FP16; it was given mixed_precision='bf16'"):
+        Accelerator(cpu=True, mixed_precision="bf16")
+
+
+def test_watch_sees_its_steps_and_which_were_skipped():
+    model_of = {}
+
+    class Watched(Accelerator):
+        def prepare_model(self, model, *args, **kwargs):
+            model_of["watch"] = watch(model, every=1).__enter__()
+            return super().prepare_model(model, *args, **kwargs)
+
+    train(Watched(cpu=True))
+    model_of["watch"].__exit__(None, None, None)
+    report = model_of["watch"].report()
+    assert report.steps == 12
+    assert [skip.step for skip in report.skips] == [OVERFLOWS]
+    assert report.skips[0].scale == 2.0**16

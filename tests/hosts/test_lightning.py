@@ -1,0 +1,115 @@
+"""The real Lightning: with one plugin its Trainer trains in FP16 on a CPU as the lab's own loop does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import DataLoader
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+from labkit.frameworks.lightning import FP16Mixed, Watch  # noqa: E402
+from tests.hosts.training import BATCH, DECAY, OVERFLOWS, RATE, assert_same, network, own_loop, points  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore")]  # Lightning's, about logging and workers
+
+
+class Network(lightning.LightningModule):
+    def __init__(self, interval="step", fused=False):
+        super().__init__()
+        self.network, self.interval, self.losses, self.dtypes, self.fused = network(), interval, [], set(), fused
+
+    def training_step(self, batch, index):
+        output = self.network(batch[0])
+        self.dtypes.add(output.dtype)
+        loss = mse_loss(output, batch[1])
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=RATE, fused=self.fused)
+        schedule = StepLR(optimizer, step_size=1, gamma=DECAY)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": self.interval}}
+
+
+def fit(module, folder, epochs=1, **options):
+    trainer = lightning.Trainer(
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=folder, **{"enable_checkpointing": False, **options},
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(points(), batch_size=BATCH))
+    return trainer
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
+    module, plugin = Network(), FP16Mixed()
+    trainer = fit(module, tmp_path, epochs=2, plugins=plugin, gradient_clip_val=clip)
+    losses, weights, scale, skipped, rate = own_loop(schedule=True, epochs=2, clip=clip)
+    assert module.losses == losses
+    assert_same(module.network, weights)
+    assert plugin.scaler.get_scale() == scale == 2.0**14
+    assert skipped == [OVERFLOWS, 12 + OVERFLOWS]
+    assert losses[11] < losses[0] / 2
+    assert module.dtypes == {torch.float16}
+    assert trainer.optimizers[0].param_groups[0]["lr"] == rate, "the schedule waits where a step was skipped"
+
+
+def test_left_alone_it_trains_in_bf16_on_a_cpu_and_its_schedule_does_not_wait(tmp_path):
+    module = Network()
+    trainer = fit(module, tmp_path, precision="16-mixed")
+    assert module.dtypes == {torch.bfloat16}
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**12)
+
+
+def test_a_schedule_of_epochs_goes_on_after_each_epoch(tmp_path):
+    trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)
+
+
+def test_a_fused_optimizer_that_skips_by_itself_holds_its_schedule_too(tmp_path):
+    trainer = fit(Network(fused=True), tmp_path, plugins=FP16Mixed())
+    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**11)
+
+
+def test_a_checkpoint_holds_scale_and_schedule_and_goes_on_bit_for_bit(tmp_path):
+    whole, half, rest = Network(), Network(), Network()
+    plugin = FP16Mixed()
+    fit(whole, tmp_path, epochs=2, plugins=plugin)
+    trainer = fit(half, tmp_path, epochs=1, plugins=FP16Mixed())
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    after = FP16Mixed()
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False,
+                                enable_checkpointing=False, default_root_dir=tmp_path, plugins=after)  # fmt: skip
+    trainer.fit(rest, DataLoader(points(), batch_size=BATCH), ckpt_path=tmp_path / "half.ckpt")
+    assert half.losses + rest.losses == whole.losses
+    assert_same(rest, dict(whole.named_parameters()))
+    assert after.scaler.state_dict() == plugin.scaler.state_dict()
+
+
+def test_watch_sees_its_steps_and_which_were_skipped(tmp_path):
+    watch = Watch(every=4)
+    fit(Network(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
+    report = watch.report()
+    assert report.steps == 12
+    assert [step.step for step in report.watched] == [0, 4, 8]
+    assert [(skip.step, skip.scale) for skip in report.skips] == [(OVERFLOWS, 2.0**16)]
+    assert not watch.is_open
+
+
+def test_watch_lets_go_of_a_training_that_ends_by_an_error(tmp_path):
+    class Fails(Network):
+        def training_step(self, batch, index):
+            if index == 3:
+                raise RuntimeError("no fourth batch")
+            return super().training_step(batch, index)
+
+    watch = Watch(every=1)
+    with pytest.raises(RuntimeError, match="no fourth batch"):
+        fit(Fails(), tmp_path, plugins=FP16Mixed(), callbacks=[watch])
+    assert not watch.is_open
+    assert watch.report().steps == 3
+    assert not nn.modules.module._global_forward_hooks

@@ -1,0 +1,73 @@
+"""The Hugging Face Trainer: one callback, and `watch` says what its training does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+transformers = pytest.importorskip("transformers")
+
+from labkit.frameworks.transformers import Watch  # noqa: E402
+from tests.hosts.training import BATCH, RATE, network, points  # noqa: E402
+
+
+class Network(nn.Module):
+    """A model as the Trainer wants it: keywords in, a dict with the loss out."""
+
+    def __init__(self):
+        super().__init__()
+        self.network, self.losses = network(), []
+
+    def forward(self, inputs, labels):
+        output = self.network(inputs)
+        loss = mse_loss(output, labels)
+        self.losses.append(loss.item())
+        return {"loss": loss, "logits": output}
+
+
+def fit(model, folder, *callbacks, lr=RATE):
+    rows = [{"inputs": x, "labels": y} for x, y in points(overflow=False)]
+    given = transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=2, per_device_train_batch_size=BATCH, use_cpu=True, report_to=[],
+        save_strategy="no", disable_tqdm=True, learning_rate=lr, max_grad_norm=0, seed=0,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    trainer = transformers.Trainer(model, given, train_dataset=rows, callbacks=list(callbacks),
+                                   optimizers=(optimizer, None))  # fmt: skip
+    trainer.train()
+
+
+def test_it_trains_as_if_nobody_watched_and_the_report_has_its_steps(tmp_path):
+    alone, watched, watch = Network(), Network(), Watch(every=6)
+    fit(alone, tmp_path)
+    fit(watched, tmp_path, watch)
+    assert watched.losses == alone.losses
+    assert watched.losses[-1] < watched.losses[0] / 2
+    report = watch.report()
+    assert report.steps == 24
+    assert [step.step for step in report.watched] == [0, 6, 12, 18]
+    assert "network.0.weight" in report.histograms("weight gradients")
+    assert not watch.is_open
+
+
+def test_it_names_weights_that_never_move(tmp_path):
+    watch, model = Watch(every=1), Network()
+    fit(model, tmp_path, watch, lr=1e-12)  # far below half an ulp
+    assert any("never moved" in finding.what or "swallowed" in finding.what for finding in watch.report().findings)
+
+
+def test_after_an_error_it_is_closed_by_hand_or_by_the_next_training(tmp_path):
+    class Fails(Network):
+        def forward(self, inputs, labels):
+            if len(self.losses) == 3:
+                raise RuntimeError("no fourth batch")
+            return super().forward(inputs, labels)
+
+    watch = Watch(every=1)
+    with pytest.raises(RuntimeError, match="no fourth batch"):
+        fit(Fails(), tmp_path, watch)
+    watch.close()
+    assert watch.report().steps == 3
+    assert not nn.modules.module._global_forward_hooks
