@@ -50,8 +50,9 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into a copy of the engi
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py
 
-docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, from the docstrings
+docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, and docs/errors.md, from the patients
 	@$(VENV_PYTHON) docs/build.py
+	@$(VENV_PYTHON) docs/errors.py
 
 hosts: $(VENV)/.test-ready  ## test the lab where classes are held, all or HOSTS="NAME ...", into data/hosts.md
 	@$(VENV_PYTHON) tests/hosts/run.py $(HOSTS)

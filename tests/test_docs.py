@@ -7,8 +7,9 @@ import inspect
 
 import pytest
 
-from docs import build
+from docs import build, errors
 from labkit.amp import ScalerConfig
+from labkit.clinic import cards
 
 PAGE = build.page()
 
@@ -40,3 +41,24 @@ def test_the_page_is_the_same_on_every_machine() -> None:
 def test_a_page_that_was_written_is_up_to_date() -> None:
     if build.PAGE.exists():  # it need not be
         assert build.PAGE.read_text(encoding="utf-8") == PAGE, "`make docs` writes it anew"
+
+
+def test_the_page_of_error_messages_is_up_to_date() -> None:
+    assert errors.PAGE.read_text(encoding="utf-8") == errors.page(), "`make docs` writes it anew"
+
+
+@pytest.mark.parametrize("name", ["c10::Half", "at::Half"])
+def test_an_error_message_leads_to_what_it_means_and_to_its_repair(name: str) -> None:
+    """A worked example: torch has had two names for one type, and people paste either."""
+    text = errors.page()
+    assert f"- [`value cannot be converted to type {name} without overflow`](#mask_constant)" in text
+    section = text.split('<a id="mask_constant"></a>')[1].split("<a id=")[0]
+    assert f"value cannot be converted to type {name}" in section
+    assert cards()["mask_constant"].repair in section
+    assert "[NVIDIA/apex#1052](https://github.com/NVIDIA/apex/issues/1052)" in section
+
+
+def test_every_card_stands_on_the_page_of_error_messages_once() -> None:
+    text = errors.page()
+    assert all(text.count(f"`labkit explain {card.id}`") == 1 for card in cards().values())
+    assert all(text.count(f"(#{card.id})") == len(card.errors) for card in cards().values())

@@ -15,7 +15,7 @@ from labkit.amp import PRESETS, RECIPES
 from labkit.train.race_cli import add_arguments
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md")]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md")]
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")

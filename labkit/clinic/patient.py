@@ -198,6 +198,15 @@ def _truth(node: ast.expr) -> bool | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, bool) else None
 
 
+def address(thread: str) -> str:
+    """Return where a thread is read.
+
+    >>> address("NVIDIA/apex#1052")
+    'https://github.com/NVIDIA/apex/issues/1052'
+    """
+    return thread if "#" not in thread else "https://github.com/{}/issues/{}".format(*thread.split("#"))
+
+
 # --- what the patients share: the digits, a small network for them, and how well it does ---
 
 

@@ -10,8 +10,9 @@ import pytest
 import traitlets
 
 from labkit.clinic import Kind, Outcome, cards, patients, run
+from labkit.clinic.patient import address
 from labkit.widgets import PatientWall
-from labkit.widgets.patient_wall.words import address, find, outcome_view
+from labkit.widgets.patient_wall.words import find, outcome_view
 
 
 @pytest.fixture(scope="module")

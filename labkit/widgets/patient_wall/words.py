@@ -15,6 +15,7 @@ from typing import Any
 
 from labkit.clinic import GpuCard, Outcome, Patient, code_of, explain
 from labkit.clinic.explain import plain
+from labkit.clinic.patient import address
 
 ALL = "all"
 
@@ -38,15 +39,6 @@ def behind(patient: Patient | GpuCard) -> dict[str, Any]:
         "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
         "code": compared(code_of(function, cured=False), code_of(function, cured=True)),
     }
-
-
-def address(thread: str) -> str:
-    """Return where a thread is read.
-
-    >>> address("NVIDIA/apex#1052")
-    'https://github.com/NVIDIA/apex/issues/1052'
-    """
-    return thread if "#" not in thread else "https://github.com/{}/issues/{}".format(*thread.split("#"))
 
 
 def compared(broken: str, cured: str) -> list[list[list[Any]]]:

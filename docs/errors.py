@@ -1,0 +1,71 @@
+"""Which error message means what? docs/errors.md, made from the patients of `labkit.clinic` and the cards beside them.
+
+python docs/errors.py            write docs/errors.md
+python docs/errors.py --check    fail if it is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from labkit.clinic import GpuCard, Patient, cards
+from labkit.clinic.patient import address
+
+PAGE = Path(__file__).with_name("errors.md")
+HEAD = """# Your error message
+
+Mixed precision fails with a few messages again and again, and more often without any. Look for yours on this page; in a
+terminal, `labkit explain "the message"` does so. Each has a patient: a short training that fails like yours, and its
+repair, which `labkit explain NAME` runs on a CPU. Made by `make docs`; do not edit.
+
+## The messages
+"""
+SILENT = """
+## Without a message
+
+What is seen, and what it turned out to be; `labkit diagnose train.py` looks for these in a script of your own.
+"""
+
+
+def page() -> str:
+    """Return the whole page: a list of all messages, a section for each card that has one, and a list of the others."""
+    speaking = [card for card in cards().values() if card.errors]
+    messages = sorted((words, card.id) for card in speaking for words in card.errors)
+    index = [f"- [{_code(words)}](#{id})" for words, id in messages]
+    others = [card for card in cards().values() if not card.errors]
+    silent = [f"- {card.symptom} **{card.title}** `labkit explain {card.id}`" for card in others]
+    return "\n".join([HEAD, *index, "", *map(_section, speaking), SILENT, *silent, ""])
+
+
+def _code(words: str) -> str:
+    """Return words as Markdown's code, which may hold a ` where two are around it."""
+    return f"`` {words} ``" if "`" in words else f"`{words}`"
+
+
+def _section(card: Patient | GpuCard) -> str:
+    threads = ", ".join(f"[{thread}]({address(thread)})" for thread in card.threads)
+    shown = "runs it" if isinstance(card, Patient) else "shows it; it needs a GPU"
+    return "\n".join([
+        f'<a id="{card.id}"></a>',
+        f"### {card.title}\n",
+        *(f"    {words}" for words in card.errors),
+        f"\n{card.symptom}\n",
+        f"**Why.** {card.cause}\n",
+        f"**Instruments.** {card.reading}\n",
+        f"**Repair.** {card.repair}\n",
+        f"`labkit explain {card.id}` {shown}. Reported in {threads}.\n",
+    ])  # fmt: skip
+
+
+def main() -> int:
+    """Write the page, or check it."""
+    text = page()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8", newline="\n")
+        return 0
+    return int(not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
