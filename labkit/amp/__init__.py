@@ -19,6 +19,7 @@ from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe
+from labkit.amp.scales.product_format import ProductFormat, TensorScale
 from labkit.amp.scaling.layer_scales import layer_scales
 from labkit.amp.scaling.presets import PRESETS
 from labkit.amp.scaling.scaler import (
@@ -55,6 +56,7 @@ __all__ = [
     "Explanation",
     "LedgerRow",
     "Moment",
+    "ProductFormat",
     "Recipe",
     "Registered",
     "Rule",
@@ -62,6 +64,7 @@ __all__ = [
     "ScalerState",
     "StepEvent",
     "StepReport",
+    "TensorScale",
     "WeightRounding",
     "Weights",
     "advance",

@@ -31,6 +31,7 @@ from labkit.amp.masters.half_beside_fp32 import reaches_beyond
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.resume import Resumable
+from labkit.amp.scales.products import Products
 from labkit.amp.scaling.clip import clip_
 from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.scaling.skips import diagnosis, report
@@ -91,6 +92,7 @@ class Engine(Resumable):
             self.model.to(self.device)
         self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
         self.weights = self._make_weights(Weights, make_optimizer, groups=groups, flat=flat, seed=seed)
+        self.products = Products(recipe.products, self.weights.names, seed) if recipe.products else None
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._dtype = dtype_of(recipe.model)
@@ -128,7 +130,7 @@ class Engine(Resumable):
         """
         self._require_known()
         self.weights.restore_dtypes()
-        return self.recipe.forward(self.device)
+        return self.recipe.forward(self.device, self.products)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in.

@@ -21,6 +21,15 @@ import torch
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.masters.half_beside_fp32 import half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
+from labkit.amp.scales.product_format import (
+    FP8_CURRENT,
+    FP8_DELAYED,
+    MXFP8_PRODUCTS,
+    NVFP4_PRODUCTS,
+    UNIT_SCALED,
+    ProductFormat,
+)
+from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import half_storage
@@ -39,6 +48,7 @@ class Recipe:
     rounding        how a step's result gets into `model` where no master remembers it
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
     gradient_format format that autocast rounds gradients to; None for its own
+    products        how a layer's operands are scaled and rounded (`labkit.amp.scales`); None: they are not
     graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
 
     Raises:
@@ -64,6 +74,7 @@ class Recipe:
     accumulator: Any = None
     gradient_format: Format | None = None
     graph: bool = False
+    products: ProductFormat | None = None
 
     def __post_init__(self) -> None:
         for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
@@ -112,6 +123,8 @@ class Recipe:
                 f"an accumulator ({self.accumulator}) adds up products of 16-bit numbers or fewer, and everything here "
                 "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
             )
+        if self.products is not None and (self.autocast is not None or self.model != FP32):
+            return "products are written from FP32 numbers. Take model=FP32, autocast=None, or products=None."
         if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
             return "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
         return ""
@@ -126,16 +139,18 @@ class Recipe:
         plain |= {key: value.name for key, value in plain.items() if isinstance(value, Format)}
         accumulator = None if self.accumulator is None else str(getattr(self.accumulator, "name", self.accumulator))
         values = {"scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator}
-        return plain | values | {"fields": in_full}
+        return plain | values | {"products": _plain(self.products), "fields": in_full}
 
-    def forward(self, device: torch.device | str) -> AbstractContextManager[None]:
-        """Open the region in which a forward pass and its loss run under this recipe."""
-        plain = self.model == FP32 and self.autocast is None
-        return nullcontext() if plain and current() is None else self._modes(device)
+    def forward(self, device: torch.device | str, products: Products | None = None) -> AbstractContextManager[None]:
+        """Open the region in which a forward pass and its loss run under this recipe; `products` are an engine's."""
+        plain = self.model == FP32 and self.autocast is None and products is None
+        return nullcontext() if plain and current() is None else self._modes(device, products)
 
     @contextmanager
-    def _modes(self, device: torch.device | str) -> Iterator[None]:
+    def _modes(self, device: torch.device | str, products: Products | None) -> Iterator[None]:
         with ExitStack() as modes:
+            if products is not None:
+                modes.enter_context(products.begun())
             modes.enter_context(half_storage(device, self.accumulator))
             if self.autocast is not None:
                 cast = autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
@@ -162,6 +177,7 @@ _SHORT_RUN = ScalerConfig(growth_interval=25)
 _O1 = Recipe("O1", autocast=FP16, scaler=DYNAMIC)
 _O2 = Recipe("O2", model=FP16, scaler=DYNAMIC)
 _ALONE = replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weights=False)
+_BF16_ALONE = Recipe("BF16 no master", model=BF16, master_weights=False)
 _ROWS = (
     Recipe("FP32"),
     replace(_O2, name="FP16", scaler=NO_SCALING),
@@ -177,8 +193,15 @@ _ROWS = (
     _O2,
     Recipe("O3", model=FP16, keep_norms=False, master_weights=False, optimizer=FP16),
     Recipe("BF16", model=BF16),
-    Recipe("BF16 no master", model=BF16, master_weights=False),
+    _BF16_ALONE,
+    replace(_BF16_ALONE, name="BF16 stochastic", rounding=WeightRounding.STOCHASTIC),
+    replace(_BF16_ALONE, name="BF16 Kahan", rounding=WeightRounding.KAHAN),
     # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
+    Recipe("FP8 current", products=FP8_CURRENT),
+    Recipe("FP8 delayed", products=FP8_DELAYED),
+    Recipe("MXFP8", products=MXFP8_PRODUCTS),
+    Recipe("NVFP4", products=NVFP4_PRODUCTS),
+    Recipe("unit scaled", products=UNIT_SCALED),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}

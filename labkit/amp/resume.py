@@ -24,6 +24,7 @@ from labkit.amp.gradients import StepGradients
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.weights import Weights
 from labkit.amp.recipe import Recipe
+from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import ScalerState
 
 KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
@@ -38,6 +39,7 @@ class Resumable:
     weights: Weights
     recipe: Recipe
     scalers: list[ScalerState]
+    products: Products | None
     steps: int
     skips_in_a_row: int
     _gradients: StepGradients
@@ -65,7 +67,7 @@ class Resumable:
             "policy": _policy(),
             "steps": self.steps,
             "skips_in_a_row": self.skips_in_a_row,
-        }
+        } | ({"products": self.products.state_dict()} if self.products is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, bit for bit; gradients that are here are forgotten.
@@ -78,7 +80,7 @@ class Resumable:
             _require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
-            with self._loading(state["model"]):
+            with self._loading(state["model"]), self._loading_products(state):
                 self.weights.load_state_dict(state["weights"])
         self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
         self.weights.zero_grad()
@@ -121,6 +123,20 @@ class Resumable:
             yield
         except BaseException:
             model.load_state_dict(before)
+            raise
+
+    @contextmanager
+    def _loading_products(self, state: Mapping[str, Any]) -> Iterator[None]:
+        """Load what the products' scales remember; take it back if what the `with` block does fails."""
+        if self.products is None:
+            yield
+            return
+        before = self.products.state_dict()
+        self.products.load_state_dict(state["products"])
+        try:
+            yield
+        except BaseException:
+            self.products.load_state_dict(before)
             raise
 
 

@@ -61,6 +61,8 @@ def run(
 ) -> Tensor:
     """Carry out torch's function `func(*args, **kwargs)` with its matrix products added up by `accumulator`.
 
+    A function (A[g, m, k], B[g, k, n]) -> A @ B in its place carries them out itself.
+
     Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to the operands'
     dtype once. Only functions that are matrix products at heart are known: see `REDUCTIONS`.
 
@@ -106,6 +108,8 @@ class _Product(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype) -> Tensor:
+    if callable(accumulator):  # a product of its own, such as `labkit.amp.scales` brings
+        return accumulator(a, b)
     d: Tensor = _Product.apply(a, b, accumulator, operands, result)  # type: ignore[no-untyped-call]
     return d
 

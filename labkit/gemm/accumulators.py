@@ -55,7 +55,7 @@ EXACT = Accumulator("exact", Order.EXACT, None)
 ACCUMULATORS: dict[str, Accumulator] = {
     row.name: row for row in (SEQUENTIAL_FP16, SEQUENTIAL_FP32, PAIRWISE_FP32, EXACT)
 }
-AnyAccumulator: TypeAlias = Accumulator | MmaSpec
+AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], Tensor]  # or a product of its own
 
 
 def accumulate(

@@ -100,7 +100,7 @@ def test_only_what_a_knob_cannot_show_is_refused() -> None:
 
     no_slider = ["O2, Megatron", "O2, static, no power of two"]
     assert refused(LiveTraining) == no_slider
-    assert refused(Workbench) == ["FP16 stochastic", "FP16 Kahan", "FP8", *no_slider]
+    assert refused(Workbench) == ["FP8", *no_slider]
 
 
 def test_a_knob_keeps_what_it_does_not_turn() -> None:

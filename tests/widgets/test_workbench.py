@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.amp import RECIPES
+from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn, names
 from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turn
@@ -76,10 +76,22 @@ def test_every_position_is_a_recipe(format: str, autocast: bool, masters: str, a
         recipe_of(Knobs(format, autocast, False, accumulator, masters, scaling))  # raises where it contradicts itself
 
 
-@pytest.mark.parametrize("name", ["FP8", "FP16 Kahan", "FP16 stochastic"])
-def test_a_recipe_without_knobs_is_refused(name: str) -> None:
+def test_a_recipe_without_knobs_is_refused() -> None:
     with pytest.raises(ValueError, match="no knob for all of"):
-        knobs_of(RECIPES[name])
+        knobs_of(RECIPES["FP8"])
+
+
+@pytest.mark.parametrize("name", ["FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"])
+def test_what_no_knob_turns_stays_as_the_recipe_has_it_and_is_told(name: str) -> None:
+    knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
+    assert recipe_of(knobs) == recipe
+    scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
+    assert (scaled.rounding, scaled.products) == (recipe.rounding, recipe.products)
+    told = recipe.products.forward.name if recipe.products else recipe.rounding.value
+    assert told in scaled.name
+    assert told in torch_lines(knobs, DIGITS)
+    elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
+    assert (elsewhere.rounding, elsewhere.products) == (WeightRounding.NEAREST, None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Recipe, ScalerConfig, static
+from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import FP32, Format
 from labkit.widgets.bench.labels import describe
 from labkit.widgets.bench.positions import (
@@ -73,9 +73,12 @@ def recipe_of(knobs: Knobs) -> Recipe:
         return given
     number, emulated = _format(knobs), knobs.format != "FP32"
     converted = emulated and not knobs.autocast
+    forgets = converted and knobs.masters == "forgotten"
     recipe = replace(
         given,
         name=describe(knobs),
+        rounding=given.rounding if forgets else WeightRounding.NEAREST,
+        products=None if emulated else given.products,
         model=number if converted else FP32,
         autocast=number if emulated and knobs.autocast else None,
         keep_norms=knobs.norms_fp32 or not converted,
@@ -142,10 +145,11 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
 
 
 def _told_by_knobs(knobs: Knobs) -> bool:
-    """Say whether the knobs alone give the recipe back, but for what its scaler has beside a scale."""
+    """Say whether the knobs give the recipe back, but for what is told beside them: see `labels.describe`."""
     again = recipe_of(replace(knobs, given=RECIPES["FP32"]))
     given = knobs.given
-    return replace(again, name=given.name, scaler=given.scaler, graph=given.graph) == given
+    beside = {name: getattr(given, name) for name in ("name", "scaler", "graph", "rounding", "products")}
+    return replace(again, **beside) == given
 
 
 def _read(recipe: Recipe) -> Knobs:

@@ -18,7 +18,9 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
     """
     why: dict[str, str] = {}
     if knobs.format == "FP32":
-        why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), "everything is FP32")
+        products = knobs.given.products
+        words = f"layers multiply {products.forward.name}; all else is FP32" if products else "everything is FP32"
+        why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), words)
         why["masters"] = "the model itself is FP32 here, so its weights are their own master"
     elif knobs.autocast:
         why["norms_fp32"] = "autocast's lists decide what a norm computes in"
@@ -45,7 +47,9 @@ def describe(knobs: Knobs) -> str:
     has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
     has += [f"{_an(knobs.format)} optimizer"] * (converted and knobs.masters == "none")
     has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
-    has += [f"{knobs.given.rounding.value} rounding"] * (knobs.given.rounding is not WeightRounding.NEAREST)
+    forgets, products = converted and knobs.masters == "forgotten", knobs.given.products
+    has += [f"{knobs.given.rounding.value} rounding"] * (forgets and knobs.given.rounding is not WeightRounding.NEAREST)
+    has += [f"{products.forward.name} operands"] if products is not None and not emulated else []
     has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
     has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
     has += [] if knobs.epsilon is None else [f"epsilon {epsilon_text(knobs.epsilon)}"]

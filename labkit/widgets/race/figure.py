@@ -17,7 +17,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from labkit.train import RunRecord, pace_sentence, recorded_paces
 from labkit.widgets.base.figures import BROAD, FORMAT_COLOURS, End, described, name_ends, on_any_page
 
-FORMAT_OF = {"FP32": "FP32", "O0": "FP32", "BF16": "BF16", "FP8": "E4M3"}  # a recipe's first word; FP16 otherwise
+FORMAT_OF = {  # a recipe's first word; FP16 otherwise
+    "FP32": "FP32", "O0": "FP32", "BF16": "BF16", **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3")
+}  # fmt: skip
 # FP32 is broad and the next line whole; the others have gaps, so that what lies under them is seen.
 DASHES = ("-", "-", (0, (6, 5)), (0, (2, 5)), (0, (1, 2)), (0, (6, 3, 1, 3)))
 MARKERS = "os^DvP"

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from labkit.amp import DYNAMIC, ScalerConfig
+from labkit.amp import DYNAMIC, ScalerConfig, WeightRounding
 from labkit.train import Task
 from labkit.widgets.bench.knobs import recipe_of
 from labkit.widgets.bench.labels import epsilon_text, has_epsilon, optimizer_name
@@ -67,6 +67,11 @@ def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
     lines = []
     if knobs.accumulator != "FP32" and knobs.format != "FP32":
         lines.append(f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}")
+    recipe = recipe_of(knobs)
+    if recipe.products is not None:
+        lines.append(f"# plain torch multiplies FP32 numbers; here layers multiplied {recipe.products.forward.name}")
+    if recipe.rounding is not WeightRounding.NEAREST:
+        lines.append(f"# plain torch rounds weights to nearest; here the rounding was {recipe.rounding.value}")
     beyond = _beyond_torch(recipe_of(knobs).scaler) if scaling is Scaling.DYNAMIC else ""
     if beyond:
         lines.append(f"# torch's GradScaler has no such knobs; here they stood at {beyond}")

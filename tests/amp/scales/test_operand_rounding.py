@@ -1,0 +1,144 @@
+"""Whole tensors in 8 and 4 bits: the numbers of gfloat, of ml_dtypes and of `round_blocks`."""
+
+from __future__ import annotations
+
+import gfloat
+import gfloat.formats as rows
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from labkit.amp.scales.operand_rounding import round_saturating, round_to_blocks
+from labkit.formats import (
+    BLOCK_FORMATS,
+    E2M1,
+    E2M3,
+    E3M2,
+    E4M3,
+    E5M2,
+    E8M0,
+    FORMATS,
+    FP32,
+    FP64,
+    MXFP4,
+    MXFP8,
+    NVFP4,
+    BlockFormat,
+    decode,
+    decode_blocks,
+    round_blocks,
+)
+
+ELEMENTS = {
+    E4M3: rows.format_info_ocp_e4m3,
+    E5M2: rows.format_info_ocp_e5m2,
+    E2M1: rows.format_info_ocp_e2m1,
+    E2M3: rows.format_info_ocp_e2m3,
+    E3M2: rows.format_info_ocp_e3m2,
+}
+DTYPES = {
+    E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2, E2M1: ml_dtypes.float4_e2m1fn,
+    E2M3: ml_dtypes.float6_e2m3fn, E3M2: ml_dtypes.float6_e3m2fn,
+}  # fmt: skip
+DEEPSEEK = BlockFormat("1x128", E4M3, FP32, 128)  # arXiv:2412.19437, 3.3.2
+
+
+def around_every_code(format) -> np.ndarray:
+    """Every finite value, every tie between two, and what lies one FP32 step beside them."""
+    values = np.unique(decode(np.arange(format.codes), format))
+    values = values[np.isfinite(values)].astype(np.float32)
+    points = np.concatenate([values, (values[1:] + values[:-1]) / 2, [np.float32(3e38), np.float32(-1e9)]])
+    return np.concatenate([points, *(np.nextafter(points, np.float32(way)) for way in (-np.inf, np.inf))])
+
+
+def blocks_of(count: int, size: int, seed: int) -> np.ndarray:
+    """Blocks of numbers of all sizes, as in training: beside each other 2^-24 to 1, and some zeros."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(-24, 1, (count, size)) + rng.integers(-60, 60, (count, 1))
+    values = np.ldexp(rng.uniform(-2, 2, (count, size)), sizes).astype(np.float32)
+    return np.where(rng.random((count, size)) < 0.05, np.float32(0), values)
+
+
+def test_one_block_by_hand() -> None:
+    block = torch.zeros(1, 32)
+    block[0, :4] = torch.tensor([13.0, 7.9, -3.0, 0.2])
+    # 2^floor(log2 13) / 4 = 2: 13 is 6.5 scales, and an element ends at 6. Rounded up, the scale is 4.
+    assert round_to_blocks(block, MXFP4)[0, :4].tolist() == [12.0, 8.0, -3.0, 0.0]
+    assert round_to_blocks(block, MXFP4, scale_up=True)[0, :4].tolist() == [12.0, 8.0, -4.0, 0.0]
+
+
+@pytest.mark.parametrize("format", ELEMENTS, ids=lambda row: row.name)
+def test_every_code_and_every_tie_as_gfloat_and_ml_dtypes(format) -> None:
+    points = around_every_code(format)
+    ours = round_saturating(torch.from_numpy(points), format).numpy()
+    theirs = gfloat.round_ndarray(ELEMENTS[format], points.astype(np.float64), gfloat.RoundMode.TiesToEven, sat=True)
+    assert np.array_equal(ours, theirs)
+    inside = np.abs(points) <= format.max
+    assert np.array_equal(ours[inside], points[inside].astype(DTYPES[format]).astype(np.float32))
+
+
+@pytest.mark.parametrize("format", [*BLOCK_FORMATS.values(), DEEPSEEK], ids=lambda row: row.name)
+@pytest.mark.parametrize("count", [10**4, pytest.param(10**6, marks=pytest.mark.slow)])
+def test_blocks_are_those_of_round_blocks(format, count) -> None:
+    for seed in range(max(1, count // 10**5)):
+        values = blocks_of(min(count, 10**5), format.size, seed)
+        ours = round_to_blocks(torch.from_numpy(values), format).numpy()
+        assert np.array_equal(ours, decode_blocks(round_blocks(values, format)).astype(np.float32))
+
+
+def scale_up_by_gfloat(block: np.ndarray, element) -> float:
+    """The least power of two at which nothing of a block exceeds the largest element; by trying."""
+    exponent = -127
+    while np.abs(block).max() > element.max * 2.0**exponent:
+        exponent += 1
+    return 2.0**exponent
+
+
+@pytest.mark.parametrize("format", [MXFP8, MXFP4], ids=lambda row: row.name)
+def test_a_scale_that_is_rounded_up_is_the_least_that_saturates_nothing(format) -> None:
+    values = blocks_of(60, format.size, seed=5)
+    values[0], values[1] = 0, np.float32(2.0**-126)
+    element = ELEMENTS[format.element]
+    oracle = gfloat.BlockFormatInfo(format.name, element, format.size, rows.format_info_ocp_e8m0)
+    wanted = [
+        gfloat.quantize_block(oracle, block.astype(np.float64), lambda _, b: scale_up_by_gfloat(b, element))
+        for block in values
+    ]
+    ours = round_to_blocks(torch.from_numpy(values), format, scale_up=True)
+    assert np.array_equal(ours.numpy(), np.stack(wanted).astype(np.float32))
+
+
+def test_a_square_tile_is_the_same_numbers_both_ways_and_edges_count_as_zeros() -> None:
+    values = torch.randn(40, 50, generator=torch.Generator().manual_seed(0))
+    square = round_to_blocks(values, NVFP4, (16, 16))
+    assert torch.equal(round_to_blocks(values.T, NVFP4, (16, 16)).T, square)
+    padded = torch.zeros(48, 64)
+    padded[:40, :50] = values
+    assert torch.equal(round_to_blocks(padded, NVFP4, (16, 16))[:40, :50], square)
+    down = round_to_blocks(values, MXFP4, (32, 1))
+    assert torch.equal(down, round_to_blocks(values.T.contiguous(), MXFP4).T)
+
+
+@pytest.mark.parametrize("format", ELEMENTS, ids=lambda row: row.name)
+def test_stochastic_rounding_goes_to_a_neighbour_as_often_as_the_distance_says(format) -> None:
+    values = torch.from_numpy(around_every_code(format)).clamp(-format.max, format.max)
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.stack([round_saturating(values, format, generator) for _ in range(400)]).double()
+    codes = torch.from_numpy(np.unique(decode(np.arange(format.codes), format)))
+    codes = codes[codes.isfinite()]
+    place = torch.searchsorted(codes, values.double(), right=True).clamp(max=len(codes) - 1)
+    below, above = codes[place - 1], codes[place]
+    assert bool(((drawn == below) | (drawn == above) | (drawn == values.double())).all())
+    # The mean of 400 draws is the value, within 5 standard deviations of at most half a step each.
+    assert bool(((drawn.mean(0) - values.double()).abs() <= 5 * (above - below) / 2 / 20).all())
+
+
+def test_what_is_a_number_already_stays_under_both_roundings() -> None:
+    for format in FORMATS.values():
+        if format in (E8M0, FP64) or format.bits > 8:
+            continue
+        values = torch.from_numpy(decode(np.arange(format.codes), format)).float()
+        values = values[values.isfinite()]
+        for generator in (None, torch.Generator().manual_seed(0)):
+            assert torch.equal(round_saturating(values, format, generator), values)

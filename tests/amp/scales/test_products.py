@@ -1,0 +1,318 @@
+"""Layers whose products take 8- or 4-bit operands: each against a scalar reference that shares no code with them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from functools import partial
+
+import gfloat
+import gfloat.formats as rows
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
+from labkit.amp.scales.products import rotate
+from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
+
+SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+PLAIN_NVFP4 = replace(RECIPES["NVFP4"].products, stochastic_gradients=False, last_in_fp32=False)
+DEEPSEEK = ProductFormat(*[BlockFormat("128", E4M3, FP32, 128)] * 2, TensorScale.NONE, square_weights=True)
+REFERENCED = {
+    "FP8 current": RECIPES["FP8 current"].products,
+    "MXFP8": RECIPES["MXFP8"].products,
+    "MXFP4 down": ProductFormat(MXFP4, MXFP4, TensorScale.NONE, scale_up=False),
+    "NVFP4": PLAIN_NVFP4,
+    "unit scaled": RECIPES["unit scaled"].products,
+    "blocks of 128": DEEPSEEK,
+}
+
+
+def engine_with(format: ProductFormat | None, model: nn.Module, seed: int = 0, lr: float = 0.1) -> Engine:
+    return Engine(model, partial(torch.optim.SGD, lr=lr), Recipe("mine", products=format), seed=seed)
+
+
+def products_of(format: ProductFormat, x: torch.Tensor, w: torch.Tensor, d: torch.Tensor) -> list[np.ndarray]:
+    """y, dx and dw of y = x w^T under a format, for the gradient d of y."""
+    layer = nn.Linear(w.shape[1], w.shape[0], bias=False)
+    layer.weight.data.copy_(w)
+    engine, x = engine_with(format, layer), x.clone().requires_grad_()
+    with engine.forward():
+        y = layer(x)
+    y.backward(d)
+    return [t.detach().double().numpy() for t in (y, x.grad, layer.weight.grad)]
+
+
+# --- the reference: numbers one at a time, rounded by gfloat --------------------------------------------------------
+
+GFLOAT = {
+    "E4M3": rows.format_info_ocp_e4m3, "E5M2": rows.format_info_ocp_e5m2, "E2M1": rows.format_info_ocp_e2m1,
+}  # fmt: skip
+f32 = np.float32
+
+
+def nearest(value: float, name: str) -> float:
+    return gfloat.round_float(GFLOAT[name], float(value), gfloat.RoundMode.TiesToEven, sat=True)
+
+
+def reference_block(block: list[float], name: str, up: bool) -> list[float]:
+    """The values of one block."""
+    largest = max(map(abs, block))
+    if largest == 0:
+        return [0.0] * len(block)
+    if name in ("MXFP8", "MXFP4"):
+        element, top, emax = ("E4M3", 448.0, 8) if name == "MXFP8" else ("E2M1", 6.0, 2)
+        exponent = math.floor(math.log2(largest)) - emax
+        scale = 2.0 ** (exponent + (up and largest > top * 2.0**exponent))
+    elif name == "NVFP4":
+        element, scale = "E2M1", max(nearest(f32(largest) / f32(6), "E4M3"), 2.0**-9)
+    else:
+        element, scale = "E4M3", float(f32(largest) / f32(448))
+    return [nearest(f32(value) / f32(scale), element) * scale for value in block]
+
+
+def reference_operand(t: np.ndarray, format: ProductFormat, role: str, unit: float) -> tuple[np.ndarray, float]:
+    """Rows of numbers, whose products are summed along the row: their values, and the scale of all of them."""
+    row = format.gradient if role == "gradient" else format.forward
+    largest = f32(np.abs(t).max())
+    scale = {"MXFP8": 1.0, "MXFP4": 1.0, "128": 1.0, "NVFP4": f32(2688) / largest}.get(row.name, unit)
+    if format.scale is TensorScale.CURRENT and not format.blocks:
+        scale = f32({"E4M3": 448, "E5M2": 57344}[row.name]) / largest
+    t = (t.astype(f32) * f32(scale)).astype(np.float64)
+    if not format.blocks:
+        return np.array([[nearest(v, row.name) for v in line] for line in t]), float(scale)
+    n, out = row.size, np.zeros_like(t)
+    high = n if role == "weight" and format.square_weights else 1
+    for i in range(0, len(t), high):
+        for j in range(0, t.shape[1], n):
+            tile = t[i : i + high, j : j + n]
+            written = reference_block(tile.ravel().tolist(), row.name, format.scale_up)
+            out[i : i + high, j : j + n] = np.reshape(written, tile.shape)
+    return out, float(scale)
+
+
+def reference_rotation(t: np.ndarray) -> np.ndarray:
+    """Rows, 16 numbers at a time: signs, then sums and differences of halves, then divided by 4."""
+    signs = [-1, 1, 1, -1, 1, 1, 1, 1, 1, -1, -1, 1, 1, 1, -1, 1]
+    lines = np.pad(t, ((0, 0), (0, -t.shape[1] % 16)))
+    out = np.zeros_like(lines)
+    for at in range(0, lines.shape[1], 16):
+        for i in range(16):
+            for j in range(16):
+                out[:, at + i] += lines[:, at + j] * signs[j] * (-1) ** (i & j).bit_count() / 4
+    return out.astype(f32).astype(np.float64)
+
+
+def reference_products(
+    format: ProductFormat, x: np.ndarray, w: np.ndarray, d: np.ndarray
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """(product, sum of the products' magnitudes) for y, dx and dw."""
+    size = math.sqrt((d**2).mean())
+    units = {
+        "input": 1.0, "weight": 2.0 ** round(math.log2(w.shape[1]) / 2), "gradient": 2.0 ** round(-math.log2(size))
+    }  # fmt: skip
+    units = units if format.scale is TensorScale.UNIT else dict.fromkeys(units, 1.0)
+    found = []
+    for (one, role_1), (two, role_2), rotated in (
+        ((x, "input"), (w, "weight"), False),
+        ((d, "gradient"), (w.T, "weight"), False),
+        ((d.T, "gradient"), (x.T, "input"), format.hadamard),
+    ):
+        one, two = (reference_rotation(t) if rotated else t for t in (one, two))
+        (a, a_scale), (b, b_scale) = (
+            reference_operand(t, format, role, units[role]) for t, role in ((one, role_1), (two, role_2))
+        )
+        found.append((a @ b.T / (a_scale * b_scale), np.abs(a) @ np.abs(b).T / (a_scale * b_scale)))
+    return found
+
+
+@pytest.mark.parametrize("name", REFERENCED)
+@pytest.mark.parametrize("shape", [(5, 7, 40), pytest.param((100, 100, 3200), marks=pytest.mark.slow)], ids=str)
+def test_the_three_products_are_those_of_the_reference(name: str, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    torch.manual_seed(0)
+    x, w, d = torch.randn(m, k) * torch.rand(m, k) ** 4, torch.randn(n, k) / 8, torch.randn(m, n) * 2.0**-9
+    x[0] = 0
+    ours = products_of(REFERENCED[name], x, w, d)
+    inputs = (t.double().numpy() for t in (x, w, d))
+    for product, (wanted, size), length in zip(
+        ours, reference_products(REFERENCED[name], *inputs), (k, n, m), strict=True
+    ):
+        # FP32 adds `length` products, in any order: Higham, theorem 3.1; rotated operands may differ in their last bit,
+        # and then by a step of E2M1 where that is a tie, so a handful of elements may.
+        off = np.abs(product - wanted) > (length + 3) * 2.0**-24 * size
+        assert off.mean() <= (0.02 if REFERENCED[name].hadamard and length == m else 0), f"{name}: {off.sum()}"
+
+
+def test_a_convolution_is_the_product_of_its_patches() -> None:
+    torch.manual_seed(0)
+    conv, x = nn.Conv2d(3, 8, 3, padding=1, bias=False), torch.randn(2, 3, 6, 6)
+    patches = F.unfold(x, 3, padding=1).transpose(1, 2).reshape(-1, 27)
+    d = torch.randn(2, 8, 6, 6)
+    with (engine := engine_with(RECIPES["MXFP8"].products, conv)).forward():
+        y = conv(x)
+    engine_gradient = torch.autograd.grad(y, conv.weight, d)[0]
+    flat = d.permute(0, 2, 3, 1).reshape(-1, 8)
+    wanted, _, of_w = products_of(RECIPES["MXFP8"].products, patches, conv.weight.detach().flatten(1), flat)
+    assert np.allclose(y.detach().permute(0, 2, 3, 1).reshape(-1, 8).numpy(), wanted, rtol=0, atol=1e-6)
+    assert np.allclose(engine_gradient.flatten(1).numpy(), of_w, rtol=0, atol=1e-5)
+    assert engine.products is not None
+
+
+# --- what scales remember -------------------------------------------------------------------------------------------
+
+
+def step(engine: Engine, x: torch.Tensor) -> torch.Tensor:
+    engine.zero_grad()
+    with engine.forward():
+        y = engine(x)
+        loss = y.square().mean()
+    engine.backward(loss)
+    engine.step()
+    return y.detach()
+
+
+def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
+    layer = nn.Linear(2, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    engine = engine_with(ProductFormat(E4M3, E5M2, TensorScale.DELAYED, history=2), layer, lr=0.0)
+    x = torch.tensor([[1000.0, 0.0005]])
+    assert step(engine, x).item() == 448.0  # the first step has a scale of 1: 1000 saturates, 0.0005 is zero
+    assert step(engine, x).item() == pytest.approx(1000.0, rel=1e-5)
+    assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)  # 10,000 is cut to the range of before
+    assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
+    step(engine, x), step(engine, x)
+    assert engine.products.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]  # two steps, no more
+
+
+def test_looking_changes_no_scale() -> None:
+    engine = engine_with(RECIPES["FP8 delayed"].products, nn.Linear(4, 2))
+    step(engine, torch.ones(3, 4))
+    before = copy.deepcopy(engine.state_dict())
+    with torch.no_grad(), engine.forward():
+        engine(1000 * torch.ones(3, 4))
+    assert str(engine.state_dict()) == str(before)
+
+
+def test_a_loss_in_parts_counts_its_largest_part() -> None:
+    engine = engine_with(RECIPES["FP8 delayed"].products, nn.Linear(2, 1, bias=False))
+    with engine.forward():
+        loss = engine(torch.tensor([[3.0, 1.0]])).sum() + engine(torch.tensor([[5.0, 2.0]])).sum()
+    engine.backward(loss)
+    assert engine.products.state_dict()["history"]["weight:input"] == [5.0]
+
+
+def test_unit_scales_follow_from_shapes_and_one_number() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
+    engine = engine_with(RECIPES["unit scaled"].products, model)
+    step(engine, torch.randn(8, 64))
+    first = engine.products.loss_size
+    assert first > 0
+    step(engine, 100 * torch.randn(8, 64))
+    assert engine.products.loss_size == first
+    assert engine.products.history == {}
+
+
+@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_resumed_run_is_bit_equal(name: str, flat: bool) -> None:
+    def engine(seed: int) -> Engine:
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 20), nn.Linear(20, 3))
+        return Engine(net, partial(torch.optim.Adam, lr=1e-2), RECIPES[name], seed=seed, flat=flat)
+
+    batches = [torch.randn(8, 1, 6, 6) * 2.0**i for i in range(6)]
+    through = engine(0)
+    for batch in batches[:3]:
+        step(through, batch)
+    state = copy.deepcopy(through.state_dict())
+    rest = [step(through, batch) for batch in batches[3:]]
+    resumed = engine(7)
+    step(resumed, batches[5])
+    resumed.load_state_dict(state)
+    assert str(resumed.state_dict()) == str(state)
+    copied = copy.deepcopy(resumed)
+    for again in (resumed, copied):
+        assert all(torch.equal(step(again, batch), wanted) for batch, wanted in zip(batches[3:], rest, strict=True))
+
+
+def test_a_damaged_state_changes_nothing() -> None:
+    engine = engine_with(RECIPES["FP8 delayed"].products, nn.Linear(4, 2))
+    step(engine, torch.ones(3, 4))
+    before = copy.deepcopy(engine.state_dict())
+    for broken in ({"history": {"weight:input": ["much"]}}, {"history": None}, {"loss_size": "none"}, {"generator": 3}):
+        with pytest.raises(ValueError, match=r"cannot be loaded|could not convert"):
+            engine.load_state_dict({**before, "products": {**before["products"], **broken}})
+        assert str(engine.state_dict()) == str(before)
+    with pytest.raises(ValueError, match="saved under another recipe"):
+        engine_with(None, nn.Linear(4, 2)).load_state_dict(before)
+
+
+# --- what is left alone, and what is refused ------------------------------------------------------------------------
+
+
+def test_attention_norms_and_the_last_layer_stay_fp32() -> None:
+    q = torch.randn(1, 4, 8)
+    norm, plain = nn.LayerNorm(8), nn.Linear(8, 8)
+    model = nn.ModuleList([norm, nn.Linear(8, 8), plain])
+    with engine_with(RECIPES["NVFP4"].products, model).forward():
+        found = F.scaled_dot_product_attention(q, q, q), norm(q), plain(q), model[1](q)
+    wanted = F.scaled_dot_product_attention(q, q, q), norm(q), plain(q), model[1](q)
+    assert [torch.equal(a, b) for a, b in zip(found, wanted, strict=True)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_inf_reaches_the_step_which_is_skipped_under_a_loss_scale(name: str) -> None:
+    recipe = replace(RECIPES[name], scaler=RECIPES["O1"].scaler)
+    engine = Engine(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), partial(torch.optim.SGD, lr=0.1), recipe)
+    engine.zero_grad()
+    with engine.forward():
+        loss = engine(torch.full((2, 4), math.inf)).sum()
+    engine.backward(loss)
+    assert not engine.step().stepped
+
+
+def test_a_recurrent_layer_is_called_on_written_numbers() -> None:
+    torch.manual_seed(0)
+    lstm, x = nn.LSTM(8, 16, 2, batch_first=True), torch.randn(3, 5, 8)
+    with engine_with(RECIPES["FP8 current"].products, lstm).forward():
+        y, _ = lstm(x)
+    y.sum().backward()
+    other = copy.deepcopy(lstm).requires_grad_(False)
+    for p in other.parameters():
+        if p.dim() > 1:
+            scale = (torch.tensor(448.0) / p.abs().max()).item()
+            p.copy_((p * scale).to(torch.float8_e4m3fn).float() / scale)
+    scale = (torch.tensor(448.0) / x.abs().max()).item()
+    wanted, _ = other((x * scale).to(torch.float8_e4m3fn).float() / scale)
+    assert torch.equal(y, wanted)
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in lstm.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ProductFormat(BF16, BF16), "8 bits or so; BF16 has not. Take E4M3"),
+        (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
+        (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
+        (lambda: ProductFormat(E4M3, E5M2, history=0), "looks back 1 step or more"),
+        (lambda: replace(RECIPES["MXFP8"], autocast=BF16), "Take model=FP32, autocast=None, or products=None"),
+        (lambda: replace(RECIPES["BF16"], products=ProductFormat(NVFP4, NVFP4)), "Take model=FP32"),
+    ],
+)
+def test_a_contradiction_is_refused_with_its_reason(make, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
+
+
+def test_rotating_spreads_an_outlier_and_changes_no_product() -> None:
+    spike = torch.zeros(1, 16)
+    spike[0, 3] = 8.0
+    assert rotate(spike, -1).abs().tolist() == [[2.0] * 16]
+    assert torch.allclose(rotate(spike, -1).square().sum(), spike.square().sum())
+    assert torch.equal(rotate(spike.T, -2), rotate(spike, -1).T)
