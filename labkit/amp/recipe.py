@@ -21,14 +21,7 @@ import torch
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.masters.half_beside_fp32 import half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
-from labkit.amp.scales.product_format import (
-    FP8_CURRENT,
-    FP8_DELAYED,
-    MXFP8_PRODUCTS,
-    NVFP4_PRODUCTS,
-    UNIT_SCALED,
-    ProductFormat,
-)
+from labkit.amp.scales.product_format import PRODUCTS, ProductFormat
 from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
@@ -198,10 +191,6 @@ _ROWS = (
     replace(_BF16_ALONE, name="BF16 Kahan", rounding=WeightRounding.KAHAN),
     # Range for gradients, digits for the rest. Hardware scales each tensor as well; here only the loss is scaled.
     Recipe("FP8", autocast=E4M3, gradient_format=E5M2, scaler=DYNAMIC),
-    Recipe("FP8 current", products=FP8_CURRENT),
-    Recipe("FP8 delayed", products=FP8_DELAYED),
-    Recipe("MXFP8", products=MXFP8_PRODUCTS),
-    Recipe("NVFP4", products=NVFP4_PRODUCTS),
-    Recipe("unit scaled", products=UNIT_SCALED),
+    *(Recipe(name, products=format) for name, format in PRODUCTS.items()),
 )
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in _ROWS}

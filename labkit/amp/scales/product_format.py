@@ -85,10 +85,11 @@ class ProductFormat:
         return isinstance(self.forward, BlockFormat)
 
 
-FP8_CURRENT = ProductFormat(E4M3, E5M2)
-FP8_DELAYED = ProductFormat(E4M3, E5M2, TensorScale.DELAYED)
-UNIT_SCALED = ProductFormat(E4M3, E4M3, TensorScale.UNIT)
-MXFP8_PRODUCTS = ProductFormat(MXFP8, MXFP8, TensorScale.NONE)
-NVFP4_PRODUCTS = ProductFormat(
-    NVFP4, NVFP4, square_weights=True, stochastic_gradients=True, hadamard=True, last_in_fp32=True
-)
+_NVFP4 = ProductFormat(NVFP4, NVFP4, square_weights=True, stochastic_gradients=True, hadamard=True, last_in_fp32=True)
+PRODUCTS: dict[str, ProductFormat] = {
+    "FP8 current": ProductFormat(E4M3, E5M2),
+    "FP8 delayed": ProductFormat(E4M3, E5M2, TensorScale.DELAYED),
+    "MXFP8": ProductFormat(MXFP8, MXFP8, TensorScale.NONE),
+    "NVFP4": _NVFP4,
+    "unit scaled": ProductFormat(E4M3, E4M3, TensorScale.UNIT),
+}
