@@ -6,6 +6,7 @@ import copy
 import inspect
 import itertools
 import math
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from labkit.frameworks.apex import amp
+import labkit.frameworks.apex as apex
+from labkit.frameworks.apex import amp, optimizers
 
 HALF, FLOAT = torch.float16, torch.float32
 
@@ -138,17 +140,38 @@ MISUSES = {
     "O1 masters": (lambda m, o: amp.initialize(m, o, master_weights=True), RuntimeError, "need no master"),
     "O2 patch": (lambda m, o: amp.initialize(m, o, opt_level="O2", patch_torch_functions=True), RuntimeError, "O1"),
     "norms maybe": (lambda m, o: amp.initialize(m, o, opt_level="O2", keep_batchnorm_fp32="yes"), ValueError, "bool"),
+    "cast to int8": (lambda m, o: amp.initialize(m, opt_level="O2", cast_model_type=torch.int8), ValueError, "float16"),
+    "outputs": (lambda m, o: amp.initialize(m, o, cast_model_outputs="half"), TypeError, "torch.float16"),
     "scale": (lambda m, o: amp.initialize(m, o, loss_scale="big"), ValueError, "128.0"),
     "scale of 0": (lambda m, o: amp.initialize(m, o, loss_scale=0), ValueError, "init_scale"),
+    "scale below 0": (lambda m, o: amp.initialize(m, o, loss_scale=-8), ValueError, "loss_scale=-8"),
+    "bounds": (lambda m, o: amp.initialize(m, min_loss_scale=8.0, max_loss_scale=4.0), ValueError, "min_loss_scale=8"),
     "no losses": (lambda m, o: amp.initialize(m, o, num_losses=0), ValueError, "1 or more"),
     "third loss": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=2), IndexError, "num_losses=3"),
+    "loss -1": (lambda m, o: _scale(*amp.initialize(m, o), loss_id=-1), IndexError, "counted from 0. Take 0 to 0"),
+    "loss by name": (lambda m, o: _scale(*amp.initialize(m, o), loss_id="a"), IndexError, "loss_id='a'"),
+    "in another": (lambda m, o: _nested(*amp.initialize(m, o)), RuntimeError, "End the first one before"),
     "a number": (lambda m, o: _scale(*amp.initialize(m, o), loss=1.0), TypeError, "item"),
     "stranger": (lambda m, o: _scale(amp.initialize(m), o), RuntimeError, "has not seen"),
     "no function": (lambda m, o: amp.register_half_function(torch, "sigmoida"), ValueError, "No function named"),
     "too late": (lambda m, o: [amp.initialize(m), amp.register_float_function(torch, "sigmoid")], RuntimeError, "late"),
     "wrong state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(m.state_dict())], RuntimeError, "Unexpected"),
+    "no state": (lambda m, o: [amp.initialize(m), amp.load_state_dict(None)], RuntimeError, "Unexpected"),
+    "half a state": (lambda m, o: [amp.initialize(m), _load(unskipped=3)], RuntimeError, "no 'loss_scale'"),
+    "a scale of -1": (lambda m, o: [amp.initialize(m), _load(loss_scale=-1, unskipped=0)], RuntimeError, "Nothing was"),
+    "fused": (lambda m, o: optimizers.FusedAdam(m.parameters()), AttributeError, "torch.optim"),
+    "the rest of apex": (lambda m, o: apex.parallel, AttributeError, "DistributedDataParallel"),
     "old style": (lambda m, o: amp.init().scale_loss(m(torch.ones(4, 4)).sum(), o), RuntimeError, "no longer"),
 }  # fmt: skip
+
+
+def _load(**values):
+    amp.load_state_dict({"loss_scaler0": values})
+
+
+def _nested(model, optimizer):
+    with amp.scale_loss(model(torch.ones(4, 4)).sum(), optimizer):
+        _scale(model, optimizer)
 
 
 def _half_buffer(model):
@@ -175,6 +198,15 @@ def test_scale_loss_before_initialize(monkeypatch):
         pass
 
 
+def test_a_state_is_loaded_after_initialize(monkeypatch):
+    monkeypatch.setattr(amp, "_amp_state", amp.AmpState())
+    with pytest.raises(RuntimeError, match="after amp"):
+        _load(loss_scale=8.0, unskipped=0)
+    amp.initialize(small(), enabled=False)
+    _load(loss_scale=8.0, unskipped=0)  # nothing is there
+    assert amp.state_dict(destination={"epoch": 3}) == {"epoch": 3}
+
+
 def test_a_region_that_would_close_first_is_refused():
     with amp.disable_casts(), pytest.raises(RuntimeError, match="outside of it"):
         amp.init()
@@ -184,6 +216,25 @@ def test_a_closure_is_refused_where_a_step_cannot_be_unscaled():
     _, optimizer = trained("O2")
     with pytest.raises(RuntimeError, match="closure"):
         optimizer.step(lambda: None)
+
+
+def test_an_inf_in_a_closure_that_a_step_has_called_is_no_secret():
+    model = small()
+    optimizer = torch.optim.LBFGS(model.parameters())
+    model, optimizer = amp.initialize(model, optimizer, verbosity=0)
+
+    def closure(factor=1.0):
+        optimizer.zero_grad()
+        out = model(x)
+        assert out.dtype == HALF, "as outside of the step"
+        loss = out.float().square().mean() * factor
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        return loss
+
+    assert optimizer.step(closure=closure).isfinite()
+    with pytest.raises(RuntimeError, match="weights are spoilt"):
+        optimizer.step(lambda: closure(math.inf))
 
 
 # --- casts, as O1 and init open them ----------------------------------------------------------------------------------
@@ -331,6 +382,41 @@ def test_gradients_may_be_added_up_over_several_losses_scaled_or_not():
     torch.testing.assert_close(ends[0], ends[1], atol=0.0, rtol=2.0**-9)
 
 
+def _fail_in_a_block(model, optimizer):
+    with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+        raise KeyError
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_block_that_fails_leaves_the_gradients_that_were_there_before(level):
+    model = small()
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level=level, verbosity=0)
+    with amp.scale_loss(model(x).float().mean(), optimizer) as scaled_loss:
+        scaled_loss.backward()
+    before = [p.grad.clone() for p in amp.master_params(optimizer)]
+    with pytest.raises(KeyError):
+        _fail_in_a_block(model, optimizer)
+    assert all(torch.equal(p.grad, b) for p, b in zip(amp.master_params(optimizer), before, strict=True))
+    _scale(model, optimizer)  # another one may begin
+
+
+@pytest.mark.parametrize("delay", [True, False])
+def test_zero_grad_forgets_what_waits_wherever_it_stands(delay):
+    model = small()
+    model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), num_losses=2, verbosity=0)
+    amp._amp_state.loss_scalers[1]._loss_scale = 4.0
+    with amp.scale_loss(model(x).sum() * 100, optimizer, delay_unscale=delay) as scaled_loss:
+        scaled_loss.backward()
+    if delay:
+        optimizer.zero_grad()  # gradients of another scale are gone
+    with amp.scale_loss(model[3].bias.sum(), optimizer, loss_id=1) as scaled_loss:
+        optimizer.zero_grad()
+        scaled_loss.backward()
+    assert torch.equal(model[3].bias.grad, torch.ones(2))
+    assert model[0].weight.grad is None
+
+
 def test_delayed_gradients_of_two_scales_are_refused():
     model = small()
     model, optimizer = amp.initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), num_losses=2, verbosity=0)
@@ -465,6 +551,33 @@ def test_a_copy_of_a_half_model_is_a_model_of_its_own():
         twin[3].bias.zero_()
     assert model(x).abs().sum() > 0
     assert twin(x).abs().sum() == 0
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+def test_a_model_in_a_file_is_the_model(level, tmp_path):
+    model, _ = trained(level, cast_model_outputs=FLOAT)
+    torch.save(model, tmp_path / "model.pt")
+    read = torch.load(tmp_path / "model.pt", weights_only=False)
+    assert torch.equal(read(x), model(x))
+    assert read(x).dtype == FLOAT
+
+
+def test_two_threads_train_beside_each_other():
+    """As apex's own, state and casts are of one thread; what one does, the other does not see."""
+    ends, meet = {}, threading.Barrier(2)
+
+    def train(level):
+        meet.wait()
+        model, _ = trained(level, steps=20, loss_scale=1024.0 if level == "O1" else "dynamic")
+        meet.wait()
+        ends[level] = (amp.state_dict()["loss_scaler0"]["loss_scale"], model(x).dtype)
+
+    threads = [threading.Thread(target=train, args=(level,)) for level in ("O1", "O2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ends == {"O1": (1024.0, HALF), "O2": (65536.0, FLOAT)}
 
 
 def test_the_older_style_trains(casts):

@@ -6,7 +6,7 @@
 
 Idea: the calls, their arguments and what they refuse are apex's; casts, masters, unscaling and the rule of the scale
 are labkit.amp's. apex's functions know of each other without being told, so the state of one training is kept here,
-in `_amp_state`; a second `initialize` begins anew.
+in `_amp_state`; a second `initialize` begins anew. Each thread has a state of its own, as it has casts of its own.
 
 Invariant: with `enabled=False` a script runs as if amp were not there. What differs: a CPU will do; all normalisation
 layers stay FP32 where apex keeps batch norm's only, and buffers of one's own do too (`labkit.amp.to_model_format`);
@@ -19,6 +19,7 @@ Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit befor
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -41,8 +42,8 @@ __all__ = [
 ]  # fmt: skip
 
 
-class AmpState:
-    """What apex's functions know of each other.
+class AmpState(threading.local):
+    """What apex's functions know of each other, in this thread.
 
     opt_properties                  of the last `initialize`; None before
     loss_scalers                    loss_id -> scaler
@@ -95,7 +96,7 @@ def initialize(
     Raises:
         RuntimeError: no such level, or an override contradicts it; a model is half already, or wrapped for several
             devices; an optimizer was here before; a mode of labkit is open.
-        TypeError: models or optimizers are neither one nor a list.
+        TypeError, ValueError: an argument is nothing of what it may be.
 
     >>> model = nn.Linear(2, 1)
     >>> model, optimizer = initialize(model, torch.optim.SGD(model.parameters(), lr=0.1), opt_level="O2")
@@ -103,7 +104,7 @@ def initialize(
     (torch.float16, torch.float32)
     """
     _deactivate()
-    _amp_state.opt_properties = Properties()
+    _amp_state.opt_properties, _amp_state.loss_scalers = Properties(), []
     LOG.setLevel(logging.WARNING if verbosity else logging.ERROR)
     if not enabled:
         return models if optimizers is None else (models, optimizers)
@@ -189,7 +190,8 @@ def scale_loss(
     if properties is None:
         raise RuntimeError(
             "Invoked 'with amp.scale_loss`, but internal Amp state has not been initialized. model, optimizer = "
-            "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`."
+            "amp.initialize(model, optimizer, opt_level=...) must be called before `with amp.scale_loss`, in this "
+            "thread."
         )
     if not properties.enabled:
         yield loss
@@ -207,8 +209,9 @@ def scale_loss(
 
 def _scaler(loss_id: int) -> LossScaler:
     known = len(_amp_state.loss_scalers)
-    if not 0 <= loss_id < known:
-        raise IndexError(f"loss_id {loss_id}: amp has {known} loss scale(s). Give initialize num_losses={loss_id + 1}.")
+    if loss_id not in range(known):
+        more = f"Give initialize num_losses={loss_id + 1}." if loss_id in range(10**6) else f"Take 0 to {known - 1}."
+        raise IndexError(f"loss_id={loss_id!r}: amp has {known} loss scale(s), counted from 0. {more}")
     return _amp_state.loss_scalers[loss_id]
 
 
@@ -228,18 +231,26 @@ def master_params(optimizer: Any) -> Iterator[Tensor]:
         yield from group["params"]
 
 
-def state_dict() -> dict[str, dict[str, Any]]:
-    """Return the scale of each loss and its clean steps in a row, for a checkpoint beside model's and optimizer's."""
-    return scalers.state_of(_amp_state.loss_scalers)
+def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the scale of each loss and its clean steps in a row, for a checkpoint beside model's and optimizer's.
+
+    destination  a dict to write them into
+    """
+    destination = {} if destination is None else destination
+    destination.update(scalers.state_of(_amp_state.loss_scalers))
+    return destination
 
 
 def load_state_dict(state_dict: dict[str, Any]) -> None:
     """Go on from a `state_dict`, after `initialize`.
 
     Raises:
-        RuntimeError: it is the state of something else.
+        RuntimeError: it is the state of something else, or `initialize` was not called.
     """
-    scalers.load(state_dict, _amp_state.loss_scalers)
+    if _amp_state.opt_properties is None:
+        raise RuntimeError("amp.load_state_dict comes after amp.initialize, which makes the scales that it sets.")
+    if _amp_state.opt_properties.enabled:
+        scalers.load(state_dict, _amp_state.loss_scalers)
 
 
 def disable_casts() -> AbstractContextManager[Any]:

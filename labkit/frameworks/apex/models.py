@@ -7,7 +7,6 @@ Source: apex.amp._initialize (patched forward, refusals, O2StateDictHook).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import MethodType
 from typing import Any
@@ -50,35 +49,41 @@ def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.
 
     Raises:
         ValueError: the format does not hold the model (`to_model_format`).
+        TypeError: cast_model_outputs is no dtype.
     """
+    if not isinstance(cast_model_outputs, torch.dtype | None):
+        raise TypeError(f"cast_model_outputs is a dtype, such as torch.float16; it was given {cast_model_outputs!r}")
     dtype = properties.cast_model_type
     if not isinstance(dtype, torch.dtype):
         if cast_model_outputs is not None:
-            _wrap(model, lambda model, forward, args, kwargs: _cast(forward(*args, **kwargs), cast_model_outputs))
+            model.forward = _Forward(model, None, False, cast_model_outputs)
         return
-    format, keep_norms = format_of(dtype), bool(properties.keep_batchnorm_fp32)
-    to_model_format(model, format, keep_norms=keep_norms)
-    recipe = replace(RECIPES["O2"], model=format, keep_norms=keep_norms)
-
-    def inside(model: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        with recipe.forward(device):
-            out = forward(*_cast(args, dtype), **_cast(kwargs, dtype))
-        return _cast(out, cast_model_outputs or torch.float32)
-
-    _wrap(model, inside)
+    keep_norms = bool(properties.keep_batchnorm_fp32)
+    to_model_format(model, format_of(dtype), keep_norms=keep_norms)
+    model.forward = _Forward(model, dtype, keep_norms, cast_model_outputs or torch.float32)
     if properties.master_weights:
         model.register_state_dict_post_hook(_in_fp32)
 
 
-def _wrap(model: nn.Module, around: Callable[[nn.Module, Callable[..., Any], Any, Any], Any]) -> None:
-    """Let a model's forward be called by `around(model, forward, args, kwargs)`; a copy of the model calls its own."""
-    patched = model.__dict__.get("forward")  # somebody else patched it, on this very model
+class _Forward:
+    """A model's forward between two casts, that of its inputs (None: they stay) and that of its outputs.
 
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return around(self, patched or MethodType(type(self).forward, self), args, kwargs)
+    It is copied and written to a file with the model.
+    """
 
-    model.forward = MethodType(forward, model)
+    def __init__(self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype) -> None:
+        self.model, self.dtype, self.keep_norms, self.outputs = model, dtype, keep_norms, outputs
+        self.patched = model.__dict__.get("forward")  # somebody else patched it, on this very model
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        forward = self.patched or MethodType(type(self.model).forward, self.model)
+        if self.dtype is None:
+            return _cast(forward(*args, **kwargs), self.outputs)
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        recipe = replace(RECIPES["O2"], model=format_of(self.dtype), keep_norms=self.keep_norms)
+        with recipe.forward(device):
+            out = forward(*_cast(args, self.dtype), **_cast(kwargs, self.dtype))
+        return _cast(out, self.outputs)
 
 
 def _in_fp32(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -22,13 +22,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from labkit.amp import Weights, autocast, unscale
 from labkit.amp.casting.autocast import current
 from labkit.frameworks.apex.scalers import LossScaler
+from labkit.modes import as_now
 
 LOG = logging.getLogger("labkit.frameworks.apex")
 Groups = list[dict[str, Any]]
+NESTED = (
+    "A block of scale_loss is open for this optimizer, and another began in it: they would unscale the same gradients "
+    "twice. End the first one before, or add the losses up and scale their sum."
+)
 
 
 class Prepared:
@@ -44,7 +50,7 @@ class Prepared:
         self.skips = False
         self._step, self._zero_grad = optimizer.step, optimizer.zero_grad
         self._add_param_group = getattr(optimizer, "add_param_group", None)
-        self._waiting: list[Tensor | None] = []
+        self._waiting: list[Tensor | None] | None = None  # a list while a block of scale_loss is open
         self._weights: list[Weights] | None = [] if masters else None
         if masters:
             self._make_masters(optimizer.param_groups, self._step_masters)
@@ -79,6 +85,20 @@ class Prepared:
             return [(p, p) for group in self.optimizer.param_groups for p in group["params"]]
         return [pair for w in self._weights for pair in zip(w.model_weights, w.master_weights, strict=True)]
 
+    def require_free(self, scale: float) -> None:
+        """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open.
+
+        Raises:
+            RuntimeError: so it is.
+        """
+        if self.scaled_by not in (None, scale):
+            raise RuntimeError(
+                f"gradients that are {self.scaled_by:g} times too large wait here (delay_unscale=True), and this "
+                f"loss has the scale {scale:g}: their sum has none. Unscale each loss, or give them one loss_id."
+            )
+        if self.scaled_by is None and self._waiting is not None:
+            raise RuntimeError(NESTED)
+
     def before_backward(self) -> None:
         """Put aside the unscaled gradients of the losses before."""
         if self.scaled_by is not None:
@@ -92,6 +112,8 @@ class Prepared:
 
     def unscale(self, scale: float) -> bool:
         """Unscale what backward left, add it to what waits, and return whether any of it holds inf or NaN."""
+        if self._waiting is None:
+            raise RuntimeError(NESTED)
         pairs = self._pairs()
         self.scaled_by = None
         arrived = [i for i, (weight, _) in enumerate(pairs) if weight.grad is not None]
@@ -101,14 +123,23 @@ class Prepared:
             before, gradient = self._waiting[i], new.get(i)
             total = before if gradient is None else gradient if before is None else before + gradient
             stepped.grad = None if total is None else total.to(stepped.dtype)
-        self._waiting = []
+        self._waiting = None
         return found_inf
+
+    def undo(self) -> None:
+        """Leave the gradients that waited, and none of those that are scaled: the block of `scale_loss` has failed."""
+        if self.scaled_by is None and self._waiting is not None:
+            for (weight, stepped), before in zip(self._pairs(), self._waiting, strict=True):
+                weight.grad = None
+                stepped.grad = before
+            self._waiting = None
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, or let this one pass; then the masters are copied into the model, and their gradients are gone.
 
         Raises:
-            RuntimeError: gradients are still scaled; or a closure is given where a step is skipped or has masters.
+            RuntimeError: gradients are still scaled; a closure is given where a step is skipped or has masters; or
+                the gradients of a closure held inf or NaN.
         """
         if self.scaled_by is not None:
             raise RuntimeError(
@@ -121,12 +152,18 @@ class Prepared:
                 "Currently, Amp does not support closure use with optimizers: it would run backward inside the step, "
                 "where nobody unscales. Run it before, and call step() without one."
             )
-        result = None if self.skips else self._take(*args, **kwargs)
-        self.skips = False
+        skips, self.skips = self.skips, False
+        result = None if skips else self._take(*args, **kwargs)
+        if self.skips:
+            raise RuntimeError(
+                "A closure's gradients held inf or NaN, and the step that called it could not be skipped: the weights "
+                "are spoilt. Take an optimizer that steps once (SGD, Adam ...), or a smaller static loss_scale."
+            )
         self._forget_masters_gradients()
         return result
 
     def _take(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(callable, as_now, (args, kwargs))  # a closure's forward is cast as any other
         with autocast(enabled=False) if current() is not None else nullcontext():
             for weights in self._weights or ():
                 weights.adopt_edits()
@@ -138,6 +175,8 @@ class Prepared:
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Forget gradients in the model too, which the optimizer does not know if it steps masters."""
         self._zero_grad(*args, **kwargs)
+        self._waiting = None if self._waiting is None or self.scaled_by is not None else [None] * len(self._waiting)
+        self.scaled_by = None
         for weight, stepped in self._pairs():
             if weight is not stepped:
                 weight.grad = None
@@ -179,13 +218,15 @@ def scaled(
     """
     scale = scaler.loss_scale()
     for optimizer in prepared:
-        if optimizer.scaled_by not in (None, scale):
-            raise RuntimeError(
-                f"gradients that are {optimizer.scaled_by:g} times too large wait here (delay_unscale=True), and this "
-                f"loss has the scale {scale:g}: their sum has none. Unscale each loss, or give them one loss_id."
-            )
-        optimizer.before_backward()
-    yield wide(loss) * scale
+        optimizer.require_free(scale)
+    try:
+        for optimizer in prepared:
+            optimizer.before_backward()
+        yield wide(loss) * scale
+    except BaseException:
+        for optimizer in prepared:
+            optimizer.undo()
+        raise
     if delay:
         for optimizer in prepared:
             optimizer.scaled_by = scale
@@ -238,3 +279,9 @@ def recast_state(optimizer: Any) -> None:
 
 def _listed(parameters: nn.Parameter | Iterable[nn.Parameter]) -> list[nn.Parameter]:
     return [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("Fused"):
+        raise AttributeError(f"{name} is a kernel of apex's for GPUs; torch.optim.SGD, Adam and others step the same.")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -73,6 +73,8 @@ def _read(name: str, value: Any) -> Any:
         if value not in (True, False, "True", "False"):
             raise ValueError(f"keep_batchnorm_fp32 is a bool, 'True', 'False' or None; it was given {value!r}")
         return value in (True, "True")
+    if name == "cast_model_type" and value not in (torch.float16, torch.bfloat16, torch.float32, False):
+        raise ValueError(f"cast_model_type is torch.float16, bfloat16, float32, or False; it was given {value!r}")
     if name == "loss_scale" and value != "dynamic":
         try:
             return float(value)

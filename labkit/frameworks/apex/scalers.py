@@ -50,10 +50,14 @@ class LossScaler:
 
 
 def _config(loss_scale: float | str, least: float | None, most: float) -> ScalerConfig:
-    if loss_scale != "dynamic":
-        return static(float(loss_scale), skip_on_inf=False)
-    apex = PRESETS["apex"]
-    return replace(apex, init_scale=min(apex.init_scale, most), floor=least or apex.floor, cap=most)
+    try:
+        if loss_scale != "dynamic":
+            return static(float(loss_scale), skip_on_inf=False)
+        apex = PRESETS["apex"]
+        return replace(apex, init_scale=min(apex.init_scale, most), floor=least or apex.floor, cap=most)
+    except ValueError as error:
+        given = f"loss_scale={loss_scale!r}, min_loss_scale={least!r}, max_loss_scale={most!r}"
+        raise ValueError(f"{given}: {error}") from None
 
 
 def state_of(scalers: Sequence[LossScaler]) -> dict[str, dict[str, Any]]:
@@ -77,10 +81,10 @@ def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
     Warns:
         UserWarning: it is of another number of losses; those that both have are loaded.
     """
-    unexpected = [key for key in stored if "loss_scaler" not in key]
-    if unexpected:
+    if not isinstance(stored, Mapping) or any("loss_scaler" not in key for key in stored):
+        keys = ", ".join(map(repr, stored)) if isinstance(stored, Mapping) else repr(stored)
         raise RuntimeError(
-            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {', '.join(map(repr, unexpected))}. "
+            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
             "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
         )
     if len(stored) != len(scalers):
@@ -89,5 +93,10 @@ def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
             f"amp.initialize num_losses={len(stored)} to go on with all of them.",
             stacklevel=3,
         )
-    for scaler, values in zip(scalers, stored.values(), strict=False):
-        scaler._loss_scale, scaler._unskipped = float(values["loss_scale"]), int(values["unskipped"])
+    try:
+        states = [ScalerState(float(each["loss_scale"]), int(each["unskipped"])) for each in stored.values()]
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
+    for scaler, state in zip(scalers, states, strict=False):
+        scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker

@@ -3,13 +3,10 @@
 The point: what apex does, it does at the end of `scale_loss`'s block. In the block gradients are scaled, and of the
 model; after it they are unscaled, and the masters'. Two of the three faults raise no error.
 
-Invariant: apex keeps one state for a process, and classes are graded in several threads: one training at a time.
 Oracle in the tests: numpy, with FP32 masters and a half model of its own.
 """
 
 from __future__ import annotations
-
-from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +15,6 @@ from labkit.frameworks.apex import amp
 from labkit.grading.draws import Batches
 from labkit.grading.exercise import Exercise, mistake, mistakes_in
 from labkit.grading.exercises.frameworks_translate import CHECKS, LEARNING_RATE, Trained, a_layer
-
-_ALONE = Lock()
 
 
 def reference(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
@@ -33,26 +28,25 @@ def reference(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
 
 def _train(weight: Tensor, batches: Batches, max_norm: float, *, does: str = "masters step") -> Trained:
     """Train under O2; `does`: what is clipped, where the step stands, and other faults."""
-    with _ALONE:
-        model = a_layer(weight)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-        model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
-        for x, y in batches:
-            optimizer.zero_grad()
-            loss = nn.functional.mse_loss(model(x), y)
-            with amp.scale_loss(loss, optimizer) as scaled_loss:
-                (loss if "unscaled" in does else scaled_loss).backward()
-                if "in the block" in does:
-                    nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-                if "early" in does:
-                    optimizer.step()
-            if "masters" in does:
-                nn.utils.clip_grad_norm_(amp.master_params(optimizer), max_norm)
-            if "early" not in does:
+    model = a_layer(weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    model, optimizer = amp.initialize(model, optimizer, opt_level="O2", verbosity=0)
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            (loss if "unscaled" in does else scaled_loss).backward()
+            if "in the block" in does:
+                nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+            if "early" in does:
                 optimizer.step()
-        (master,) = amp.master_params(optimizer)
-        trained = model.weight if "model's weight" in does else master
-        return trained.detach(), amp.state_dict()["loss_scaler0"]["loss_scale"]
+        if "masters" in does:
+            nn.utils.clip_grad_norm_(amp.master_params(optimizer), max_norm)
+        if "early" not in does:
+            optimizer.step()
+    (master,) = amp.master_params(optimizer)
+    trained = model.weight if "model's weight" in does else master
+    return trained.detach(), amp.state_dict()["loss_scaler0"]["loss_scale"]
 
 
 @mistake
