@@ -47,7 +47,7 @@ def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
     ...     load(path, engine)
     {'epoch': 3}
     """
-    bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": _generators(), "extra": extra}
+    bundle = {"schema": SCHEMA, **engine.state_dict(), "rng": generators(), "extra": extra}
     _require_readable(bundle)
     complete = {**bundle, "digest": digest(bundle)}
     return write_whole(Path(path), lambda file: torch.save(complete, file))
@@ -61,13 +61,13 @@ def load(path: str | Path, engine: Engine) -> dict[str, Any]:
             neither the engine nor a generator has changed.
         FileNotFoundError: there is no such file.
     """
-    bundle, before = read(path), _generators()
+    bundle, before = read(path), generators()
     try:
         extra: dict[str, Any] = bundle["extra"]
-        _set_generators(bundle["rng"])
+        set_generators(bundle["rng"])
         engine.load_state_dict(bundle)
     except Exception as error:
-        _set_generators(before)
+        set_generators(before)
         if isinstance(error, ValueError):
             raise
         raise ValueError(f"{path} is damaged: {type(error).__name__}: {error}") from error
@@ -127,7 +127,7 @@ def _require_readable(bundle: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _generators() -> dict[str, Any]:
+def generators() -> dict[str, Any]:
     """Return where torch's, CUDA's, numpy's and Python's global generators stand, in plain values."""
     name, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002 - it is this one that users draw from
     return {
@@ -138,7 +138,8 @@ def _generators() -> dict[str, Any]:
     }
 
 
-def _set_generators(stored: Mapping[str, Any]) -> None:
+def set_generators(stored: Mapping[str, Any]) -> None:
+    """Put the global generators where they stood; CUDA's only where there are as many GPUs."""
     torch.set_rng_state(stored["torch"].cpu())
     if stored["cuda"] and torch.cuda.device_count() == len(stored["cuda"]):
         torch.cuda.set_rng_state_all([state.cpu() for state in stored["cuda"]])

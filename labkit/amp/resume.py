@@ -77,12 +77,16 @@ class Resumable:
                 would do. Then nothing has changed.
         """
         with _in_words():
-            _require_same(self._state(), state)
+            require_same(self._state(), state)
             scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
             steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
             with self._loading(state["model"]), self._loading_products(state):
                 self.weights.load_state_dict(state["weights"])
-        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips
+        self.resume_at(scalers, steps, skips)
+
+    def resume_at(self, scalers: list[ScalerState], steps: int, skips_in_a_row: int) -> None:
+        """Go on with these scalers and counters, and without gradients, once the weights are there."""
+        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips_in_a_row
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
 
@@ -166,7 +170,12 @@ def _require_fitting(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
             )
 
 
-def _require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+def require_same(here: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Refuse a state of another optimizer, recipe or build than the one `here`.
+
+    Raises:
+        ValueError: the message says what differs, and what would do.
+    """
     lacking = [key for key in KEYS if key not in state]
     if lacking:
         raise ValueError(

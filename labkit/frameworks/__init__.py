@@ -11,10 +11,12 @@ from labkit.frameworks.torch_amp import (
     is_autocast_enabled,
     state_dict,
 )
+from labkit.frameworks.torch_sharded import ShardedGradScaler
 from labkit.instrument import register_source, scaler_source
 
 __all__ = [
     "GradScaler",
+    "ShardedGradScaler",
     "autocast",
     "custom_bwd",
     "custom_fwd",

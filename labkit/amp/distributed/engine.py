@@ -88,7 +88,7 @@ class DistributedEngine(Engine):
         self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
         self._divisors = divisors(self.world, predivide) if reduce == FP16 else (1, self.world)
         self._sums_first = sharded and reduce == FP16 and not predivide  # FSDP2 can, but then leaves dividing to us
-        self._parts: OwnParts | None = None
+        self.parts: OwnParts | None = None
         self._unreduced: dict[Tensor, Tensor] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
         self._waits: tuple[int, float] | None = None  # loss and scale of what is here and not reduced
         self._sync = True
@@ -111,7 +111,7 @@ class DistributedEngine(Engine):
         shard(model, self._blocks, self._reduce_dtype, DeviceMesh.from_group(self.group, self.device.type))
         for module in fsdp_modules(model) if self._sums_first else ():
             module.set_gradient_divide_factor(1.0)
-        self._parts = parts = OwnParts(model)
+        self.parts = parts = OwnParts(model)
         return super()._make_weights(lambda _, *args, **given: ShardedWeights(parts, *args, **given), make, **options)
 
     def _require_known(self) -> None:
@@ -169,8 +169,8 @@ class DistributedEngine(Engine):
 
     def _run_backward(self, scaled: Tensor, retain_graph: bool) -> None:
         super()._run_backward(scaled, retain_graph)
-        if self._parts is not None:
-            self._parts.take_gradients(self.world if self._sums_first else 1)
+        if self.parts is not None:
+            self.parts.take_gradients(self.world if self._sums_first else 1)
         elif not self._sync:
             for p in self.weights.model_weights:
                 if p.grad is not None:

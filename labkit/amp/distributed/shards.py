@@ -79,6 +79,11 @@ class OwnParts(nn.Module):
         both = [(_local(sharded), part.detach()) for sharded, part in self.pairs.values()]
         return [(read, stepped) for read, stepped in both if read.data_ptr() != stepped.data_ptr()]
 
+    def publish(self) -> None:
+        """Let the model read what the optimizer has stepped elsewhere."""
+        for read, stepped in self.moved():
+            read.copy_(stepped)
+
 
 class ShardedWeights(Weights):
     """The masters of this rank's parts; an FP32 part that lies in a flat master is copied to and fro."""
@@ -91,8 +96,7 @@ class ShardedWeights(Weights):
     def copy_back(self) -> None:
         """Do as `Weights.copy_back` does, and let the model read it."""
         super().copy_back()
-        for read, stepped in self.parts.moved():
-            read.copy_(stepped)
+        self.parts.publish()
 
     @torch.no_grad()
     def adopt_edits(self) -> None:

@@ -1,15 +1,19 @@
 """What each process does in the tests of many: a case by its name, whose result is left in a folder.
 
-torchrun starts this file, `torchrun --nproc-per-node 2 ranks.py CASE FOLDER`; `launch` starts torchrun.
+`launch` starts the processes as torchrun does, by telling each its rank; `by_torchrun` is torchrun itself, whose own
+process costs as much as a rank.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +23,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from labkit.amp import RECIPES, Engine, Recipe, ScalerState
+from labkit.amp.distributed.checkpoint import latest, load, save
 from labkit.amp.distributed.engine import DistributedEngine
-from labkit.amp.distributed.group import start_group
+from labkit.amp.distributed.group import RankLost, start_group, while_all_have
 from labkit.formats import FP16
+from labkit.frameworks import GradScaler, ShardedGradScaler
 from tests.slowness import slowness
 
 SECONDS = 60  # against a hang; multiplied by how slow the machine is
@@ -29,21 +35,62 @@ STEPS = 2  # a third would have more digits than FP16
 CASES: dict[str, Callable[[], Any]] = {}
 
 
-def launch(case: str, world: int, folder: Path, **more: str) -> list[Any]:
-    """Run a case in `world` processes; return what each rank left."""
-    done = start(case, world, folder, **more)
-    output, _ = done.communicate(timeout=SECONDS * slowness())
-    assert done.returncode == 0, output
+def by_torchrun(case: str, world: int, folder: Path) -> list[Any]:
+    """Run a case in `world` processes that torchrun starts; return what each rank left."""
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    command = [*torchrun, __file__, case, str(folder)]
+    limit = SECONDS * slowness()
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=limit, check=False)
+    assert done.returncode == 0, done.stderr
     return results(world, folder)
 
 
-def start(case: str, world: int, folder: Path, **more: str) -> subprocess.Popen[str]:
-    """Start torchrun on a case."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world))
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **more}
-    command = [*torchrun, __file__, case, str(folder)]
-    return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def launch(case: str, world: int, folder: Path, **told: str) -> list[Any]:
+    """Run a case in `world` processes; return what each rank left."""
+    ended = wait(start(case, world, folder, **told))
+    assert ended == [0] * world, ended
+    return results(world, folder)
+
+
+def start(case: str, world: int, folder: Path, **told: str) -> list[ForkServerProcess]:
+    """Start the ranks of a case, as the agents of hosts do that know nothing of one another."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
+    ranks = [
+        context.Process(target=run, args=(case, folder, {**place, "RANK": str(r), "LOCAL_RANK": str(r), **told}))
+        for r in range(world)
+    ]
+    for rank in ranks:
+        rank.start()
+    return ranks
+
+
+def wait(ranks: list[ForkServerProcess]) -> list[int | None]:
+    """Wait for all ranks and return how they ended; one that hangs is killed."""
+    limit = SECONDS * slowness()
+    for rank in ranks:
+        rank.join(limit)
+        rank.kill()
+        rank.join()
+    return [rank.exitcode for rank in ranks]
+
+
+def run(case: str, folder: Path, told: dict[str, str]) -> None:
+    """Be one rank of a case."""
+    os.environ.update(told)
+    start_group(timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
+    os.environ["FOLDER"] = str(folder)
+    try:
+        left = CASES[case]()
+    except RankLost as lost:
+        left = f"RankLost: {lost}"
+    torch.save(left, folder / f"{dist.get_rank()}.pt")
+    if not isinstance(left, str):
+        dist.destroy_process_group()
 
 
 def results(world: int, folder: Path) -> list[Any]:
@@ -119,16 +166,16 @@ def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 
 
 def whole_masters(engine: DistributedEngine) -> dict[str, Tensor]:
     """Return all masters, put together from the ranks' parts."""
-    masters = engine.weights.named_masters()
+    masters = {name: master.clone() for name, master in engine.weights.named_masters().items()}
     if not engine.sharded:
         return masters
-    return {name: whole(masters[name], sharded) for name, (sharded, _) in engine.weights.parts.pairs.items()}
+    return {name: whole(masters[name], sharded) for name, (sharded, _) in engine.parts.pairs.items()}
 
 
 def whole(part: Tensor, like: DTensor) -> Tensor:
     """Put the parts of one parameter together."""
     shape: dict[str, Any] = {"shape": like.shape, "stride": like.stride()}
-    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape).full_tensor()
+    return DTensor.from_local(part, like.device_mesh, like.placements, run_check=False, **shape).full_tensor().clone()
 
 
 def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEngine:
@@ -188,8 +235,145 @@ def all_ways() -> Any:
     return ways
 
 
+def optimizer_of(engine: DistributedEngine) -> dict[str, Tensor]:
+    """Return the optimizer's state by parameter and field, put together from the ranks' parts."""
+    state, masters = engine.weights.state_dict(), list(engine.weights.named_masters())
+    found: dict[str, Tensor] = {}
+    for i, fields in state["optimizer"]["state"].items():
+        for field, value in fields.items():
+            like = engine.parts.pairs[masters[i]][0] if engine.parts is not None and field != "step" else None
+            found[f"{masters[i]}.{field}"] = value.clone() if like is None else whole(value, like)
+    return found
+
+
+def adam(weights: Any) -> torch.optim.Optimizer:
+    """Return an optimizer with a state of its own for each weight."""
+    return torch.optim.Adam(weights, lr=0.01)
+
+
+@case
+def write() -> Any:
+    """Train two steps and write a checkpoint of each way."""
+    found: dict[Any, Any] = {}
+    for sharded in (False, True):
+        engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded)
+        engine.scaler = ScalerState(1024.0)
+        train(engine, [own_rows(b) for b in exact_batches()])
+        save(Path(os.environ["FOLDER"]) / f"sharded-{sharded}", engine, epoch=3, rank=dist.get_rank())
+        found[sharded] = (whole_masters(engine), optimizer_of(engine), engine.scaler)
+    return found
+
+
+@case
+def read() -> Any:
+    """Read what each way has written, each way, flat and not."""
+    found: dict[Any, Any] = {}
+    for written in (False, True):
+        for sharded in (False, True):
+            for flat in (False, True):
+                engine = DistributedEngine(exact_network(), adam, RECIPES["FP16 dynamic"], sharded=sharded, flat=flat)
+                path = latest(Path(os.environ["WRITTEN"]) / f"sharded-{written}")
+                assert path is not None
+                extra = load(path, engine)
+                state = (whole_masters(engine), optimizer_of(engine), engine.scaler)
+                found[written, sharded, flat] = (extra, *state, train(engine, [own_rows(b) for b in exact_batches()]))
+    return found
+
+
+RUN_STEPS = 12
+
+
+@case
+def long_run() -> Any:
+    """Train with dropout, and a checkpoint after each step; go on from the last one that is there."""
+    torch.manual_seed(dist.get_rank())
+    net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.ReLU(), nn.Linear(5, 3))
+    engine = DistributedEngine(net, adam, RECIPES["FP16 dynamic"], sharded=os.environ["SHARDED"] == "True")
+    folder = Path(os.environ["FOLDER"]) / "checkpoints"
+    losses: list[float] = []
+    if (path := latest(folder)) is not None:
+        losses = load(path, engine)["losses"]
+    batches = exact_batches(RUN_STEPS)
+    for x, y in map(own_rows, batches[engine.steps :]):
+        engine.zero_grad()
+        loss = loss_of(engine, x, y)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+        save(folder, engine, losses=losses)
+    return losses, whole_masters(engine), engine.scaler
+
+
+@case
+def slow_rank() -> Any:
+    """Let the last rank begin its step only when a file says that the others wait for it."""
+    engine = distributed(RECIPES["FP16 static"], sharded=True)
+    folder, last = Path(os.environ["FOLDER"]), dist.get_rank() == dist.get_world_size() - 1
+    for batch in exact_batches():
+        engine.zero_grad()
+        store = dist.distributed_c10d._get_default_store()
+        if last:
+            store.wait([f"others wait {engine.steps}"])
+        elif dist.get_rank() == 0:
+            store.set(f"others wait {engine.steps}", "yes")
+        engine.backward(loss_of(engine, *own_rows(batch)))
+        engine.step()
+    assert folder.is_dir()
+    return whole_masters(engine)
+
+
+@case
+def batch_counts() -> Any:
+    """Give rank r r + 2 batches; stop together, or leave the others waiting."""
+    engine = distributed(RECIPES["FP32"], sharded=False)
+    own = exact_batches(dist.get_rank() + 2)
+    together = os.environ["TOGETHER"] == "True"
+    return len(train(engine, list(while_all_have(own)) if together else own))
+
+
+@case
+def reductions() -> Any:
+    """Take one step whose mean gradient fits FP16, and whose sum over the ranks does not."""
+    found: dict[Any, Any] = {}
+    for sharded in (False, True):
+        for reduce, predivide in ((None, True), (FP16, True), (FP16, False)):
+            options: dict[str, Any] = {} if reduce is None else {"reduce": reduce, "predivide": predivide}
+            engine = DistributedEngine(
+                nn.Linear(1, 1, bias=False), sgd, RECIPES["FP16 static"], sharded=sharded, **options
+            )
+            with engine.forward():
+                loss = 20.0 * engine(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
+            engine.backward(loss)
+            found[sharded, reduce is not None, predivide] = (engine.gradients(), engine.step())
+    return found
+
+
+@case
+def scalers() -> Any:
+    """Train under torch's ShardedGradScaler, ours, and one that nobody shares, each rank stepping its own weights."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Torchs
+
+    kinds: dict[str, Any] = {"torch": Torchs, "ours": ShardedGradScaler, "alone": GradScaler}
+    return {name: own_weights(kind("cpu", init_scale=1024.0, growth_interval=2)) for name, kind in kinds.items()}
+
+
+def own_weights(scaler: Any) -> Any:
+    """Let each rank hold one weight; the second rank's gradient overflows in the third step."""
+    weight, path = nn.Parameter(torch.ones(2)), []
+    optimizer, rank = torch.optim.SGD([weight], lr=0.5, momentum=0.9), dist.get_rank()
+    for step in range(6):
+        optimizer.zero_grad()
+        loss = (weight * (torch.inf if (rank, step) == (1, 2) else 0.25 * (rank + 1))).sum()
+        scaler.scale(loss).backward()
+        if step % 2:
+            scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        path.append((scaler.get_scale(), scaler.state_dict()["_growth_tracker"], weight.detach().clone()))
+    return path
+
+
 if __name__ == "__main__":
-    start_group(timeout_s=float(os.environ.get("LABKIT_TEST_TIMEOUT", "60")))
-    result = CASES[sys.argv[1]]()
-    torch.save(result, Path(sys.argv[2]) / f"{dist.get_rank()}.pt")
+    start_group()
+    torch.save(CASES[sys.argv[1]](), Path(sys.argv[2]) / f"{dist.get_rank()}.pt")
     dist.destroy_process_group()

@@ -14,7 +14,18 @@ import torch
 
 from labkit.amp import RECIPES, Engine, ScalerState
 from labkit.amp.distributed.engine import divisors
-from tests.amp.distributed.ranks import exact_batches, exact_network, exact_steps, launch, sgd, train
+from tests.amp.distributed.ranks import (
+    by_torchrun,
+    exact_batches,
+    exact_network,
+    exact_steps,
+    launch,
+    results,
+    sgd,
+    start,
+    train,
+    wait,
+)
 
 
 def one_process(recipe: str, steps: int | None = None, **how: Any) -> tuple[list[Any], dict[str, torch.Tensor]]:
@@ -31,7 +42,7 @@ def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> boo
 
 def test_two_processes_train_as_one_and_skip_as_one(tmp_path: Path) -> None:
     """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip, with one scale."""
-    ranks = launch("worked_example", 2, tmp_path)
+    ranks = by_torchrun("worked_example", 2, tmp_path)
     reports, masters = one_process("FP16 static")
     assert [stepped for stepped, *_ in reports] == [True] * 2
     assert not torch.equal(masters["0.weight"], exact_network()[0].weight)
@@ -74,3 +85,32 @@ def test_fp16_is_divided_by_what_torch_divides_by(world: int) -> None:
     before, after, *_ = _get_gradient_divide_factors(Group(), None, torch.float16)  # type: ignore[arg-type]
     assert divisors(world) == (before, after)
     assert divisors(world, predivide=False) == (1, world)
+
+
+@pytest.mark.slow
+def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_path: Path) -> None:
+    """Each rank's scaled gradient is 20480: FP16 holds it, and the mean; not the sum of four."""
+    for found in launch("reductions", 4, tmp_path):
+        for (sharded, half, predivide), (gradients, report) in found.items():
+            overflows = half and not predivide
+            assert (report.stepped, report.found_inf) == (not overflows, overflows), sharded
+            assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)  # 0: of a rank that holds no part
+
+
+@pytest.mark.slow
+def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
+    for masters in launch("slow_rank", 4, tmp_path):
+        assert equal(masters, one_process("FP16 static")[1])
+
+
+@pytest.mark.slow
+def test_ranks_with_different_numbers_of_batches_stop_together(tmp_path: Path) -> None:
+    assert launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
+
+
+@pytest.mark.slow
+def test_without_that_the_ranks_that_are_left_say_so(tmp_path: Path) -> None:
+    ended = wait(start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
+    assert None not in ended
+    assert results(1, tmp_path) == [2]
+    assert "RankLost: rank 1 of 2 cannot go on: " in torch.load(tmp_path / "1.pt")

@@ -1,0 +1,186 @@
+"""How does a run of many processes go on, with as many of them or with another number?
+
+Idea: each rank writes the parts that it holds, by `torch.distributed.checkpoint`, under the names of the whole ones;
+who reads takes what its own parts need. What is small, and each rank's random generators, lie beside them in a file
+for each rank. All is written into a folder that gets its name when it is whole.
+
+Invariant: a folder that is called step-N is whole, whatever was killed when; a run that goes on with as many ranks is
+bit-equal to one never stopped, random numbers included.
+
+Source: torch.distributed.checkpoint (save, load: resharding by name and position).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import filesystem, state_dict_loader, state_dict_saver
+from torch.distributed.tensor import DTensor
+
+from labkit.amp.checkpoint import generators, set_generators
+from labkit.amp.distributed.engine import DistributedEngine
+from labkit.amp.distributed.group import hearing_of_lost
+from labkit.amp.masters.convert import uncompiled
+from labkit.amp.resume import require_same
+from labkit.amp.scaling.scaler import ScalerState
+
+SCHEMA = "labkit.checkpoint.distributed/1"
+KEPT = 2  # whole checkpoints in a folder; older ones are removed
+
+
+def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
+    """Write FOLDER/step-N, N being the engine's steps; all ranks call it, with a folder that all of them reach.
+
+    Args:
+        extra: of this rank, in values and tensors that torch.load(weights_only=True) reads.
+
+    Raises:
+        RuntimeError: gradients wait for a step.
+        RankLost: another rank ended or hangs; then what was written before is still there.
+    """
+    state = engine.state_dict()
+    path = Path(folder) / f"step-{engine.steps:08d}"
+    writing, first = path.with_name(f".{path.name}.writing"), dist.get_rank(engine.group) == 0
+    small = {key: state[key] for key in ("optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")}
+    small["plain"] = {  # what optimizers keep beside tensors: the same on all ranks
+        i: {field: value for field, value in fields.items() if not isinstance(value, Tensor)}
+        for i, fields in state["weights"]["optimizer"]["state"].items()
+    }
+    small |= {"groups": state["weights"]["optimizer"]["param_groups"], "names": list(state["weights"]["master"])}
+    mine = {"rng": generators(), "generator": state["weights"]["generator"], "extra": extra}
+    with hearing_of_lost("while it wrote a checkpoint", engine.group):
+        if first:
+            shutil.rmtree(writing, ignore_errors=True)
+            writing.mkdir(parents=True)
+        dist.barrier(engine.group)
+        torch.save({"schema": SCHEMA, "world": engine.world, **small, **mine}, writing / _file(engine))
+        state_dict_saver.save(_tensors(engine, state), checkpoint_id=writing, process_group=engine.group)
+        dist.barrier(engine.group)
+        if first:
+            shutil.rmtree(path, ignore_errors=True)
+            os.replace(writing, path)
+            for old in sorted(Path(folder).glob("step-*"))[:-KEPT]:
+                shutil.rmtree(old, ignore_errors=True)
+        dist.barrier(engine.group)
+    return path
+
+
+def latest(folder: str | Path) -> Path | None:
+    """Return the newest whole checkpoint in a folder, None where there is none."""
+    return max(Path(folder).glob("step-*"), default=None)
+
+
+def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
+    """Go on from a checkpoint of any number of ranks, sharded or not; return this rank's `extra`.
+
+    With as many ranks as wrote it, each gets its random generators back, too. With another number, each gets rank 0's
+    `extra` and keeps the generators that it has.
+
+    Raises:
+        ValueError: it is no such checkpoint, or the engine was built otherwise; then nothing has changed.
+    """
+    path, here = Path(path), engine.state_dict()
+    same_rank = path / _file(engine)
+    try:
+        stored = torch.load(same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True)
+        found = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{path} is no whole checkpoint of many processes: {error}") from error
+    weights = {"optimizer": {"param_groups": stored["groups"]}, "master": dict.fromkeys(stored["names"])}
+    require_same(here, {**stored, "weights": weights, "model": {}})
+    wanted = _tensors(engine, here, found)
+    with hearing_of_lost("while it read a checkpoint", engine.group):
+        state_dict_loader.load(wanted, checkpoint_id=path, process_group=engine.group)
+    _take(engine, here, stored, {name: _local(tensor) for name, tensor in wanted.items()})
+    if stored["world"] == engine.world:
+        set_generators(stored["rng"])
+    extra: dict[str, Any] = stored["extra"]
+    return extra
+
+
+def _file(engine: DistributedEngine) -> str:
+    return f"rank-{dist.get_rank(engine.group)}.pt"
+
+
+def _tensors(
+    engine: DistributedEngine, state: Mapping[str, Any], stored: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """Return what is written, by name: masters, optimizer state, and what of the model no master knows.
+
+    stored  what a checkpoint holds, name -> its shape and dtype: then the same again, empty, to be read into
+    """
+    masters: dict[str, Tensor] = state["weights"]["master"]
+    known: dict[str, Tensor] = {f"master.{name}": master for name, master in masters.items()}
+    owner = {key: key.removeprefix("master.") for key in known}
+    each = state["weights"]["optimizer"]["state"]
+    for i, name in enumerate(masters):
+        fields = each.get(i, {}) if stored is None else _fields_of(name, masters[name], engine, stored)
+        for field, value in fields.items():
+            if isinstance(value, Tensor):
+                known[key := f"optimizer.{name}.{field}"] = value
+                owner[key] = name if value.shape == masters[name].shape and field != "step" else ""
+    shared = {key: _whole(engine, owner[key], value) for key, value in known.items()}
+    if stored is not None:
+        shared = {key: torch.empty_like(value) for key, value in shared.items()}
+    model = uncompiled(engine.model)
+    rest = {name: p.detach() for name, p in model.named_parameters() if name not in masters}
+    rest |= {name: b for name, b in model.named_buffers() if name in model.state_dict()}
+    return shared | {f"rest.{name}": tensor for name, tensor in rest.items()}
+
+
+def _fields_of(name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return an empty optimizer state of one parameter, as a checkpoint has it; elementwise ones of its part here."""
+    prefix, shape = f"optimizer.{name}.", _shape(engine, name, master)
+    found = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
+    return {
+        field: torch.empty(master.shape if value.size == shape and field != "step" else value.size,
+                           dtype=value.properties.dtype, device="cpu" if field == "step" else master.device)
+        for field, value in found.items() if "." not in field
+    }  # fmt: skip
+
+
+def _shape(engine: DistributedEngine, name: str, master: Tensor) -> torch.Size:
+    return engine.parts.pairs[name][0].shape if engine.parts is not None else master.shape
+
+
+def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
+    """Return a part as torch's own type for parts of a whole, a DTensor, where the model is sharded."""
+    if engine.parts is None or not name:
+        return part
+    like = engine.parts.pairs[name][0]
+    placed = (like.device_mesh, like.placements)
+    return DTensor.from_local(part, *placed, run_check=False, shape=like.shape, stride=like.stride())
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def _take(
+    engine: DistributedEngine, here: Mapping[str, Any], stored: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put what was read into the engine."""
+    weights, names = engine.weights, list(here["weights"]["master"])
+    masters = {name: tensors[f"master.{name}"] for name in names}
+    scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
+    state: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
+    for i, name in enumerate(names):
+        prefix = f"optimizer.{name}."
+        found = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        if found:
+            state[i] = state.get(i, {}) | found
+    optimizer = {"state": state, "param_groups": stored["groups"]}
+    for p in weights.model_weights:
+        p.data.copy_(masters[weights.names[p]])  # rounded to nearest, as every rounding has left it
+    weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
+    if engine.parts is not None:
+        engine.parts.publish()
+    engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])
