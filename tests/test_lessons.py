@@ -20,7 +20,7 @@ from notebooks import build
 
 SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()} - {"00_start"})
-NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven")
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def markdown(notebook: build.Notebook) -> str:

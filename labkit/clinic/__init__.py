@@ -3,6 +3,7 @@
 `patients` are trainings that really fail, each with its repair; `explain` finds the one that an error belongs to.
 """
 
+from labkit.clinic.consult import CONSULTATIONS, Consultation, Treatment, look, treat
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.doctor import check_machine
 from labkit.clinic.explain import cards, explain
@@ -13,7 +14,12 @@ from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 
 __all__ = [
+<<<<<<< HEAD
     "Card",
+=======
+    "CONSULTATIONS",
+    "Consultation",
+>>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
     "Finding",
     "GpuCard",
     "Kind",
@@ -22,15 +28,24 @@ __all__ = [
     "Report",
     "Status",
     "Training",
+<<<<<<< HEAD
     "cards",
+=======
+    "Treatment",
+>>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
     "check_machine",
     "claims",
     "code_of",
     "diagnose",
     "explain",
     "find_pitfalls",
+<<<<<<< HEAD
     "gpu_cards",
+=======
+    "look",
+>>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
     "patients",
     "run",
     "snippet",
+    "treat",
 ]

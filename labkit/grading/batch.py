@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from labkit.grading import walls
+from labkit.grading.alike import Alike
 from labkit.grading.exercise import Exercise
 from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
@@ -71,8 +72,8 @@ def grade(
     with scratch() as folder, Runner(limits, folder) as runner, _pool(runner, workers) as pool:
         private = [one.submission.path for one, _ in todo if one.submission.path is not None]
         progress(walls.describe(walls.build(runner, private, output or folder)))
-        trainings = Trainings(runner, workers)
-        jobs = [pool.submit(_marked, runner, trainings, one, asked, seed) for one, asked in left]
+        trainings, alike = Trainings(runner, workers), Alike(runner)
+        jobs = [pool.submit(_marked, runner, alike, trainings, one, asked, seed) for one, asked in left]
         marked = _told(jobs, keys, journal, progress)
         trainings.run(pool, progress)
         for each in (each for each in marked if each.waiting):
@@ -115,7 +116,9 @@ class _pool(ThreadPoolExecutor):
         return None
 
 
-def _marked(runner: Runner, trainings: Trainings, one: Read, asked: Sequence[Exercise], seed: int) -> Marked:
+def _marked(
+    runner: Runner, alike: Alike, trainings: Trainings, one: Read, asked: Sequence[Exercise], seed: int
+) -> Marked:
     """Run the code of a submission, and judge what a comparison decides."""
     notes: dict[str, Reply] = {}
     questions: list[Question] = []
@@ -126,7 +129,8 @@ def _marked(runner: Runner, trainings: Trainings, one: Read, asked: Sequence[Exe
             questions.append(question(paper_of(exercise, seed), program_of(one.cells, exercise)))
         except Unreadable as error:
             notes[exercise.id] = Reply(exercise.id, str(error))
-    replies = runner.run(questions) | notes
+    shared = {q.exercise: alike.reply(q) for q in questions if q.run_by}
+    replies = runner.run([q for q in questions if not q.run_by]) | shared | notes
     marked = Marked(one, [])
     for exercise in asked:
         reply = replies[exercise.id]
@@ -142,7 +146,7 @@ def question(paper: Paper, program: list[str]) -> Question:
     exercise = paper.exercise
     return Question(
         exercise.id, program, exercise.entry, exercise.call, _asked(paper), dict(exercise.provides), exercise.withheld,
-        exercise.may_change,
+        exercise.may_change, exercise.run_by,
     )  # fmt: skip
 
 

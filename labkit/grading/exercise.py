@@ -38,6 +38,7 @@ LESSONS = {
     "master": "07_master_weights",
     "recipes": "08_recipes",
     "frameworks": "09_frameworks",
+    "clinic": "10_clinic",
     "project": "12_project",
 }
 
@@ -110,6 +111,7 @@ class Exercise:
     provides    names that exist at grading even if the notebook's own imports are gone
     withheld    functions and types that are the answer, and so may not be called by one
     may_change  names of the arguments that the task has an answer change; the others are after the call what they were
+    run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
     aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
     """
 
@@ -128,6 +130,7 @@ class Exercise:
     withheld: tuple[object, ...] = ()
     may_change: tuple[str, ...] = ()
     aside: Callable[..., Rows] = _no_rows
+    run_by: Callable[..., object] | None = None
 
     @property
     def lesson(self) -> str:

@@ -96,8 +96,9 @@ def cases_of(exercise: Exercise, check: Check, seed: int) -> list[Case]:
 
 def answers_of(paper: Paper, function: object, withheld: Sequence[object] = ()) -> list[list[Json]]:
     """Return what `function` says to every case of every check; `withheld` is what it may not call."""
-    call, may_change = paper.exercise.call, paper.exercise.may_change
-    return [[ask(function, call, case, withheld, may_change) for case in cases] for cases in paper.cases]
+    asked = paper.exercise
+    rules = (withheld, asked.may_change, asked.run_by)
+    return [[ask(function, asked.call, case, *rules) for case in cases] for cases in paper.cases]
 
 
 def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
@@ -168,14 +169,14 @@ def _verdict(
 def _counter_example(
     exercise: Exercise, check: Check, case: Case, right: object, answer: object, parting: str
 ) -> CounterExample:
-    values = [_shown(exercise, load(dump(argument))) for argument in case]
+    values = [] if exercise.run_by else [_shown(exercise, load(dump(argument))) for argument in case]
     expected = check.name if isinstance(right, Outcome) else _shown(exercise, right)  # no right order is given away
     got = _shown(exercise, answer)
     if exercise.codes and type(right) is type(answer) is int:
         parting = f"expected {expected}, got {got}"
     if expected == got:  # they part behind what is shown
         expected = got = f"{got}, the same as far as shown"
-    given = tuple(zip(exercise.parameters, values, strict=True))
+    given = tuple(zip(exercise.parameters if values else (), values, strict=True))
     return CounterExample(given + exercise.aside(*case), expected, got, parting)
 
 

@@ -26,6 +26,7 @@ from labkit.widgets.step_debugger.widget import StepDebugger
 from labkit.widgets.swallowed.widget import SwallowedUpdates
 from labkit.widgets.training_bar.race import RaceProgress
 from labkit.widgets.training_bar.widget import TrainingBar
+from labkit.widgets.treatment.figure import treatment_figure, treatment_sentence
 from labkit.widgets.underflow.figure import static_underflow
 from labkit.widgets.underflow.widget import UnderflowHistogram
 from labkit.widgets.underflow.words import ALL_LAYERS
@@ -78,4 +79,6 @@ __all__ = [
     "sum_errors_figure",
     "sweep_figure",
     "sweep_sentence",
+    "treatment_figure",
+    "treatment_sentence",
 ]

@@ -100,7 +100,6 @@ check("start.smallest", my_smallest)
 # | | lesson | minutes | you will see |
 # |---|---|---|---|
 # | **00** | Start here | 10 | you are here |
-# | 10 | Clinic | | *to come*: what goes wrong in practice, and how to find the cause |
 # | 11 | Beyond FP16 | | *to come*: BF16, FP8 and smaller formats |
 #
 # The minutes are for a first reading, with all exercises. A lesson that is marked *to come* is not part of the lab yet.

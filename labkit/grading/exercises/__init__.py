@@ -20,6 +20,7 @@ IDS = """
     master.step master.memory master.groups master.flat master.ema
     recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
     frameworks.translate frameworks.repair frameworks.skips frameworks.callback frameworks.casts
+    clinic.clip clinic.mask clinic.region
     project.targets project.drift project.digits
 """.split()
 

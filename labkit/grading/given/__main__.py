@@ -23,7 +23,7 @@ import torch
 
 import labkit
 
-LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train")
+LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "clinic")
 READY = b"ready\n"
 
 

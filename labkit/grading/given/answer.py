@@ -14,7 +14,7 @@ import copy
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
@@ -31,6 +31,7 @@ def ask(
     arguments: tuple[object, ...],
     withheld: Sequence[object] = (),
     may_change: Sequence[str] = (),
+    run_by: Callable[..., object] | None = None,
     *,
     owned: bool = False,
 ) -> Json:
@@ -39,6 +40,7 @@ def ask(
     call        how it should be called, for the message when it cannot be: "my_advance(state, found_inf, config)"
     withheld    functions and types that it may not be, nor name, nor call
     may_change  names of the arguments that may be others after the call: changing them is what is asked
+    run_by      called with the function and the arguments, where it is not the function that is called with them
     owned       the arguments are for this call alone, and not copied
 
     >>> ask(lambda x: x + 1, "successor(x)", (1,))
@@ -48,14 +50,15 @@ def ask(
     >>> ask(lambda x: x.pop(), "last(x)", ([1, 2],))[2]
     'it changes `x`, which it was given: work on a copy, `list(x)`, `sorted(x)` or `x.clone()` for instance'
     """
-    problem = _call_problem(function, call, arguments) or _borrowed(_reached(function), withheld)
+    wanted = arguments if run_by is None else (None,) * (call.count(",") + 1)
+    problem = _call_problem(function, call, wanted) or _borrowed(_reached(function), withheld)
     if problem:
         return dump(Failure("call", problem))
     own = arguments if owned else copy.deepcopy(arguments)
     before = [_contents(argument) for argument in own]
     try:
         with _calls_of(withheld) as caught:
-            answer = function(*own)  # type: ignore[operator]
+            answer = run_by(function, *own) if run_by else function(*own)  # type: ignore[operator]
         problem = _borrowed(caught, withheld) or _changed(call, before, own, may_change)
         return dump(Failure("call", problem) if problem else answer)
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ import json
 import linecache
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -54,6 +54,7 @@ class Question:
     provides   names that exist although no cell defines them
     withheld   functions and types that the answer may not be, nor name, nor call
     may_change names of the arguments that the answer may change
+    run_by     what calls the function, where the cases do not
     """
 
     exercise: str
@@ -64,6 +65,7 @@ class Question:
     provides: Mapping[str, object] = field(default_factory=dict)
     withheld: Sequence[object] = ()
     may_change: Sequence[str] = ()
+    run_by: Callable[..., object] | None = None
 
 
 def tensor_of(content: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -96,7 +98,7 @@ def _answer(question: Question, channel: BinaryIO) -> None:
     if function is None:
         _write(channel, NOTE, problem or f"its cell no longer defines {question.call}")
         return
-    rules = (question.withheld, question.may_change)
+    rules = (question.withheld, question.may_change, question.run_by)
     for cases in question.asked:
         answers = [ask(function, question.call, pickle.loads(case), *rules, owned=True) for case in cases]
         _write(channel, CHECK, answers)

@@ -1,0 +1,1 @@
+"""How did a training go that was consulted about? A picture of it."""
