@@ -14,12 +14,9 @@ from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 
 __all__ = [
-<<<<<<< HEAD
-    "Card",
-=======
     "CONSULTATIONS",
+    "Card",
     "Consultation",
->>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
     "Finding",
     "GpuCard",
     "Kind",
@@ -28,22 +25,16 @@ __all__ = [
     "Report",
     "Status",
     "Training",
-<<<<<<< HEAD
-    "cards",
-=======
     "Treatment",
->>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
+    "cards",
     "check_machine",
     "claims",
     "code_of",
     "diagnose",
     "explain",
     "find_pitfalls",
-<<<<<<< HEAD
     "gpu_cards",
-=======
     "look",
->>>>>>> f0a695b (Lesson 10 opens with three consultations: a diagnosis and a repair, run and looked at)
     "patients",
     "run",
     "snippet",
