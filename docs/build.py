@@ -15,20 +15,25 @@ import sys
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
 ROOMS = ("amp", "train", "instrument", "frameworks", "clinic", "formats", "gemm", "bench", "interop")
+FACES = ("apex.amp", "fastai.basics", "fastai.callback.fp16", "oneflow.nn", "oneflow.amp")
+MODULES = (*ROOMS, *(f"frameworks.{face}" for face in FACES))
+KEYS = 30  # of a table of rows that the page names
 HEAD = """# The functions of labkit
 
 For who trains a model of their own: everything that a room of `labkit` exports, with its docstring. Import it from the
-room, `from labkit.amp import Engine`. Made by `make docs`; do not edit.
+room, `from labkit.amp import Engine`, and a framework's calls from its face. Adapters of frameworks that are installed
+beside the lab (fastai, Lightning, Accelerate, the Trainer) are in docs/frameworks.md. Made by `make docs`; do not edit.
 """
 
 
 def page() -> str:
     """Return the whole page."""
-    return "\n".join([HEAD, *(_room(name) for name in ROOMS)])
+    return "\n".join([HEAD, *(_room(name) for name in MODULES)])
 
 
 def _room(name: str) -> str:
@@ -40,15 +45,30 @@ def _room(name: str) -> str:
 
 
 def _made_in(value: object, module: str) -> bool:
-    return inspect.isfunction(value) and value.__module__ == module and not value.__name__.startswith("_")
+    called = inspect.isfunction(value) or inspect.isclass(value)
+    return called and value.__module__ == module and not value.__name__.startswith("_")  # type: ignore[attr-defined]
 
 
 def _entry(name: str, value: object) -> str:
-    """Return a heading and the stub of a function or a class; "" for what is a value and says nothing of itself."""
+    """Return a heading and the stub of a function or a class, or what a value is; "" for what is not the lab's own."""
+    value = inspect.unwrap(value) if callable(value) else value
     if not (inspect.isfunction(value) or inspect.isclass(value)):
+        plain = isinstance(value, dict | tuple | frozenset | float | int | str | UnionType)
+        return f"### {name}\n\n{_told(value)}\n" if plain or type(value).__module__.startswith("labkit") else ""
+    if not value.__module__.startswith("labkit"):
         return ""
     head = f"class {name}" if inspect.isclass(value) else f"def {name}"
     return f"### {name}\n\n```python\n{head}{_signature(value)}:\n{_documented(value, 4)}{_methods(value)}```\n"
+
+
+def _told(value: Any) -> str:
+    """Return what a value is: its type, and the first of what it holds."""
+    if not isinstance(value, dict | tuple | frozenset) or not value:
+        return f"A `{type(value).__name__}`: `{value!r}`."
+    keys = sorted(value) if isinstance(value, frozenset) else list(value)
+    held = f" of `{type(next(iter(value.values()))).__name__}`" if isinstance(value, dict) else ""
+    more = f" and {len(keys) - KEYS} more" if len(keys) > KEYS else ""
+    return f"A `{type(value).__name__}`{held}: {', '.join(f'`{key}`' for key in keys[:KEYS])}{more}."
 
 
 def _methods(value: object) -> str:
@@ -66,7 +86,7 @@ def _methods(value: object) -> str:
 
 def _signature(value: object) -> str:
     """Return a signature as it is written in a stub, a line for each parameter where it would be long."""
-    if inspect.isclass(value) and (issubclass(value, Enum) or value.__init__ is object.__init__):
+    if inspect.isclass(value) and (issubclass(value, Enum | Exception) or value.__init__ is object.__init__):
         return ""
     signature = inspect.signature(value)  # type: ignore[arg-type]
     as_written = [

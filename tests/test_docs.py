@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -14,16 +15,44 @@ from labkit.clinic import cards
 PAGE = build.page()
 
 
+def section(module: str) -> str:
+    return PAGE.split(f"## labkit.{module}\n")[1].split("\n## labkit.")[0]
+
+
 @pytest.mark.parametrize("room", build.ROOMS)
 def test_what_a_room_exports_stands_on_the_page_with_its_docstring(room: str) -> None:
     module = importlib.import_module(f"labkit.{room}")
-    section = PAGE.split(f"## labkit.{room}\n")[1].split("\n## labkit.")[0]
     exported = {name: getattr(module, name) for name in getattr(module, "__all__", ("round_tensor",))}
-    called = {name: value for name, value in exported.items() if inspect.isfunction(value) or inspect.isclass(value)}
-    assert called
-    for name, value in called.items():
-        assert f"### {name}\n" in section
-        assert (inspect.getdoc(value) or "?").splitlines()[0] in section
+    assert exported
+    for name, value in exported.items():
+        assert f"### {name}\n" in section(room)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert (inspect.getdoc(value) or "?").splitlines()[0] in section(room)
+
+
+@pytest.mark.parametrize("module", build.MODULES)
+def test_what_stands_on_the_page_can_be_imported_from_there(module: str) -> None:
+    named = re.findall(r"^### (\w+)$", section(module), re.MULTILINE)
+    assert named
+    there = vars(importlib.import_module(f"labkit.{module}"))
+    assert [name for name in named if name not in there] == []
+
+
+def test_the_faces_have_the_calls_that_people_know() -> None:
+    assert "def initialize(\n" in section("frameworks.apex.amp")
+    assert "def scale_loss(\n" in section("frameworks.apex.amp")
+    assert "class NonNativeMixedPrecision(\n" in section("frameworks.fastai.callback.fp16")
+    assert "class Graph" in section("frameworks.oneflow.nn")
+    assert "torch.nn" not in re.findall(r"^### (.*)$", section("frameworks.fastai.basics"), re.MULTILINE)
+
+
+def test_a_table_of_rows_is_named_with_its_rows() -> None:
+    assert "### RECIPES\n\nA `dict` of `Recipe`: `FP32`, " in PAGE
+    assert "### FP16\n\nA `Format`: `" in PAGE
+
+
+def test_readme_says_how_to_get_the_page() -> None:
+    assert "`make docs` writes `docs/api.md`" in (build.PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 def test_worked_example_of_a_signature_long_and_short() -> None:

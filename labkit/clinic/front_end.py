@@ -79,6 +79,24 @@ def front_end(folders: list[Path], server: Path | None = None, hosted: str | Non
     return Finding("widgets", Status.BAD, lacks, f"`{pip} {' '.join(missing)}`, then restart JupyterLab")
 
 
+def silent(seconds: float, hosted: str | None = None) -> Finding:
+    """Say that a page did not answer a widget's question, and what to do there.
+
+    >>> silent(15).what
+    'the page has not answered for 15 s: nothing draws widgets there, or no message gets through'
+    """
+    known = why_not_shown()
+    if known is not None:
+        return known
+    again = "reload the page and run this cell again"
+    remedy = {
+        None: f"{again}; if it stays silent, stop JupyterLab and start it with `labkit lab`",
+        "VS Code": "trust this notebook, and set jupyter.widgetScriptSources to jsdelivr.com and unpkg.com",
+    }.get(hosted, f"{again}; {hosted} loads what draws widgets from the network")
+    what = f"the page has not answered for {seconds:g} s: nothing draws widgets there, or no message gets through"
+    return Finding("widgets", Status.BAD, what, f"{remedy}. Until then the lessons show still pictures")
+
+
 def switched_off(prefix: Path) -> list[str]:
     """Return which of the front ends the server of this environment, or its user, has disabled."""
     folders = [prefix / "etc" / "jupyter"]

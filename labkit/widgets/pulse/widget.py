@@ -3,17 +3,19 @@
 Idea: only a real round trip proves anything, so the browser sends a number, the kernel returns it, and the browser
 shows how long that took. Where no widget can be drawn, words take its place and say what to do.
 
-Invariant: the green line appears only after the kernel has answered.
+Invariant: the green line appears only after the kernel has answered; below a page that stays silent, words say so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import traitlets
 
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.pulse.late import verdict_below
 
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
@@ -33,6 +35,8 @@ class Pulse(LabWidget):
 
     def __init__(self) -> None:
         super().__init__()
+        self.heard = False  # a message of the browser's
+        self._withdraw: Callable[[], None] | None = None
         self.on_msg(self._answer)
 
     @property
@@ -42,6 +46,14 @@ class Pulse(LabWidget):
 
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         self.send(answer(content))
+        if not self.heard and self._withdraw is not None:
+            self._withdraw()
+        self.heard = True
+
+    def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        if not self.heard and self._withdraw is None:
+            self._withdraw = verdict_below(lambda: self.heard)
+        return super()._repr_mimebundle_(**kwargs)
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run."""
