@@ -9,15 +9,20 @@ from collections import Counter
 import pytest
 
 from labkit.amp.casting.autocast import current
+from labkit.frameworks.fastai import test_utils
 from labkit.frameworks.fastai.basics import *  # noqa: F403 - as scripts of fastai's begin
 from labkit.frameworks.fastai.basics import (
     SGD,
     Adam,
+    BatchNorm,
     Callback,
     CancelBatchException,
     CancelStepException,
+    DataLoaders,
+    first,
     nn,
     partial,
+    set_seed,
     torch,
 )
 from labkit.frameworks.fastai.callback import core, fp16
@@ -158,6 +163,57 @@ def test_the_optimizers_step_as_torchs_do(ours):
     torch.testing.assert_close(*weights, atol=0.0, rtol=0.0 if ours != "Adam" else 1e-5)
 
 
+def test_without_validation_there_is_no_loss_of_it():
+    learn = synth_learner(n_trn=2)
+    learn.dls = DataLoaders(learn.dls.train)
+    learn.fit(1)
+    ((_, valid),) = learn.recorder.values
+    assert math.isnan(valid)
+
+
+def test_a_method_that_no_event_calls_is_noticed():
+    with pytest.warns(UserWarning, match=r"Old\.begin_fit: there is no such event, did you mean before_fit\?"):
+        class Old(Callback):
+            def begin_fit(self): ...  # fmt: skip
+    with pytest.warns(UserWarning, match="did you mean after_batch"):
+        class Typo(Callback):
+            def after_btach(self): ...  # fmt: skip
+
+
+class X(Callback):
+    """A callback that would be `learn.x`, which is the batch's input."""
+
+
+def _opt(learn, made):
+    learn.opt_func = made
+    learn.fit(1)
+
+
+MISUSES = {
+    "no callback": (lambda: synth_learner(cbs=[3]), TypeError, "Callback of fastai.basics"),
+    "hides x": (lambda: synth_learner(cbs=[X]), ValueError, "X would hide learn.x"),
+    "hides the model": (lambda: synth_learner(cbs=[type("Model", (Callback,), {})]), ValueError, "hide learn.model"),
+    "no schedule": (lambda: synth_learner().fit_one_cycle(1), AttributeError, "no 'fit_one_cycle'.*callback of yours"),
+    "torch's optimizer": (lambda: _opt(synth_learner(), torch.optim.SGD), TypeError, "take SGD or Adam"),
+    "FP8": (lambda: MixedPrecision("fp8"), ValueError, "'fp16' or 'bf16'"),
+    "two ways": (lambda: synth_learner().to_fp16().to_non_native_fp16().fit(1), ValueError, "to_fp32"),
+    "two of a kind": (lambda: synth_learner(cbs=[MixedPrecision] * 2).fit(1), ValueError, "MixedPrecision alone"),
+    "FP32 model": (lambda: synth_learner(cbs=NonNativeMixedPrecision()).fit(1), ValueError, "or ModelToHalf and"),
+    "no masters": (lambda: synth_learner(cbs=ModelToHalf()).fit(1), ValueError, "this learner has ModelToHalf"),
+    "scale": (lambda: NonNativeMixedPrecision(-1, dynamic=False), ValueError, "loss_scale=-1, dynamic=False"),
+    "wait": (lambda: NonNativeMixedPrecision(scale_wait=0), ValueError, "scale_wait=0"),
+    "factor": (lambda: NonNativeMixedPrecision(div_factor=0), ValueError, "div_factor is more than 1"),
+    "clip": (lambda: NonNativeMixedPrecision(clip=-1.0), ValueError, "clip a length above 0"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_what_cannot_be_is_refused_in_words(misuse):
+    act, error, says = MISUSES[misuse]
+    with pytest.raises(error, match=says):
+        act()
+
+
 # --- mixed precision: fastai's own check of its callbacks -------------------------------------------------------------
 
 
@@ -266,8 +322,8 @@ def test_non_native_mixed_precision(dynamic):
     learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
     scale = learn.non_native_mixed_precision.loss_scale
     assert 1 < scale < 2**24 if dynamic else scale == 512
-    for first, last in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
-        assert last < first
+    for begin, end in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
+        assert end < begin
     assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit are gone after it"
 
 
@@ -327,6 +383,30 @@ def test_norms_stay_in_fp32():
     assert [layer.weight.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
     assert [layer.bias.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
     assert {p.dtype for p in convert_network(network, torch.float32).parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(("way", "callbacks"), [("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)])
+def test_said_twice_it_is_done_once(way, callbacks):
+    learn = getattr(getattr(two_groups(), way)(), way)()
+    assert len(learn.cbs) == 2 + callbacks
+    learn.fit(1)
+
+
+def test_fastais_own_checks_of_values():
+    test_utils.test_eq((1, [torch.ones(2)]), (1, [torch.ones(2)]))
+    test_utils.test_close(torch.ones(2), torch.ones(2) + 2**-10, eps=1e-3)
+    norm = BatchNorm(30, ndim=1)
+    test_utils.test_is(convert_network(norm, torch.float16), norm)
+    test_utils.test_eq(first(norm.parameters()).dtype, torch.float32)
+    wrong = [(test_utils.test_eq, [1], [1, 2]), (test_utils.test_close, torch.ones(1), torch.zeros(1)),
+             (test_utils.test_eq, torch.ones(1), torch.zeros(1)), (test_utils.test_is, [], [])]  # fmt: skip
+    for check, one, other in wrong:
+        with pytest.raises(AssertionError):
+            check(one, other)
+    set_seed(3, True)
+    drawn = torch.rand(1)
+    set_seed(3)
+    test_utils.test_eq(torch.rand(1), drawn)
 
 
 @pytest.mark.parametrize("way", ["to_fp16", "to_non_native_fp16"])

@@ -5,6 +5,7 @@ Source: fastai.learner (loop, names, Recorder), 2.8.12.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ class DataLoaders:
         return _on(self.device, next(iter(self.loaders[0])))
 
     train = property(lambda self: self.loaders[0])
-    valid = property(lambda self: self.loaders[1])
+    valid = property(lambda self: (*self.loaders, ())[1])  # without one, nothing is validated
 
 
 class TrainEvalCallback(Callback):
@@ -98,7 +99,7 @@ class Recorder(Callback):
             self.seen += size
 
     def after_epoch(self) -> None:
-        self.values.append([*self.losses[-1:], *(total / max(self.seen, 1) for total in self.sums)])
+        self.values.append([*self.losses[-1:], *(total / self.seen if self.seen else math.nan for total in self.sums)])
 
 
 def trainable_params(model: nn.Module) -> list[nn.Parameter]:
@@ -148,10 +149,20 @@ class Learner:
     y = property(lambda self: self.yb[0] if len(self.yb) == 1 else self.yb)
 
     def add_cb(self, cb: Any) -> Learner:
-        """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`."""
-        callback: Callback = cb() if isinstance(cb, type) else cb
+        """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`.
+
+        Raises:
+            TypeError: it is no callback.
+            ValueError: a learner has something of that name already.
+        """
+        callback = cb() if isinstance(cb, type) else cb
+        if not isinstance(callback, Callback):
+            raise TypeError(f"a callback is a Callback of fastai.basics, or its class; it was given {cb!r}")
+        name = _name(callback)
+        if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
+            raise ValueError(f"{type(callback).__name__} would hide learn.{name}, something else: rename the class")
         callback.learn = self
-        setattr(self, _name(callback), callback)
+        setattr(self, name, callback)
         self.cbs.append(callback)
         return self
 
@@ -159,20 +170,24 @@ class Learner:
         """Take a callback away, or all of a class."""
         for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
             self.cbs.remove(callback)
-            delattr(self, _name(callback))
+            vars(self).pop(_name(callback), None)
         return self
 
     def add_cbs(self, cbs: Any) -> Learner:
         """Add several."""
-        for cb in _listed(cbs):
-            self.add_cb(cb)
-        return self
+        return [self, *map(self.add_cb, _listed(cbs))][-1]
 
     def remove_cbs(self, cbs: Any) -> Learner:
         """Take several away."""
-        for cb in _listed(cbs):
-            self.remove_cb(cb)
-        return self
+        return [self, *map(self.remove_cb, _listed(cbs))][-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It has fit, freeze, "
+            "unfreeze, add_cb, remove_cb, to_fp16 and the like; a schedule is a callback of yours."
+        )
 
     @contextmanager
     def added_cbs(self, cbs: Any) -> Iterator[None]:
@@ -190,7 +205,13 @@ class Learner:
             callback(event)
 
     def create_opt(self) -> None:
-        """Make the optimizer, from the groups of the splitter."""
+        """Make the optimizer, from the groups of the splitter.
+
+        Raises:
+            TypeError: it is one of torch's.
+        """
+        if self.opt_func in vars(torch.optim).values():
+            raise TypeError(f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics")
         self.opt = self.opt_func(self.splitter(self.model), lr=self.lr)
         for module in self.model.modules():
             norm = isinstance(module, NORM_LAYERS)
@@ -293,11 +314,11 @@ class Learner:
 
     def to_fp16(self, **kwargs: Any) -> Learner:
         """Train by autocast and a GradScaler, whose arguments it takes."""
-        return self.add_cb(MixedPrecision(**kwargs))
+        return self.to_fp32().add_cb(MixedPrecision(**kwargs))
 
     def to_bf16(self) -> Learner:
         """Train by autocast in BF16, without a scale."""
-        return self.add_cb(MixedPrecision("bf16"))
+        return self.to_fp32().add_cb(MixedPrecision("bf16"))
 
     def to_fp32(self) -> Learner:
         """Train in FP32 again."""
@@ -305,7 +326,7 @@ class Learner:
 
     def to_non_native_fp16(self, **kwargs: Any) -> Learner:
         """Train a half model with FP32 masters; see `NonNativeMixedPrecision`."""
-        return self.add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
+        return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
 
     def to_non_native_fp32(self) -> Learner:
         """Train in FP32 again."""

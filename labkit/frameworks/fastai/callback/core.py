@@ -10,6 +10,8 @@ Source: fastai.callback.core (events, exceptions, order); fastai.learner, `_with
 
 from __future__ import annotations
 
+import warnings
+from difflib import get_close_matches
 from types import MethodType
 from typing import Any
 
@@ -59,11 +61,22 @@ class Callback:
 
     Raises:
         ValueError: it is made with functions of events that do not exist.
+
+    Warns:
+        UserWarning: a class has a method that is named almost like an event.
     """
 
     order: int = 0
     run_train = run_valid = True
     learn: Any = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Warn of a method whose name is almost that of an event: nobody would call it."""
+        super().__init_subclass__(**kwargs)
+        for name in vars(cls):
+            if name.startswith(("begin_", "before_", "after_")) and name not in EVENTS:
+                near = get_close_matches(name.replace("begin", "before"), sorted(EVENTS), 1, cutoff=0.0)[0]
+                warnings.warn(f"{cls.__name__}.{name}: there is no such event, did you mean {near}?", stacklevel=2)
 
     def __init__(self, **functions: Any) -> None:
         unknown = sorted(set(functions) - EVENTS)

@@ -42,6 +42,9 @@ class AMPMode(Enum):
 class MixedPrecision(Callback):
     """Autocast and a GradScaler, whose arguments it takes.
 
+    Raises:
+        ValueError: amp_mode is another one; or, when a training begins, another callback does the same.
+
     >>> from labkit.frameworks.fastai.test_utils import synth_learner
     >>> learn = synth_learner(cbs=MixedPrecision(init_scale=1024.0))
     >>> learn.fit(1)
@@ -53,10 +56,13 @@ class MixedPrecision(Callback):
 
     def __init__(self, amp_mode: AMPMode | str = AMPMode.FP16, **kwargs: Any) -> None:
         super().__init__()
+        if amp_mode not in (*AMPMode, "fp16", "bf16"):
+            raise ValueError(f"amp_mode is 'fp16' or 'bf16'; it was given {amp_mode!r}")
         self.amp_mode, self.kwargs, self.region = AMPMode(amp_mode), kwargs, ExitStack()
         self.scales: list[float] = []
 
     def before_fit(self) -> None:
+        _require_one_way(self.learn)
         low = torch.float16 if self.amp_mode is AMPMode.FP16 else torch.bfloat16
         device = self.dls.device.type
         self.autocast, self.scales = autocast(device, low), []
@@ -150,6 +156,7 @@ class ModelToHalf(Callback):
     order = -50
 
     def before_fit(self) -> None:
+        _require_one_way(self.learn)
         self.learn.model = convert_network(self.model, torch.float16)
 
     def after_fit(self) -> None:
@@ -185,8 +192,14 @@ class NonNativeMixedPrecision(Callback):
         clip: float | None = None,
     ) -> None:
         super().__init__()
-        rule = ScalerConfig(max_loss_scale, div_factor, 1 / div_factor, scale_wait, restart_on_inf=False)
-        self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
+        given = f"{loss_scale=}, {dynamic=}, {max_loss_scale=}, {div_factor=}, {scale_wait=}, {clip=}"
+        if not (div_factor > 1 and (clip is None or clip > 0)):
+            raise ValueError(f"div_factor is more than 1, and clip a length above 0 or None; given: {given}")
+        try:
+            rule = ScalerConfig(max_loss_scale, div_factor, 1 / div_factor, scale_wait, restart_on_inf=False)
+            self.config = rule if dynamic else static(loss_scale, skip_on_inf=False)
+        except ValueError as error:
+            raise ValueError(f"{given}: {error}") from None
         self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
         self.model_pgs: Groups | None = None
         self.region = ExitStack()
@@ -197,6 +210,7 @@ class NonNativeMixedPrecision(Callback):
         return self.state.scale
 
     def before_fit(self) -> None:
+        _require_one_way(self.learn)
         self.model_pgs, self.master_pgs = get_master(self.opt, self.flat_master)
         self.old_pgs = self.opt.param_lists
         self._hand_over(self.model_pgs, self.master_pgs)
@@ -250,6 +264,17 @@ class NonNativeMixedPrecision(Callback):
             self.opt.param_lists, self.model_pgs = self.old_pgs, None
 
     abandon = after_fit
+
+
+def _require_one_way(learn: Any) -> None:
+    """Refuse callbacks that would scale the same loss twice, or of which each lacks the other."""
+    kinds = [kind.__name__ for kind in (MixedPrecision, ModelToHalf, NonNativeMixedPrecision) for cb in learn.cbs
+             if isinstance(cb, kind)]  # fmt: skip
+    if kinds not in (["MixedPrecision"], ["ModelToHalf", "NonNativeMixedPrecision"]):
+        raise ValueError(
+            f"this learner has {', '.join(kinds)}. Give it MixedPrecision alone, as to_fp16() does, or ModelToHalf and "
+            "NonNativeMixedPrecision, as to_non_native_fp16(); to_fp32() and to_non_native_fp32() take them away."
+        )
 
 
 def _to(dtype: torch.dtype, values: Any) -> Any:
