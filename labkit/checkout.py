@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.records.system import usable_cores
+
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
 # A lesson does not begin with a question about Jupyter news, nor with a call to the network.
 NO_NEWS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
@@ -77,12 +79,17 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 
 
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
-    """Run ruff, mypy and pytest, all of them even where one fails; return the worst exit status."""
+    """Run ruff, mypy and pytest, all of them even where one fails; return the worst exit status.
+
+    Tests of a browser or of other programs often wait, so there is one process more than cores. The programs that they
+    start import the lab hundreds of times, and may keep its bytecode even where the environment forbids it.
+    """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
-    processes = ("--numprocesses", "auto", "--maxprocesses", "4", "--dist", "loadfile")
+    processes = ("--numprocesses", str(min(4, usable_cores() + 1)), "--dist", "loadfile")
     chosen = () if everything else ("-m", "not slow")
     commands = (("ruff", "check", "."), ("mypy",), ("pytest", *processes, *chosen, *pytest_arguments))
-    return max([abs(subprocess.call([python, "-m", *command], cwd=folder)) for command in commands])
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    return max([abs(subprocess.call([python, "-m", *command], cwd=folder, env=environment)) for command in commands])
 
 
 def _done(stamp: Path, newest: float) -> bool:

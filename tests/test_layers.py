@@ -34,7 +34,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
     "classroom": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic", "grading"),
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "clinic"),
-    "checkout": (),
+    "checkout": ("records",),
     "export": ("records",),
     "commands": ("records", "checkout", "bench", "instrument", "clinic", "grading", "classroom", "export"),
     "cli": (),  # it names the modules of its commands, and imports the one that is asked for

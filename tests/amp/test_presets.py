@@ -212,7 +212,10 @@ def test_at_the_top_of_fp32_torch_stays_and_oneflow_clamps() -> None:
     assert tops == {"torch": 2.0**127, "OneFlow": (2 - 2.0**-23) * 2.0**127}
 
 
-@pytest.mark.parametrize("hysteresis", [1, 2, 3, 5])
+HYSTERESES = [2, *(pytest.param(count, marks=pytest.mark.slow) for count in (1, 3, 5))]
+
+
+@pytest.mark.parametrize("hysteresis", HYSTERESES)
 @pytest.mark.parametrize("consecutive", [False, True])
 def test_hysteresis_in_both_flavours_is_deepspeeds(hysteresis: int, consecutive: bool) -> None:
     knobs = replace(PRESETS["DeepSpeed"], hysteresis=hysteresis, consecutive_hysteresis=consecutive)
@@ -222,7 +225,7 @@ def test_hysteresis_in_both_flavours_is_deepspeeds(hysteresis: int, consecutive:
         assert first_difference(iter(theirs), islice(ours(trace, config), len(theirs))) is None, kind
 
 
-@pytest.mark.parametrize("hysteresis", [1, 2, 3, 5])
+@pytest.mark.parametrize("hysteresis", HYSTERESES)
 def test_hysteresis_is_megatrons_too(hysteresis: int) -> None:
     config = replace(PRESETS["Megatron"], growth_interval=40, hysteresis=hysteresis)
     for kind, trace in traces(40).items():
@@ -248,7 +251,7 @@ def test_fastai_takes_a_step_with_inf_at_scale_1() -> None:
     assert not any(stepped for _, stepped in ours([True] * 20, PRESETS["OneFlow"]))  # the others go on skipping
 
 
-@pytest.mark.parametrize("window", [50, 500])
+@pytest.mark.parametrize("window", [50, pytest.param(500, marks=pytest.mark.slow)])
 def test_fastai_2s_own_rule_keeps_its_count_at_an_overflow(window: int) -> None:
     config = replace(FASTAI_2_NON_NATIVE, growth_interval=window)
     for kind in ("some", "half", "bursts", "just around the window", "every other step"):

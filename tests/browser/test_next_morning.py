@@ -58,9 +58,8 @@ STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input,
     .filter((control) => !control.closest('[inert]')).length"""
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param(how, marks=[] if how == "restarted" else [pytest.mark.slow]) for how in END_THE_KERNEL]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", END_THE_KERNEL)
 def test_a_widget_that_lost_its_kernel_says_so_within_a_second_and_is_inert(lab, how):
     nb = lab.notebook([f"from labkit.widgets import NumberLine, predict\n{PREDICT}", "NumberLine()", LIVE])
     nb.run_all()

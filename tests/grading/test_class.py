@@ -331,6 +331,7 @@ SLIPS = [
 ]
 
 
+@pytest.mark.slow
 def test_known_mistakes_lose_points_and_are_called_by_name(tmp_path: Path) -> None:
     """Five of each exercise go the long way here; all of them are met in test_exercises."""
     for number in range(5):
@@ -367,6 +368,7 @@ def test_the_command_writes_one_line_per_exercise_and_says_how_to_repeat_it(
     assert "--seed 3 repeats it" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_notes_of_a_student_are_passed_over_and_a_missing_lesson_is_not(tmp_path: Path) -> None:
     for student in ("ada", "bob"):
         (tmp_path / student).mkdir()

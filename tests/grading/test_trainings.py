@@ -48,6 +48,7 @@ def test_where_not_even_fp32_trains_no_recipe_is_blamed() -> None:
         train(SimpleNamespace(limits=Limits(), run=out_of_reach), ("digits", O3, 0), ("digits", FP32, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FORKS, reason="without a fork server each process loads what it needs itself")
 def test_what_the_first_optimizer_loads_is_loaded_once_for_all() -> None:
     """torch._dynamo, 1.7 seconds: three times as long as a training."""
