@@ -1,6 +1,6 @@
 """Do a container's steps run? Those of the Dockerfile are taken one by one, in a Debian that debootstrap makes.
 
-What an image has and Debian has not is made first: a `python` and a `pip` that may install, in /opt/venv. Each step
+What an image has and Debian has not is made first: a `python` and a `pip` that may install, in /venv. Each step
 runs behind `unshare`, with a /proc of its own; nothing stays mounted. Then follows what environment.yml gives pip.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 
 PACKAGES = "python3,python3-venv,ca-certificates,git,procps"
-PATH = "/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PATH = "/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
@@ -101,7 +101,7 @@ def bare(folder: Path, release: str) -> Container:
         if file.exists():
             shutil.copy(file, f"{folder}{file}")
     container = Container(folder)
-    container.shell("[ -x /opt/venv/bin/pip ] || python3 -m venv /opt/venv")
+    container.shell("[ -x /venv/bin/pip ] || python3 -m venv /venv")
     container.variables["PIP_CERT"] = str(CERTIFICATES)
     return container
 
@@ -109,7 +109,7 @@ def bare(folder: Path, release: str) -> Container:
 def made(folder: Path, release: str, source: Path) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
     """Make the environment of the Dockerfile, then of environment.yml; return its Python's command, and rows on both.
 
-    The second goes on where the first left /opt/venv: what it brings has to fit beside it.
+    The second goes on where the first left /venv: what it brings has to fit beside it.
     """
     rows = []
     image = bare(folder, release)
