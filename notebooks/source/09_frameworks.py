@@ -77,10 +77,6 @@ def sgd(net):
 # 2025; fastai's needs a GPU; OneFlow's is another library.) Only the import is the lab's. The calls are those of the
 # original.
 
-# %% id="predict-same"
-predict("frameworks.same")
-
-
 # %% id="dialect-apex" tags=["claim-C51"]
 def in_apex():
     net = small_network()
@@ -162,7 +158,13 @@ def in_fastai():
 print("fastai's scale at the end:", in_fastai()[1])
 
 # %% [markdown]
-# Now compare the weights of the four, bit by bit.
+# All scales are the same. And the weights?
+
+# %% id="predict-same"
+predict("frameworks.same")
+
+# %% [markdown]
+# Compare them, bit by bit.
 
 # %% id="touch-same"
 dialects = {"apex": in_apex, "torch.amp": in_torch, "OneFlow": in_oneflow, "fastai": in_fastai}
@@ -660,8 +662,8 @@ with lab_autocast(FP16):
 predict("frameworks.compiled")
 
 # %% [markdown]
-# Inductor needs a C++ compiler and up to a minute. So this was **recorded** (torch 2.13, CPU, g++): 47% of 100,000 results
-# differ. The next cell shows why, without a compiler.
+# Inductor needs a C++ compiler and up to a minute. So this was **recorded** (torch 2.13, CPU, g++). The next cell shows why,
+# without a compiler.
 
 # %% id="touch-rounded-once"
 a = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).half()
