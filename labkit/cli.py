@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     labkit ...
     True
     """
-    listed = "\n".join(f"  {name:<9}{row.help}" for name, row in SUBCOMMANDS.items())
+    width = max(map(len, SUBCOMMANDS)) + 2
+    listed = "\n".join(f"  {name:<{width}}{row.help}" for name, row in SUBCOMMANDS.items())
     parser = ArgumentParser(
         prog="labkit",
         description="A teaching lab for mixed-precision (FP16) training.",
