@@ -1,0 +1,796 @@
+"""Trainings in the style of practitioners, written without having read the doctor: fifteen healthy ones, ten broken.
+
+Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer and the scaler.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@dataclass
+class Case:
+    step: Callable[[Any], Any]
+    batches: Iterable[Any]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: Any = None
+
+
+def fp16() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.float16)
+
+
+def bf16() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def blobs(steps: int = 30, size: int = 32, width: int = 20, classes: int = 5) -> list[tuple[Tensor, Tensor]]:
+    """Batches of points around as many centres as there are classes."""
+    g = torch.Generator().manual_seed(0)
+    centres = torch.randn(classes, width, generator=g)
+    labels = torch.randint(classes, (steps, size), generator=g)
+    return [(centres[y] + 0.5 * torch.randn(size, width, generator=g), y) for y in labels]
+
+
+def pictures(steps: int = 25, size: int = 8, side: int = 16) -> list[tuple[Tensor, Tensor]]:
+    """Batches of discs in noise, [size, 1, side, side] in 0..1, and their masks."""
+    g = torch.Generator().manual_seed(1)
+    rows = torch.arange(side).float()
+    found = []
+    for _ in range(steps):
+        x, y = (torch.rand(size, 1, 1, 1, generator=g) * side for _ in range(2))
+        masks = ((rows[:, None] - x) ** 2 + (rows - y) ** 2 < 20).float()
+        found.append(((0.7 * masks + 0.3 * torch.rand(masks.shape, generator=g)), masks))
+    return found
+
+
+# --- fifteen healthy trainings ---
+
+
+def mlp_one_cycle() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 5))
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)
+    sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=60)
+    scaler = torch.amp.GradScaler("cpu")
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            loss = criterion(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        before = scaler.get_scale()
+        scaler.step(opt)
+        scaler.update()
+        if scaler.get_scale() >= before:
+            sched.step()
+        return loss.item()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+def cnn_sgd() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
+    ).to(memory_format=torch.channels_last)  # fmt: skip
+    opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**13)
+
+    def train_step(batch: Any) -> Tensor:
+        images, masks = batch
+        labels = (masks.mean((1, 2, 3)) > 0.2).long()
+        images = (images - 0.3) / 0.25
+        if torch.rand(()) < 0.5:
+            images = images.flip(-1)
+        opt.zero_grad()
+        with fp16():
+            loss = F.cross_entropy(net(images.to(memory_format=torch.channels_last)), labels)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        sched.step()
+        return loss
+
+    return Case(train_step, pictures(), net, opt, scaler)
+
+
+class Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.GroupNorm(4, channels, eps=1e-5) for _ in range(2))
+        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        nn.init.zeros_(self.conv2.weight)  # each block begins as the identity
+        nn.init.zeros_(self.conv2.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        return x + self.conv2(F.silu(self.norm2(h)))
+
+
+def resnet_bf16() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), Residual(16), Residual(16), nn.GroupNorm(4, 16), nn.SiLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2),
+    )  # fmt: skip
+    opt = torch.optim.AdamW(net.parameters(), lr=2e-3, eps=1e-6, weight_decay=0.05)
+
+    def train_step(batch: Any) -> float:
+        images, masks = batch
+        with bf16():
+            logits = net(images)
+        loss = F.cross_entropy(logits.float(), (masks.mean((1, 2, 3)) > 0.2).long())
+        loss.backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 5.0, error_if_nonfinite=True)
+        opt.step()
+        opt.zero_grad(set_to_none=True)
+        return loss.item()
+
+    return Case(train_step, pictures(), net, opt)
+
+
+class TinyUNet(nn.Module):
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+
+        def block(i: int, o: int) -> nn.Module:
+            return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.LeakyReLU(0.1))
+
+        self.down1, self.down2, self.mid = block(1, width), block(width, 2 * width), block(2 * width, 4 * width)
+        self.up2, self.up1 = block(6 * width, 2 * width), block(3 * width, width)
+        self.head = nn.Conv2d(width, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.down1(x)
+        b = self.down2(F.max_pool2d(a, 2))
+        m = self.mid(F.max_pool2d(b, 2))
+        u = self.up2(torch.cat([F.interpolate(m, scale_factor=2, mode="nearest"), b], 1))
+        u = self.up1(torch.cat([F.interpolate(u, scale_factor=2, mode="nearest"), a], 1))
+        return self.head(u)
+
+
+def unet_dice() -> Case:
+    torch.manual_seed(0)
+    net = TinyUNet()
+    opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", growth_interval=100)
+    bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
+
+    def dice_loss(logits: Tensor, target: Tensor, eps: float = 1e-6) -> Tensor:
+        p = logits.float().sigmoid().flatten(1)
+        t = target.float().flatten(1)
+        return 1 - ((2 * (p * t).sum(1) + eps) / (p.sum(1) + t.sum(1) + eps)).mean()
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        with fp16():
+            out = net(x)
+            loss = bce(out, y) + dice_loss(out, y)
+        opt.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+        return loss.item()
+
+    return Case(train_step, pictures(size=4), net, opt, scaler)
+
+
+class CharLSTM(nn.Module):
+    def __init__(self, vocab: int = 30, width: int = 32) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width, padding_idx=0)
+        self.lstm = nn.LSTM(width, width, num_layers=2, batch_first=True, dropout=0.1)
+        self.head = nn.Linear(width, vocab)
+
+    def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        out, state = self.lstm(self.embed(tokens), state)
+        return self.head(out), state
+
+
+def text(steps: int = 25, size: int = 8, length: int = 17, vocab: int = 30) -> list[Tensor]:
+    g = torch.Generator().manual_seed(2)
+    start = torch.randint(1, vocab, (steps, size, 1), generator=g)
+    return list((start + 3 * torch.arange(length)) % (vocab - 1) + 1)
+
+
+def lstm_tbptt() -> Case:
+    torch.manual_seed(0)
+    net = CharLSTM()
+    opt = torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.99))
+    memory: dict[str, Any] = {"state": None}
+
+    def train_step(tokens: Tensor) -> float:
+        with bf16():
+            logits, state = net(tokens[:, :-1], memory["state"])
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
+        memory["state"] = tuple(s.detach().float() for s in state)
+        opt.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_value_(net.parameters(), 0.5)
+        opt.step()
+        return loss.item()
+
+    return Case(train_step, text(), net, opt)
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int = 2) -> None:
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+        b, t, w = x.shape
+        q, k, v = self.qkv(x).view(b, t, 3, self.heads, w // self.heads).permute(2, 0, 3, 1, 4)
+        scores = (q * (w // self.heads) ** -0.5) @ k.transpose(-1, -2)
+        scores = scores.masked_fill(~keep[:, None], float("-inf"))
+        attention = torch.softmax(scores, dim=-1, dtype=torch.float32).to(v.dtype)
+        return self.out((attention @ v).transpose(1, 2).reshape(b, t, w))
+
+
+class TinyGPT(nn.Module):
+    def __init__(self, vocab: int = 30, width: int = 32, length: int = 16) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocab, width), nn.Embedding(length, width)
+        self.norm1, self.norm2, self.norm3 = (nn.LayerNorm(width, eps=1e-6) for _ in range(3))
+        self.attention = Attention(width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
+        self.head = nn.Linear(width, vocab, bias=False)
+        self.head.weight = self.tokens.weight  # tied
+
+    def forward(self, ids: Tensor) -> Tensor:
+        t = ids.shape[1]
+        causal = torch.ones(t, t, dtype=torch.bool, device=ids.device).tril()
+        keep = causal & (ids != 0)[:, None, :] | torch.eye(t, dtype=torch.bool)  # padding sees itself, no row is empty
+        x = self.tokens(ids) + self.positions(torch.arange(t, device=ids.device))
+        x = x + self.attention(self.norm1(x), keep)
+        x = x + self.mlp(self.norm2(x))
+        return self.head(self.norm3(x))
+
+
+def transformer_masked() -> Case:
+    torch.manual_seed(0)
+    net = TinyGPT()
+    decay = [p for p in net.parameters() if p.dim() >= 2]
+    rest = [p for p in net.parameters() if p.dim() < 2]
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    opt = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
+    warmup = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 10))
+    scaler = torch.amp.GradScaler("cpu")
+    data = text()
+    for tokens in data:
+        tokens[: len(tokens) // 2, -4:] = 0  # half of the rows end in padding
+
+    def train_step(tokens: Tensor) -> float:
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            logits = net(tokens[:, :-1])
+            targets = tokens[:, 1:]
+            loss = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scale = scaler.get_scale()
+        scaler.step(opt)
+        scaler.update()
+        if scaler.get_scale() == scale:
+            warmup.step()
+        return float(norm)
+
+    return Case(train_step, data, net, opt, scaler)
+
+
+def autoencoder() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Flatten(), nn.Linear(256, 64), nn.ELU(), nn.Linear(64, 8), nn.Linear(8, 64), nn.ELU(), nn.Linear(64, 256)
+    )
+    opt = torch.optim.NAdam(net.parameters(), lr=2e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+
+    def train_step(batch: Any) -> Tensor:
+        clean, _ = batch
+        noisy = (clean + 0.1 * torch.randn_like(clean)).clamp(0, 1)
+        with fp16():
+            rebuilt = net(noisy).sigmoid()
+            loss = F.mse_loss(rebuilt.float(), clean.flatten(1), reduction="sum") / len(clean)
+        opt.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach()
+
+    return Case(train_step, pictures(), net, opt, scaler)
+
+
+class VAE(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 16))
+        self.decode = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 256))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mu, logvar = self.encode(x).float().chunk(2, dim=1)
+        logvar = logvar.clamp(-10, 10)
+        z = mu + torch.randn_like(mu) * (0.5 * logvar).exp()
+        return self.decode(z), mu, logvar
+
+
+def vae() -> Case:
+    torch.manual_seed(0)
+    net = VAE()
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    seen = {"step": 0}
+
+    def train_step(batch: Any) -> float:
+        x, _ = batch
+        beta = min(1.0, seen["step"] / 50)
+        seen["step"] += 1
+        with fp16():
+            logits, mu, logvar = net(x)
+            nll = F.binary_cross_entropy_with_logits(logits.float(), x.flatten(1), reduction="none").sum(1).mean()
+            kl = -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
+            loss = nll + beta * kl
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 10.0)
+        scaler.step(opt)
+        scaler.update()
+        return loss.item()
+
+    return Case(train_step, pictures(), net, opt, scaler)
+
+
+def gan() -> Case:
+    torch.manual_seed(0)
+    g_net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 20))
+    d_net = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(32, 1))
+    g_opt = torch.optim.Adam(g_net.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    d_opt = torch.optim.Adam(d_net.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    g_scaler, d_scaler = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+    criterion = nn.BCEWithLogitsLoss()
+
+    def train_step(batch: Any) -> tuple[float, float]:
+        real, _ = batch
+        with fp16():
+            fake = g_net(torch.randn(len(real), 8))
+            on_real, on_fake = d_net(real), d_net(fake.detach())
+            d_loss = criterion(on_real, torch.full_like(on_real, 0.9)) + criterion(on_fake, torch.zeros_like(on_fake))
+        d_opt.zero_grad(set_to_none=True)
+        d_scaler.scale(d_loss).backward()
+        d_scaler.step(d_opt)
+        d_scaler.update()
+        for p in d_net.parameters():
+            p.requires_grad_(False)
+        with fp16():
+            verdict = d_net(fake)
+            g_loss = criterion(verdict, torch.ones_like(verdict))
+        g_opt.zero_grad(set_to_none=True)
+        g_scaler.scale(g_loss).backward()
+        g_scaler.step(g_opt)
+        g_scaler.update()
+        for p in d_net.parameters():
+            p.requires_grad_(True)
+        return d_loss.item(), g_loss.item()
+
+    return Case(train_step, blobs(), nn.ModuleDict({"g": g_net, "d": d_net}), d_opt, d_scaler)
+
+
+class Denoiser(nn.Module):
+    def __init__(self, width: int = 20, hidden: int = 64) -> None:
+        super().__init__()
+        self.time = nn.Sequential(nn.Linear(32, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
+        self.enter, self.middle, self.leave = nn.Linear(width, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        freqs = torch.exp(-math.log(10_000) * torch.arange(16, dtype=torch.float32) / 16)
+        angles = t.float()[:, None] * freqs
+        h = self.enter(x) + self.time(torch.cat([angles.sin(), angles.cos()], dim=-1))
+        return self.leave(F.silu(self.middle(F.silu(h))))
+
+
+def diffusion_ema() -> Case:
+    torch.manual_seed(0)
+    net = Denoiser()
+    ema = copy.deepcopy(net).requires_grad_(False)
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.0)
+    scaler = torch.amp.GradScaler("cpu")
+    alpha_bar = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0)
+
+    def train_step(batch: Any) -> float:
+        x0, _ = batch
+        t = torch.randint(0, 1000, (len(x0),))
+        noise = torch.randn_like(x0)
+        a = alpha_bar[t][:, None]
+        noised = a.sqrt() * x0 + (1 - a).sqrt() * noise
+        snr = (a / (1 - a)).squeeze(1)
+        with fp16():
+            predicted = net(noised, t)
+        loss = (F.mse_loss(predicted.float(), noise, reduction="none").mean(1) * snr.clamp(max=5) / snr).mean()
+        opt.zero_grad(set_to_none=True)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+        with torch.no_grad():
+            for average, p in zip(ema.parameters(), net.parameters(), strict=True):
+                average.lerp_(p, 1 - 0.999)
+        return loss.item()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU())
+        self.classes, self.size = nn.Linear(48, 5), nn.Linear(48, 1)
+        self.log_variance = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.trunk(x)
+        return self.classes(h), self.size(h).squeeze(-1)
+
+
+def multi_loss() -> Case:
+    torch.manual_seed(0)
+    net = TwoHeads()
+    opt = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_factor=1.5, backoff_factor=0.75)
+
+    def train_step(batch: Any) -> dict[str, float]:
+        x, y = batch
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            logits, size = net(x)
+            log_p = F.log_softmax(logits.float(), dim=-1)
+            ce = F.nll_loss(log_p, y)
+            l1 = F.smooth_l1_loss(size.float(), x.norm(dim=1), beta=0.5)
+            s = net.log_variance
+            loss = (torch.stack([ce, l1]) * torch.exp(-s) + s).sum()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return {"ce": ce.item(), "l1": l1.item()}
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+def averaged_model() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 5))
+    average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        opt.zero_grad()
+        with bf16():
+            loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        opt.step()
+        average.update_parameters(net)
+        if average.n_averaged % 10 == 0:
+            with torch.no_grad(), bf16():
+                (average(x).argmax(1) == y).float().mean().item()
+        return loss.item()
+
+    return Case(train_step, blobs(), net, opt)
+
+
+def accumulation() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 5))
+    opt = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    scaler = torch.amp.GradScaler("cpu")
+    seen = {"batches": 0}
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        with fp16():
+            loss = F.cross_entropy(net(x), y) / 4
+        scaler.scale(loss).backward()
+        seen["batches"] += 1
+        if seen["batches"] % 4 == 0:
+            scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad(set_to_none=True)
+        return 4 * loss.item()
+
+    return Case(train_step, blobs(40), net, opt, scaler)
+
+
+class LoRA(nn.Module):
+    def __init__(self, base: nn.Linear, rank: int = 4, alpha: float = 8.0, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(rank, base.in_features, dtype=dtype) / math.sqrt(base.in_features))
+        self.b = nn.Parameter(torch.zeros(base.out_features, rank, dtype=dtype))
+        self.scaling = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + F.linear(F.linear(x, self.a), self.b) * self.scaling
+
+
+def lora(trainable: torch.dtype = torch.float32) -> Case:
+    torch.manual_seed(0)
+    frozen = [nn.Linear(20, 64).half(), nn.Linear(64, 5).half()]
+    net = nn.Sequential(LoRA(frozen[0], dtype=trainable), nn.ReLU(), LoRA(frozen[1], dtype=trainable))
+    opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=5e-3)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            loss = F.cross_entropy(net(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        nn.utils.clip_grad_norm_([p for p in net.parameters() if p.requires_grad], 1.0)
+        scaler.step(opt)
+        scaler.update()
+        return loss.item()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+def gradient_penalty() -> Case:
+    torch.manual_seed(0)
+    critic = nn.Sequential(nn.Linear(20, 48), nn.SiLU(), nn.Linear(48, 1))
+    opt = torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.0, 0.9))
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_step(batch: Any) -> float:
+        real, _ = batch
+        fake = torch.randn_like(real)
+        between = torch.lerp(fake, real, torch.rand(len(real), 1)).requires_grad_(True)
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            loss = critic(fake).mean() - critic(real).mean()
+            out = critic(between)
+        (scaled,) = torch.autograd.grad(scaler.scale(out.float().sum()), between, create_graph=True)
+        grads = scaled * (1.0 / scaler.get_scale())
+        with fp16():
+            penalty = (grads.float().norm(dim=1) - 1).square().mean()
+            total = loss + 10 * penalty
+        scaler.scale(total).backward()
+        scaler.step(opt)
+        scaler.update()
+        return total.item()
+
+    return Case(train_step, blobs(), critic, opt, scaler)
+
+
+HEALTHY: dict[str, Callable[[], Case]] = {
+    case.__name__: case
+    for case in (
+        mlp_one_cycle, cnn_sgd, resnet_bf16, unet_dice, lstm_tbptt, transformer_masked, autoencoder, vae, gan,
+        diffusion_ema, multi_loss, averaged_model, accumulation, lora, gradient_penalty,
+    )
+}  # fmt: skip
+
+
+# --- ten broken ones ---
+
+
+def lora_in_half() -> Case:
+    return lora(torch.float16)
+
+
+def clipped_then_unscaled() -> Case:
+    torch.manual_seed(0)
+    net = TinyGPT()
+    opt = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_step(tokens: Tensor) -> None:
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            loss = F.cross_entropy(net(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:])
+        scaler.scale(loss).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+
+    return Case(train_step, text(), net, opt, scaler)
+
+
+def entropy_by_hand() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+    opt = torch.optim.Adam(net.parameters(), lr=2e-2)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_step(batch: Any) -> float:
+        x, y = batch
+        opt.zero_grad()
+        with fp16():
+            p = net(4 * x).softmax(-1)
+            loss = -torch.log(p + 1e-8)[torch.arange(len(y)), y].mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        return loss.item()
+
+    return Case(train_step, blobs(60), net, opt, scaler)
+
+
+def attention_mask_constant() -> Case:
+    torch.manual_seed(0)
+    net = TinyGPT()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    class Masked(nn.Module):
+        def forward(self, x: Tensor, keep: Tensor) -> Tensor:
+            scores = (x @ x.transpose(-1, -2)).masked_fill(~keep, -1e9)
+            return scores.softmax(-1) @ x
+
+    net.attention = Masked()  # type: ignore[assignment]
+    net.half()
+
+    def train_step(tokens: Tensor) -> None:
+        opt.zero_grad()
+        F.cross_entropy(net(tokens[:, :-1]).float().transpose(1, 2), tokens[:, 1:]).backward()
+        opt.step()
+
+    return Case(train_step, text(), net, opt)
+
+
+class HandRMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * self.gain
+
+
+def norm_overflows() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), HandRMSNorm(64), nn.Linear(64, 5))
+    opt = torch.optim.SGD(net.parameters(), lr=0.05)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def train_step(batch: Any) -> None:
+        x, y = batch
+        opt.zero_grad()
+        with fp16():
+            loss = F.cross_entropy(net(800 * x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+def row_is_empty() -> Case:
+    torch.manual_seed(0)
+    net = TinyGPT()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    data = text()
+    data[6][0] = 0  # a sample of nothing but padding
+
+    def train_step(tokens: Tensor) -> None:
+        opt.zero_grad()
+        with bf16():
+            x = net.norm1(net.tokens(tokens))
+            scores = (x @ x.transpose(-1, -2)).masked_fill((tokens == 0)[:, None, :], float("-inf"))
+            h = x + scores.softmax(-1).to(x.dtype) @ x
+            loss = F.cross_entropy(net.head(net.norm3(h)).transpose(1, 2).float(), tokens)
+        loss.backward()
+        opt.step()
+
+    return Case(train_step, data, net, opt)
+
+
+def adam_on_half() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)).half()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    def train_step(batch: Any) -> None:
+        x, y = batch
+        opt.zero_grad()
+        F.cross_entropy(net(x.half()).float(), y).backward()
+        opt.step()
+
+    return Case(train_step, blobs(), net, opt)
+
+
+def schedule_runs_ahead() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+    opt = torch.optim.SGD(net.parameters(), lr=0.2)
+    sched = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.0, total_iters=30)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    def train_step(batch: Any) -> None:
+        x, y = batch
+        opt.zero_grad()
+        with fp16():
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        sched.step()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+def one_region_for_all() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+    opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    region = bf16()
+
+    def train_step(batch: Any) -> None:
+        x, y = batch
+        if not torch.is_autocast_enabled("cpu"):
+            region.__enter__()  # and it is left when the last batch was seen
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        opt.step()
+        if x is data[-1][0]:
+            region.__exit__(None, None, None)
+
+    data = blobs(20)
+    return Case(train_step, data, net, opt)
+
+
+def optimizer_of_another() -> Case:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+    net = copy.deepcopy(net)  # as a wrapper or a conversion does
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+
+    def train_step(batch: Any) -> None:
+        x, y = batch
+        opt.zero_grad()
+        with bf16():
+            loss = F.cross_entropy(net(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+
+    return Case(train_step, blobs(), net, opt, scaler)
+
+
+BROKEN: dict[str, tuple[Callable[[], Case], str]] = {
+    case.__name__: (case, patient)
+    for case, patient in (
+        (lora_in_half, "half_weights_unscaled"),
+        (clipped_then_unscaled, "clip_before_unscale"),
+        (entropy_by_hand, "log_of_epsilon"),
+        (attention_mask_constant, "mask_constant"),
+        (norm_overflows, "forward_overflow"),
+        (row_is_empty, "row_all_masked"),
+        (adam_on_half, "adam_in_half"),
+        (schedule_runs_ahead, "schedule_counts_skips"),
+        (one_region_for_all, "stale_cast"),
+        (optimizer_of_another, "optimizer_made_before"),
+    )
+}
