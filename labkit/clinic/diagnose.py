@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.clinic.constants import Constant, constants_of
 from labkit.clinic.explain import explain
 from labkit.clinic.findings import Finding, Report, Status
 from labkit.clinic.listen import Event, Listener, line_of, listening
@@ -40,6 +41,8 @@ class Row:
 
 
 BAD, WARN = Status.BAD, Status.WARN
+NOTES = 8  # constants in the source, at most
+UNTIL_IT_IS_HALF = "No harm was seen. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
 FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing."
 EPSILONS = ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero", "denominator_underflows")
 SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
@@ -130,7 +133,7 @@ def diagnose(
     listener = Listener()
     if optimizer is not None:
         listener.optimizers[id(optimizer)] = optimizer
-    seen = Examined(listener)
+    seen = Examined(listener, constants_of(step, model))
     with seen.watches, listening(listener):
         if model is not None:
             seen.look_at(model, steps, scaler)
@@ -158,8 +161,8 @@ def _check(step: Any, model: Any, steps: Any) -> None:
 class Examined:
     """Models before and after, and what was heard meanwhile, put together."""
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener, self.steps = listener, 0
+    def __init__(self, listener: Listener, constants: list[Constant]) -> None:
+        self.listener, self.constants, self.steps = listener, constants, 0
         self.error: BaseException | None = None
         self.watches = ExitStack()
         self.models: dict[str, tuple[nn.Module, Watch]] = {}  # what stands before its names -> a model
@@ -198,6 +201,7 @@ class Examined:
         """Put all together, the worst first."""
         events = [*self.listener.events, *self._looked_at(), *self._by_watch()]
         found = [*([_raised(self.error)] if self.error else []), *self._rows(events)]
+        found += self._notes({finding.where.partition(",")[0] for finding in found})
         found.append(self._of_scale())
         found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
         return Report(tuple(found), "To look at when you like", "To do before this training is well")
@@ -211,6 +215,19 @@ class Examined:
                 often = f"first in step {steps[0]}" + f", in {len(steps)} steps of {self.steps}" * (len(steps) > 1)
                 more = f", {len({e.where for e in mine}) - 1} more places" * (len({e.where for e in mine}) > 1)
                 yield Finding(kind, row.status, f"{first.seen} ({often}{more})", row.remedy, first.where, row.patients)
+
+    def _notes(self, told: set[str]) -> list[Finding]:
+        """Return what stands in the source and did no harm in these steps: constants that do not fit."""
+        told = told | {event.line for event in self.listener.events if event.kind == "constant"}
+        mine = [constant for constant in self.constants if constant.where not in told]
+        more = f"; and {len(mine) - NOTES} more" * (len(mine) > NOTES)
+        return [
+            Finding(
+                "in the source", Status.OK, each.says + more * (each is mine[:NOTES][-1]), UNTIL_IT_IS_HALF, each.where,
+                ("log_of_epsilon",) if abs(each.value) < 1 else ("mask_constant",),
+            )
+            for each in mine[:NOTES]
+        ]  # fmt: skip
 
     def _counts(self, event: Event) -> bool:
         """Say whether an event does harm: not if it was masked away, or only a scaler's search for its scale."""

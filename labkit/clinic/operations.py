@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from labkit.formats import FP16
+from labkit.clinic.constants import misfit
 from labkit.instrument.sample import finite, floats, in_backward
 
 HALF = (torch.float16, torch.bfloat16)
@@ -111,7 +111,7 @@ class Operations(TorchDispatchMode):
         told, backward = self.listener, in_backward()
         if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or told.stepping):
             for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
-                if 0 < abs(number) <= FP16.smallest_subnormal / 2 or FP16.max < abs(number) < math.inf:
+                if misfit(number):
                     told.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
         half = [_short(t) for t in inputs if t.dtype in HALF]
         if half and True in told.regions and not told.regions[-1] and not backward and name not in VIEWS:

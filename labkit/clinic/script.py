@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Examined
 from labkit.clinic.explain import explain
 from labkit.clinic.findings import Report
@@ -31,9 +33,9 @@ class Enough(SystemExit):
 class ScriptListener(Listener):
     """Hears a script: which models it trains, and where each of its steps begins."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, constants: list[Constant]) -> None:
         super().__init__()
-        self.wanted, self.seen = steps, Examined(self)
+        self.wanted, self.seen = steps, Examined(self, constants)
         self._over: set[int] = set()  # optimizers whose step is over
 
     def before_module(self, module: nn.Module, args: Any) -> None:
@@ -60,6 +62,7 @@ class ScriptListener(Listener):
             model = model_of(SimpleNamespace(param_groups=[{"params": leaves(root)}]))
             if model is not None and all(model is not known for known, _ in self.seen.models.values()):
                 self.seen.look_at(model, self.wanted)
+                self.seen.constants += [c for c in constants_of(leaves, model) if c not in self.seen.constants]
 
 
 def leaves(root: Tensor) -> list[Tensor]:
@@ -91,7 +94,10 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
         raise ValueError(f"there is no script at {script}")
     if steps < 1:
         raise ValueError(f"--steps is at least 1; it was given {steps}")
-    listener = ScriptListener(steps)
+    constants: list[Constant] = []
+    with suppress(SyntaxError):  # which running it tells of
+        constants += constants_in(script.read_text(encoding="utf-8"), str(script))
+    listener = ScriptListener(steps, constants)
     seen = listener.seen
     ended = ""
     try:

@@ -52,12 +52,17 @@ class Call:
     modes: tuple[LabMode, ...]
     attributes: list[tuple[nn.Module, dict[str, Any]]]  # of modules that count or are told something, as they stood
     seeds: dict[int, Tensor] = field(default_factory=dict)
+    differentiated: bool = False  # its gradients were, too: create_graph
 
     def returned(self, outputs: list[Tensor]) -> None:
         """Listen for the gradients at what the model returned."""
         for number, output in enumerate(outputs):
             if output.requires_grad:
-                output.register_hook(partial(self.seeds.__setitem__, number))
+                output.register_hook(partial(self._arrived, number))
+
+    def _arrived(self, number: int, gradient: Tensor) -> None:
+        self.seeds[number] = gradient
+        self.differentiated |= torch.is_grad_enabled()
 
 
 def note_call(modules: list[nn.Module], args: Any, kwargs: Any) -> Call:
@@ -194,6 +199,8 @@ def _replayable(calls: list[Call]) -> list[Call]:
     for call in calls:
         if not call.seeds:
             raise Unseen("no gradient arrived at the model's outputs")
+        if call.differentiated:
+            raise Unseen("its gradients were differentiated in their turn (create_graph), as for a gradient penalty")
         if any(tensor._version != version for tensor, version in call.versions):
             raise Unseen("an input of the model was changed in place since")
     return calls

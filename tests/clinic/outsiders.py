@@ -400,7 +400,8 @@ class Denoiser(nn.Module):
     def __init__(self, width: int = 20, hidden: int = 64) -> None:
         super().__init__()
         self.time = nn.Sequential(nn.Linear(32, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
-        self.enter, self.middle, self.leave = nn.Linear(width, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, width)
+        self.enter, self.leave = nn.Linear(width, hidden), nn.Linear(hidden, width)
+        self.middle = nn.Linear(hidden, hidden)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         freqs = torch.exp(-math.log(10_000) * torch.arange(16, dtype=torch.float32) / 16)

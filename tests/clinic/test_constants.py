@@ -1,0 +1,152 @@
+"""Constants that FP16 does not have are read in the source, run or not; what meets no tensor is left alone."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from labkit.clinic import Report, Status, diagnose
+from labkit.clinic.constants import constants_in, constants_of
+from labkit.clinic.script import diagnose_script
+
+
+def test_worked_example_an_epsilon_that_is_zero_in_fp16() -> None:
+    (found,) = constants_in("import torch\nloss = -torch.log(p + 1e-8).mean()", "train.py")
+    assert (found.where, found.value) == ("train.py:2", 1e-8)
+    assert found.says == "`p + 1e-08`: 1e-08 is 0 in FP16, and 1.001e-08 in BF16"
+    assert torch.tensor(1e-8, dtype=torch.float16) == 0
+    assert f"{torch.tensor(1e-8, dtype=torch.bfloat16).item():.4g}" == "1.001e-08"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scores.masked_fill(mask, -1e9)",
+        "scores.masked_fill(mask, value=-(2**30))",
+        "x.clamp(min=1e-12)",
+        "torch.clamp(x, 1e-8, 1.0)",
+        "scores + (1 - mask) * -1e9",
+        "torch.full((3, 3), -1e10)",
+        "torch.where(keep, scores, -100000)",
+        "x / (x.norm() + 1e-12)",
+        "nn.LayerNorm(64, eps=1e-9)",
+        "F.normalize(x, eps=1e-12)",
+        "positions.new_full((1,), 70000)",
+        "EPSILON = 1e-8\ny = x.sum() + EPSILON",
+        "def dice(p, t, eps=1e-8):\n    return (p * t).sum() / (p.sum() + eps)",
+        "class Norm:\n    def __init__(self, eps=1e-10): self.eps = eps\n    def f(self, x): return x + self.eps",
+    ],
+)
+def test_a_number_that_meets_a_tensor_is_found(line: str) -> None:
+    assert len(constants_in(line)) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)",
+        "torch.optim.Adam(net.parameters(), eps=1e-8)",
+        "opt = AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=1e-8)",
+        "best = 1e9\nbest = min(best, loss)",
+        "for step in range(100000): pass",
+        "torch.randint(0, 70000, (64,))",
+        "scaler = torch.amp.GradScaler(init_scale=2.0**40)",
+        "nn.Embedding(100_000, 64)",
+        "x + 1e-6",
+        "scores.masked_fill(mask, float('-inf'))",
+        "scores.masked_fill(mask, -1e4)",
+        "milliseconds = seconds * 1e6",
+        "nn.LayerNorm(64, eps=1e-5)",
+        "eps = 1e-8\neps = 1e-4\ny = x + eps",
+        "2**40 + 1",
+        "True + x",
+    ],
+)
+def test_what_meets_no_tensor_or_fits_is_left_alone(line: str) -> None:
+    assert constants_in(line) == []
+
+
+SMALL = 1e-10
+
+
+class Ratio(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return x / (x.norm() + SMALL) if self.training else x.clamp_min(1e-9)
+
+
+def unused(x: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(x > 0, -1e9)
+
+
+def training(dtype: torch.dtype) -> Report:
+    torch.manual_seed(0)
+    model = Ratio()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=1e-8)
+
+    def step(inputs: torch.Tensor, never: bool = False) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            outputs = unused(model(inputs)) if never else model(inputs)
+        F.mse_loss(outputs.float(), torch.ones(8, 3)).backward()
+        optimizer.step()
+
+    return diagnose(functools.partial(step, never=False), model, optimizer, batches=[torch.randn(8, 4)] * 2)
+
+
+def notes(report: Report) -> list[str]:
+    return [finding.where for finding in report.findings if finding.name == "in the source"]
+
+
+def lines_of(*texts: str) -> list[str]:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return [f"test_constants.py:{n}" for n, line in enumerate(lines, 1) if line.strip().startswith(texts)]
+
+
+def test_code_that_did_not_run_is_read_too_and_is_only_a_note() -> None:
+    report = training(torch.float32)
+    assert notes(report) == lines_of("return x / (x.norm() + SMALL)", "return x.masked_fill(x > 0")
+    assert report.healthy
+    assert not list(report.of(Status.WARN))
+
+
+def test_where_it_ran_in_half_it_is_a_warning_and_no_note() -> None:
+    report = training(torch.float16)
+    (warned,) = report.of(Status.WARN)
+    assert (warned.name, warned.where.split(",")[0]) == ("constant", lines_of("return x / (x.norm() + SMALL)")[0])
+    assert notes(report) == lines_of("return x.masked_fill(x > 0")
+
+
+def test_the_code_of_torch_and_of_this_lab_is_not_the_users() -> None:
+    model = nn.TransformerEncoderLayer(8, 2)
+    assert constants_of(lambda batch: F.normalize(batch), model) == []
+
+
+SCRIPT = """
+import torch
+if False:
+    torch.zeros(3).half().add(1e-8), torch.zeros(3) + 1e-8
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.Adam(model.parameters(), eps=1e-8)
+for _ in range(9):
+    optimizer.zero_grad()
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_script_is_read_whole(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    report = diagnose_script(script, [], steps=2)
+    assert notes(report) == ["train.py:4"]
+    assert report.healthy
