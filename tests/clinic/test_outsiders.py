@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +15,7 @@ from tests.clinic.outsiders import BROKEN, HEALTHY, Case
 FAST = {"accumulation", "lora", "gradient_penalty", "lora_in_half", "attention_mask_constant", "one_region_for_all"}
 
 
-def marked(names: Iterable[str]) -> list[ParameterSet]:
+def marked(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
 
 
