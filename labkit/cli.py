@@ -88,7 +88,7 @@ def _how_to_get(command: str, package: str) -> str:
     )
 
 
-FOR_TEACHERS = ("labkit.classroom", "labkit.grading.cli")  # what `labkit release` leaves out
+FOR_TEACHERS = ("labkit.classroom",)  # what `labkit release` leaves out
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", "labkit.commands.lab"),
     "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", "labkit.commands.setup"),
@@ -100,7 +100,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     ),
     "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
     "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.gpu"),
-    "grade": Subcommand("grade a folder of submitted notebooks into a table", "labkit.grading.cli"),
+    "grade": Subcommand("grade a folder of submitted notebooks, and give back", "labkit.commands.grade"),
     "release": Subcommand("write what a class gets, and what its teacher keeps", "labkit.commands.release"),
     "exercises": Subcommand("list all exercises: points, minutes, checks, known mistakes", "labkit.commands.exercises"),
     "progress": Subcommand("say what is solved in all lessons, and what comes next", "labkit.commands.progress"),

@@ -51,7 +51,12 @@ def model_answers(top: Path, exercises: Sequence[Exercise]) -> bytes:
 
 
 def solution_in(source: str, exercise: Exercise) -> str:
-    """Return the cell of a lesson's source that solves an exercise, without the marks of its solution.
+    """Return the cell of a lesson's source that solves an exercise, without the marks of its solution."""
+    return re.sub(r"^ *### (BEGIN|END) SOLUTION\n", "", cell_in(source, exercise), flags=re.MULTILINE)
+
+
+def cell_in(source: str, exercise: Exercise) -> str:
+    """Return the cell of a lesson's source that solves an exercise.
 
     Raises:
         ValueError: the lesson has no such cell.
@@ -59,7 +64,7 @@ def solution_in(source: str, exercise: Exercise) -> str:
     cells = re.split(r"^# %%(.*)$", source, flags=re.MULTILINE)
     for head, cell in zip(cells[1::2], cells[2::2], strict=True):
         if f'"{exercise.tag}"' in head:
-            return re.sub(r"^ *### (BEGIN|END) SOLUTION\n", "", cell, flags=re.MULTILINE).strip()
+            return cell.strip()
     raise ValueError(f"no cell of {exercise.lesson} has the tag {exercise.tag}")
 
 

@@ -6,13 +6,17 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from labkit.classroom.nbgrader import write_course
 from labkit.classroom.release import lessons_named, release
+from labkit.grading import EXERCISES
 from labkit.records import checkout
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="where learners/ and teacher/ are written")
     parser.add_argument("--lessons", nargs="+", default=[], metavar="LESSON", help="01, 06_loss_scaling (default: all)")
+    parser.add_argument("--nbgrader", action="store_true", help="write teacher/nbgrader too, a course folder for it")
+    parser.add_argument("--seed", type=int, default=1, help="what nbgrader's tests draw cases from (default: 1)")
 
 
 def run(arguments: Namespace) -> int:
@@ -23,6 +27,9 @@ def run(arguments: Namespace) -> int:
     try:
         lessons = lessons_named(top, arguments.lessons)
         learners, teacher = release(top, arguments.folder, lessons, _say)
+        if arguments.nbgrader:
+            exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson in lessons]
+            write_course(teacher / "nbgrader", top, lessons, exercises, arguments.seed)
     except (OSError, ValueError) as error:
         _say(f"labkit release: {error}")
         return 2

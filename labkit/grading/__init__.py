@@ -5,7 +5,7 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS
 from labkit.grading.grade import Grade
 from labkit.grading.hints import hint
-from labkit.grading.judge import check, judge
+from labkit.grading.judge import check, earned, judge
 from labkit.grading.leader_board import enter, show
 from labkit.grading.progress import progress
 
@@ -17,6 +17,7 @@ __all__ = [
     "Grade",
     "Mistake",
     "check",
+    "earned",
     "enter",
     "hint",
     "judge",

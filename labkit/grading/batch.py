@@ -21,7 +21,7 @@ from labkit.grading.alike import Alike
 from labkit.grading.exercise import Exercise
 from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
-from labkit.grading.grade import Grade
+from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import Paper, judge, paper_of
 from labkit.grading.plan import Read, plan, read
 from labkit.grading.program import program_of
@@ -187,5 +187,6 @@ def _where(paper: Paper, reply: Reply) -> str:
 def _row(one: Read, grade: Grade, seed: int) -> Row:
     submission = one.submission
     return Row(
-        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, grade.reason, seed
-    )
+        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, grade.reason, seed,
+        as_json(grade),
+    )  # fmt: skip

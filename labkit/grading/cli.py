@@ -20,12 +20,13 @@ from pathlib import Path
 
 import torch
 
+from labkit.grading.attempts import TAKES, attempts, best_of, due_time
 from labkit.grading.batch import grade
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.child import Limits
 from labkit.grading.submission import Submission, find
 from labkit.grading.supervise import NotStarted
-from labkit.grading.table import Journal, write
+from labkit.grading.table import Journal, Row, write
 from labkit.records import linux
 
 INTERRUPTED = 130
@@ -41,10 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
     parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
     parser.add_argument("--seed", type=int, help="repeat a grading: the seed it told (default: drawn anew)")
+    parser.add_argument("--changed", action="store_true", help="grade only what changed since the last time")
+    parser.add_argument("--take", choices=TAKES, help="of several notebooks of a lesson (default: any with answers)")
+    parser.add_argument("--due", type=due_time, help="when work was due, 2026-11-30 or 2026-11-30T18:00, local time")
 
 
 def run(args: argparse.Namespace) -> int:
     """Grade, write the file, say what was done; return 0, 2 where nothing could be graded, 130 when interrupted."""
+    return graded(args)[0]
+
+
+def graded(args: argparse.Namespace) -> tuple[int, list[Row]]:
+    """Grade and write the file; return the exit status, and the rows of a grading that ended."""
     try:
         submissions = find(args.submissions)
         if not submissions:
@@ -52,37 +61,46 @@ def run(args: argparse.Namespace) -> int:
         if not args.csv.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
         settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
-        journal = Journal(args.csv.with_name(f"{args.csv.name}.part"), settings)
+        kept = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
+        journal = Journal(args.csv.with_name(f"{args.csv.name}.part"), settings, kept)
         if journal.rows:
-            _say(f"going on where a grading was interrupted, after {len(journal.rows)} notebooks ({journal.path})")
+            cut = args.csv.with_name(f"{args.csv.name}.part").is_file()
+            begun = "where a grading was interrupted" if cut else "with the last grading"
+            _say(f"going on {begun}, after {len(journal.rows)} notebooks")
         seed = journal.settings["seed"] if isinstance(journal.settings["seed"], int) else secrets.randbits(32)
         journal.begin(seed)
         return _graded(args, submissions, journal, seed)
     except (OSError, NotStarted) as error:
         _say(f"labkit grade: {error}")
-        return 2
+        return 2, []
 
 
-def _graded(args: argparse.Namespace, submissions: list[Submission], journal: Journal, seed: int) -> int:
+def _graded(
+    args: argparse.Namespace, submissions: list[Submission], journal: Journal, seed: int
+) -> tuple[int, list[Row]]:
     """Grade and write; whatever happens in between, the rows that were made are in the file of grades."""
     limits = Limits(args.seconds, args.memory << 20)
     torch.set_num_threads(1)
     linux.keep_memory_private()
     try:
         with _interruptible():
-            rows = grade(
-                submissions, seed, limits, lesson=args.lesson, workers=args.workers, progress=_say, journal=journal,
-                output=args.csv.parent,
-            )  # fmt: skip
+            rounds = [
+                grade(
+                    attempt, seed, limits, lesson=args.lesson, workers=args.workers, progress=_say, journal=journal,
+                    output=args.csv.parent,
+                )
+                for attempt in attempts(submissions, args.take, args.due)
+            ]  # fmt: skip
+            rows = best_of(rounds)
     except KeyboardInterrupt:
         rows = journal.all_rows(journal.rows)
         write(rows, args.csv)
         _say(f"interrupted: {args.csv} has the {len(rows)} rows made so far. The same command goes on from here.")
-        return INTERRUPTED
+        return INTERRUPTED, []
     write(rows, args.csv)
     journal.end()
     _say(f"{args.csv}: {len({row.student for row in rows})} students, {len(rows)} rows. --seed {seed} repeats it.")
-    return 0
+    return 0, rows
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from labkit.grading.exercise import Check, Exercise, Mistake, Rows
 from labkit.grading.outcome import Outcome
@@ -152,6 +153,17 @@ def as_text(grade: Grade) -> str:
     if grade.mistake:
         lines.append(f"  ! A known mistake, {grade.mistake.name}: {grade.mistake.sentence}")
     return "\n".join([*lines, "  " + summary(grade)])
+
+
+def as_json(grade: Grade) -> dict[str, Any]:
+    """Return what a page for the learner says of a grade, as plain data; of a hidden check only its name and points."""
+    checks = [
+        {"name": verdict.check.name, "points": verdict.points, "out_of": verdict.check.points, "mark": _mark(verdict),
+         "rows": [] if verdict.check.hidden or grade.unsolved else _rows(grade, verdict)}
+        for verdict in grade.verdicts
+    ]  # fmt: skip
+    known = {"name": grade.mistake.name, "sentence": grade.mistake.sentence} if grade.mistake else None
+    return {"checks": checks, "mistake": known, "summary": summary(grade)}
 
 
 def as_html(grade: Grade) -> str:

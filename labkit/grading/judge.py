@@ -11,8 +11,11 @@ Invariant: `judge` runs none of the learner's code. It sees answers that came of
 from __future__ import annotations
 
 import difflib
+import io
 import random
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,10 +24,11 @@ from labkit.grading.exercise import Case, Check, Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.answer import ask
 from labkit.grading.given.wire import Failure, Json, dump, load
-from labkit.grading.grade import CounterExample, Grade, Verdict
+from labkit.grading.grade import CounterExample, Grade, Verdict, as_html
 from labkit.grading.kept import keep_answer
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredMistake, digest
+from labkit.records.journal import journal_here
 
 VISIBLE_SEED = 0
 
@@ -57,6 +61,28 @@ def check(exercise_id: str, function: object) -> Grade:
     grade = judge(paper, answers_of(paper, function, exercise.withheld))
     keep_answer(grade, function)
     return grade
+
+
+def earned(exercise_id: str, function: object, seed: int) -> int:
+    """Return the points that `labkit grade --seed` gives for `function`, and show why; a gradebook's tests call this.
+
+    What the function prints is not shown: nbgrader takes a word on stderr for a failure.
+
+    >>> earned("start.smallest", lambda exponent_bits, significand_bits: 2.0**-24, seed=1)
+    0
+
+    Raises:
+        ValueError: there is no exercise of this name.
+    """
+    from IPython.display import HTML, display
+
+    exercise = find_exercise(exercise_id)
+    paper = paper_of(exercise, seed)
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+        grade = judge(paper, answers_of(paper, function, exercise.withheld))
+    if journal_here() is not None:
+        display(HTML(as_html(grade)))  # type: ignore[no-untyped-call]
+    return grade.points
 
 
 def find_exercise(exercise_id: str) -> Exercise:

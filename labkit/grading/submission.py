@@ -9,6 +9,7 @@ Invariant: nothing in here runs a learner's code.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 
 MAX_BYTES = 64 << 20
+CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
+MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
 
 
 class Unreadable(Exception):
@@ -46,7 +49,8 @@ def find(paths: Iterable[Path]) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
     <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself
-    is its student's. Checkpoints, hidden files and what macOS adds to an archive (__MACOSX) are passed over.
+    is its student's. Names that Canvas and Moodle give are taken apart. Checkpoints, hidden files and what macOS adds
+    to an archive (__MACOSX) are passed over.
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -55,8 +59,27 @@ def find(paths: Iterable[Path]) -> list[Submission]:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
-        found += _in_folder(path) if path.is_dir() else [Submission(path.stem, path.name, path)]
+        found += _in_folder(path) if path.is_dir() else [_of_file(path)]
     return found
+
+
+def learner_in(name: str) -> tuple[str, str]:
+    """Return who handed in, and the name of the file, as the exports of Canvas and Moodle tell them.
+
+    >>> learner_in("lovelaceada_LATE_12345_678901_06_loss_scaling-1.ipynb")
+    ('lovelaceada_12345', '06_loss_scaling-1.ipynb')
+    >>> learner_in("Ada Lovelace_1234567_assignsubmission_file_")
+    ('Ada Lovelace_1234567', '')
+    >>> learner_in("ada.ipynb")
+    ('ada', 'ada.ipynb')
+    """
+    found = MOODLE.fullmatch(name) or CANVAS.fullmatch(name)
+    return (f"{found['who']}_{found['number']}", found["file"]) if found else (name.removesuffix(".ipynb"), name)
+
+
+def _of_file(path: Path) -> Submission:
+    student, name = learner_in(path.name)
+    return Submission(student, name, path)
 
 
 def _in_folder(folder: Path) -> Iterator[Submission]:
@@ -66,11 +89,12 @@ def _in_folder(folder: Path) -> Iterator[Submission]:
         if _is_folder(entry):
             inside = [p.relative_to(entry) for p in _notebooks_in(entry)]
             notebooks = [p for p in inside if not any(_is_hidden(part) for part in p.parts)]
-            yield from (Submission(entry.name, p.as_posix(), entry / p) for p in notebooks)
+            student, _ = learner_in(entry.name)
+            yield from (Submission(student, p.as_posix(), entry / p) for p in notebooks)
             if not notebooks:
-                yield Submission(entry.name, "", None)
+                yield Submission(student, "", None)
         elif entry.suffix == ".ipynb":
-            yield Submission(entry.stem, entry.name, entry)
+            yield _of_file(entry)
 
 
 def _is_folder(entry: Path) -> bool:

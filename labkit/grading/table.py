@@ -14,20 +14,21 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.plan import Read
 from labkit.records import write_whole
 
-SCHEMA = "labkit.grades/1"
+SCHEMA = "labkit.grades/2"
 _PLACES = {id: place for place, id in enumerate(EXERCISES)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the file of grades."""
+    """One line of the file of grades; `details` is kept in the journal only: all that the grade says, as plain data."""
 
     student: str
     notebook: str
@@ -36,6 +37,7 @@ class Row:
     out_of: int
     reason: str
     seed: int = 0
+    details: dict[str, Any] = field(default_factory=dict, hash=False)
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
@@ -46,9 +48,10 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
 def write(rows: Iterable[Row], path: Path) -> None:
     """Write the rows as CSV, whole or not at all."""
     text = io.StringIO(newline="")
-    table = csv.DictWriter(text, [column.name for column in fields(Row)])
-    table.writeheader()
-    table.writerows({name: _cell(value) for name, value in asdict(row).items()} for row in in_order(rows))
+    columns = [column.name for column in fields(Row) if column.name != "details"]
+    table = csv.writer(text)
+    table.writerow(columns)
+    table.writerows([cell(getattr(row, name)) for name in columns] for row in in_order(rows))
     write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
@@ -56,13 +59,14 @@ class Journal:
     """The rows of a grading that has not ended: settings in the first line, then the rows of a notebook in each.
 
     path       where it stands; None: nowhere, nothing is kept
+    earlier    where the journal of a grading that ended is kept, for the next one to go on with; None: nowhere
     settings   what a grading must agree in to be the same; the seed is the journal's where None is asked for
     """
 
-    def __init__(self, path: Path | None, settings: Mapping[str, object]) -> None:
-        self.path, self.settings = path, {"schema": SCHEMA, **settings}
+    def __init__(self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None) -> None:
+        self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
         self.rows: dict[str, list[Row]] = {}
-        lines = _lines(path)
+        lines = _lines(path) or _lines(earlier)
         if lines and {**lines[0], "seed": settings["seed"]} == self.settings and self._same_seed(lines[0]):
             self.settings = lines[0]
             for line in lines[1:]:
@@ -75,8 +79,11 @@ class Journal:
         """Write the journal anew with what was read of it: a line that was cut short is gone."""
         self.settings["seed"] = seed
         if self.path is not None:
-            lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
-            write_whole(self.path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+            self._write(self.path)
+
+    def _write(self, path: Path) -> None:
+        lines = [self.settings, *(_line(key, rows) for key, rows in self.rows.items())]
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
     def add(self, notebook: str, rows: Sequence[Row]) -> None:
         """Keep the rows of a notebook, at once."""
@@ -90,7 +97,9 @@ class Journal:
         return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
 
     def end(self) -> None:
-        """Delete the journal."""
+        """Delete the journal, or keep it as the earlier one."""
+        if self.earlier is not None:
+            self._write(self.earlier)
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
@@ -118,6 +127,6 @@ def _lines(path: Path | None) -> list[dict[str, object]]:
     return lines if all(isinstance(line, dict) for line in lines) and lines and lines[0].get("schema") == SCHEMA else []
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
     """Return a value that a spreadsheet shows as it is: a name like "=1+1" is no formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

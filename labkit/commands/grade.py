@@ -1,0 +1,75 @@
+"""`labkit grade`: grade a class, and give back: pages for learners, a page of the class, the school's own table."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from labkit.classroom.archives import unpacked
+from labkit.classroom.feedback import write_feedback
+from labkit.classroom.marks import Mark, Said, marks_of, read_said, unused
+from labkit.classroom.report import journals_beside, report
+from labkit.classroom.school import Roster, notices, read_roster, write_gradebook
+from labkit.grading import cli
+from labkit.grading.attempts import late_days
+from labkit.grading.submission import find
+from labkit.records import write_whole
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    cli.add_arguments(parser)
+    more = parser.add_argument_group("giving back")
+    more.add_argument("--feedback", type=Path, metavar="FOLDER", help="write a page for each learner into this folder")
+    more.add_argument("--report", type=Path, metavar="FILE", help="write a page of the class: mistakes, time, guesses")
+    more.add_argument("--gradebook", type=Path, metavar="FILE", help="write a table, one line a learner")
+    more.add_argument("--roster", type=Path, help="the class: Canvas's gradebook, Moodle's worksheet, any CSV of names")
+    more.add_argument("--late", type=float, default=0.0, metavar="PERCENT", help="taken off for each day after --due")
+    more.add_argument("--manual", type=Path, help="your own points and comments: student,exercise,points,comment")
+
+
+def run(arguments: Namespace) -> int:
+    """Grade, then write what was asked for; 2 where a table of the teacher's cannot be read, before anything runs."""
+    try:
+        roster = read_roster(arguments.roster) if arguments.roster else None
+        said = read_said(arguments.manual) if arguments.manual else {}
+        if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
+            raise ValueError("--late takes 0 to 100 percent a day, and needs --due")
+        with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
+            arguments.submissions = unpacked(arguments.submissions, Path(scratch))
+            status, rows = cli.graded(arguments)
+            if status == 0:
+                submissions = find(arguments.submissions)
+                late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
+                marks = marks_of(rows, late, arguments.late, said)
+                told = unused(said, rows) + (
+                    notices(roster, [*dict.fromkeys(r.student for r in rows)]) if roster else []
+                )
+                journals = journals_beside([one.path for one in submissions if one.path])
+                _give_back(arguments, marks, said, told, roster, journals)
+            return status
+    except (OSError, ValueError) as error:
+        print(f"labkit grade: {error}", file=sys.stderr)
+        return 2
+
+
+def _give_back(
+    arguments: Namespace,
+    marks: Sequence[Mark],
+    said: dict[tuple[str, str], Said],
+    told: Sequence[str],
+    roster: Roster | None,
+    journals: Sequence[Path],
+) -> None:
+    for line in told:
+        print(line, file=sys.stderr)
+    if arguments.feedback:
+        written = write_feedback(arguments.feedback, marks, said)
+        print(f"{arguments.feedback}: {len(written)} pages", file=sys.stderr)
+    if arguments.report:
+        print(write_whole(arguments.report, report(marks, journals, told)), file=sys.stderr)
+    if arguments.gradebook:
+        write_gradebook(arguments.gradebook, marks, roster)
+        print(arguments.gradebook, file=sys.stderr)

@@ -1,0 +1,323 @@
+"""What comes back to learners and teacher: pages, marks, the school's table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from labkit.amp import ScalerConfig, ScalerState
+from labkit.classroom.archives import unpacked
+from labkit.classroom.feedback import feedback
+from labkit.classroom.marks import Said, marks_of, read_said, total, unused
+from labkit.classroom.report import report
+from labkit.classroom.school import notices, read_roster, write_gradebook
+from labkit.classroom.tables import read_table
+from labkit.cli import main
+from labkit.grading import EXERCISES, judge
+from labkit.grading.attempts import attempts, best_of, due_time, late_days
+from labkit.grading.grade import as_json
+from labkit.grading.judge import answers_of, paper_of
+from labkit.grading.submission import Submission, find
+from labkit.grading.table import Row
+from tests.grading.test_class import ADVANCE, code, solved
+from tests.slowness import slowness
+
+SEED = 5
+ADVANCE_ID = "scaling.advance"
+
+
+def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> Row:
+    """A row as grading makes it, without a process."""
+    exercise = EXERCISES[exercise_id]
+    grade = judge(paper_of(exercise, SEED), answers_of(paper_of(exercise, SEED), answer))
+    return Row(student, "06.ipynb", exercise_id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade))
+
+
+def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+    if found_inf:
+        return ScalerState(state.scale * config.backoff_factor, 0)
+    if state.growth_tracker + 1 > config.growth_interval:
+        return ScalerState(state.scale * config.growth_factor, 0)
+    return ScalerState(state.scale, state.growth_tracker + 1)
+
+
+def undefined_name(*_: object) -> object:
+    return torch_lightning.step()  # type: ignore[name-defined]  # noqa: F821
+
+
+def right(id: str) -> Callable[..., object]:
+    return EXERCISES[id].reference
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    zeros = "recipes.epsilon"
+    return [
+        graded("Zoë Müller", ADVANCE_ID, grown_too_late),
+        graded("Zoë Müller", zeros, right(zeros)),
+        graded("ada", ADVANCE_ID, right(ADVANCE_ID)),
+        graded("ada", zeros, undefined_name),
+        graded("<b>bob</b>", ADVANCE_ID, grown_too_late),
+        graded("<b>bob</b>", zeros, lambda *_: "<script>alert(1)</script>"),
+    ]
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and what it would load."""
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.feed(content.decode())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [str(value) for name, value in attributes if name in ("src", "href")]
+
+
+def test_a_feedback_page_has_the_counter_example_the_mistake_and_the_teachers_word(rows: list[Row]) -> None:
+    said = {("zoë müller", ADVANCE_ID): Said(5.5, "Nearly <there>.")}
+    marks = marks_of(rows[:2], {}, 0, said)
+    text = feedback("Zoë Müller", marks, Said(None, "Good work.")).decode()
+    assert "A known mistake, grows one step late" in text
+    assert "found_inf" in text
+    assert "5.5 of 8 points, earned 3; set by your teacher" in text
+    assert "Nearly &lt;there&gt;." in text
+    assert "Good work." in text
+    assert total(marks) == (5.5 + EXERCISES["recipes.epsilon"].points, 8 + EXERCISES["recipes.epsilon"].points)
+
+
+def test_a_feedback_page_loads_nothing_and_runs_nothing(rows: list[Row]) -> None:
+    page = feedback("<b>bob</b>", marks_of(rows[4:], {}, 0, {}))
+    assert Tags(page).loads == []
+    assert not {"script", "b", "link", "img"} & set(Tags(page).tags)
+    assert b"prefers-color-scheme: dark" in page
+    assert b"@media print" in page
+
+
+def test_of_a_hidden_check_a_learner_reads_the_name_and_the_points_alone() -> None:
+    exercise = EXERCISES[ADVANCE_ID]
+    *others, last = exercise.checks
+    secret = replace(exercise, checks=(*others, replace(last, hidden=True)))
+    paper = paper_of(secret, SEED)
+    told = as_json(judge(paper, answers_of(paper, lambda *_: ScalerState(3.0))))["checks"]
+    assert told[-1] == {"name": last.name, "points": 0, "out_of": last.points, "mark": "✗ fail", "rows": []}
+    assert told[0]["rows"]
+
+
+def test_the_class_page_counts_shares_mistakes_guesses_time_and_name_errors(rows: list[Row], tmp_path: Path) -> None:
+    lines = [
+        {"kind": "prediction", "id": "scaling.lost", "answer": "a guess", "when": "2026-01-01T10:00:00+00:00"},
+        {"kind": "exercise", "id": ADVANCE_ID, "answer": "x", "points": 3, "when": "2026-01-01T10:00:00+00:00"},
+        {"kind": "exercise", "id": ADVANCE_ID, "answer": "y", "points": 8, "when": "2026-01-01T10:07:00+00:00"},
+        {"kind": "exercise", "id": ADVANCE_ID, "answer": "z", "points": 8, "when": "2026-01-01T12:00:00+00:00"},
+    ]
+    journal = tmp_path / "labkit-answers.jsonl"
+    journal.write_text("\n".join(json.dumps(line) for line in lines) + "\n", encoding="utf-8")
+    text = report(marks_of(rows, {}, 0, {}), [journal], ["carl handed nothing in"]).decode()
+    assert "carl handed nothing in" in text
+    advance = text.split(f"({ADVANCE_ID})</td>")[1].split("</tr>")[0]
+    assert "1 of 3 (33%)" in advance
+    assert "7 (1 known)" in advance
+    assert f"<td>2</td><td>grows one step late ({ADVANCE_ID})</td><td>this is what comparing the tracker" in text
+    assert "a guess" in text
+    names = text.split("a name that was not defined</h2>")[1].split("<h2>")[0]
+    assert "<td>ada</td>" in names
+    assert "torch_lightning" in names
+    assert "bob" not in names
+
+
+def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: list[Row]) -> None:
+    late = {("ada", "06.ipynb"): 2, ("Zoë Müller", "06.ipynb"): 11}
+    said = {("zoë müller", "recipes.epsilon"): Said(1.0, "")}
+    marks = {(mark.row.student, mark.row.exercise): mark.points for mark in marks_of(rows, late, 10, said)}
+    assert marks["ada", ADVANCE_ID] == pytest.approx(6.4)
+    assert marks["Zoë Müller", ADVANCE_ID] == 0, "never less than nothing"
+    assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("ada;scaling.advance;many;", "line 2: 'many' is no number of points"),
+        ("ada;scaling.advanced;1;", "line 2: there is no exercise 'scaling.advanced'"),
+        ("ada;;1;", "points from 0 on go to one exercise"),
+        ("ada;scaling.advance;-1;", "points from 0 on go to one exercise"),
+    ],
+)
+def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
+    (tmp_path / "m.csv").write_text(f"student;exercise;points;comment\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        read_said(tmp_path / "m.csv")
+
+
+def test_a_teachers_line_is_read_as_excel_writes_it_and_told_where_it_fits_nobody(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    text = "student;exercise;points;comment\r\nZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
+    (tmp_path / "m.csv").write_bytes(text.encode("utf-8-sig"))
+    said = read_said(tmp_path / "m.csv")
+    assert said["zoë müller", ADVANCE_ID] == Said(4.5, "fein")
+    assert unused(said, rows) == ["no row for 'carl' : what you say of it is unused"]
+
+
+def at(folder: Path, name: str, when: float) -> Submission:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": [code(ADVANCE, "advance")]}), encoding="utf-8")
+    os.utime(path, (when, when))
+    return Submission(Path(name).parts[0], path.name, path)
+
+
+def test_of_several_notebooks_the_last_in_time_counts_or_the_best_of_them(tmp_path: Path) -> None:
+    due = due_time("2026-11-30")
+    early, last, late = (at(tmp_path, f"ada/{n}.ipynb", due + h * 3600) for n, h in (("a", -30), ("b", -1), ("c", 25)))
+    only_late = at(tmp_path, "bob/x.ipynb", due + 25 * 3600)
+    everything = [early, last, late, only_late]
+    assert attempts(everything, "last", due) == [[last, only_late]]
+    assert attempts(everything, "last") == [[late, only_late]]
+    assert attempts(everything, "best", due) == [[last, only_late], [early]]
+    assert attempts(everything, None, due) == [everything]
+    assert [late_days(one, due) for one in (early, last, late)] == [0, 0, 2]
+    assert late_days(late, None) == 0
+
+
+def test_the_best_row_of_each_exercise_counts() -> None:
+    first = [Row("ada", "b", ADVANCE_ID, 3, 8, ""), Row("ada", "b", "scaling.clip", 10, 10, "")]
+    second = [Row("ada", "a", ADVANCE_ID, 8, 8, ""), Row("ada", "a", "scaling.clip", 10, 10, "")]
+    assert [(row.notebook, row.points) for row in best_of([first, second])] == [("a", 8), ("b", 10)]
+
+
+CANVAS = '\ufeffStudent,ID,SIS Login ID,Section\nPoints Possible,,,\n"Müller, Zoë",77,zoe,1\n"Carl, C",78,carl,1\n'
+MOODLE = "Identifier,Full name,Email address,Status,Grade,Maximum Grade,Feedback comments\n"
+MOODLE += "Participant 1234567,Zoë Müller,z@x.de,Submitted,,100.00,\n"
+
+
+def of(student: str, rows: list[Row]) -> list[Row]:
+    return [Row(student, r.notebook, r.exercise, r.points, r.out_of, r.reason) for r in rows]
+
+
+def test_canvas_gets_its_own_table_back_with_a_column_of_points(rows: list[Row], tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(CANVAS, encoding="utf-8")
+    roster = read_roster(tmp_path / "r.csv")
+    marks = marks_of(of("müllerzoë_77", rows[:2]), {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, roster)
+    possible, zoe, carl = read_table(tmp_path / "out.csv")
+    assert (possible["06_loss_scaling"], zoe["06_loss_scaling"], carl["06_loss_scaling"]) == ("8", "3", "")
+    assert (zoe["ID"], zoe["Student"]) == ("77", "Müller, Zoë")
+    assert notices(roster, ["müllerzoë_77"]) == ["Carl, C handed nothing in"]
+
+
+def test_moodle_gets_its_worksheet_back_in_its_own_scale(rows: list[Row], tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(MOODLE, encoding="utf-8")
+    marks = marks_of(of("Zoë Müller_1234567", rows[:1]), {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, read_roster(tmp_path / "r.csv"))
+    (line,) = read_table(tmp_path / "out.csv")
+    assert (line["Grade"], line["Feedback comments"]) == ("37.50", "3 of 8 points")
+    assert list(line)[:3] == ["Identifier", "Full name", "Email address"]
+
+
+def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_by_none(tmp_path: Path) -> None:
+    text = "name;login\r\nZoe\u0308 Müller;zm\r\nAda;ada\r\nAda;ada2\r\n"
+    (tmp_path / "r.csv").write_bytes(text.encode("utf-8-sig"))
+    roster = read_roster(tmp_path / "r.csv")
+    said = notices(roster, ["zoë müller", "Ada", "ADA2", "dan"])
+    assert said == [
+        "Ada handed nothing in",
+        "Ada stands on 2 lines of the roster",
+        "dan stands on no line of the roster",
+    ]
+
+
+def test_an_empty_roster_is_told(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("name\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="names nobody"):
+        read_roster(tmp_path / "r.csv")
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name, (2026, 11, 29, 12, 0, 0)), content)
+    return path
+
+
+NOTEBOOK = json.dumps({"cells": [code(ADVANCE, "advance")]}).encode()
+
+
+def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: Path) -> None:
+    inner = zipped(tmp_path / "inner", {"work/06_loss_scaling.ipynb": NOTEBOOK}).read_bytes()
+    canvas = zipped(tmp_path / "canvas.zip", {
+        "muellerzoe_77_901_06_loss_scaling.ipynb": NOTEBOOK, "carlc_LATE_78_902_06_loss_scaling-1.ipynb": NOTEBOOK,
+        "__MACOSX/._x.ipynb": b"", "../evil.ipynb": NOTEBOOK,
+    })  # fmt: skip
+    moodle = zipped(tmp_path / "moodle.zip", {
+        "Zoë Müller_1_assignsubmission_file_/06_loss_scaling.ipynb": NOTEBOOK,
+        "Ada_2_assignsubmission_file_/all.zip": inner, "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
+    })  # fmt: skip
+    around = zipped(tmp_path / "class.zip", {"class/dan/x.ipynb": NOTEBOOK, "class/fay.ipynb": NOTEBOOK})
+    found = find(unpacked([canvas, moodle, around], tmp_path / "out"))
+    assert {(one.student, Path(one.notebook).name) for one in found} == {
+        ("muellerzoe_77", "06_loss_scaling.ipynb"), ("carlc_78", "06_loss_scaling-1.ipynb"),
+        ("Zoë Müller_1", "06_loss_scaling.ipynb"), ("Ada_2", "06_loss_scaling.ipynb"), ("Eve_3", ""),
+        ("dan", "x.ipynb"), ("fay", "fay.ipynb"),
+    }  # fmt: skip
+    assert not list(tmp_path.glob("**/evil*"))
+    carl = next(one for one in found if one.student == "carlc_78")
+    assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
+
+
+def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "x.zip").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"x\.zip is no zip archive"):
+        unpacked([tmp_path / "x.zip"], tmp_path / "out")
+
+
+def test_grade_gives_everything_back_and_then_runs_what_changed_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A whole grading: an archive, a roster, a teacher's word; then once more, with one notebook changed."""
+    folder = tmp_path / "Übung 6"
+    for name, cells in (("Zoë", solved()), ("Émile", [code(ADVANCE, "advance"), code("1/0")])):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "06_loss_scaling.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    (folder / "leer").mkdir()
+    (tmp_path / "r.csv").write_bytes("Name;Kurs\nZoë;1\nEmil;1\n".encode("utf-8-sig"))
+    (tmp_path / "m.csv").write_text("student,exercise,points,comment\nZoë,scaling.clip,7,late\n", encoding="utf-8")
+    words = ["grade", str(folder), "--csv", str(tmp_path / "g.csv"), "--changed", "--manual", str(tmp_path / "m.csv")]
+    words += ["--feedback", str(tmp_path / "back"), "--report", str(tmp_path / "class.html")]
+    words += ["--roster", str(tmp_path / "r.csv"), "--gradebook", str(tmp_path / "book.csv")]
+    assert main([*words, "--seed", "3"]) == 0
+    told = capsys.readouterr().err
+    assert "Emil handed nothing in" in told
+    assert "Émile stands on no line of the roster" in told
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == ["Zoë.html", "leer.html", "Émile.html"]
+    assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
+    assert read_table(tmp_path / "book.csv")[0]["total"] == "47"
+    before = list(csv.DictReader((tmp_path / "g.csv").open(encoding="utf-8", newline="")))
+
+    (folder / "Émile" / "06_loss_scaling.ipynb").write_text(json.dumps({"cells": solved()}), encoding="utf-8")
+    assert main(words) == 0
+    told = capsys.readouterr().err
+    assert "[1/1] Émile: 50 of 50" in told
+    after = list(csv.DictReader((tmp_path / "g.csv").open(encoding="utf-8", newline="")))
+    assert [row for row in after if row["student"] != "Émile"] == [row for row in before if row["student"] != "Émile"]
+    assert "7 of 10 points, earned 10; set by your teacher" in (tmp_path / "back" / "Zoë.html").read_text("utf-8")
+
+
+def test_what_cannot_be_read_is_told_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["grade", str(tmp_path), "--csv", str(tmp_path / "g.csv")]
+    assert main([*words, "--late", "10"]) == 2
+    assert "needs --due" in capsys.readouterr().err
+    assert main([*words, "--roster", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv" in capsys.readouterr().err
+    assert slowness() > 0
