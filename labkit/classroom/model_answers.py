@@ -13,6 +13,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -70,8 +71,13 @@ def cell_in(source: str, exercise: Exercise) -> str:
 
 def predictions_of(lesson: str) -> dict[str, dict[str, Any]]:
     """Return the predictions of a lesson: name -> question, answer, choices with their replies."""
-    rows = tomllib.loads(files("labkit.widgets.predict").joinpath("predictions.toml").read_text(encoding="utf-8"))
-    return {name: row for name, row in rows.items() if LESSONS.get(name.split(".")[0]) == lesson}
+    return {name: row for name, row in predictions().items() if LESSONS.get(name.split(".")[0]) == lesson}
+
+
+@cache
+def predictions() -> dict[str, dict[str, Any]]:
+    """Return the predictions of all lessons, in their order."""
+    return tomllib.loads(files("labkit.widgets.predict").joinpath("predictions.toml").read_text(encoding="utf-8"))
 
 
 def _section(exercise: Exercise, solution: str) -> str:

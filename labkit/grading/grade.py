@@ -85,6 +85,11 @@ class Grade:
         return self.exercise.points
 
     @property
+    def bytes(self) -> int:
+        """Return the memory that the answer's run kept between two steps; 0 where that does not count."""
+        return max((outcome.bytes for verdict in self.verdicts for outcome in verdict.outcomes), default=0)
+
+    @property
     def unsolved(self) -> bool:
         """Return whether the starter is still in place."""
         return bool(self.verdicts) and all(verdict.unsolved for verdict in self.verdicts)
@@ -163,7 +168,7 @@ def as_json(grade: Grade) -> dict[str, Any]:
         for verdict in grade.verdicts
     ]  # fmt: skip
     known = {"name": grade.mistake.name, "sentence": grade.mistake.sentence} if grade.mistake else None
-    return {"checks": checks, "mistake": known, "summary": summary(grade)}
+    return {"checks": checks, "mistake": known, "summary": summary(grade), "bytes": grade.bytes}
 
 
 def as_html(grade: Grade) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -83,7 +83,7 @@ def enter(folder: Path | str, name: str, grades: Sequence[Grade]) -> Path:
     if not grades:
         raise ValueError('an entry takes the grades of your projects: [check("project.targets", my_recipe), ...]')
     points, out_of = sum(grade.points for grade in grades), sum(grade.out_of for grade in grades)
-    entrant = Entrant(name, points, out_of, sum(_bytes(grade) for grade in grades))
+    entrant = Entrant(name, points, out_of, sum(grade.bytes for grade in grades))
     text = json.dumps({"schema": SCHEMA, **asdict(entrant)}, indent=1)
     Path(folder).mkdir(parents=True, exist_ok=True)
     return write_whole(Path(folder) / f"{name}.json", text.encode())
@@ -98,11 +98,12 @@ def show(folder: Path | str) -> Board:
             found.append(_read(path))
         except (OSError, ValueError, RecursionError) as error:
             damaged.append(f"{path.name} is left out: {str(error)[:120]}. Its owner can enter again.")
-    return Board(tuple(sorted(found, key=lambda e: (*_rank(e), e.name))), tuple(damaged))
+    return Board(in_order(found), tuple(damaged))
 
 
-def _bytes(grade: Grade) -> int:
-    return max((outcome.bytes for verdict in grade.verdicts for outcome in verdict.outcomes), default=0)
+def in_order(entrants: Iterable[Entrant]) -> tuple[Entrant, ...]:
+    """Return the entrants, the best first, equals by name."""
+    return tuple(sorted(entrants, key=lambda entrant: (*_rank(entrant), entrant.name)))
 
 
 def _rank(entrant: Entrant) -> tuple[int, int]:

@@ -66,6 +66,7 @@ class Journal:
     def __init__(self, path: Path | None, settings: Mapping[str, object], earlier: Path | None = None) -> None:
         self.path, self.earlier, self.settings = path, earlier, {"schema": SCHEMA, **settings}
         self.rows: dict[str, list[Row]] = {}
+        self._asked = set[str]()
         lines = _lines(path) or _lines(earlier)
         if lines and {**lines[0], "seed": settings["seed"]} == self.settings and self._same_seed(lines[0]):
             self.settings = lines[0]
@@ -94,11 +95,14 @@ class Journal:
 
     def all_rows(self, notebooks: Iterable[str]) -> list[Row]:
         """Return the rows of these notebooks, in order."""
+        notebooks = list(notebooks)
+        self._asked.update(notebooks)
         return in_order(row for notebook in notebooks for row in self.rows.get(notebook, []))
 
     def end(self) -> None:
-        """Delete the journal, or keep it as the earlier one."""
+        """Delete the journal, or keep it as the earlier one, without notebooks that nobody hands in any more."""
         if self.earlier is not None:
+            self.rows = {notebook: rows for notebook, rows in self.rows.items() if notebook in self._asked}
             self._write(self.earlier)
         if self.path is not None:
             self.path.unlink(missing_ok=True)
@@ -108,6 +112,19 @@ def key_of(one: Read) -> str:
     """Return a word that stands for a submission and all that is in it: who hands in anew is graded anew."""
     content = [one.submission.student, one.submission.notebook, one.problem, [astuple(cell) for cell in one.cells]]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def kept_rows(path: Path) -> list[Row]:
+    """Return the rows that a grading kept, in order; of a learner's exercise the last one.
+
+    Raises:
+        ValueError: the file is none that a grading kept.
+    """
+    lines = _lines(path)
+    if not lines:
+        raise ValueError(f"{path} is not what `labkit grade --changed` keeps: FILE.csv.kept")
+    rows = [Row(*row) for line in lines[1:] for row in line["rows"]]  # type: ignore[attr-defined]
+    return in_order({(row.student, row.exercise): row for row in rows}.values())
 
 
 def _line(notebook: str, rows: Sequence[Row]) -> dict[str, object]:

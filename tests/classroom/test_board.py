@@ -1,0 +1,128 @@
+"""What does the class's page show, and what does it keep to itself?"""
+
+from __future__ import annotations
+
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.board import guesses, leaders, serve
+from labkit.cli import main
+from labkit.grading.table import Journal, Row
+from labkit.records.journal import NAME, note
+from tests.slowness import slowness
+
+QUESTION = "start.warm_up"
+RULER = "numbers.tenth"
+
+
+def commit(folder: Path, learner: str, id: str, answer: str) -> None:
+    note(folder / learner / NAME, "prediction", id, answer)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Path:
+    for learner, answer in (("ada", "about a quarter"), ("Zoë", "about a quarter"), ("bob", "about three quarters")):
+        commit(tmp_path, learner, QUESTION, answer)
+    return tmp_path
+
+
+def test_a_learner_counts_once_with_the_last_answer_and_words_of_ones_own_do_not(room: Path) -> None:
+    commit(room, "bob", QUESTION, "about a quarter")
+    commit(room, "eve", QUESTION, "<script>alert(1)</script>")
+    commit(room, "eve", "no.such", "x")
+    (found,) = guesses(room)
+    assert dict(found["bars"]) == {"about one in a thousand": 0, "about a quarter": 3, "about three quarters": 0}
+    assert not any(name in json.dumps(found) for name in ("ada", "bob", "Zoë", "eve", "script"))
+
+
+def test_numbers_are_counted_by_their_power_of_ten_and_what_is_none_is_not(tmp_path: Path) -> None:
+    for learner, answer in (("a", "0.02"), ("b", "0.05"), ("c", "3"), ("d", "nan"), ("e", "-1"), ("f", "much")):
+        commit(tmp_path, learner, RULER, answer)
+    assert guesses(tmp_path)[0]["bars"] == [("0.01 to 0.1", 2), ("1 to 10", 1)]
+
+
+def kept(folder: Path) -> Path:
+    """What a grading keeps: three learners, two of them equal in points."""
+    journal = Journal(folder / "g.csv.part", {"seed": 1}, folder / "g.csv.kept")
+    journal.begin(1)
+    for name, points, size in (("ada", 6, 400), ("zoe", 8, 900), ("bob", 8, 800)):
+        rows = [Row(name, "12.ipynb", "project.targets", points, 8, "", 1, {"bytes": size})]
+        journal.add(name, [*rows, Row(name, "12.ipynb", "scaling.clip", 10, 10, "", 1)])
+    journal.all_rows(["ada", "zoe", "bob"])
+    journal.end()
+    return folder / "g.csv.kept"
+
+
+def test_the_leader_board_comes_from_graded_rows(tmp_path: Path) -> None:
+    board = leaders(kept(tmp_path))
+    assert [(e.name, e.points, e.bytes) for e in board.entrants] == [("bob", 8, 800), ("zoe", 8, 900), ("ada", 6, 400)]
+    (tmp_path / "own.json").write_text('{"schema": "labkit.leader_board/1", "name": "eve", "points": 24}')
+    with pytest.raises(ValueError, match="is not what `labkit grade --changed` keeps"):
+        leaders(tmp_path / "own.json")
+
+
+def test_what_is_no_longer_handed_in_is_not_kept(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    journal = Journal(tmp_path / "g.csv.part", {"seed": None}, path)
+    assert set(journal.rows) == {"ada", "zoe", "bob"}
+    journal.begin(1)
+    journal.all_rows(["ada"])
+    journal.end()
+    assert [entrant.name for entrant in leaders(path).entrants] == ["ada"]
+
+
+@pytest.fixture
+def address(room: Path, tmp_path: Path) -> Iterator[str]:
+    server = serve(room, kept(tmp_path), "127.0.0.1", 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_the_server_answers_the_page_its_state_and_nothing_else(address: str) -> None:
+    with urllib.request.urlopen(f"{address}/state", timeout=30 * slowness()) as answer:
+        assert json.load(answer)["leaders"][0][:3] == [1, "bob", 8]
+    with urllib.request.urlopen(address, timeout=30 * slowness()) as answer:
+        text = answer.read().decode()
+    assert "What the class thinks" in text
+    assert "http" not in text.split("<body>")[1], "it asks nobody else"
+    for path in ("/../g.csv.kept", "/labkit-answers.jsonl", "/state/x"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(address + path, timeout=30 * slowness())
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["board", str(tmp_path / "none")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 * slowness())
+def test_in_a_browser_a_guess_appears_as_it_is_committed_and_markup_stays_text(address: str, room: Path) -> None:
+    api = pytest.importorskip("playwright.sync_api")
+    from tests.browser.conftest import CHROMIUM_FLAGS, WHERE_TO_GET_ONE, find_browser
+
+    if find_browser() is None:
+        pytest.skip(WHERE_TO_GET_ONE)
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=CHROMIUM_FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 720})
+        page.set_default_timeout(60_000 * slowness())
+        page.goto(address)
+        page.get_by_text("about a quarter: 2").wait_for()
+        commit(room, "dan", QUESTION, "about a quarter")
+        page.get_by_text("about a quarter: 3").wait_for()
+        commit(room, "dan", RULER, "0.03")
+        page.get_by_text("0.01 to 0.1: 1").wait_for()
+        assert page.locator("section").first.get_attribute("id") == RULER, "the latest question comes first"
+        assert page.get_by_role("cell", name="bob").is_visible()
+        browser.close()
