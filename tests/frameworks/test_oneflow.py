@@ -251,6 +251,35 @@ def test_what_changes_after_the_first_calls_is_decided_anew(how, recwarn):
     assert not recwarn.list
 
 
+def test_evaluation_and_training_have_a_graph_each(recwarn):
+    ends = Counting()
+    graph = Building(lambda loss: ends(loss))
+    for training in (True, False) * 8:
+        graph.layers[2].train(training)
+        trained(graph, steps=1)
+    assert ends.count == [4]
+    assert not recwarn.list
+
+
+def test_what_is_no_tensor_comes_back_as_it_is():
+    class Plain(nn.Graph):
+        def __init__(self):
+            self.weight = nn.Parameter(torch.ones(1))
+            self.config.set_gradient_accumulation_steps(2)
+            self.add_optimizer(flow.optim.SGD([self.weight], lr=0.5))
+
+        def build(self, x):
+            loss = (x * self.weight).mean()
+            loss.backward()
+            return {"x": x, "batch": "of two", "none": None}
+
+    graph, other = Plain(), Plain()
+    out = graph(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+    assert (out["x"].tolist(), out["batch"], out["none"]) == ([1.0, 2.0, 3.0, 4.0], "of two", None)
+    other.load_state_dict(graph.state_dict())
+    assert other.weight.item() == graph.weight.item() == 1 - 0.5 * (1.5 + 3.5)
+
+
 def test_modules_in_lists_are_in_the_state_dict():
     one, other = Building(Counting()), Building(Counting())
     trained(one)

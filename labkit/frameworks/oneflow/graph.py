@@ -177,47 +177,53 @@ class Graph:
         return replace(RECIPES["O1"], autocast=None if dtype is None else format_of(dtype)).forward(device)
 
     def _built(self) -> Callable[..., Any]:
-        """Return what calls `build`: under AMP, a graph of it, as long as its modules are the same."""
-        dtype, modules = self.config.amp_dtype, [module for _, module in self._modules()]
-        if self._decided is None or self._decided[0] != (dtype, modules):
-            network = _Built(self, modules)
-            self._decided = (dtype, modules), CastGraph(network, format_of(dtype)) if dtype else network
+        """Return what calls `build`: under AMP, a graph of it, as long as it holds the same modules."""
+        dtype, network = self.config.amp_dtype, _Built(self)
+        known = (dtype, [*map(id, (*network.children(), *network.parameters(recurse=False)))])
+        if self._decided is None or self._decided[0] != known:
+            self._decided = known, CastGraph(network, format_of(dtype)) if dtype else network
         return self._decided[1]
 
-    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the modules that `__init__` has set, in lists and dicts too, and their names."""
-        for name, value in vars(self).items():
-            if name != "_decided":
-                leaves, _ = tree_flatten_with_path(value)
-                yield from ((name + keystr(path), leaf) for path, leaf in leaves if isinstance(leaf, nn.Module))
-
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each module, under the name it has in the graph, of optimizers, schedules and scale."""
-        return {name: module.state_dict() for name, module in self._modules()} | self._trainer.state_dict()
+        """Return the state of modules, under their names in the graph, of optimizers, schedules and the scale."""
+        return {**_Built(self).state_dict(), **self._trainer.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         """Go on from a `state_dict`.
 
         Raises:
-            RuntimeError: the graph was called already.
+            RuntimeError: the graph was called already, or (if it is strict) names differ.
         """
         if self.is_compiled:
             raise RuntimeError("nn.Graph's state dict can only be loaded before the first call of a graph.")
-        for name, module in self._modules():
-            module.load_state_dict(state_dict[name], strict)
+        of_trainer = self._trainer.state_dict()
+        _Built(self).load_state_dict({k: v for k, v in state_dict.items() if k not in of_trainer}, strict)
         self._trainer.load_state_dict(state_dict)
 
     def __repr__(self) -> str:
-        lines = [f"(CONFIG:training={self.training})", *[f"(MODULE:{name}:{m!r})" for name, m in self._modules()]]
+        modules = [f"(MODULE:{name}:{module!r})" for name, module in _Built(self).named_children()]
+        lines = [f"(CONFIG:training={self.training})", *modules]
         return "\n  ".join([f"(GRAPH:{type(self).__name__}): (", *lines]) + "\n)"
 
 
 class _Built(nn.Module):
-    """A graph's `build` as a network: it returns what `build` does, and the losses whose `backward` that called."""
+    """A graph's `build` as a network: it returns what `build` does, and the losses whose `backward` that called.
 
-    def __init__(self, graph: Graph, modules: list[nn.Module]) -> None:
+    It has the modules and parameters that the graph holds, in lists and dicts too.
+    """
+
+    def __init__(self, graph: Graph) -> None:
         super().__init__()
-        self.graph, self.parts = graph, nn.ModuleList(modules)
+        self.graph = graph
+        for name, value in vars(graph).items():
+            for path, leaf in tree_flatten_with_path(value)[0] if name != "_decided" else ():
+                if isinstance(leaf, nn.Module | nn.Parameter):
+                    known: dict[str, Any] = self._modules if isinstance(leaf, nn.Module) else self._parameters
+                    known[name + keystr(path)] = leaf
+
+    training = property(  # there is a graph for each
+        lambda self: tuple(module.training for module in self.modules() if module is not self), lambda *_: None
+    )
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor]]:
         """Call `build`."""
@@ -273,7 +279,11 @@ def _cut(values: Any, parts: int) -> Iterator[Any]:
 
 
 def _together(outputs: list[Any]) -> Any:
-    """Return the outputs of all micro-batches as those of a batch; of scalars, a vector."""
+    """Return the outputs of all micro-batches as a batch's: of scalars a vector, of what is no tensor the last."""
     if len(outputs) == 1:
         return outputs[0]
-    return tree_map(lambda *each: (torch.cat if each[0].dim() else torch.stack)(each), *outputs)
+
+    def one(*each: Any) -> Any:
+        return each[-1] if not isinstance(each[0], Tensor) else (torch.cat if each[0].dim() else torch.stack)(each)
+
+    return tree_map(one, *outputs)
