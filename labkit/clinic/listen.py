@@ -1,10 +1,10 @@
 """What happens in a training step, operation by operation, and where was it written?
 
-Idea: a dispatch mode sees each operation below autocast, in the dtype it is really computed in; wrappers see backward,
+Idea: a dispatch mode sees each operation below autocast, in the dtype it is really computed in; taps hear backward,
 scalers, schedules and regions; hooks see modules and optimizers. What is remarkable becomes an event, with the line of
 the user's code it came from. What the events mean is said elsewhere.
 
-Invariant: no number is changed, and when the block ends, by an exception too, no hook and no wrapper is left.
+Invariant: no number is changed, and when the block ends, by an exception too, no hook and no tap is left.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ import copy
 import math
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from labkit.clinic.operations import Operations
 from labkit.instrument.sample import finite
+from labkit.instrument.sources import tap
 
 LAB = Path(__file__).parents[1]
 AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "updates"))
@@ -115,7 +115,7 @@ class Listener:
                 self.events.append(Event("layer made in the step", self.step, line, "", seen))
         self.made, self.scaled_gradients, self._modules = [], [], []
 
-    # What the hooks and wrappers tell
+    # What the hooks and taps tell
 
     def before_module(self, module: nn.Module, _: Any) -> None:
         self._modules.append(self._names.get(id(module), type(module).__name__))
@@ -254,17 +254,6 @@ def line_of(error: BaseException) -> str:
 
 
 @contextmanager
-def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> Iterator[None]:
-    """Call `around(function, *arguments)` in place of a function, until the block ends."""
-    original = getattr(owner, name)
-    setattr(owner, name, wraps(original)(lambda *args, **kwargs: around(original, *args, **kwargs)))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
-
-
-@contextmanager
 def listening(listener: Listener) -> Iterator[Listener]:
     """Have a listener hear all that happens, until the block ends."""
     autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
@@ -279,7 +268,7 @@ def listening(listener: Listener) -> Iterator[Listener]:
             (autocast, "__enter__", listener.enter),
             (autocast, "__exit__", listener.exit),
         ):
-            stack.enter_context(wrapped(owner, name, around))
+            stack.enter_context(tap(owner, name, around))
         for handle in (
             hooks.register_module_forward_pre_hook(listener.before_module),
             hooks.register_module_forward_hook(listener.after_module, always_call=True),

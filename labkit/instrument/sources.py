@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
+from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -61,8 +62,10 @@ Source = Callable[[Listener], AbstractContextManager[None]]
 
 
 @contextmanager
-def tap(cls: type, method: str, around: Around) -> Iterator[None]:
+def tap(cls: type | ModuleType, method: str, around: Around) -> Iterator[None]:
     """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
+
+    A module's function is tapped as well: `around(function, *arguments)`. Who taps last is outermost.
 
     >>> class Door:
     ...     def open(self, key): return key

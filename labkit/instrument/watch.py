@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -24,15 +23,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.formats import BF16, FP16, Format
-from labkit.instrument.faults import faults, state_faults
-from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, with_gradient
-from labkit.instrument.replay import Call, Unseen, against_fp32, culprit, note_call
+from labkit.instrument.faults import state_faults
+from labkit.instrument.log import Log
+from labkit.instrument.records import Finding, Skip
+from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, checksum, finite, floats, in_backward, length
+from labkit.instrument.sample import Sample, finite, floats, in_backward, length
 from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
-MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that begins too high skips many, all for the same reason
 SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
 
 
@@ -103,19 +102,11 @@ class Watch:
         loss: Callable[[Any], Tensor] | None,
         fp32_every: int,
     ) -> None:
-        self.model, self.every, self.formats = model, every, formats
+        self.model, self.every = model, every
         self._only, self._scaler, self._loss, self._fp32_every = optimizer, scaler, loss, fp32_every
-        self.step = self.first = 0
+        self.first = 0
         self._stack: ExitStack | None = None
-        self._watched: list[WatchedStep] = []
-        self._skips: list[Skip] = []
-        self._non_finite: list[NonFinite] = []
-        self._fp32: list[AgainstFP32] = []
-        self._found: dict[tuple[str, str], Finding] = {}
-        self._unseen: dict[str, int] = {}  # what -> since which step
-        self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> of its first value, whether it moved since
-        self._meant: set[str] = set()  # parameters that got a gradient other than zero
-        self._name = type(model).__name__
+        self._log = Log(type(model).__name__, tuple(formats))
         self._sample: Sample | None = None
         self._calls: list[Call] = []
         self._running = 0  # the thread in which the model runs
@@ -141,7 +132,7 @@ class Watch:
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
         self._blind = _compiled(self.model)
         if self._blind:
-            self._cannot_see(f"activations and their gradients: {self._blind}")
+            self._log.cannot_see(f"activations and their gradients: {self._blind}")
         self._scale: Callable[[], float] = _one
         self._scaled = False
         self._inside_step = self._by_source = self._called = False
@@ -177,24 +168,18 @@ class Watch:
 
     def report(self) -> Report:
         """Return what was seen so far, also while the watch is open."""
-        report = Report(
-            model=self._name,
-            steps=self.step + bool(self._stepped),
-            watched=(*self._watched, *([self._sample.done()] if self._sample is not None and self._stepped else [])),
-            skips=tuple(self._skips),
-            non_finite=tuple(self._non_finite),
-            against_fp32=tuple(self._fp32),
-            unseen=tuple(f"{what} (first in step {step})" for what, step in self._unseen.items()),
-            formats=tuple(format.name for format in self.formats),
-        )
-        still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
-        found = [*self._found.values(), *faults(report, still)]
-        return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)))
+        running = self._sample.done() if self._sample is not None and self._stepped else None
+        return self._log.report(self.step + bool(self._stepped), running)
+
+    @property
+    def step(self) -> int:
+        """The number of the step that is running, from 0."""
+        return self._log.step
 
     # What a step is made of
 
     def _begin(self, step: int) -> None:
-        self.step = step
+        self._log.step = step
         self._stepped, self._calls, self._sample = set(), [], None
         self._known_scale: float | None = None
         self._sample_stack.close()
@@ -203,7 +188,7 @@ class Watch:
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
-        self._sample = Sample(step, self._names, self._scale_now, self._cannot_see, keep)
+        self._sample = Sample(step, self._names, self._scale_now, self._log.cannot_see, keep)
         if not self._blind:
             self._sample_stack.callback(register_module_forward_hook(self._sample.after_forward).remove)
         for name, parameter in self._parameters.items():
@@ -215,8 +200,8 @@ class Watch:
         """Write down the sampled step that is over."""
         if self._sample is not None and (self._stepped or self._sample.counts):
             if self._stepped and not self._sample.norms:
-                self._cannot_see("gradients: no gradient had arrived at any parameter")
-            self._watched.append(self._sample.done())
+                self._log.cannot_see("gradients: no gradient had arrived at any parameter")
+            self._log.watched.append(self._sample.done())
         self._sample_stack.close()
 
     def _next(self) -> None:
@@ -227,9 +212,6 @@ class Watch:
         if self._known_scale is None:
             self._known_scale = float(self._scale())
         return self._known_scale
-
-    def _cannot_see(self, what: str) -> None:
-        self._unseen.setdefault(what, self.step)
 
     # Forward and backward
 
@@ -249,7 +231,7 @@ class Watch:
             self._next()
         if self._running:
             if self._running != get_ident():
-                self._cannot_see("calls of the model in a second thread, while it ran in a first")
+                self._log.cannot_see("calls of the model in a second thread, while it ran in a first")
             return call(module, *args, **kwargs)
         self._called, self._running = True, get_ident()
         try:
@@ -341,7 +323,7 @@ class Watch:
         left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
         if scale != 1 and math.isfinite(left) and now < 0.999 * left:
             says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
-            self._find(Finding("clipped while scaled", "", self.step, says))
+            self._log.find(Finding("clipped while scaled", "", self.step, says))
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         """Look at the weights that a step is about to move, and at its unscaled gradients."""
@@ -352,7 +334,7 @@ class Watch:
                 self._sample.forget_gradients()
             self._replay_in_fp32(self._sample, gradients)
             self._sample.look_before(self._parameters, weights, gradients)
-            self._note_sums(weights)
+            self._log.note_sums(weights)
         counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
         if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
             self._name_culprit(gradients)
@@ -364,10 +346,10 @@ class Watch:
         if self._sample is None or not self._sample.before:
             return
         self._sample.look_after(weights, gradients)
-        self._note_moves(self._sample)
+        self._log.note_moves(self._sample)
         self._sample.measure(self._parameters.values(), weights.values(), optimizer)
         for finding in state_faults(optimizer, weights, self.step):
-            self._find(finding)
+            self._log.find(finding)
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
         """Note a step that was not taken, and whose fault that was."""
@@ -376,55 +358,16 @@ class Watch:
         culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
         shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
         why = why or f"inf or NaN in {shown or 'a gradient'}"
-        self._skips.append(Skip(self.step, self._scale_now(), culprits, why))
+        self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
         self._name_culprit(gradients)
-
-    # What is found
-
-    def _find(self, finding: Finding) -> None:
-        self._found.setdefault((finding.what, finding.layer), finding)
-
-    def _note_sums(self, weights: dict[str, Tensor]) -> None:
-        """Note a sum over each weight's bits: one that is the same in all sampled steps never moved."""
-        for name, weight in weights.items():
-            total = checksum(weight)
-            first, moved = self._checksums.get(name, (total, False))
-            self._checksums[name] = (first, moved or total != first)
-
-    def _note_moves(self, sample: Sample) -> None:
-        self._meant |= {name for name in with_gradient(sample.counts) if sample.moves.get(name, (0, 0))[0]}
-        for name in sample.moves:
-            first, moved = self._checksums[name]
-            self._checksums[name] = (first, moved or sample.counts["updates"][name].finite_non_zero > 0)
 
     def _replay_in_fp32(self, sample: Sample, gradients: Gradients) -> None:
         observed, sample.kept = sample.kept, None
-        if observed is None:
-            return
-        with self._replaying("what FP32 would do"):
-            scale, loss = self._scale_now(), self._loss
-            self._fp32.append(against_fp32(self.model, self._calls, scale, self.step, observed, gradients, loss))
+        if observed is not None:
+            self._log.compare_with_fp32(self.model, self._calls, self._scale_now, observed, gradients, self._loss)
 
     def _name_culprit(self, gradients: Gradients) -> None:
-        if len(self._non_finite) >= MOST_REPLAYED:
-            return
-        with self._replaying("where inf or NaN came from"):
-            found = culprit(self.model, self._calls, self._scale_now(), self.step)
-            if found is None:
-                bad = next((n for n, g in gradients.items() if g is not None and not finite(g)), "")
-                self._cannot_see(f"where inf or NaN came from in {bad}: it did not come again")
-            else:
-                self._non_finite.append(found)
-
-    @contextmanager
-    def _replaying(self, what: str) -> Iterator[None]:
-        """Say why a step cannot be run again, whatever the reason: the training goes on."""
-        try:
-            yield
-        except Unseen as reason:
-            self._cannot_see(f"{what}: {reason}")
-        except Exception as error:
-            self._cannot_see(f"{what}: running it again ended with {type(error).__name__}: {error}")
+        self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
