@@ -11,9 +11,10 @@ Source: apex.amp opt levels O0 to O3 (names and meaning); arXiv:2209.05433 (FP8:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import torch
@@ -137,22 +138,41 @@ class Recipe:
     def forward(self, device: torch.device | str, products: Products | None = None) -> AbstractContextManager[None]:
         """Open the region in which a forward pass and its loss run under this recipe; `products` are an engine's."""
         plain = self.model == FP32 and self.autocast is None and products is None
-        return nullcontext() if plain and current() is None else self._modes(device, products)
+        return nullcontext() if plain and current() is None else _Region(self, device, products)
 
-    @contextmanager
-    def _modes(self, device: torch.device | str, products: Products | None) -> Iterator[None]:
-        with ExitStack() as modes:
-            if products is not None:
-                modes.enter_context(products.begun())
-            modes.enter_context(half_storage(device, self.accumulator))
-            if self.autocast is not None:
-                cast = autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
-                modes.enter_context(cast)
-            elif current() is not None:
-                modes.enter_context(autocast(enabled=False))
-            if self.model != FP32:
-                modes.enter_context(half_beside_fp32(wide_masks=self.accumulator is None))
-            yield
+    def modes(
+        self, device: torch.device | str, products: Products | None = None
+    ) -> Iterator[AbstractContextManager[Any]]:
+        """Yield the modes that a forward pass runs under, the outermost first."""
+        if products is not None:
+            yield products.begun()
+        yield half_storage(device, self.accumulator)
+        if self.autocast is not None:
+            yield autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
+        elif current() is not None:
+            yield autocast(enabled=False)
+        if self.model != FP32:
+            yield half_beside_fp32(wide_masks=self.accumulator is None)
+
+
+class _Region:
+    """The modes of a recipe, open for a `with` block; contextlib's own take longer than a small network's layer."""
+
+    def __init__(self, *what: Any) -> None:
+        self._modes, self._open = partial(Recipe.modes, *what), list[AbstractContextManager[Any]]()
+
+    def __enter__(self) -> None:
+        try:
+            for mode in self._modes():
+                mode.__enter__()
+                self._open.append(mode)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *exception: Any) -> None:
+        while self._open:
+            self._open.pop().__exit__(*exception)
 
 
 def _plain(value: Any) -> Any:

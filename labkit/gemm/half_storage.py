@@ -14,7 +14,7 @@ einsum of three tensors, rounds once at its end, where a GPU rounds after each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from labkit.gemm.recurrent import RECURRENT, recurrent
-from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped
+from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
 # Matrix products in any dress. All floating-point operands must agree, as on a GPU.
 GEMMS = frozenset(
@@ -53,15 +53,14 @@ UPCAST = {
 }
 
 
-def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], dtype: torch.dtype) -> Any:
+def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Run `func` in FP32 on upcast operands and round what it returns to `dtype`, forward and backward.
 
     >>> a, b = torch.full((1, 4096), 1.0).half(), torch.full((4096, 1), 1.0).half()
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
     tensor([[4096.]], dtype=torch.float16)
     """
-    up = lambda t: t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t  # noqa: E731
-    wide_args, wide_kwargs = mapped(args, up), mapped(dict(kwargs), up)
+    wide_args, wide_kwargs = mapped(args, _upcast), mapped(kwargs, _upcast)
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
     if name in STATEFUL:
@@ -69,6 +68,13 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
     low = {torch.float32: dtype, torch.complex64: torch.complex32}
     rounded = mapped(result, lambda t: t.to(low[t.dtype]) if t.dtype in low else t)
     return args[0].copy_(rounded) if name.endswith("_") and not name.endswith("__") else rounded
+
+
+def _upcast(tensor: Tensor) -> Tensor:
+    dtype = tensor.dtype
+    if dtype in HALVES:
+        return tensor.float()  # half the time of `to`
+    return tensor.to(UPCAST[dtype]) if dtype in UPCAST else tensor
 
 
 @torch.no_grad()
@@ -91,12 +97,13 @@ class HalfStorage(LabMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        break_graph()
         kwargs = kwargs or {}
+        if type(func) is ATTRIBUTE:
+            return func(*args, **kwargs)
+        break_graph()
         name = getattr(func, "__name__", "")
         if name in IN_FP32:
-            dtypes: list[torch.dtype] = []
-            mapped((args, kwargs), lambda t: dtypes.append(t.dtype) if t.is_floating_point() else None)
+            dtypes = _dtypes(args, kwargs, complex_too=False)
             dtype = dtypes[0] if dtypes else None
             agree = name in NORMS or all(other == dtype for other in dtypes)
             if dtype in HALVES and agree and kwargs.get("out") is None:
@@ -108,8 +115,8 @@ class HalfStorage(LabMode):
                     return recurrent(name, *args)
                 return rounds_once(func, args, kwargs, dtype)
         elif is_composite(func):
-            with self:
-                return body_of(func)(*args, **kwargs)
+            halves = [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in UPCAST]
+            return self.inside(func, args, kwargs) if halves or func is Tensor.backward else func(*args, **kwargs)
         elif name in ON_CUDA_ONLY or name in TRANSFORMS:
             low = _stored_in_half(args, kwargs, complex_too=name in TRANSFORMS)
             if low is not None and kwargs.get("out") is None:
@@ -117,13 +124,18 @@ class HalfStorage(LabMode):
         return func(*args, **kwargs)
 
 
+def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
+    """Return the dtypes of a call's tensors that are floating-point (or complex), in order."""
+    dtypes = [tensor.dtype for tensor in tensors_in((*args, *kwargs.values()))]
+    return [dtype for dtype in dtypes if dtype.is_floating_point or (complex_too and dtype.is_complex)]
+
+
 def _stored_in_half(args: Any, kwargs: Any, complex_too: bool) -> torch.dtype | None:
     """Return the half dtype that all floating-point tensors of a call have; None if they have another, or several.
 
     With `complex_too`, FP16 numbers may be pairs as well, and BF16 is none.
     """
-    dtypes: set[torch.dtype] = set()
-    mapped((args, kwargs), lambda t: dtypes.add(t.dtype) if t.is_floating_point() or t.is_complex() else None)
+    dtypes = set(_dtypes(args, kwargs, complex_too=True))
     if complex_too:
         return torch.float16 if dtypes and dtypes <= {torch.float16, torch.complex32} else None
     return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(HALVES) else None

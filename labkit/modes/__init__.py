@@ -1,16 +1,19 @@
 """How do we stand between a call and torch? Modes that see a call, and what it is made of."""
 
-from labkit.modes.arguments import mapped
+from labkit.modes.arguments import are_plain, mapped, tensors_in
 from labkit.modes.composites import body_of, is_composite
-from labkit.modes.recompute import LabMode, as_now, break_graph, open_modes, under
+from labkit.modes.recompute import ATTRIBUTE, LabMode, as_now, break_graph, open_modes, under
 
 __all__ = [
+    "ATTRIBUTE",
     "LabMode",
+    "are_plain",
     "as_now",
     "body_of",
     "break_graph",
     "is_composite",
     "mapped",
     "open_modes",
+    "tensors_in",
     "under",
 ]

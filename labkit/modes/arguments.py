@@ -1,14 +1,40 @@
-"""How are all tensors of a call changed, wherever they stand in its arguments?
+"""Where in the arguments of a call are tensors, and how are all of them changed?
 
 Invariant: what is no tensor comes back as it is, and a container as a new one of its own type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def tensors_in(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among values, in order, those in lists, tuples and dicts too.
+
+    >>> import torch
+    >>> [len(tensor) for tensor in tensors_in((torch.ones(2), 3, [torch.ones(4)]))]
+    [2, 4]
+    """
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+        elif isinstance(value, dict):
+            found += tensors_in(value.values())
+    return found
+
+
+def are_plain(types: Iterable[type]) -> bool:
+    """Whether a mode is told of no class that has a `__torch_function__` of its own.
+
+    A function of torch that is written in Python tells of Tensor too, one in C does not.
+    """
+    return all(known in (Tensor, nn.Parameter) for known in types)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -20,9 +46,11 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """
     if isinstance(value, Tensor):
         return change(value)
+    if value is None:
+        return None
     if isinstance(value, dict):
         return {key: mapped(item, change) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         items = [mapped(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value

@@ -15,12 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, wraps
+from types import MethodWrapperType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
+from labkit.modes.composites import body_of
+
+ATTRIBUTE = MethodWrapperType  # what a mode is given for x.shape: there is nothing to cast
 WHY_NO_GRAPH = (
     "a mode of labkit (autocast, half_storage) looks at each operation in Python before it runs, so the graph ends at "
     "each operation and fullgraph=True cannot be had. Compile without it: the result is the same, and no faster. To "
@@ -34,6 +38,28 @@ class LabMode(TorchFunctionMode):
     def __enter__(self) -> Any:
         _wrap_checkpoint()
         return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def call_below(self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an operation below this mode, which has looked at it.
+
+        The next mode, if it is the lab's, is asked here as torch would ask it, in a third of the time.
+        """
+        depth = torch._C._len_torch_function_stack()
+        if not (depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)):
+            return func(*args, **kwargs)
+        below: Any = torch._C._pop_torch_function_stack()
+        try:
+            return below.__torch_function__(func, types, args, kwargs)
+        finally:
+            torch._C._push_on_torch_function_stack(below)
+
+    def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function that is made of others (`is_composite`): stay on for them."""
+        torch._C._push_on_torch_function_stack(self)
+        try:
+            return body_of(func)(*args, **kwargs)
+        finally:
+            torch._C._pop_torch_function_stack()
 
 
 def break_graph() -> None:

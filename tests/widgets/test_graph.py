@@ -28,6 +28,7 @@ def test_each_pass_looks_at_each_operation_once(passes: CastPasses) -> None:
         (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
         (12, "propagate: softmax returns FP32."),
         (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),  # 64 numbers, 2 + 4 bytes each
+        (21, "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write."),  # 68 of 4 + 2
         (27, "cancel: at matmul, input FP32 → FP16 gives what is there already, and goes."),
         (29, "hoist: the weight of linear is cast here, for all its uses; "),
         (30, "hoist: the weight of linear was cast already; "),

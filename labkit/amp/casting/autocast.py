@@ -28,14 +28,14 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
+from torch.overrides import _get_current_function_mode
 
 from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.gemm import GEMMS
-from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped, open_modes
+from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, open_modes, tensors_in
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
@@ -177,22 +177,26 @@ class autocast(LabMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        break_graph()
         kwargs = kwargs or {}
+        if type(func) is ATTRIBUTE:
+            return self.call_below(func, types, args, kwargs)
+        break_graph()
         if not _open.regions:
             return self._in_a_thread_of_autograd(func, types, args, kwargs)
         if not self.enabled or self is not _open.regions[-1]:
-            return func(*args, **kwargs)
+            return self.call_below(func, types, args, kwargs)
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
         if entry.rule is Rule.KEEP or (kwargs and kwargs.get("out") is not None):
-            return self._run_body(func, args, kwargs) if is_composite(func) else func(*args, **kwargs)
+            if is_composite(func):
+                return self.inside(func, args, kwargs)
+            return self.call_below(func, types, args, kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)
         if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
             from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
 
             return self._finished(entry, run(func, args, kwargs, self.accumulator))
-        return self._finished(entry, func(*args, **kwargs))
+        return self._finished(entry, self.call_below(func, types, args, kwargs))
 
     def call(self, function: Callable[..., Any], name: str, entry: Entry, args: Any, kwargs: Any) -> Any:
         """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
@@ -207,27 +211,18 @@ class autocast(LabMode):
         finally:
             _open.regions = ()
 
-    def _run_body(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call an operation that is on no list, but made of others: stay on for them."""
-        TorchFunctionMode.__enter__(self)
-        try:
-            return body_of(func)(*args, **kwargs)
-        finally:
-            TorchFunctionMode.__exit__(self, None, None, None)
-
     def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
         """Return the arguments as the rule wants them."""
         rule = entry.rule
         if rule is Rule.BANNED:
             raise RuntimeError(f"{name} is not safe under autocast: {entry.why}, or autocast(enabled=False) around it.")
-        with _UNSEEN() if not types else nullcontext():
+        with _UNSEEN() if are_plain(types) else nullcontext():
             to, change = self._decide(rule, args, kwargs)
             if self.listen is None:
-                return (args, kwargs) if change is None else _changed(args, kwargs, change)
-            floats, hits = _floats((args, kwargs)), _open.cache.hits
+                return _changed(args, kwargs, change)
+            floats, hits = _floats(args, kwargs), _open.cache.hits
             given, elements = tuple(t.dtype for t in floats), sum(t.numel() for t in floats if t.dtype != to)
-            if change is not None:
-                args, kwargs = _changed(args, kwargs, change)
+            args, kwargs = _changed(args, kwargs, change)
             cached = _open.cache.hits - hits
         elements = 0 if change is None else elements
         self.listen(CastEvent(name, rule, entry.why, given, to if floats else None, elements, cached))
@@ -238,9 +233,10 @@ class autocast(LabMode):
         if rule is Rule.ALLOW:
             return self.lower.dtype or self.lower.format, self._lowered
         if rule is Rule.PROMOTE:
-            dtypes = {t.dtype for t in _floats((args, kwargs))}
-            if len(dtypes) < 2:
-                return next(iter(dtypes), None), None
+            floats = _floats(args, kwargs)
+            dtype = floats[0].dtype if floats else None
+            if all(tensor.dtype is dtype for tensor in floats):
+                return dtype, None
         elif rule is not Rule.DENY and _names_a_dtype(args, kwargs):
             return None, None
         return torch.float32, _widened  # FP16 and BF16 together need FP32 too: neither holds the other
@@ -267,21 +263,20 @@ def _tell_torch() -> None:
 
 
 def _widened(tensor: Tensor) -> Tensor:
-    dtype = tensor.dtype
-    return tensor if dtype is torch.float32 or dtype not in CASTABLE else tensor.float()
+    return tensor if tensor.dtype is torch.float32 or tensor.dtype not in CASTABLE else tensor.float()
 
 
-def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | None) -> tuple[Any, dict[str, Any]]:
     """Return arguments with their tensors changed; most are tensors, numbers or None, and this runs for each call."""
+    if change is None:
+        return args, kwargs
     changed = tuple([change(value) if isinstance(value, Tensor) else mapped(value, change) for value in args])
     return changed, {key: mapped(value, change) for key, value in kwargs.items()} if kwargs else kwargs
 
 
-def _floats(value: Any) -> list[Tensor]:
+def _floats(args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors that a rule applies to, in order."""
-    found: list[Tensor] = []
-    mapped(value, lambda tensor: found.append(tensor) if tensor.dtype in CASTABLE else None)
-    return found
+    return [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in CASTABLE]
 
 
 def _names_a_dtype(args: Any, kwargs: Any) -> bool:

@@ -12,6 +12,7 @@ What it does not do: run Python again, such as a print; or see what a guard does
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class CastGraph:
     `looks_on = False` changes no operation that a network calls, and there is a graph under it.
 
     Args:
-        model: with FP32 weights. Of one that `torch.compile` wrapped, the graph is compiled, with the same options.
+        model: with FP32 weights. Of one that was compiled, in place or not, the graph is, with the same options.
         format: FP16 or BF16, as the region's.
 
     >>> from labkit.formats import FP16
@@ -183,7 +184,7 @@ class CastGraph:
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a graph; of a network that was compiled, compiled with the same options."""
-        options = getattr(self.model, "dynamo_ctx", None)
+        options = _compiler_of(self.model)
         if options is None:
             return forward
         own = {node.target for node in graph.nodes if getattr(node.target, "__module__", "").startswith("labkit.")}
@@ -196,6 +197,13 @@ class CastGraph:
         for target in own:  # one operation to torch.compile, which cannot see through it
             torch.compiler.allow_in_graph(target)
         return options(forward)  # type: ignore[no-any-return]
+
+
+def _compiler_of(model: nn.Module) -> Any:
+    """Return what compiles as `torch.compile(model)` or `model.compile()` was told to; None if nothing was compiled."""
+    in_place = model._compiled_call_impl  # a function of torch's, whose `self` has the options
+    known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
+    return getattr(model, "dynamo_ctx", known.get("self"))
 
 
 def _run(kind: Decided, inputs: list[Tensor]) -> Any:

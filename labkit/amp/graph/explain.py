@@ -29,6 +29,7 @@ _ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())
 class GraphCast:
     """A cast that autocast made: of a weight or not, from and to which format, elements, and what became of it.
 
+    name   "input", or what a layer calls the tensor: "weight", "bias"
     fate   "stays", "cancelled" or "hoisted": the first of a weight's casts is kept, the others link to it
     times  how often a step makes it: 1 or 0
     """
@@ -39,6 +40,7 @@ class GraphCast:
     elements: int
     fate: str
     times: int
+    name: str = "input"
 
     @property
     def bytes(self) -> int:
@@ -108,8 +110,8 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     ...     with engine.forward():
     ...         y = engine(torch.ones(4, 2))
     >>> print(explain(engine))
-    operation  list   gives  casts                        KiB  why
-    linear     allow  FP16   input, weight, weight: FP16  0.1  matrix product: Tensor Cores, FP32 accumulation
+    operation  list   gives  casts                      KiB  why
+    linear     allow  FP16   input, weight, bias: FP16  0.1  matrix product: Tensor Cores, FP32 accumulation
     <BLANKLINE>
     Autocast makes 3 casts here, and the graph 3; they read and write 0.1 KiB in each forward pass.
     """
@@ -124,11 +126,17 @@ def explain(graph: CastGraph | Engine) -> Explanation:
     weights = {given.number for given in known.trace.given if given.weight}
     formats: dict[int, str] = {given.number: _name(given.dtype) for given in known.trace.given}
     fates = {id(step): ("cancelled", 0) for step in known.gone} | _hoisted(known.linked)
-    return Explanation(tuple(_rows(known.trace.steps, weights, formats, fates)))
+    own = known.trace.given[len(known.trace.given) - len(known.tensors) :]
+    names = {given.number: name for given, (_, name) in zip(own, known.tensors, strict=True)}
+    return Explanation(tuple(_rows(known.trace.steps, weights, formats, fates, names)))
 
 
 def _rows(
-    steps: list[Step], weights: set[int], formats: dict[int, str], fates: dict[int, tuple[str, int]]
+    steps: list[Step],
+    weights: set[int],
+    formats: dict[int, str],
+    fates: dict[int, tuple[str, int]],
+    names: dict[int, str],
 ) -> Iterator[GraphRow]:
     for _, group in groupby(steps, key=lambda step: step.call):
         calls, casts = list(group), []
@@ -136,8 +144,8 @@ def _rows(
             if step.cast:
                 number = step.args[0].number
                 fate, times = fates.get(id(step), ("stays", 1))
-                given = formats.get(number, "FP32")
-                casts.append(GraphCast(number in weights, given, _name(step.dtype), math.prod(step.shape), fate, times))
+                given, to, name = formats.get(number, "FP32"), _name(step.dtype), names.get(number, "input")
+                casts.append(GraphCast(number in weights, given, to, math.prod(step.shape), fate, times, name))
             if isinstance(step.out, Ref):
                 formats[step.out.number] = _name(step.dtype)
         last = calls[-1]
@@ -163,8 +171,8 @@ def _name(dtype: torch.dtype) -> str:
 
 def _cells(row: GraphRow) -> tuple[str, ...]:
     made = [cast for cast in row.casts if cast.times]
-    said = ", ".join("weight" if cast.weight else "input" for cast in made)
+    said = ", ".join(cast.name for cast in made)
     to = f": {made[0].to}" if made else ""
-    gone = [f"{cast.fate} {'weight' if cast.weight else 'input'}" for cast in row.casts if not cast.times]
+    gone = [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
     kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
     return row.op, row.rule.value, row.result, "; ".join([said + to, *gone]).strip("; "), kib, row.why

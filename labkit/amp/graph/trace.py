@@ -31,7 +31,7 @@ from labkit.amp.casting.autocast import autocast
 from labkit.amp.casting.lists import Entry, Rule
 from labkit.formats import Format
 from labkit.gemm import half_storage
-from labkit.modes import mapped
+from labkit.modes import ATTRIBUTE, mapped
 
 _LABKIT = Path(__file__).parents[2]
 _ROOMS = ("amp", "frameworks", "gemm", "modes")
@@ -251,6 +251,11 @@ class TracedAutocast(autocast):
     def __init__(self, format: Format, recorder: Recorder) -> None:
         super().__init__(format, cache=False)
         self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if type(func) is ATTRIBUTE:  # which autocast itself lets pass before it asks the lists
+            self.entry_for(func, func.__name__)
+        return super().__torch_function__(func, types, args, kwargs)
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)

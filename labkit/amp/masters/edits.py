@@ -39,7 +39,7 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     found: dict[torch.device, list[Tensor]] = {}
     for piece in pieces:
         found.setdefault(piece.device, []).extend(_rows(piece.view(torch.uint8)))
-    return [torch.cat(parts) for parts in found.values()]
+    return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:
@@ -61,4 +61,10 @@ def _rows(content: Tensor) -> tuple[Tensor, ...]:
 def same(before: Checksum, after: Checksum) -> bool:
     """Whether two checksums are of the same weights."""
     places = [[(part.device, part.shape) for part in parts] for parts in (before, after)]
-    return places[0] == places[1] and all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    return places[0] == places[1] and all(map(_equal, before, after))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    filled = len(one) - len(one) % 8  # eight bytes at a time, for torch compares one number after the other
+    rest = filled < len(one) and not torch.equal(one[filled:], other[filled:])
+    return not rest and torch.equal(one[:filled].view(torch.int64), other[:filled].view(torch.int64))

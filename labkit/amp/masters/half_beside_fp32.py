@@ -27,7 +27,7 @@ from torch import Tensor
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import Rule, rule_for
 from labkit.gemm.half_storage import HALVES, NORMS
-from labkit.modes import LabMode, body_of, break_graph, is_composite, mapped
+from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, tensors_in
 
 # They refuse two dtypes as those on the promote list do, and autocast lets them.
 REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
@@ -69,21 +69,23 @@ class half_beside_fp32(LabMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if type(func) is ATTRIBUTE:
+            return self.call_below(func, types, args, kwargs)
         break_graph()
-        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
-            with nullcontext() if types else torch._C.DisableTorchFunction():  # no outer mode looks at the casts
+            with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
         elif is_composite(func):
-            with self:
-                return body_of(func)(*args, **kwargs)
-        return func(*args, **kwargs)
+            return self.inside(func, args, kwargs)
+        return self.call_below(func, types, args, kwargs)
 
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
-        found: list[torch.dtype] = []
-        mapped((args, kwargs), lambda t: found.append(t.dtype) if t.dim() or rule is Rule.ALLOW else None)
+        tensors = tensors_in((*args, *kwargs.values()))
+        found = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
         half = next((dtype for dtype in found if dtype in HALVES), None)
         if half is None or torch.float32 not in found:
             return args, kwargs

@@ -164,7 +164,7 @@ class Weights:
         """
         self.adopt_edits()
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
-            weight.grad = None if gradient is None else gradient.to(weight.dtype)
+            weight.grad = gradient if gradient is None or gradient.dtype is weight.dtype else gradient.to(weight.dtype)
         self.optimizer.step()
         self.copy_back()
 

@@ -31,7 +31,7 @@ def said(explanation: Explanation) -> list[str]:
 
 
 def _text(cast: GraphCast) -> str:
-    return f"{'weight' if cast.weight else 'input'} {cast.given} → {cast.to}"
+    return f"{cast.name} {cast.given} → {cast.to}"
 
 
 def _colour(row: GraphRow) -> str:
@@ -61,4 +61,4 @@ def _hoist(row: GraphRow) -> str:
     if not shared:
         return f"{row.op} has no weight that is used again."
     done = "is cast here, for all its uses" if shared[0].times else "was cast already"
-    return f"the weight of {row.op} {done}; the gradient of each use reaches the FP32 weight by itself."
+    return f"the {shared[0].name} of {row.op} {done}; the gradient of each use reaches the FP32 tensor by itself."

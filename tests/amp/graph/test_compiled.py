@@ -17,10 +17,12 @@ from labkit.formats import FP16
 from labkit.train import networks
 
 
-def trained(model: nn.Module, steps: int = 4, **compile: Any) -> list[list[torch.Tensor]]:
+def trained(model: nn.Module, steps: int = 4, in_place: bool = False, **compile: Any) -> list[list[torch.Tensor]]:
     """Output, loss and gradients of some steps under "O1 graph"; compiled in one piece, or not at all."""
     model, seen = copy.deepcopy(model), []
-    compiled = torch.compile(model, fullgraph=True, **compile) if compile else model
+    compiled = torch.compile(model, fullgraph=True, **compile) if compile and not in_place else model
+    if in_place:
+        model.compile(fullgraph=True, **compile)
     engine = Engine(compiled, partial(torch.optim.SGD, lr=0.1), RECIPES["O1 graph"])
     for step in range(steps):
         torch.manual_seed(step)
@@ -49,8 +51,9 @@ def net() -> nn.Module:
     return networks.mlp(32, 2)
 
 
-def test_a_compiled_graph_is_one_piece_and_bit_equal(net: nn.Module) -> None:
-    require_equal(trained(net), trained(net, backend="eager"))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_graph_is_one_piece_and_bit_equal(net: nn.Module, in_place: bool) -> None:
+    require_equal(trained(net), trained(net, backend="eager", in_place=in_place))
     assert not counters["graph_break"]
     assert counters["stats"]["unique_graphs"] == 1
 

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.amp import RECIPES, CastGraph, Engine, Explanation, autocast, explain
 from labkit.formats import FP16
@@ -33,6 +34,7 @@ def test_worked_example_of_a_linear_layer_and_a_softmax() -> None:
     assert [(cast.given, cast.to, cast.elements) for cast in told.casts] == [
         ("FP32", "FP16", 8), ("FP32", "FP16", 12), ("FP32", "FP16", 3), ("FP16", "FP32", 6)
     ]  # fmt: skip
+    assert [cast.name for cast in told.casts] == ["input", "weight", "bias", "input"]
     assert [cast.bytes for cast in told.casts] == [48, 72, 18, 36]  # 4 and 2 bytes for each element
     assert told.sentence.startswith("Autocast makes 4 casts here, and the graph 4; they read and write 0.2 KiB")
 
@@ -65,6 +67,27 @@ def test_there_and_back_again_is_left_out() -> None:
 
     told = explained(Back(4, 4, bias=False), torch.ones(2, 4))
     assert (False, "cancelled", 0) in fates(told)
+
+
+def test_a_graph_makes_the_casts_of_eager_autocast_and_no_other() -> None:
+    """A norm of torch.nn.functional is Python: its cast was once written down twice, where the trace saw it made."""
+
+    class Casts(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: object = None) -> object:
+            self.count += func is torch.ops.aten._to_copy.default
+            return func(*args, **(kwargs or {}))
+
+    model, counts = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 3)), []
+    graph = CastGraph(model, FP16)
+    for _ in range(3):
+        with Casts() as casts, half_storage("cpu"), autocast():
+            graph(torch.ones(2, 1, 8, 8))
+        counts.append(casts.count)
+    assert counts == [15, 15, 15]  # of six operands there and back, of two results, and of the norm's input
+    assert len(explain(graph).casts) == 7
+    assert [row.op for row in explain(graph).rows] == ["conv2d", "group_norm", "relu", "conv2d"]
 
 
 def test_where_there_is_no_graph_it_says_why() -> None:
