@@ -27,6 +27,7 @@ from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from labkit.gemm import half_storage
+from labkit.modes import together
 
 
 @dataclass(frozen=True)
@@ -138,11 +139,9 @@ class Recipe:
     def forward(self, device: torch.device | str, products: Products | None = None) -> AbstractContextManager[None]:
         """Open the region in which a forward pass and its loss run under this recipe; `products` are an engine's."""
         plain = self.model == FP32 and self.autocast is None and products is None
-        return nullcontext() if plain and current() is None else _Region(self, device, products)
+        return nullcontext() if plain and current() is None else together(partial(self.modes, device, products))
 
-    def modes(
-        self, device: torch.device | str, products: Products | None = None
-    ) -> Iterator[AbstractContextManager[Any]]:
+    def modes(self, device: torch.device | str, products: Products | None) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, the outermost first."""
         if products is not None:
             yield products.begun()
@@ -153,26 +152,6 @@ class Recipe:
             yield autocast(enabled=False)
         if self.model != FP32:
             yield half_beside_fp32(wide_masks=self.accumulator is None)
-
-
-class _Region:
-    """The modes of a recipe, open for a `with` block; contextlib's own take longer than a small network's layer."""
-
-    def __init__(self, *what: Any) -> None:
-        self._modes, self._open = partial(Recipe.modes, *what), list[AbstractContextManager[Any]]()
-
-    def __enter__(self) -> None:
-        try:
-            for mode in self._modes():
-                mode.__enter__()
-                self._open.append(mode)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-
-    def __exit__(self, *exception: Any) -> None:
-        while self._open:
-            self._open.pop().__exit__(*exception)
 
 
 def _plain(value: Any) -> Any:

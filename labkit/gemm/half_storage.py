@@ -60,7 +60,8 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     >>> rounds_once(torch.matmul, (a, b), {}, torch.float16)  # an FP16 accumulator would have stopped at 2048
     tensor([[4096.]], dtype=torch.float16)
     """
-    wide_args, wide_kwargs = mapped(args, _upcast), mapped(kwargs, _upcast)
+    up = lambda t: t.float() if t.dtype in HALVES else t.to(UPCAST[t.dtype]) if t.dtype in UPCAST else t  # noqa: E731
+    wide_args, wide_kwargs = mapped(args, up), mapped(kwargs, up)
     result = func(*wide_args, **wide_kwargs)
     name = getattr(func, "__name__", "")
     if name in STATEFUL:
@@ -68,13 +69,6 @@ def rounds_once(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     low = {torch.float32: dtype, torch.complex64: torch.complex32}
     rounded = mapped(result, lambda t: t.to(low[t.dtype]) if t.dtype in low else t)
     return args[0].copy_(rounded) if name.endswith("_") and not name.endswith("__") else rounded
-
-
-def _upcast(tensor: Tensor) -> Tensor:
-    dtype = tensor.dtype
-    if dtype in HALVES:
-        return tensor.float()  # half the time of `to`
-    return tensor.to(UPCAST[dtype]) if dtype in UPCAST else tensor
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from labkit.modes.arguments import are_plain, mapped, tensors_in
 from labkit.modes.composites import body_of, is_composite
 from labkit.modes.recompute import ATTRIBUTE, LabMode, as_now, break_graph, open_modes, under
+from labkit.modes.together import together
 
 __all__ = [
     "ATTRIBUTE",
@@ -15,5 +16,6 @@ __all__ = [
     "mapped",
     "open_modes",
     "tensors_in",
+    "together",
     "under",
 ]

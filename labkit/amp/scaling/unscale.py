@@ -89,19 +89,15 @@ def _copied(gradient: Tensor, in_place: bool) -> Tensor:
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return a flag, on their device: found_inf."""
     device = group[0].device
-    found = torch.zeros((), device=device)
     reciprocal = 1.0 / scale  # in FP64
     apart = group[0].dtype == torch.float64  # the kernel takes an FP32 reciprocal: let it look, and multiply apart
-    torch._amp_foreach_non_finite_check_and_unscale_(group, found, _fp32(1.0 if apart else reciprocal, device))
+    found, by = torch.zeros((), device=device), torch.full((), 1.0 if apart else reciprocal, device=device)
+    torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
     if apart:
         torch._foreach_mul_(group, reciprocal)
     if scale < 1:  # then dividing may overflow, and the kernel looked before
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, _fp32(1.0, device))
+        torch._amp_foreach_non_finite_check_and_unscale_(group, found, torch.ones((), device=device))
     return found
-
-
-def _fp32(value: float, device: torch.device) -> Tensor:
-    return torch.full((), value, dtype=torch.float32, device=device)
 
 
 def _read(flags: Sequence[Tensor]) -> list[float]:
