@@ -23,20 +23,20 @@ class Watching:
     def __init__(self, every: int = 50, **options: Any) -> None:
         super().__init__()
         self.every, self.options = every, options
-        self.watch: Watch | None = None
+        self.seen: Watch | None = None
         self.is_open = False
 
     def open(self, model: Any) -> None:
         """Begin to watch a model."""
         self.close()
-        self.watch = watch(model, self.every, **self.options).__enter__()
+        self.seen = watch(model, self.every, **self.options).__enter__()
         self.is_open = True
 
     def close(self) -> None:
         """Take the hooks away; what was seen stays."""
-        if self.is_open and self.watch is not None:
+        if self.is_open and self.seen is not None:
             self.is_open = False
-            self.watch.__exit__(None, None, None)
+            self.seen.__exit__(None, None, None)
 
     def report(self) -> Report:
         """Return what was seen so far.
@@ -44,9 +44,9 @@ class Watching:
         Raises:
             RuntimeError: no training has begun.
         """
-        if self.watch is None:
+        if self.seen is None:
             raise RuntimeError("nothing was watched yet: give this callback to a trainer, and train")
-        return self.watch.report()
+        return self.seen.report()
 
 
 @contextmanager

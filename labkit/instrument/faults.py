@@ -47,7 +47,7 @@ def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> It
 
 def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int) -> Iterator[Finding]:
     decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
-    rate = float(group["lr"]) * float(group.get("weight_decay") or 0)
+    rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
         says = f"{rate:.2g} of a weight is less than half an ulp of {_short(weight)} for {share:.0%} of them"
         yield Finding("weight decay lost", name, step, says)

@@ -2,8 +2,8 @@
 
     python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
 
-Without a name, all of hosts.toml, one after another. The rows of a host in data/hosts.md are replaced by the new ones.
-A host that this machine cannot make is left out, in words, and its rows stay.
+Without a name, all of hosts.toml, one after another. Its rows in data/hosts.md are replaced by the new ones. A host
+that this machine cannot make is left out, in words, and its rows stay.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-rerunfailures", "pytest-xdis
 LESSONS = ["00", "01", "05", "06"]
 ROOMS = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats", "gemm", "bench", "capture", "gpu",
          "doors", "train", "widgets", "grading"]  # what asks most of versions comes first  # fmt: skip
-SECONDS = 900  # for all that is tried on a host, once it is made
+MINUTES = 15  # for all that is tried on a host, once it is made
 VERSIONS = """
 import importlib.metadata, sys
 found = [f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]]
@@ -89,13 +89,14 @@ def cannot(name: str) -> str | None:
 
 def tried(host: Host, asked: argparse.Namespace) -> Iterator[tuple[str, str]]:
     """Try what is to be tried on a host, until its time is up; yield (what, result)."""
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + 60 * asked.minutes
     if "tests" in HOSTS[host.name]:
         yield ", ".join(HOSTS[host.name]["tests"]), tests(host, [HOSTS[host.name]["tests"]], end, asked.processes)
         return
-    for lesson in asked.lessons:  # one after another: a kernel each
-        runs = ["tests/test_notebooks.py", "-k", f"runs_from_top_to_bottom and {lesson}_"]
-        yield f"lesson {lesson}", tests(host, [runs], end, 0)
+    if asked.lessons:  # one after another: a kernel each
+        named = "runs_from_top_to_bottom and "
+        runs = [["tests/test_notebooks.py", "-k", f"{named}{lesson}_"] for lesson in asked.lessons]
+        yield "lessons " + ", ".join(asked.lessons), tests(host, runs, end, 0)
     if asked.rooms:
         rooms = [[f"tests/{room}"] for room in asked.rooms]
         yield "rooms: " + ", ".join(asked.rooms), tests(host, rooms, end, asked.processes)
@@ -110,7 +111,7 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
         try:
             done = host.run(*command, seconds=max(1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            left.append(Path(part[0]).name)
+            left.append(part[-1].split()[-1].removeprefix("tests/"))
             continue
         last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"1 error: {done.stderr[-300:]}"
         for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
@@ -119,14 +120,16 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
         Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(done.stdout, encoding="utf-8")
     result = ", ".join(f"{counts[what]} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
     named = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
-    return result + named + (f"; no time left in {SECONDS // 60} minutes: {', '.join(left)}" if left else "")
+    return result + named + (f"; no time left: {', '.join(left)}" if left else "")
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Put a host's rows into the table in place of its old ones."""
+    """Put a host's rows into the table, in place of the old ones about the same: lessons, rooms ..."""
     day, lines = f"{datetime.now(UTC):%Y-%m-%d}", TABLE.read_text(encoding="utf-8").splitlines()
-    new = [f"| {name} | {'the same' if i else versions} | {row[0]} | {row[1]} | {day} |" for i, row in enumerate(rows)]
-    old = [number for number, line in enumerate(lines) if line.startswith(f"| {name} |")]
+    new = [f"| {name} | {versions} | {what} | {result} | {day} |" for what, result in rows]
+    about = tuple(what.split()[0] for what, _ in rows)
+    mine = [(number, line.split(" | ")) for number, line in enumerate(lines) if line.startswith(f"| {name} |")]
+    old = [number for number, cells in mine if cells[2].startswith(about)]
     place = old[0] if old else max(number for number, line in enumerate(lines) if line.startswith("|")) + 1
     kept = [line for number, line in enumerate(lines) if number not in old]
     TABLE.write_text("\n".join([*kept[:place], *new, *kept[place:]]) + "\n", encoding="utf-8")
@@ -138,6 +141,7 @@ def main() -> int:
     parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
     parser.add_argument("--lessons", nargs="*", default=LESSONS)
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="for a host's tests (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="that run the tests of a room (default: 1)")
     asked = parser.parse_args()
     if unknown := sorted(set(asked.hosts) - set(HOSTS)):

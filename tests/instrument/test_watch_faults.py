@@ -132,3 +132,25 @@ def test_gradients_that_are_clipped_while_scaled_are_named():
 
     assert ("clipped while scaled", "", 0) in train(network(), scale=2.0**16, before_step=clip)[0]
     assert train(network(), scale=2.0**16, before_step=unscale_and_clip)[0] == set()
+
+
+class ByHand(torch.optim.Optimizer):
+    """An optimizer of somebody's own, whose groups have no learning rate."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= 0.1 * p.grad
+
+
+def test_an_optimizer_without_a_learning_rate_is_watched_like_any_other():
+    model = nn.Linear(3, 1)
+    with watch(model, every=1) as w:
+        optimizer = ByHand(model.parameters())
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert w.report().steps == 1

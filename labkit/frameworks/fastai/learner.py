@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,9 @@ from labkit.frameworks.fastai.callback.core import (
     CancelValidException,
 )
 from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
-from labkit.frameworks.fastai.optimizer import Adam
+from labkit.frameworks.fastai.optimizer import Adam, Optimizer
+from labkit.frameworks.watching import optimizer_source
+from labkit.instrument import register_source
 
 
 class DataLoaders:
@@ -344,3 +347,6 @@ def _listed(values: Any) -> list[Any]:
 
 def _on(device: torch.device, batch: Any) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
+
+
+register_source(partial(optimizer_source, optimizer=Optimizer, stand_in=MixedPrecision))
