@@ -1,4 +1,4 @@
-"""The pulse: it answers the browser's number with the same number, and is silent about life until it was heard."""
+"""The pulse: it answers the browser's number with the same number, and is silent about life until it was answered."""
 
 import jupyter_client
 import pytest
@@ -64,9 +64,9 @@ def loop():
     return Loop()
 
 
-def expected(loop, heard=lambda: False):
+def expected(loop, answered=lambda: False):
     said = []
-    late.expect(heard, lambda: said.append(loop.time), loop.call_later, lambda: loop.time)
+    late.expect(answered, lambda: said.append(loop.time), loop.call_later, lambda: loop.time)
     return said
 
 
@@ -80,7 +80,7 @@ def test_a_silent_page_is_told_of_at_the_deadline_and_once(loop):
 
 
 def test_a_page_that_answered_is_not(loop):
-    said = expected(loop, heard=lambda: loop.time > 3)
+    said = expected(loop, answered=lambda: loop.time > 3)
     loop.go_on_to(late.SECONDS)
     assert said == []
     assert loop.due == []

@@ -35,7 +35,7 @@ class Pulse(LabWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard = False  # a message of the browser's
+        self.answered = False  # a message of the browser's
         self._withdraw: Callable[[], None] | None = None
         self.on_msg(self._answer)
 
@@ -46,13 +46,13 @@ class Pulse(LabWidget):
 
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         self.send(answer(content))
-        if not self.heard and self._withdraw is not None:
+        if not self.answered and self._withdraw is not None:
             self._withdraw()
-        self.heard = True
+        self.answered = True
 
     def _repr_mimebundle_(self, **kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        if not self.heard and self._withdraw is None:
-            self._withdraw = verdict_below(lambda: self.heard)
+        if not self.answered and self._withdraw is None:
+            self._withdraw = verdict_below(lambda: self.answered)
         return super()._repr_mimebundle_(**kwargs)
 
     def still(self) -> dict[str, Any]:
