@@ -19,7 +19,9 @@ from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe
+from labkit.amp.scales.operand_rounding import round_saturating, round_to_blocks
 from labkit.amp.scales.product_format import ProductFormat, TensorScale
+from labkit.amp.scales.products import rotate
 from labkit.amp.scaling.layer_scales import layer_scales
 from labkit.amp.scaling.presets import PRESETS
 from labkit.amp.scaling.scaler import (
@@ -85,6 +87,9 @@ __all__ = [
     "promote_function",
     "read_checkpoint",
     "register",
+    "rotate",
+    "round_saturating",
+    "round_to_blocks",
     "rule_for",
     "save_checkpoint",
     "static",

@@ -39,6 +39,7 @@ LESSONS = {
     "recipes": "08_recipes",
     "frameworks": "09_frameworks",
     "clinic": "10_clinic",
+    "beyond": "11_beyond_fp16",
     "project": "12_project",
 }
 

@@ -176,6 +176,21 @@ EQUAL: dict[str, dict[str, str]] = {
         "one less: 0": "verbosity says how many messages there are",
     },
     "frameworks.callback": {"swap statements 1": ORDER},
+    "beyond.mx_scale": {"swap statements 1": ORDER, "in: the sign ignored": "a magnitude has none"},
+    "beyond.block": {
+        "opposite: True": STRICT,
+        "an ulp less: 6.0": "every chance is below a part that is all but 1",
+        "out: the negative zero": ZERO,
+    },
+    "beyond.frozen": {"call dropped: weight.float()": "torch promotes BF16 beside FP32"},
+    "beyond.orders": {
+        "swap statements 1": ORDER,
+        "call dropped": SCALAR,
+        "name float16: np.float32": "0 is 0 in any format",
+        "name float64: np.float32": "0 is 0 in any format, and a number of FP32 is one of FP64",
+        "out: the negative zero": ZERO,
+    },
+    "beyond.keep": {"in: FP16's subnormals flushed": "what changes so little stands still as surely as what does not"},
     "recipes.cheapest": {
         "name all": "the mean of a NaN is NaN, which is not at least anything",
         "name isinf": "the mean of a NaN is NaN, which is not at least anything",

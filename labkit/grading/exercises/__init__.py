@@ -21,6 +21,7 @@ IDS = """
     recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
     frameworks.translate frameworks.repair frameworks.skips frameworks.callback frameworks.casts
     clinic.clip clinic.mask clinic.region
+    beyond.mx_scale beyond.history beyond.block beyond.frozen beyond.orders beyond.keep
     project.targets project.drift project.digits
 """.split()
 

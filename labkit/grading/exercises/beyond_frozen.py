@@ -1,0 +1,121 @@
+"""Which parameter does not move at all?
+
+The point: a parameter is frozen if *no* element of it moves, and whether one moves is decided by BF16's rounding at
+that element, not by the size of the update alone: below a power of two numbers stand twice as close.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+
+Named = dict[str, Tensor]
+
+
+def reference(weights: Named, updates: Named) -> list[str]:
+    """Return the names of the parameters of which BF16 keeps every element as it was.
+
+    >>> one = torch.ones(2).bfloat16()
+    >>> reference({"a": one, "b": one}, {"a": torch.tensor([0.003, -0.001]), "b": torch.tensor([0.003, -0.003])})
+    ['a']
+    """
+    return [name for name, w in weights.items() if (w.float() + updates[name]).bfloat16().equal(w)]
+
+
+def _named(random: Random, moves: dict[str, list[float]], weight: float) -> Case:
+    """Return parameters of elements near a weight; each element moves by that part of the distance of numbers there."""
+    weights, updates = {}, {}
+    for name, parts in moves.items():
+        elements = [weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts]
+        weights[name] = torch.tensor(elements).bfloat16()
+        updates[name] = torch.tensor([part * weight * 2.0**-7 for part in parts])
+    return weights, updates
+
+
+def _clear(random: Random) -> list[Case]:
+    """Updates far below and far above half the distance."""
+    weight = 2.0 ** random.randrange(-6, 6)
+    return [_named(random, {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3]}, weight)]
+
+
+def _one_of_many(random: Random) -> list[Case]:
+    """A single element that moves is enough."""
+    parts = [0.1] * 5
+    moving = parts.copy()
+    moving[random.randrange(5)] = random.choice((-1.0, 1.0)) * 0.9
+    weight = 2.0 ** random.randrange(-6, 6)
+    return [_named(random, {"first": moving, "second": parts}, weight), _named(random, {"only": moving}, weight)]
+
+
+def _near(random: Random) -> list[Case]:
+    """Just below and just above half the distance, where FP16 and other limits decide otherwise."""
+    below, above = 0.5 - random.uniform(1, 2) * 2.0**-16, 0.5 + random.uniform(1, 2) * 2.0**-16
+    parts = {"below": [below, -below], "above": [above, below], "fp16": [0.2, 0.1], "fp32": [0.03, 0.02]}
+    return [_named(random, parts, 2.0 ** random.randrange(*powers)) for powers in ((-3, 3), (-15, -12), (-24, -20))]
+
+
+def _around_one(_: Random) -> list[Case]:
+    """At 1.0 exactly: upwards numbers are 2^-7 apart, downwards 2^-8."""
+    one = torch.ones(2).bfloat16()
+    names = {"up": [0.003, 0.0035], "down": [-0.003, -0.0035], "little": [-0.0015, 0.003], "none": [0.0, 0.0]}
+    return [(dict.fromkeys(names, one), {name: torch.tensor(parts) for name, parts in names.items()}), ({}, {})]
+
+
+@mistake
+def one_element_is_enough(weights: Named, updates: Named) -> list[str]:
+    """This is what asking for *any* element that stays gives. A parameter is frozen if all of them stay."""
+    return [n for n, w in weights.items() if bool(((w.float() + updates[n]).bfloat16() == w).any())]
+
+
+@mistake
+def adds_in_FP32(weights: Named, updates: Named) -> list[str]:
+    """This is what comparing in FP32 gives: there nearly every update arrives. The sum has to be rounded to BF16."""
+    return [n for n, w in weights.items() if (w.float() + updates[n]).equal(w.float())]
+
+
+@mistake
+def rounds_to_FP16(weights: Named, updates: Named) -> list[str]:
+    """This is what FP16 keeps, which has three more bits than BF16."""
+    return [n for n, w in weights.items() if (w.float() + updates[n]).half().equal(w.half())]
+
+
+@mistake
+def takes_one_limit_for_all(weights: Named, updates: Named) -> list[str]:
+    """This is what one limit, half an ulp above 1.0, gives for every weight. The distance grows with the weight, and
+    below a power of two it is half as large."""
+    return [n for n in weights if bool((updates[n].abs() <= 2.0**-8).all())]
+
+
+@mistake
+def measures_by_the_weight(weights: Named, updates: Named) -> list[str]:
+    """This is what |update| < 2^-8 |weight| gives. The distance of numbers follows the power of two below a weight."""
+    return [n for n, w in weights.items() if bool((updates[n].abs() < 2.0**-8 * w.float().abs()).all())]
+
+
+@mistake
+def names_those_that_move(weights: Named, updates: Named) -> list[str]:
+    """This is the parameters that move. Asked are the others."""
+    frozen = reference(weights, updates)
+    return [name for name in weights if name not in frozen]
+
+
+EXERCISE = Exercise(
+    id="beyond.frozen",
+    title="Find the frozen parameter",
+    entry="my_frozen",
+    difficulty=2,
+    minutes=8,
+    reference=reference,
+    checks=(
+        Check("updates far from the limit", 1, _clear),
+        Check("one element that moves is enough", 1, _one_of_many),
+        Check("updates near half the distance", 2, _near),
+        Check("gains of exactly 1.0, upwards and downwards", 1, _around_one),
+    ),
+    mistakes=mistakes_in(vars()),
+    provides={"torch": torch},
+)
