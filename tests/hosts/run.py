@@ -1,9 +1,10 @@
 """Does the lab work where classes are held? Environments like a host's are made; lessons and rooms are tried in them.
 
-    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2]
+    python tests/hosts/run.py [HOST ...] [--rooms records] [--lessons 00 06] [--processes 2] [--python BIN/python]
 
-Without a name, all of hosts.toml, one after another. Its rows in data/hosts.md are replaced by the new ones. A host
-that this machine cannot make is left out, in words, and its rows stay.
+Without a name, all of hosts.toml, one after another; with --python an environment that is there already is asked. Its
+rows in data/hosts.md are replaced by the new ones. A host that this machine cannot make is left out, in words, and its
+rows stay.
 """
 
 from __future__ import annotations
@@ -32,8 +33,10 @@ TABLE = ROOT / "data" / "hosts.md"
 TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-rerunfailures", "pytest-xdist", "nbclient", "nbformat", "jupytext",
            "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
 LESSONS = ["00", "01", "05", "06"]
-ROOMS = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats", "gemm", "bench", "capture", "gpu",
-         "doors", "train", "widgets", "grading"]  # what asks most of versions comes first  # fmt: skip
+# What asks most of versions comes first; then the other rooms. Browser tests need more than a host's packages.
+FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]
+FOLDERS = {test.parent.name for test in (ROOT / "tests").glob("*/test_*.py")}
+ROOMS = FIRST + sorted(FOLDERS - {*FIRST, "browser", "hosts"})
 MINUTES = 15  # for all that is tried on a host, once it is made
 VERSIONS = """
 import importlib.metadata, sys
@@ -67,7 +70,7 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     row, folder = HOSTS[name], ROOT / "out" / "hosts" / name
     if "debian" in row:
         python, rows = container.made(folder, row["debian"], ROOT)
-        return Host(name, python, ("torch", "triton", "ipywidgets", "anywidget", "ipykernel")), rows
+        return Host(name, python, shown(name)), rows
     python = (str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")),)
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     pip = [*python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -75,7 +78,13 @@ def made(name: str) -> tuple[Host, list[tuple[str, str]]]:
     kept = subprocess.run([*pip[:3], "freeze"], check=True, capture_output=True, text=True).stdout
     Path(folder, "kept.txt").write_text(kept, encoding="utf-8")  # what a host has is not replaced
     subprocess.run([*pip, "--constraint", str(folder / "kept.txt"), "--editable", str(ROOT), *TESTERS], check=True)
-    return Host(name, python, tuple(re.match(r"[\w.-]+", each)[0] for each in row["pip"])), []  # type: ignore[index]
+    return Host(name, python, shown(name)), []
+
+
+def shown(name: str) -> tuple[str, ...]:
+    """Return the packages whose versions the table gives: those that the host brings."""
+    brings = HOSTS[name].get("pip", ["torch", "triton", "ipywidgets", "anywidget", "ipykernel"])
+    return tuple(re.split("[=<>]", each)[0] for each in brings)
 
 
 def cannot(name: str) -> str | None:
@@ -141,6 +150,7 @@ def main() -> int:
     parser.add_argument("hosts", nargs="*", help=f"of {', '.join(HOSTS)} (default: all)")
     parser.add_argument("--rooms", nargs="*", default=ROOMS)
     parser.add_argument("--lessons", nargs="*", default=LESSONS)
+    parser.add_argument("--python", help="of an environment that is there already, with the lab installed")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for a host's tests (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="that run the tests of a room (default: 1)")
     asked = parser.parse_args()
@@ -149,11 +159,11 @@ def main() -> int:
     failed = False
     for name in asked.hosts or HOSTS:
         print(f"{name}: {HOSTS[name]['about']}", flush=True)
-        if reason := cannot(name):
+        if not asked.python and (reason := cannot(name)):
             print(f"  left out: {reason}", flush=True)
             continue
         try:
-            host, rows = made(name)
+            host, rows = (Host(name, (asked.python,), shown(name)), []) if asked.python else made(name)
         except subprocess.CalledProcessError as error:
             print(f"  could not be made: {error}", flush=True)
             failed = True

@@ -1,0 +1,84 @@
+"""How the hosts are made and told of, without making one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import container, run
+
+ROOT = Path(__file__).parents[2]
+TABLE = """# Hosts
+
+| host | versions | what ran | result | date |
+|---|---|---|---|---|
+| colab | torch 2.11.0 | lessons 00, 01 | 2 passed | 2026-01-01 |
+| colab | torch 2.11.0 | rooms: records | 1 failed | 2026-01-01 |
+| debian | | | not tried | |
+
+Said below it.
+"""
+
+
+def test_new_rows_take_the_place_of_those_about_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "TABLE", tmp_path / "hosts.md")
+    run.TABLE.write_text(TABLE, encoding="utf-8")
+    run.write("colab", "torch 2.12.0", [("rooms: records, amp", "9 passed")])
+    run.write("kaggle", "torch 2.10.0", [("lessons 00", "1 passed")])
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    assert run.TABLE.read_text(encoding="utf-8").splitlines()[4:] == [
+        "| colab | torch 2.11.0 | lessons 00, 01 | 2 passed | 2026-01-01 |",
+        f"| colab | torch 2.12.0 | rooms: records, amp | 9 passed | {today} |",
+        "| debian | | | not tried | |",
+        f"| kaggle | torch 2.10.0 | lessons 00 | 1 passed | {today} |",
+        "",
+        "Said below it.",
+    ]
+
+
+def test_each_host_says_what_it_is_and_what_it_brings_and_its_tests_exist():
+    for name, row in run.HOSTS.items():
+        assert row["about"], name
+        assert ("pip" in row) != ("debian" in row), name
+        assert [test for test in row.get("tests", []) if not (ROOT / test).is_file()] == []
+        assert run.shown(name)
+    assert {"source", "date"} <= run.HOSTS["colab-versions"].keys() & run.HOSTS["kaggle-versions"].keys()
+
+
+def test_the_rooms_of_a_host_are_all_that_need_no_browser():
+    assert len(run.ROOMS) == len(set(run.ROOMS))
+    assert {"records", "amp", "widgets", "grading"} <= set(run.ROOMS)
+    assert not {"browser", "hosts", "benchmarks"} & set(run.ROOMS)
+    assert all(list((ROOT / "tests" / room).glob("test_*.py")) for room in run.ROOMS)
+
+
+def test_an_unknown_host_is_answered_with_those_that_there_are():
+    done = subprocess.run([sys.executable, run.__file__, "colab"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no host is called colab; there are: colab-versions, kaggle-versions" in done.stderr
+
+
+@pytest.mark.parametrize(("there", "root", "why"), [(False, True, "no debootstrap"), (True, False, "only root")])
+def test_what_this_machine_cannot_make_is_said_in_words(monkeypatch, there, root, why):
+    monkeypatch.setattr(run.shutil, "which", lambda name: name if there else None)
+    monkeypatch.setattr(run.os, "geteuid", lambda: 0 if root else 1000, raising=False)
+    assert why in run.cannot("debian-13")
+    assert run.cannot("colab-versions") is None
+
+
+def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
+    did = []
+    monkeypatch.setattr(container.Container, "shell", lambda self, line: did.append((self.user, self.folder, line)))
+    image = container.Container(tmp_path)
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert container.follow(image, ROOT, text) == len(re.findall(r"^RUN ", text, re.MULTILINE)) == len(did)
+    assert did[1][:2] == ("root", "/lab")
+    assert "pip install --no-cache-dir -c constraints.txt" in did[1][2]
+    assert (image.user, image.folder) == ("learner", "/home/learner")
+    assert (tmp_path / "lab" / "notebooks" / "00_start.ipynb").is_file()
+    assert image.command("true")[:2] == ["unshare", "--mount"]
