@@ -100,6 +100,15 @@ def test_every_thread_has_an_address(thread: str) -> None:
     assert address(thread).startswith("https://")
 
 
+def test_what_a_lesson_treats_itself_is_left_out() -> None:
+    wall = PatientWall(without=["mask_constant"])
+    assert set(wall.shown) == cards().keys() - {"mask_constant"}
+    wall.query = "value cannot be converted to type c10::Half without overflow"
+    assert wall.shown == []
+    with pytest.raises(ValueError, match="no card mask_constnat to leave out"):
+        PatientWall(without=["mask_constnat"])
+
+
 def test_in_a_notebook_a_run_waits_until_the_cell_has_ended() -> None:
     async def cell() -> tuple[float, dict[str, object]]:
         wall = PatientWall()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -32,6 +33,9 @@ WHY_STATIC = (
 class PatientWall(LabWidget):
     """The patients as cards: symptom in front, cause behind, runnable; what only a GPU shows has published numbers.
 
+    Args:
+        without: the ids of cards that are left out, as those that a lesson treats itself.
+
     What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a `labkit.clinic.Kind`).
     What can be read: `shown` (the ids of the cards that they find), `sentence`, `outcomes`.
     What can be done: `turn(id)`, `run(id, "broken")`, `run(id, "cured")`.
@@ -39,6 +43,7 @@ class PatientWall(LabWidget):
     Raises:
         TraitError: a kind that does not exist.
         KeyError: a patient or a form that does not exist.
+        ValueError: a card is left out that does not exist.
 
     >>> wall = PatientWall()
     >>> wall.query = "ValueError: Attempting to unscale FP16 gradients."
@@ -59,8 +64,11 @@ class PatientWall(LabWidget):
     _kinds: traitlets.List[str] = traitlets.List().tag(sync=True)
     _behind = traitlets.Dict().tag(sync=True)  # id -> what a turned card shows; of those that were turned
 
-    def __init__(self) -> None:
-        self._known = cards()
+    def __init__(self, without: Iterable[str] = ()) -> None:
+        without = set(without)
+        if unknown := sorted(without - cards().keys()):
+            raise ValueError(f"there is no card {', '.join(unknown)} to leave out; there are {', '.join(cards())}")
+        self._known = {id: card for id, card in cards().items() if id not in without}
         self._cell: asyncio.AbstractEventLoop | None = None
         with suppress(RuntimeError):  # outside of a notebook
             self._cell = asyncio.get_running_loop()

@@ -84,7 +84,7 @@ def find(cards: Mapping[str, Patient | GpuCard], query: str, kind: str) -> tuple
     shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
     if not query.strip():
         return [card.id for card in shown], f"{_cards(len(shown))}. Paste the error message that you have, or a word."
-    if known := [card.id for card in explain(query)]:
+    if known := [card.id for card in explain(query) if card.id in cards]:
         return known, f"{_cards(len(known))} known by this message, among all kinds of symptoms."
     words = plain(query).split()
     found = [card.id for card in shown if all(word in _text(card) for word in words)]
