@@ -4,6 +4,7 @@ from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase, intensity, l
 from labkit.bench.device import DeviceReport, device_report
 from labkit.bench.published import Published, cards, data_sheet, gains, published
 from labkit.bench.record import GemmRecord, from_json, measure
+from labkit.bench.ring import ring_table
 from labkit.bench.roofline import Roofline, roofline
 from labkit.bench.sweeps import Extent, Sweep, formats_on, sweeps
 from labkit.bench.timing import GemmRun, run_case, run_cases
@@ -29,6 +30,7 @@ __all__ = [
     "linear_gemms",
     "measure",
     "published",
+    "ring_table",
     "roofline",
     "run_case",
     "run_cases",

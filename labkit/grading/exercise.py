@@ -38,6 +38,7 @@ LESSONS = {
     "master": "07_master_weights",
     "recipes": "08_recipes",
     "frameworks": "09_frameworks",
+    "workers": "09b_many_workers",
     "clinic": "10_clinic",
     "beyond": "11_beyond_fp16",
     "project": "12_project",

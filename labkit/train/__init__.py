@@ -7,6 +7,7 @@ from labkit.train.gpu_tasks import GPU_TASKS
 from labkit.train.memory import CATEGORIES, bytes_held
 from labkit.train.own_files import cifar10, mnist
 from labkit.train.pace import pace_sentence, recorded_paces, steps_per_second
+from labkit.train.plan import STEPS, Plan
 from labkit.train.race import device_folder, kept_record, race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.repeatable import one_thread
@@ -19,12 +20,14 @@ __all__ = [
     "GPU_TASKS",
     "MARGIN",
     "STAGES",
+    "STEPS",
     "TASKS",
     "VERDICTS",
     "Comparison",
     "Data",
     "Difference",
     "Place",
+    "Plan",
     "RunRecord",
     "Seen",
     "Stage",

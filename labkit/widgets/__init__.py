@@ -31,6 +31,7 @@ from labkit.widgets.underflow.figure import static_underflow
 from labkit.widgets.underflow.widget import UnderflowHistogram
 from labkit.widgets.underflow.words import ALL_LAYERS
 from labkit.widgets.workbench.widget import Workbench
+from labkit.widgets.workers.widget import Workers, memory_bars
 from labkit.widgets.zoom.widget import GradientZoom
 
 __all__ = [
@@ -62,8 +63,10 @@ __all__ = [
     "TrainingBar",
     "UnderflowHistogram",
     "Workbench",
+    "Workers",
     "gains_figure",
     "measure_trace",
+    "memory_bars",
     "predict",
     "predictions",
     "pulse",

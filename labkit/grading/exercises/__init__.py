@@ -20,6 +20,7 @@ IDS = """
     master.step master.memory master.groups master.flat master.ema
     recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
     frameworks.translate frameworks.repair frameworks.skips frameworks.callback frameworks.casts
+    workers.agree workers.predivide workers.parts
     clinic.clip clinic.mask clinic.region
     beyond.mx_scale beyond.history beyond.block beyond.frozen beyond.orders beyond.keep
     project.targets project.drift project.digits

@@ -8,6 +8,7 @@ Invariant: no process outlives its kernel or its `stop`: it leads a group of its
 from __future__ import annotations
 
 import atexit
+import contextlib
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ class HeardProcess:
     def __init__(self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
         self._process = system.start_group(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # which ends with this process, however that one ends
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -46,6 +47,13 @@ class HeardProcess:
     def running(self) -> bool:
         """Say whether the process or the thread that hears it is there."""
         return self._thread.is_alive()
+
+    def tell(self, line: str) -> None:
+        """Write a line to the command's standard input; one that has ended hears nothing."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
 
     def stop(self) -> None:
         """End the process and those it started; files are written whole, so what was kept by then stays."""

@@ -1,0 +1,50 @@
+"""When does it pay to add gradients up in FP16? A model of a ring, and links as they are published.
+
+Idea: in a ring of n ranks each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1) latencies, and 2(n-1)/n of
+the bytes through its link. FP16 halves the bytes, and no latency.
+
+What it does not know: what is sent while backward still computes, which hides some of it or all.
+
+Source: Thakur, Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH (2005), section 4;
+NCCL, src/graph/tuning.cc (hwLat: latencies of a ring, protocol Simple).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins two ranks: seconds until a message arrives, bytes a second in one direction, and who says so."""
+
+    name: str
+    latency_s: float
+    bytes_per_s: float
+    source: str
+
+
+LINKS = (
+    Link("NVLink 4 (H100)", 3.4e-6, 450e9, "NVIDIA H100 architecture whitepaper: 900 GB/s, both directions"),
+    Link("PCIe 5.0 x16", 5.7e-6, 63e9, "PCI-SIG, PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"),
+    Link("InfiniBand NDR", 14.0e-6, 50e9, "NVIDIA ConnectX-7 datasheet: 400 Gb/s"),
+    Link("Ethernet 10 Gb/s", 14.0e-6, 1.25e9, "IEEE 802.3ae; the latency is NCCL's of a network, and TCP's is higher"),
+)
+
+
+def ring_seconds(gradient_bytes: float, ranks: int, link: Link) -> float:
+    """Return the seconds that a ring takes to add up gradients.
+
+    >>> round(ring_seconds(400e6, 8, LINKS[2]) * 1e3, 1)
+    14.2
+    """
+    return 2 * (ranks - 1) * link.latency_s + 2 * (ranks - 1) / ranks * gradient_bytes / link.bytes_per_s
+
+
+def ring_table(weights: int, ranks: int) -> str:
+    """Return a line for each link: milliseconds in FP32, in FP16, and how many times as fast FP16 is."""
+    lines = [f"{'link':<18}{'FP32':>10}{'FP16':>10}   FP16 is"]
+    for link in LINKS:
+        wide, half = (1e3 * ring_seconds(weights * size, ranks, link) for size in (4, 2))
+        lines.append(f"{link.name:<18}{wide:>7.2f} ms{half:>7.2f} ms   {wide / half:.2f} times as fast")
+    return "\n".join(lines)

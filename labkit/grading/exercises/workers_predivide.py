@@ -1,0 +1,119 @@
+"""How is a mean taken over ranks if it is added up in FP16?
+
+The point: the sum may overflow although every gradient and their mean fit, and a quotient may underflow although the
+mean does not. So a part of the division comes before the sum, and the rest after it.
+
+Invariant: every operation is rounded to FP16, in the order of the ranks.
+Oracle in the tests: numpy's FP16.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+from torch import Tensor
+
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+
+
+def reference(gradients: list[Tensor], before: int) -> Tensor:
+    """Return the FP16 mean [n] of FP16 gradients [n], one for each rank: divided by `before`, added up, divided again.
+
+    >>> reference([torch.tensor([60000.0]).half()] * 4, before=4)
+    tensor([60000.], dtype=torch.float16)
+    """
+    total = gradients[0] / before
+    for gradient in gradients[1:]:
+        total = total + gradient / before
+    return total / (len(gradients) / before)
+
+
+def _draw(random: Random, world: int, low: float, high: float, sign: int = 0) -> list[Tensor]:
+    """Return FP16 gradients of 4 elements for each rank; of one sign, where one is given."""
+    signs = [[sign or random.choice((-1, 1)) for _ in range(4)] for _ in range(world)]
+    return [torch.tensor([s * random.uniform(low, high) for s in row]).half() for row in signs]
+
+
+def _ordinary(random: Random) -> list[Case]:
+    return [(_draw(random, world, 0.5, 4.0), before) for world, before in ((1, 1), (2, 2), (4, 2), (8, 4), (6, 2))]
+
+
+def _large(random: Random) -> list[Case]:
+    """Sums beyond 65504, and means within: divided before by 2 or by all."""
+    return [(_draw(random, 4, 20_000, 30_000, sign), before) for sign in (-1, 1) for before in (2, 4)]
+
+
+def _small(random: Random) -> list[Case]:
+    """Gradients near 2^-24: what is divided by 8 before is lost, divided by 1 or 2 it is not."""
+    return [(_draw(random, 8, 2.0**-24, 2.0**-22, 1), before) for before in (1, 2, 8)]
+
+
+def _overflowing(random: Random) -> list[Case]:
+    """Nothing before: then the sum is inf, and that is the answer; and inf of one rank stays inf."""
+    spoiled = _draw(random, 4, 1, 2)
+    spoiled[2][1] = torch.inf
+    return [(_draw(random, 4, 30_000, 60_000, 1), 1), (spoiled, 4)]
+
+
+@mistake
+def divides_only_after(gradients: list[Tensor], before: int) -> Tensor:
+    """This adds up first and divides by the number of ranks after: the sum overflows."""
+    return reference(gradients, 1)
+
+
+@mistake
+def divides_only_before(gradients: list[Tensor], before: int) -> Tensor:
+    """This divides by all ranks before the sum, whatever `before` says: small gradients underflow."""
+    return reference(gradients, len(gradients))
+
+
+@mistake
+def forgets_the_rest(gradients: list[Tensor], before: int) -> Tensor:
+    """This leaves out the division after the sum: the two together are the number of ranks."""
+    total = gradients[0] / before
+    for gradient in gradients[1:]:
+        total = total + gradient / before
+    return total
+
+
+@mistake
+def divides_by_all_again(gradients: list[Tensor], before: int) -> Tensor:
+    """This divides by the number of ranks after the sum, although it divided before."""
+    return reference(gradients, before) / before
+
+
+@mistake
+def adds_up_in_fp32(gradients: list[Tensor], before: int) -> Tensor:
+    """This adds up in FP32 and rounds once: more exact, and twice the bytes on the wire. The task says FP16."""
+    return (sum(g.float() for g in gradients) / len(gradients)).half()  # type: ignore[union-attr]
+
+
+@mistake
+def adds_up_quotients_in_fp32(gradients: list[Tensor], before: int) -> Tensor:
+    """This divides in FP16 and adds up in FP32; each sum is rounded to FP16 too."""
+    total = sum((g / before).float() for g in gradients)
+    return (total / (len(gradients) / before)).half()  # type: ignore[union-attr]
+
+
+@mistake
+def returns_the_sum(gradients: list[Tensor], before: int) -> Tensor:
+    """This multiplies again by what it divided by: it returns the sum, and the mean was asked."""
+    return reference(gradients, before) * len(gradients)
+
+
+EXERCISE = Exercise(
+    id="workers.predivide",
+    title="Divide before and after",
+    entry="my_mean_in_fp16",
+    difficulty=2,
+    minutes=6,
+    reference=reference,
+    checks=(
+        Check("ordinary gradients", 1, _ordinary),
+        Check("sums beyond FP16", 2, _large),
+        Check("gradients near FP16's smallest", 1, _small),
+        Check("inf where nothing helps", 1, _overflowing),
+    ),
+    mistakes=mistakes_in(vars()),
+)

@@ -1,0 +1,23 @@
+"""How do four processes train together? What a notebook may choose (`labkit.train.workers` does it)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEPS = 12
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One training.
+
+    agree      the ranks agree on found_inf; False: each looks at its own gradients only
+    sharded    each rank holds a part of the weights (FSDP2); False: each holds all (DDP)
+    reduce     format in which gradients are added up over the ranks
+    predivide  in FP16: divided before the sum too; False: only after it
+    """
+
+    agree: bool = True
+    sharded: bool = True
+    reduce: str = "FP32"
+    predivide: bool = True

@@ -1,0 +1,140 @@
+"""What do four processes do that train one layer together, and one part of whose gradient overflows?
+
+Idea: torchrun starts them once, `torchrun --nproc-per-node 4 -m labkit.train.workers`. The first one reads a line of
+JSON for each training (`Plan`), tells the others, and prints a line for each step: what every rank did.
+
+Invariant: they end when the standard input does, so none outlives the one who started them, however that one ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from labkit.amp import RECIPES, Engine, ScalerConfig
+from labkit.amp.distributed.engine import DistributedEngine
+from labkit.amp.distributed.group import RankLost, largest, start_group
+from labkit.formats import BF16, FP16, FP32
+from labkit.train.plan import STEPS, Plan
+
+DAY_S = 86_400.0  # between two lines of a learner who thinks
+INPUTS, OUTPUTS, ROWS = 256, 64, 64  # of the layer, and of each rank's batch
+BAD_STEPS = (3, 4, 5)  # in these, one target is huge,
+BAD_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
+FORMATS = {"FP32": FP32, "FP16": FP16, "BF16": BF16}
+
+
+class AloneEngine(DistributedEngine):
+    """An engine whose ranks do not agree: each steps or skips by what it finds in the gradients that it holds."""
+
+    def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
+        return found
+
+    def _culprits(self, gradients: Any) -> tuple[str, ...]:
+        return Engine._culprits(self, gradients)
+
+
+def training(plan: Plan, steps: int = STEPS) -> Iterator[dict[str, Any]]:
+    """Train on every rank of the group; yield, after each step, what all of them did: the same on each rank.
+
+    step, loss   the loss is the mean over the ranks, before the step
+    ranks        of each: scale, whether it stepped, whether it held inf or NaN itself
+    sent         bytes that a rank sent in this step; None where the system does not say
+    held         bytes of one rank: model weights, gradients, master weights, momentum
+    """
+    kind = DistributedEngine if plan.agree else AloneEngine
+    recipe = replace(RECIPES["O2"], scaler=ScalerConfig(init_scale=2.0**14, growth_interval=100))
+    torch.manual_seed(0)
+    layer, teacher = nn.Linear(INPUTS, OUTPUTS, bias=False), torch.randn(INPUTS, OUTPUTS)
+    nn.init.zeros_(layer.weight)
+    format_ = FORMATS[plan.reduce]
+    engine = kind(layer, _sgd, recipe, sharded=plan.sharded, reduce=format_, predivide=plan.predivide)
+    for step in range(1, steps + 1):
+        inputs, targets = _batch(teacher, step)
+        sent = _bytes_sent()
+        engine.zero_grad()
+        with engine.forward():
+            loss = 0.1 * (engine(inputs) - targets).square().sum(1).mean()
+        engine.backward(loss)
+        found = not all(bool(g.isfinite().all()) for g in engine.gradients().values())
+        scale, report = engine.scaler.scale, engine.step()
+        sent = None if sent is None else (_bytes_sent() or 0) - sent
+        held = _held(engine)
+        ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))
+        losses = [rank[3] for rank in ranks]
+        yield {"step": step, "loss": sum(losses) / len(losses), "ranks": ranks, "sent": sent, "held": held}
+
+
+def _sgd(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=0.75, momentum=0.5)
+
+
+def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    """Return this rank's inputs and targets; the last rank's of BAD_STEPS make one row's gradient overflow."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    inputs = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1000 * step + rank))
+    targets = inputs @ teacher
+    if step in BAD_STEPS and rank == last:
+        targets[0, BAD_OUTPUT] = 1e5
+    return inputs, targets
+
+
+def _bytes_sent() -> int | None:
+    """Return what this process has written so far, to its connections above all; None where Linux does not say."""
+    try:
+        return int(Path("/proc/self/io").read_text(encoding="ascii").split("wchar: ")[1].split()[0])
+    except (OSError, IndexError):
+        return None
+
+
+def _held(engine: DistributedEngine) -> dict[str, int]:
+    weights = engine.weights
+    state = [value for s in engine.optimizer.state.values() for value in s.values() if isinstance(value, Tensor)]
+    return {
+        "model weights": sum(p.nbytes for p in weights.model_weights),
+        "gradients": sum(p.nbytes for p in weights.model_weights),
+        "master weights": sum(p.nbytes for p in weights.master_weights),
+        "momentum": sum(value.nbytes for value in state if value.dim()),
+    }
+
+
+def main() -> None:
+    """Be one of the processes, until the standard input ends."""
+    start_group(timeout_s=DAY_S)
+    first = dist.get_rank() == 0
+    largest([0.0])
+    if first:
+        _print({"ready": dist.get_world_size()})
+    while True:
+        told: list[str] = [sys.stdin.readline() if first else ""]
+        dist.broadcast_object_list(told)
+        if not told[0]:
+            break
+        for step in training(Plan(**json.loads(told[0]))):
+            if first:
+                _print(step)
+        if first:
+            _print({"done": asdict(Plan(**json.loads(told[0])))})
+    dist.destroy_process_group()
+
+
+def _print(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (RankLost, RuntimeError):
+        if dist.get_rank() == 0:
+            raise  # the others have only lost their first one, which was stopped
