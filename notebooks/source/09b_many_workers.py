@@ -10,7 +10,7 @@
 #     name: python3
 # ---
 
-# %% [markdown]
+# %% [markdown] on_the_map="four real processes, one of which overflows: what each does, and how they agree"
 # # 09b · Many workers, one decision
 #
 # **You will be able to** say what each of several processes does when one of them overflows, make them agree, and choose in
@@ -110,7 +110,7 @@ def my_agreed_step(parts, gradients, scale, lr):
     found_inf = any(not torch.isfinite(gradient).all() for gradient in gradients)
     if found_inf:
         return list(parts), scale / 2
-    return [part - lr * (gradient.float() / scale) for part, gradient in zip(parts, gradients)], scale
+    return [part - lr * (gradient.float() / scale) for part, gradient in zip(parts, gradients, strict=True)], scale
     ### END SOLUTION
 
 
