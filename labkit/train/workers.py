@@ -9,6 +9,7 @@ Invariant: they end when the standard input does, so none outlives the one who s
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -23,12 +24,13 @@ from labkit.amp import RECIPES, Engine, ScalerConfig
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.formats import BF16, FP16, FP32
+from labkit.records import linux
 from labkit.train.plan import STEPS, Plan
 
 DAY_S = 86_400.0  # between two lines of a learner who thinks
 INPUTS, OUTPUTS, ROWS = 256, 64, 64  # of the layer, and of each rank's batch
-BAD_STEPS = (3, 4, 5)  # in these, one target is huge,
-BAD_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
+OVERFLOW_STEPS = (3, 4, 5)  # in these, one target is huge,
+OVERFLOW_OUTPUT = 40  # of an output whose row of weights the third of four ranks holds
 FORMATS = {"FP32": FP32, "FP16": FP16, "BF16": BF16}
 
 
@@ -79,12 +81,12 @@ def _sgd(weights: Any) -> torch.optim.Optimizer:
 
 
 def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
-    """Return this rank's inputs and targets; the last rank's of BAD_STEPS make one row's gradient overflow."""
+    """Return this rank's inputs and targets; the last rank's of OVERFLOW_STEPS make one row's gradient overflow."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     inputs = torch.randn(ROWS, INPUTS, generator=torch.Generator().manual_seed(1000 * step + rank))
     targets = inputs @ teacher
-    if step in BAD_STEPS and rank == last:
-        targets[0, BAD_OUTPUT] = 1e5
+    if step in OVERFLOW_STEPS and rank == last:
+        targets[0, OVERFLOW_OUTPUT] = 1e5
     return inputs, targets
 
 
@@ -108,7 +110,11 @@ def _held(engine: DistributedEngine) -> dict[str, int]:
 
 
 def main() -> None:
-    """Be one of the processes, until the standard input ends."""
+    """Be one of the processes, until the standard input ends or torchrun does."""
+    if sys.platform == "linux":
+        linux.end_with_parent()
+    if os.getppid() == 1:
+        return  # torchrun ended before that
     start_group(timeout_s=DAY_S)
     first = dist.get_rank() == 0
     largest([0.0])

@@ -19,7 +19,7 @@ def lessons(tmp_path: Path) -> Path:
 
 
 def what(copied) -> dict[str, str]:
-    return {each.name[:2]: each.what for each in copied}
+    return {each.name.split("_")[0]: each.what for each in copied}
 
 
 def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lessons: Path, tmp_path: Path):

@@ -55,6 +55,12 @@ class HeardProcess:
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Close the command's standard input, by which one that reads it hears that it shall end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
     def stop(self) -> None:
         """End the process and those it started; files are written whole, so what was kept by then stays."""
         if self._process.poll() is None:

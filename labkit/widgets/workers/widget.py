@@ -72,11 +72,11 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
         self._process.tell(json.dumps(asdict(self.plan)))
 
     def stop(self) -> None:
-        """End all processes; the next Train starts them again."""
-        if self._process is not None:
-            self._stopped = True
-            self._process.stop()
-            self._process.wait(10.0)
+        """Let all processes end, after the training that they are in; the next Train starts them again."""
+        if self._process is not None and self._process.running:
+            self._stopped, self.stop_button.disabled = True, True
+            self.sentence.value = words.stopping()
+            self._process.end_input()
 
     def _on_line(self, line: str) -> None:
         if not line.startswith("{"):  # what torchrun and errors say
@@ -101,6 +101,10 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
     def close(self) -> None:
         """End the processes with the widget."""
         self.stop()
+        if self._process is not None:
+            self._process.wait(10.0)
+            self._process.stop()
+            self._process.wait(10.0)
         super().close()
 
 

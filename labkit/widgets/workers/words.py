@@ -25,6 +25,11 @@ def starting(world: int) -> str:
     return f"torchrun starts {world} processes. Each of them imports torch, which takes some seconds."
 
 
+def stopping() -> str:
+    """Say that the processes were told to end."""
+    return "The processes are told to end. Those that still import torch do so first."
+
+
 def table(steps: Sequence[dict[str, Any]]) -> str:
     """Return a table: a row for each step, a cell for each rank with its scale, and a mark where it skipped."""
     world = len(steps[0]["ranks"])
