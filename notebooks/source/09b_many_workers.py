@@ -133,7 +133,7 @@ workers
 
 # %% [markdown]
 # Added up in FP16 and divided after, step 1 overflows too: each rank's gradient fits, the sum of four does not. The scale has
-# to come down, and small gradients come nearer to FP16's end. Divided before, nothing is skipped but the bad steps.
+# to come down, and small gradients come nearer to FP16's end. Divided before, nothing is skipped but steps 3, 4 and 5.
 #
 # Why not divide by all four before? Then small gradients *underflow* before they are added. With 1,024 ranks ten binades are
 # lost. So one divides by a power of two near the square root before, and by the rest after. (FSDP2 does so. With four ranks:

@@ -55,14 +55,14 @@ def verdict(steps: Sequence[dict[str, Any]], plan: Plan) -> str:
     >>> verdict([{"step": 1, "loss": 0.5, "ranks": [rank] * 2, "sent": 2048, "held": {}}], Plan())
     'All ranks stepped or skipped as one. Skipped: 0 of 1. The loss ended at 0.5. A rank sent 2 KiB a step.'
     """
-    parted = next((s["step"] for s in steps if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1), None)
+    apart = next((s["step"] for s in steps if len({(scale, stepped) for scale, stepped, *_ in s["ranks"]}) > 1), None)
     scales = [scale for scale, *_ in steps[-1]["ranks"]]
     lengths = ", ".join(f"{sum(scales) / len(scales) / scale:g}" for scale in scales)
     skipped = sum(not any(stepped for _, stepped, *_ in s["ranks"]) for s in steps)
     first = "All ranks stepped or skipped as one."
-    if parted is not None:
+    if apart is not None:
         first = (
-            f"The ranks parted in step {parted}, and no error said so. "
+            f"The ranks parted in step {apart}, and no error said so. "
             f"In the end their steps are {lengths} times as long as they should be."
         )
     sent = f" A rank sent {steps[-1]['sent'] / 1024:.0f} KiB a step." if steps[-1]["sent"] else ""
