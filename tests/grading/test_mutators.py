@@ -176,7 +176,6 @@ EQUAL: dict[str, dict[str, str]] = {
         "one less: 0": "verbosity says how many messages there are",
     },
     "frameworks.callback": {"swap statements 1": ORDER},
-<<<<<<< HEAD
     "beyond.mx_scale": {"swap statements 1": ORDER, "in: the sign ignored": "a magnitude has none"},
     "beyond.block": {
         "opposite: True": STRICT,
@@ -192,10 +191,8 @@ EQUAL: dict[str, dict[str, str]] = {
         "out: the negative zero": ZERO,
     },
     "beyond.keep": {"in: FP16's subnormals flushed": "what changes so little stands still as surely as what does not"},
-=======
     "workers.agree": {"opposite: True": STRICT, "in: -inf taken for inf": EITHER},
     "workers.predivide": {"out: the negative zero": ZERO},
->>>>>>> 8e62bf0 (Faults that change nothing in lesson 09b's exercises have their reasons)
     "recipes.cheapest": {
         "name all": "the mean of a NaN is NaN, which is not at least anything",
         "name isinf": "the mean of a NaN is NaN, which is not at least anything",
