@@ -1,4 +1,4 @@
-"""What goes wrong only on a GPU? Cards with what others published; `make gpu` asks the card at hand.
+"""What goes wrong only on a GPU, or in compiled code? Cards with what others published; `make gpu` asks the card at hand.
 
 Idea: as a patient, a card is one function in two forms. `measure(device, cured, size)` returns a number, larger is
 better: where the fault shows, the repaired form's is clearly larger, or the broken form is ended by the card's error.
@@ -170,12 +170,25 @@ def memory_not_halved(device: str, cured: bool, size: int) -> float:
     return peak(half=False) / peak(half=True)
 
 
+def eager_unlike_compiled(device: str, cured: bool, size: int) -> float:
+    """Compiled code rounds less often than eager code."""
+
+    def length(x: torch.Tensor) -> torch.Tensor:
+        x = x.float() if cured else x
+        return (x * x).mean(-1).sqrt()
+
+    if device == "cpu":
+        raise RuntimeError("to compile takes longer than a rehearsal")
+    x = torch.full((8, size), 300.0, device=device, dtype=torch.float16)
+    return float(torch.equal(length(x).float(), torch.compile(length)(x).float()))
+
+
 @cache
 def gpu_cards() -> dict[str, GpuCard]:
     """Return every card by its id.
 
     >>> len(gpu_cards()), gpu_cards()["scaler_for_bf16"].title
-    (7, 'A gradient scaler is used with BF16 weights.')
+    (8, 'A gradient scaler is used with BF16 weights.')
     """
     return {card.id: card for card in CARDS}
 
@@ -284,5 +297,22 @@ CARDS = (
         threads=("https://huggingface.co/docs/transformers/perf_train_gpu_one",),
         evidence=lambda row: row.kind == "memory" and row.format == "FP16" and (row.ratio or 0) > 0.8,
         claims=("C10",),
+    ),
+    GpuCard(
+        measure=eager_unlike_compiled,
+        unit="1: eager and compiled agree",
+        kind=Kind.NOT_FINITE,
+        symptom="A model gives NaN or inf, and is right once it is compiled; or the other way round.",
+        cause=(
+            "Eager mode rounds to FP16 after each operation: 300 * 300 is inf. torch.compile joins operations and "
+            "keeps FP32 between them, so that the same line overflows nowhere. Neither is promised."
+        ),
+        reading=(
+            "The same function both ways, on one input: on torch 2.13 and a CPU, eager gives inf and compiled 300. "
+            "TORCHINDUCTOR_EMULATE_PRECISION_CASTS=1 lets compiled code round as eager code does."
+        ),
+        repair="Mend the eager form: `.float()` before what overflows. Then both agree.",
+        threads=("pytorch/pytorch#183605", "pytorch/pytorch#183607", "pytorch/pytorch#183761"),
+        evidence=lambda row: False,
     ),
 )

@@ -163,10 +163,10 @@ PARTS: dict[str, Part] = {
     "amp": Part("compare the engine with torch.amp", 80, _checks("amp", "recurrent")),
     "speed": Part("time training steps and inference", 45, _checks("speed")),
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _checks("tasks")),
-    "cards": Part("run the patients that only a GPU shows", 10, _checks("cards")),
-    "layers": Part("time layers, bandwidth and accumulation", 45, _sweeps("layers", "bandwidth", "accumulation")),
+    "cards": Part("run the patients that only a GPU shows", 20, _checks("cards")),
+    "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
     "kernel": Part("time and check our own Triton kernel", 70, _own_kernel),
     "alignment": Part("time alignment, batch and convolution", 60, _sweeps("alignment", "batch", "convolution")),
-    "runs": Part("train the lab's tasks", 55, _races),
+    "runs": Part("train the lab's tasks", 50, _races),
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 35}  # on a GPU

@@ -12,7 +12,7 @@ from labkit.clinic.patient import code_of
 from labkit.gpu.checks import cards as check
 
 CARDS = gpu_cards()
-WITHOUT_ROWS = {"scaler_for_bf16"}  # an error, which threads report
+WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 each = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 
 
@@ -58,4 +58,7 @@ def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
     assert torch.get_float32_matmul_precision() == before
     told = check.told(answers).splitlines()
     assert len(told) == len(CARDS)
-    assert told[-1] == "memory_not_halved: not measured, RuntimeError: torch counts the memory of a GPU only"
+    assert (
+        told[list(CARDS).index("memory_not_halved")]
+        == "memory_not_halved: not measured, RuntimeError: torch counts the memory of a GPU only"
+    )
