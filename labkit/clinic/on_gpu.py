@@ -1,4 +1,4 @@
-"""What goes wrong only on a GPU, or in compiled code? Cards with what others published; `make gpu` asks the card at hand.
+"""What goes wrong only on a GPU, or in compiled code? Cards with what was published; `make gpu` asks the card at hand.
 
 Idea: as a patient, a card is one function in two forms. `measure(device, cured, size)` returns a number, larger is
 better: where the fault shows, the repaired form's is clearly larger, or the broken form is ended by the card's error.
