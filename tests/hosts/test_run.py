@@ -79,6 +79,6 @@ def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):
     assert container.follow(image, ROOT, text) == len(re.findall(r"^RUN ", text, re.MULTILINE)) == len(did)
     assert did[1][:2] == ("root", "/lab")
     assert "pip install --no-cache-dir -c constraints.txt" in did[1][2]
-    assert (image.user, image.folder) == ("learner", "/home/learner")
+    assert (image.user, image.folder) == ("learner", f"/home/{image.user}")
     assert (tmp_path / "lab" / "notebooks" / "00_start.ipynb").is_file()
     assert image.command("true")[:2] == ["unshare", "--mount"]
