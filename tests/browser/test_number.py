@@ -8,18 +8,25 @@ CELLS = [
     "from labkit.widgets import predict",
     "predict('scaling.window', lambda: 2.0**22)",
     "predict('numbers.tenth', lambda: 0.0244)",
+    "predict('gradients.scale', lambda: 4096.0)",
+    "from labkit.grading import check\ncheck('start.smallest', lambda *_: 0)",
 ]
+APART = """(marks) => marks.map((mark) => mark.getBoundingClientRect()).every(
+  (box, i, all) => i === 0 || all[i - 1].right < box.left
+)"""
 
 
 def test_a_number_is_typed_or_slid_and_stands_beside_the_true_one(lab):
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
     nb = lab.notebook(CELLS, name="number", height=800)
     nb.run_all()
-    nb.page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 2")
-    typed, slid = nb.page.locator(".labkit-predict").all()
+    nb.page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 3")
+    assert nb.page.locator(".labkit-grade").is_visible(), "what a check says does not wait for predictions"
+    typed, slid, long = nb.page.locator(".labkit-predict").all()
     for theme in ("Light", "Dark"):
         nb.theme(f"JupyterLab {theme}")
         nb.screenshot(f"number-asked-{theme}".lower())
+    assert long.locator(".lk-mark").evaluate_all(APART), "the unit of its numbers is a word, 'times'"
 
     field, commit = typed.get_by_role("textbox", name="Your number, from 1 to 1e12"), typed.get_by_role("button")
     assert commit.is_disabled()

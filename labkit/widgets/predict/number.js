@@ -16,6 +16,7 @@ function numberAsked({ model, owner, picked, pick, commit }) {
   const onLine = (step) => Number((low * 10 ** (step / STEPS)).toPrecision(2));
   const last = Math.round(STEPS * (to - from));
   const words = (value) => `${decimal(value)}${unit}`;
+  const short = unit.length > 1 ? decimal : words; // the field has the unit beside it; marks stand close
   const range = `from ${words(low)} to ${words(high)}`;
 
   const field = h("input", { type: "text", class: "lk-guess", "aria-label": `Your number${unit && `, in ${unit}`}, ${range}` });
@@ -63,7 +64,7 @@ function numberAsked({ model, owner, picked, pick, commit }) {
     const known = done && truth > 0 ? [[guess, "guess", `you: ${words(guess)}`], [truth, "truth", `it: ${words(Number(truth.toPrecision(3)))}`]] : [];
     const ends = known.map(([value]) => Math.min(100, Math.max(0, at(value)))).sort((a, b) => a - b);
     const between = known.length ? h("span", { class: "lk-between", style: { "--lk-at": `${ends[0]}`, "--lk-to": `${ends[1]}` } }) : null;
-    marks.replaceChildren(...ticks.map(([value, kind]) => mark(value, kind, words(value))), ...(between ? [between] : []), ...known.map((one) => mark(...one)));
+    marks.replaceChildren(...ticks.map(([value, kind]) => mark(value, kind, short(value))), ...(between ? [between] : []), ...known.map((one) => mark(...one)));
     marks.dataset.known = String(known.length > 0);
   }
 
