@@ -9,6 +9,8 @@ Idea: a face and nothing more. `GradScaler` is torch_scaler (the order of the ca
 Invariant: signatures, defaults, state_dict keys and error texts are torch's; our errors add what would do.
 """
 
+from torch.amp import is_autocast_available
+
 from labkit.frameworks.torch_autocast import autocast, custom_bwd, custom_fwd, is_autocast_enabled
 from labkit.frameworks.torch_scaler import GradScaler
 from labkit.frameworks.torch_state import from_state_dict, state_dict
@@ -19,6 +21,7 @@ __all__ = [
     "custom_bwd",
     "custom_fwd",
     "from_state_dict",
+    "is_autocast_available",
     "is_autocast_enabled",
     "state_dict",
 ]

@@ -264,7 +264,10 @@ class GradScaler(TorchState):
 
 def _gradients(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator[Tensor]:
     """Yield the tensors in which an optimizer's gradients lie; of sparse ones, the values."""
-    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise AttributeError(f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer.")
+    for parameter in (parameter for group in groups for parameter in group["params"]):
         if not isinstance(parameter, Tensor):
             raise AssertionError(f"expected param to be torch.Tensor, got {type(parameter).__name__}")
         gradient = parameter.grad

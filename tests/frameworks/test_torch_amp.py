@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit.amp import ScalerConfig, ScalerState, advance, static
-from labkit.frameworks import from_state_dict, state_dict
+from labkit.frameworks import GradScaler, from_state_dict, state_dict, torch_amp
 
 
 def test_torch_goes_on_where_we_stopped() -> None:
@@ -38,3 +38,16 @@ def test_what_cannot_be_said_is_refused() -> None:
         state_dict(ScalerState(8.0), static(8))
     with pytest.raises(ValueError, match="missing here"):
         from_state_dict(torch.amp.GradScaler("cpu", enabled=False).state_dict())
+
+
+@pytest.mark.parametrize("call", ["step", "unscale_"])
+def test_a_model_is_no_optimizer(call: str) -> None:
+    scaler, model = GradScaler("cpu"), torch.nn.Linear(1, 1)
+    scaler.scale(model(torch.ones(1, 1)).sum()).backward()
+    with pytest.raises(AttributeError, match="Linear has no param_groups: step and unscale_ take the optimizer"):
+        getattr(scaler, call)(model)
+
+
+def test_every_name_of_torch_amp_is_here() -> None:
+    public = {name for name in torch.amp.__all__ if name not in ("autocast_mode", "grad_scaler")}
+    assert public <= set(torch_amp.__all__)
