@@ -104,6 +104,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "release": Subcommand("write what a class gets, and what its teacher keeps", "labkit.commands.release"),
     "exercises": Subcommand("list all exercises: points, minutes, checks, known mistakes", "labkit.commands.exercises"),
     "board": Subcommand("show a class what it predicts, as it commits, and who leads", "labkit.commands.board"),
+    "classroom": Subcommand("start a JupyterHub for a class on this machine", "labkit.commands.classroom"),
     "progress": Subcommand("say what is solved in all lessons, and what comes next", "labkit.commands.progress"),
     "restore": Subcommand("list the answers that were kept, and bring them back", "labkit.commands.restore"),
     "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.train.race_cli"),

@@ -57,7 +57,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
-    "classroom": set(),
+    "classroom": {"jupyterhub"},  # where there is one: hub_config
     "gpu": ENGINE | {"expecttest"},  # where there is one: what torch's own autocast lists ask for
     "checkout": set(),
     "export": {"matplotlib", "nbconvert", "nbformat"},

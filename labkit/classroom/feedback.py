@@ -19,11 +19,15 @@ from labkit.records import write_whole
 
 
 def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], Said]) -> list[Path]:
-    """Write <learner>.html for each into a folder, whole; return the files."""
+    """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
     return [
-        write_whole(folder / f"{student}.html", feedback(student, own, said.get((same_name(student), ""))))
+        write_whole(_place(folder, student), feedback(student, own, said.get((same_name(student), ""))))
         for student, own in by_student(marks).items()
     ]
+
+
+def _place(folder: Path, student: str) -> Path:
+    return folder / student / "feedback.html" if (folder / student).is_dir() else folder / f"{student}.html"
 
 
 def feedback(student: str, marks: Sequence[Mark], comment: Said | None = None) -> bytes:

@@ -35,7 +35,7 @@ def test_every_option_and_command_that_is_named_exists() -> None:
     for name in re.findall(r"`labkit ([a-z]+)", GUIDE):
         assert name in SUBCOMMANDS
     parsers = {}
-    for name in ("grade", "release", "exercises"):
+    for name in ("grade", "release", "exercises", "board", "classroom"):
         parsers[name] = ArgumentParser()
         importlib.import_module(SUBCOMMANDS[name].module).add_arguments(parsers[name])
     known = {option for parser in parsers.values() for action in parser._actions for option in action.option_strings}
