@@ -5,7 +5,7 @@ exponent e. Adding that number rounds, subtracting it is exact. Exponents are re
 power-of-two scale is whole-number arithmetic.
 
 Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; a zero
-is +0.
+is +0. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
 
 Source: OCP Microscaling Formats 1.0, 6.3; arXiv:2506.08027, 3.1 (a scale that is rounded up).
 """
