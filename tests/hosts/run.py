@@ -30,8 +30,8 @@ from tests.hosts import container  # noqa: E402
 
 HOSTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("hosts.toml").read_text(encoding="utf-8"))
 TABLE = ROOT / "data" / "hosts.md"
-TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-rerunfailures", "pytest-xdist", "nbclient", "nbformat", "jupytext",
-           "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
+TESTERS = ["pytest>=8.2", "pytest-timeout", "pytest-rerunfailures", "pytest-xdist", "nbclient", "nbconvert", "nbformat",
+           "jupytext", "gfloat", "ml_dtypes", "expecttest", "pyyaml"]  # fmt: skip
 LESSONS = ["00", "01", "05", "06"]
 # What asks most of versions comes first; then the other rooms. Browser tests need more than a host's packages.
 FIRST = ["records", "clinic", "frameworks", "instrument", "amp", "modes", "formats"]
@@ -125,11 +125,12 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
         last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else f"1 error: {done.stderr[-300:]}"
         for count, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last):
             counts[what] += int(count)
-        failed += [line.split(" - ")[0] for line in re.findall(r"^(?:FAILED|ERROR) (.*)", done.stdout, re.MULTILINE)]
+        named = re.findall(r"^(?:FAILED|ERROR) ((?:tests|labkit)/.*)", done.stdout, re.MULTILINE)
+        failed += [line.split(" - ")[0] for line in named]
         Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(done.stdout, encoding="utf-8")
     result = ", ".join(f"{counts[what]} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
-    named = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
-    return result + named + (f"; no time left: {', '.join(left)}" if left else "")
+    which = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
+    return result + which + (f"; no time left: {', '.join(left)}" if left else "")
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
