@@ -34,7 +34,7 @@ def are_plain(types: Iterable[type]) -> bool:
 
     A function of torch that is written in Python tells of Tensor too, one in C does not.
     """
-    return all(known in (Tensor, nn.Parameter) for known in types)
+    return not types or all(known in (Tensor, nn.Parameter) for known in types)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:

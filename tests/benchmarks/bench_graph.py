@@ -6,7 +6,8 @@ All in one run and in turns, one thread, CPU seconds, medians, as multiples of p
 of a step, forward and backward, as torch's dispatcher counts (what inductor fused, it does not see). "by hand" has the
 casts of O1 in each layer's forward, products in FP32 and rounded once, as `half_storage` does, and a
 static scale; it is what a graph can at best be. torch.amp is torch.autocast("cpu", torch.float16) with its scaler: its
-half kernels are what takes its time, not its decisions, and it has no FP16 LSTM.
+half kernels are what takes its time, not its decisions, and it has no FP16 LSTM. Compiled rows say what of a compiled
+graph is the compiler's own: for a small network, calling plain torch compiled takes longer than calling it.
 """
 
 import argparse
@@ -118,9 +119,11 @@ def with_casts(model: nn.Module) -> nn.Module:
 # --- the ways --------------------------------------------------------------------------------------------------------
 
 
-def loop(make: Any, optimizer: Any, batch: tuple[Tensor, Tensor], *, scale: float = 1.0) -> Step:
+def loop(
+    make: Any, optimizer: Any, batch: tuple[Tensor, Tensor], *, scale: float = 1.0, compiled: bool = False
+) -> Step:
     """Plain torch, in FP32 or with casts by hand."""
-    model = make()
+    model = torch.compile(make(), fullgraph=True) if compiled else make()
     steps, (inputs, targets) = optimizer(model.parameters()), batch
 
     def step() -> None:
@@ -133,8 +136,8 @@ def loop(make: Any, optimizer: Any, batch: tuple[Tensor, Tensor], *, scale: floa
     return step
 
 
-def torchs(make: Any, optimizer: Any, batch: tuple[Tensor, Tensor]) -> Step:
-    model = make()
+def torchs(make: Any, optimizer: Any, batch: tuple[Tensor, Tensor], *, compiled: bool = False) -> Step:
+    model = torch.compile(make()) if compiled else make()
     steps, (inputs, targets) = optimizer(model.parameters()), batch
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
 
@@ -167,7 +170,7 @@ def ours(recipe: str, make: Any, optimizer: Any, batch: tuple[Tensor, Tensor], *
 
 WAYS: dict[str, Callable[..., Step]] = {
     "plain": loop,
-    "by hand": lambda make, *rest: loop(lambda: with_casts(make()), *rest, scale=SCALE),
+    "by hand": lambda make, *rest, **options: loop(lambda: with_casts(make()), *rest, scale=SCALE, **options),
     "Engine FP32": partial(ours, "FP32"),
     "O1": partial(ours, "O1"),
     "O1 graph": partial(ours, "O1 graph"),
@@ -175,6 +178,7 @@ WAYS: dict[str, Callable[..., Step]] = {
     "O2": partial(ours, "O2"),
     "torch.amp": torchs,
 }
+WAYS |= {f"{name} compiled": partial(WAYS[name], compiled=True) for name in ("plain", "by hand", "torch.amp")}
 
 
 class Casts(TorchDispatchMode):
