@@ -40,24 +40,30 @@ class Treatment:
     losses     of each step, as it returned them
     diagnosis  what else it returned
     score      what its model reaches: higher is better, NaN is worst
-    half       the share of its products (of matrices, and convolutions) whose inputs had 16 bits
+    products   how many products it computed: of matrices, and convolutions
+    half       the share of them whose inputs had 16 bits
     examples   how many went through the model
     steps      how often an optimizer was stepped
     norms      the length of all gradients together, at each of those steps
+    rates      the learning rate in each of them
     scales     of the loss in each step, by a GradScaler; () without one
     weights    the dtypes of the model's parameters at the end
+    still      the names of parameters that are what they were at the beginning
     error      what ended it, or ""
     """
 
     losses: tuple[float, ...] = ()
     diagnosis: object = None
     score: float = math.nan
+    products: int = 0
     half: float = 0.0
     examples: int = 0
     steps: int = 0
     norms: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
     scales: tuple[float, ...] = ()
     weights: tuple[str, ...] = ()
+    still: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -73,6 +79,8 @@ class Consultation:
     skips    at most so many steps may be skipped
     half     at least this share of its products is to be computed in 16 bits
     weights  the dtypes that its parameters may have in the end
+    rates    the learning rate of the first step that is taken is at least, of the last at most; None: of no account
+    products  in each step there are at least so many
     """
 
     model: Callable[[], nn.Module]
@@ -83,6 +91,8 @@ class Consultation:
     skips: int = 0
     half: float = 0.9
     weights: tuple[str, ...] = ("float32",)
+    rates: tuple[float, float] | None = None
+    products: int = 0
 
 
 def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Treatment:
@@ -98,14 +108,17 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
         with _Witness().of(model) as witness:
             answer = work(model, given)
         score = case.score(model)
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], list)):
         raise ValueError("a treatment returns two things: the list of its losses, and the diagnosis")
     losses = tuple(loss.item() if isinstance(loss, Tensor) else float(loss) for loss in answer[0])
-    weights = tuple(sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()}))
-    return witness.tell(losses, answer[1], score, weights)
+    after = dict(model.named_parameters())
+    weights = tuple(sorted({str(p.dtype).removeprefix("torch.") for p in after.values()}))
+    still = tuple(name for name, was in before.items() if torch.equal(was.to(after[name].dtype), after[name]))
+    return replace(witness.tell(), losses=losses, diagnosis=answer[1], score=score, weights=weights, still=still)
 
 
 def look(name: str, work: Work, seed: int = 0) -> Treatment:
@@ -124,6 +137,7 @@ class _Witness:
     narrow: int = 0
     examples: dict[int, int] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
 
     @contextmanager
@@ -147,12 +161,20 @@ class _Witness:
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
         gradients = [p.grad.float().norm() for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        self.rates.append(float(optimizer.param_groups[0]["lr"]))
         self.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
 
-    def tell(self, losses: tuple[float, ...], diagnosis: object, score: float, weights: tuple[str, ...]) -> Treatment:
-        half = self.narrow / max(1, self.narrow + self.wide)
-        examples, norms = max(self.examples.values(), default=0), tuple(self.norms)
-        return Treatment(losses, diagnosis, score, half, examples, len(norms), norms, tuple(self.scales), weights)
+    def tell(self) -> Treatment:
+        products = self.narrow + self.wide
+        return Treatment(
+            products=products,
+            half=self.narrow / max(1, products),
+            examples=max(self.examples.values(), default=0),
+            steps=len(self.norms),
+            norms=tuple(self.norms),
+            rates=tuple(self.rates),
+            scales=tuple(self.scales),
+        )
 
 
 class _Products(TorchDispatchMode):
@@ -262,13 +284,15 @@ CONSULTATIONS: dict[str, Consultation] = {
     "unscale": _digits,
     "clip": _digits,
     "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
-    "penalty": replace(_digits, steps=30),
-    "schedule": replace(_digits, steps=60, skips=24),
+    "penalty": replace(_digits, steps=30, products=8),  # a penalty on gradients has a backward pass of its own
+    "schedule": replace(_digits, steps=64, skips=24, rates=(0.5, 0.05)),
     "mask": Consultation(_attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=_attended)),
     "function": Consultation(
         _body_and_last, _of_digits, 40, 0.6, partial(_reached, call=lambda m, x: m["last"](m["body"](x))), half=0.4
     ),
-    "gains": Consultation(_normed, _of_digits, 20, 0.9, _gains_moved, weights=("bfloat16", "float32")),
-    "eval": Consultation(_with_batch_norm, _one_broken_picture, 40, 0.6, skips=1),
+    "gains": Consultation(
+        _normed, _of_digits, 20, 0.9, _gains_moved, weights=("bfloat16", "float32"), rates=(0.0, 1e-3)
+    ),
+    "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, skips=1),
     "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=_normalised)),
 }

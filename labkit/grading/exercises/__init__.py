@@ -21,7 +21,8 @@ IDS = """
     recipes.levels recipes.which recipes.lines recipes.epsilon recipes.verdict recipes.cheapest
     frameworks.translate frameworks.repair frameworks.skips frameworks.callback frameworks.casts
     workers.agree workers.predivide workers.parts
-    clinic.clip clinic.mask clinic.region
+    clinic.clip clinic.unscale clinic.region clinic.schedule clinic.function
+    clinic.mask clinic.gains clinic.eval clinic.penalty clinic.overflow
     beyond.mx_scale beyond.history beyond.block beyond.frozen beyond.orders beyond.keep
     project.targets project.drift project.digits
 """.split()

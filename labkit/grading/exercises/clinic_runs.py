@@ -106,8 +106,9 @@ def _treated(name: str, answer: object, case: Case) -> object:
     seen, asked = Treatment(**answer.fields), CONSULTATIONS[name]  # type: ignore[arg-type]
     given = sum(len(batch[0]) for batch in asked.batches(asked.steps, int(str(case[0]))))
     broken = next((step for step, loss in enumerate(seen.losses) if not math.isfinite(loss)), None)
+    first, last = (seen.rates[0], seen.rates[-1]) if seen.rates else (0.0, 0.0)
     problems = {
-        "loss": broken is not None and f"the loss is no finite number from step {broken} on",
+        "loss": broken is not None and f"the loss is no finite number, first in step {broken}",
         "losses": len(seen.losses) != asked.steps and f"it returns {len(seen.losses)} losses of {asked.steps} steps",
         "examples": seen.examples < given
         and f"{given - seen.examples} of {given} examples never went through the model: leave none out",
@@ -117,6 +118,12 @@ def _treated(name: str, answer: object, case: Case) -> object:
         and f"{seen.half:.0%} of its products are computed in 16 bits: repair the fault, and leave the rest as it was",
         "weights": not set(seen.weights) <= set(asked.weights)
         and f"its weights are {' and '.join(seen.weights)} in the end",
+        "products": seen.products < asked.products * asked.steps
+        and f"it computes {seen.products / asked.steps:.0f} products a step, and as it came {asked.products} and more",
+        "rates": asked.rates is not None
+        and not (first >= 0.99 * asked.rates[0] and last <= 1.01 * asked.rates[1])
+        and f"the learning rate goes from {first:g} to {last:g} over the steps that are taken; it was meant otherwise",
+        "still": bool(seen.still) and f"{' and '.join(seen.still)} never moved",
         "score": not seen.score >= asked.limit and f"it reaches {seen.score:.2f}; {asked.limit} is asked",
     }
     found = {kind: text for kind, text in problems.items() if text}
