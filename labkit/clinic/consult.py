@@ -291,7 +291,7 @@ CONSULTATIONS: dict[str, Consultation] = {
         _body_and_last, _of_digits, 40, 0.6, partial(_reached, call=lambda m, x: m["last"](m["body"](x))), half=0.4
     ),
     "gains": Consultation(
-        _normed, _of_digits, 20, 0.9, _gains_moved, weights=("bfloat16", "float32"), rates=(0.0, 1e-3)
+        _normed, _of_digits, 20, 0.5, _gains_moved, weights=("bfloat16", "float32"), rates=(0.0, 1e-3)
     ),
     "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, skips=1),
     "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=_normalised)),
