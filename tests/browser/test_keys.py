@@ -306,12 +306,12 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
-WIDGET = re.compile(r"^(predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses)\(", re.MULTILINE)
+WIDGET = re.compile(r"^(predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall)\(", re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["01_numbers", "04_seeing_gradients", "09_frameworks"])
+@pytest.mark.parametrize("name", ["01_numbers", "04_seeing_gradients", "09_frameworks", "10_clinic"])
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)
     forget_answers(lab)
