@@ -306,7 +306,8 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
-WIDGET = re.compile(r"^(predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall)\(", re.MULTILINE)
+WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall"
+WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 
 
 @pytest.mark.slow
