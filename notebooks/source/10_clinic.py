@@ -819,7 +819,9 @@ check("clinic.overflow", my_overflow_training)
 # and cured. With an error message in the box you find the card that it belongs to.
 
 # %% id="touch-wall"
-PatientWall()
+treated = ("clip_before_unscale", "half_weights_unscaled", "switched_off_but_half", "schedule_counts_skips")
+treated += ("function_without_custom_fwd", "row_all_masked", "gains_in_bf16", "nan_only_in_eval")
+PatientWall(without=(*treated, "penalty_from_scaled", "forward_overflow"))
 
 # %% [markdown]
 # Some of them settle what tutorials say. Each is run broken and cured: the score says how well it went, or the error what ended it.
