@@ -25,7 +25,9 @@ from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, Sto
 from labkit.records import write_whole
 
 EXERCISE_MODULES = {f"labkit/grading/exercises/{id.replace('.', '_')}.py" for id in EXERCISES}
-TEACHERS = ("labkit/classroom/", "labkit/grading/batch.py", "labkit/grading/cli.py")
+TEACHERS = (
+    "labkit/classroom/", "labkit/grading/batch.py", "labkit/grading/cli.py", "labkit/grading/exercises/clinic.py",
+)  # fmt: skip
 ALWAYS = ("glossary",)  # a page that every lesson links to
 
 LEARNERS_README = """\

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from labkit.clinic import CONSULTATIONS, Treatment, look, treat
 from labkit.grading import EXERCISES, check
 from labkit.grading.alike import Alike, plain
-from labkit.grading.exercises.clinic_runs import _diagnosed, _near, _treated
+from labkit.grading.exercises.clinic_runs import _near, diagnosed, treated
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.given.wire import Instance, dump, load
@@ -89,14 +89,14 @@ def test_a_number_may_be_off_by_a_tenth(said: float, fits: bool) -> None:
 
 @pytest.mark.parametrize("said", [None, "softmax", ("softmax",), ("a word of my own", 11), ["softmax", 11]])
 def test_what_is_no_diagnosis_is_told_what_one_is(said: object) -> None:
-    outcome: Any = _diagnosed(("softmax", 11), ("softmax", "loss"), Instance("Treatment", {"diagnosis": said}), (0, 2))
+    outcome: Any = diagnosed(("softmax", 11), ("softmax", "loss"), Instance("Treatment", {"diagnosis": said}), (0, 2))
     assert not outcome.passed
     assert outcome.says.startswith("a diagnosis is one of 'softmax', 'loss', and how much; not ")
 
 
 def test_half_a_diagnosis_is_told_nothing_of_its_half() -> None:
     says = [
-        str(_diagnosed(("log", 0.0), ("log", "loss"), Instance("Treatment", {"diagnosis": said}), ()))
+        str(diagnosed(("log", 0.0), ("log", "loss"), Instance("Treatment", {"diagnosis": said}), ()))
         for said in (("log", 1.0), ("loss", 0.0), ("loss", 1.0))
     ]
     assert len({text[text.index("does not fit") :].partition("facts")[0] for text in says}) == 1
@@ -111,7 +111,7 @@ WELL = Treatment(
 
 
 def judged(name: str = "clip", **changes: Any) -> Any:
-    return _treated(name, load(dump(replace(WELL, **changes))), (1, None))
+    return treated(name, load(dump(replace(WELL, **changes))), (1, None))
 
 
 @pytest.mark.parametrize(

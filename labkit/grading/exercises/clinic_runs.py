@@ -8,80 +8,18 @@ guesses one part hears nothing of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from random import Random
-from typing import Any
 
-import torch
-
-from labkit.clinic.consult import CONSULTATIONS, Treatment, treat
+from labkit.clinic.consult import CONSULTATIONS, Treatment
 from labkit.grading.difference import show
-from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercise import Case
 from labkit.grading.given.wire import Instance
 from labkit.grading.outcome import Outcome
 
 Diagnosis = tuple[str, float | int | str]
-Train = Callable[[Any, Any, str], list[float]]  # (model, batches, does): does "" repairs, another word leaves a fault
-Row = tuple[str, str, Diagnosis | None, str]  # a mistake: its name, what it does, its diagnosis or None, its sentence
 NEAR = 0.1  # by so much, as a share, may a number be off
-FIRST_LOOK = 2  # batches: enough to hear the diagnosis
-COMMON: tuple[Row, ...] = (
-    ("repairs nothing", "as it came", None, "this is the training as it came. It was diagnosed well; now repair it."),
-    ("all in FP32", "FP32", None, "this learns, in FP32. The fault is at one place; leave the rest in 16 bits."),
-    ("leaves batches out", "leaves out", None, "this leaves batches out. They are what there is to learn from."),
-)
 
 
-def consultation(
-    name: str,
-    title: str,
-    entry: str,
-    train: Train,
-    diagnosis: Diagnosis,
-    places: tuple[str, ...],
-    mistakes: tuple[Row, ...],
-    difficulty: int = 2,
-) -> Exercise:
-    """Return the exercise of a consultation; `places` are the words among which a diagnosis names one."""
-
-    return Exercise(
-        id=f"clinic.{name}",
-        title=title,
-        entry=entry,
-        difficulty=difficulty,
-        minutes=8,
-        reference=_answer(train, "", diagnosis),
-        checks=(
-            Check("the diagnosis fits the run", 1, _first_look, outcome=partial(_diagnosed, diagnosis, places)),
-            Check("the repaired training learns, in 16 bits, from all", 2, _drawn, outcome=partial(_treated, name)),
-        ),
-        mistakes=tuple(
-            Mistake(what, _answer(train, does, said or diagnosis), why)
-            for what, does, said, why in (*COMMON, *mistakes)
-        ),
-        provides={"torch": torch},
-        run_by=partial(treat, name),
-    )
-
-
-def _answer(train: Train, does: str, diagnosis: Diagnosis) -> Callable[..., object]:
-    def trained(model: Any, batches: Any) -> object:
-        losses = train(model, batches[::2], "") if does == "leaves out" else train(model, batches, does)
-        return losses, diagnosis
-
-    return trained
-
-
-def _first_look(_: Random) -> list[Case]:
-    return [(0, FIRST_LOOK)]
-
-
-def _drawn(random: Random) -> list[Case]:
-    return [(random.randrange(1, 16), None)]
-
-
-def _diagnosed(right: Diagnosis, places: tuple[str, ...], answer: object, case: Case) -> object:
+def diagnosed(right: Diagnosis, places: tuple[str, ...], answer: object, case: Case) -> object:
     """Say whether a diagnosis fits, as a whole."""
     if not isinstance(answer, Instance):
         return answer
@@ -99,7 +37,7 @@ def _near(right: float | int | str, said: object) -> bool:
     return isinstance(said, float | int) and abs(said - right) <= NEAR * abs(right)
 
 
-def _treated(name: str, answer: object, case: Case) -> object:
+def treated(name: str, answer: object, case: Case) -> object:
     """Say whether a training learned, and whether it did so with what it was given."""
     if not isinstance(answer, Instance):
         return answer
