@@ -130,7 +130,7 @@ def tests(host: Host, parts: Sequence[Sequence[str]], end: float, processes: int
         Path(ROOT, "out", "hosts", f"{host.name}-{Path(part[0]).stem}.log").write_text(done.stdout, encoding="utf-8")
     result = ", ".join(f"{counts[what]} {what}" for what in ("failed", "error", "passed", "skipped") if counts[what])
     which = f" ({', '.join(each.split('::')[-1] for each in failed)})" if failed else ""
-    return result + which + (f"; no time left: {', '.join(left)}" if left else "")
+    return "; ".join(filter(None, [result + which, f"no time left: {', '.join(left)}" if left else ""]))
 
 
 def write(name: str, versions: str, rows: Sequence[tuple[str, str]]) -> None:
