@@ -12,7 +12,6 @@ Source: torch.distributed.checkpoint (save, load: resharding by name and positio
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,7 +64,7 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
         dist.barrier(engine.group)
         if first:
             shutil.rmtree(path, ignore_errors=True)
-            os.replace(writing, path)
+            writing.rename(path)
             for old in sorted(Path(folder).glob("step-*"))[:-KEPT]:
                 shutil.rmtree(old, ignore_errors=True)
         dist.barrier(engine.group)
