@@ -227,7 +227,8 @@ def _convolved(
     places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
     wide = image.float()
     patches = torch.stack([wide[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
-    patches = patches.reshape(batch, groups, -1, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+    inside = channels // groups * math.prod(window)
+    patches = patches.reshape(batch, groups, inside, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
     weights = kernel.reshape(groups, out // groups, -1)
     y = _product(weights, patches, accumulator, image.dtype, torch.float32)
     return y.reshape(out, batch, *places).transpose(0, 1)

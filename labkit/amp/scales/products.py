@@ -240,6 +240,7 @@ class _Product(torch.autograd.Function):
     @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer = ctx.layer
+        operands = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
         blocks, whole = layer.format.blocks, None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
 
         def of(operand: int) -> Tensor:
@@ -247,7 +248,7 @@ class _Product(torch.autograd.Function):
             other, axis = 1 - operand, -1 - operand
             rotated = layer.format.hadamard and layer.roles[operand] == "weight"
             d = whole or layer.write(gradients[0], "gradient", axis, rotated=rotated)
-            saved = ctx.saved_tensors[other]
+            saved = operands[other]
             both = layer.write(saved, layer.roles[other], axis, rotated=rotated) if blocks else None
             values, scale = both or Written(saved, ctx.scales[other])
             transposed = Written(values.mT, scale)

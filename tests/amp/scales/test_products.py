@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
 from labkit.amp.scales.products import rotate
@@ -239,6 +240,25 @@ def test_a_resumed_run_is_bit_equal(name: str, flat: bool) -> None:
     copied = copy.deepcopy(resumed)
     for again in (resumed, copied):
         assert all(torch.equal(step(again, batch), wanted) for batch, wanted in zip(batches[3:], rest, strict=True))
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_activation_checkpointing_changes_no_bit(name: str) -> None:
+    class Net(nn.Module):
+        def __init__(self, again: bool) -> None:
+            super().__init__()
+            self.first, self.last, self.again = nn.Linear(8, 16), nn.Linear(16, 4), again
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = checkpoint(self.first, x, use_reentrant=False) if self.again else self.first(x)
+            return self.last(hidden.relu())
+
+    x, found = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), []
+    for again in (False, True):
+        torch.manual_seed(0)
+        engine = Engine(Net(again), partial(torch.optim.SGD, lr=0.1), RECIPES[name])
+        found.append([step(engine, factor * x) for factor in (1.0, 4.0, 1.0)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
 def test_a_damaged_state_changes_nothing() -> None:
