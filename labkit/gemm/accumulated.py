@@ -186,7 +186,7 @@ def _transposed_convolution(dimensions: int) -> Callable[..., Tensor]:
                 f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
             )
         weights = weight.reshape(groups, channels // groups, -1).mT
-        columns = image.reshape(batch, groups, channels // groups, -1).permute(1, 2, 0, 3).flatten(2)
+        columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
         product = _product(weights, columns, accumulator, input.dtype, torch.float32)
         product = product.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
         reach = zip(places, steps, holes, window, more, strict=True)
