@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gzip
+import importlib
 import inspect
 import io
 import json
@@ -88,8 +89,13 @@ def spoilers() -> dict[str, str]:
     """What no learner shall find: bodies of references and of mistakes, and the lessons' solutions."""
     found = {}
     for exercise in EXERCISES.values():
-        found[f"reference of {exercise.id}"] = body_of(exercise.reference)
-        found |= {f"{exercise.id}: {m.name}": body_of(m.answer) for m in exercise.mistakes}
+        module = importlib.import_module(f"labkit.grading.exercises.{exercise.id.replace('.', '_')}")
+        answers = {f"reference of {exercise.id}": exercise.reference}
+        answers |= {f"{exercise.id}: {known.name}": known.answer for known in exercise.mistakes}
+        if exercise.reference.__module__ != module.__name__:  # made by a frame that several share, of functions here
+            answers = {f"{exercise.id}: {n}": f for n, f in inspect.getmembers(module, inspect.isfunction)}
+        own = {name: answer for name, answer in answers.items() if answer.__module__ == module.__name__}
+        found |= {name: body_of(answer) for name, answer in own.items()}
         source = (ROOT / "notebooks" / "source" / f"{exercise.lesson}.py").read_text(encoding="utf-8")
         cell = next(part for part in source.split("# %%") if f'"{exercise.tag}"' in part)
         found[f"solution of {exercise.id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])
@@ -113,7 +119,8 @@ def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None
 
 def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released: Path) -> None:
     names = [name for name, _ in members(released / "learners")]
-    assert not [name for name in names if name.endswith((".pyc", ".so")) or "classroom" in name or "tests" in name]
+    assert not [name for name in names if name.endswith((".pyc", ".so"))]
+    assert not [name for name in names if "labkit/classroom/" in name or "tests/" in name]
     modules = {id.replace(".", "_") for id in EXERCISES}
     assert not [name for name in names if Path(name).stem in modules]
     assert sorted(Path(n).stem for n in names if n.startswith("notebooks/")) == ["00_start", LESSON, "glossary"]
