@@ -110,12 +110,13 @@ def with_children(process: int) -> list[int]:
 def test_no_process_is_left_when_the_kernel_is_killed() -> None:
     kernel = subprocess.Popen([sys.executable, "-c", KERNEL], stdout=subprocess.PIPE, text=True)
     assert kernel.stdout is not None
-    leader = int(kernel.stdout.readline())
-    processes = with_children(leader)
-    assert len(processes) == 5  # torchrun and four ranks
-    ends = [os.pidfd_open(process) for process in processes]
-    os.kill(kernel.pid, signal.SIGKILL)
-    kernel.wait()
+    try:
+        processes = with_children(int(kernel.stdout.readline()))
+        assert len(processes) == 5  # torchrun and four ranks
+        ends = [os.pidfd_open(process) for process in processes]
+    finally:
+        os.kill(kernel.pid, signal.SIGKILL)
+        kernel.wait()
     for end in ends:
         poll = select.poll()
         poll.register(end, select.POLLIN)
