@@ -27,6 +27,7 @@ import torch
 
 from labkit.amp import Recipe
 from labkit.records import on_record, system
+from labkit.train import ranks
 from labkit.train.devices import Place, place
 from labkit.train.record import RunRecord, load
 from labkit.train.run import train
@@ -170,7 +171,8 @@ def race(
         device: where to train, as `labkit.train.place` takes it: None is the GPU where there is one.
         workers: processes at once; None takes one for each core, or a single one on a GPU, which trainings would share;
             1 trains here. A task that cannot be sent to another process (its functions were typed into a notebook) is
-            trained here in any case. Steps are timed only where one run is trained at a time.
+            trained here in any case. Under torchrun its ranks are the workers, and this stays None. Steps are timed
+            only where one run is trained at a time.
         progress: called with every record, as soon as it is there.
         stop: asked before each run; True ends the race, and what is there is returned.
 
@@ -179,8 +181,9 @@ def race(
             recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
             holds what no record can name (see `fingerprint`).
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"a race needs 1 worker or more; it was given {workers}")
+    if workers is not None and (workers < 1 or ranks.started()):
+        given = "torchrun's ranks, which are its workers," if ranks.started() else "1 worker or more"
+        raise ValueError(f"a race needs {given} and was given workers={workers}")
     where = place(device)
     folder = device_folder(folder, where)
     chosen = _each_once(recipes)
@@ -188,7 +191,12 @@ def race(
     known = {run: _on_record(task, *run, folder, where) for run in wanted}
     missing = [run for run, record in known.items() if record is None]
     found: dict[tuple[str, int], RunRecord] = {}
-    for record in chain(filter(None, known.values()), _train_all(task, missing, folder, where, workers, stop)):
+    there = [record for record in known.values() if record is not None]
+    trained = _train_all(task, missing, folder, where, workers, stop)
+    if ranks.started():
+        one = partial(_train_one, task, folder=folder, where=where)
+        trained = ranks.by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
+    for record in chain(there, trained):
         found[record.recipe, record.seed] = record
         if progress is not None:
             progress(record)

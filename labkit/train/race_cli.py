@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+import torch
+
 from labkit.amp import RECIPES
 from labkit.records import on_record, results_folder, write_whole
+from labkit.train import ranks
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
 from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
@@ -31,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default=None, help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU where '
                         "there is one)")  # fmt: skip
     parser.add_argument("--workers", type=int, default=None, metavar="N",
-                        help="processes at once (default: the cores; 1 on a GPU)")  # fmt: skip
+                        help="processes at once (default: the cores; 1 on a GPU; torchrun's, started "
+                        "as torchrun --nproc-per-node 4 -m labkit race ..., on several hosts too)")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=None, help="where records are kept, those of a GPU in a "
                         "folder of its name (default: data/runs; where there is no checkout, fp16-lab/data/runs in the "
                         "home folder)")  # fmt: skip
@@ -40,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the race and print a line for each record, then how each recipe differs from the first."""
     try:
-        where = place(args.device)
+        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if ranks.started() and torch.cuda.is_available() else None
+        where = place(args.device or gpu)
     except ValueError as error:
         sys.stderr.write(f"labkit race: {error}\n")
         return 2
@@ -56,14 +62,14 @@ def run(args: argparse.Namespace) -> int:
     for task in tasks:
         if args.folder is None:
             _take_along(task)
-        sys.stdout.write(f"{task} on {where}. {size_hint(task, where)}\n")
+        _say(f"{task} on {where}. {size_hint(task, where)}\n")
         try:
             found = compare(BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, progress=_tell)
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
             sys.stderr.write(f"labkit race: {error}\n")
             return 1
         paces = recorded_paces(found.records)
-        sys.stdout.write(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
+        _say(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
     return 0
 
 
@@ -97,9 +103,15 @@ def size_hint(task: str, where: Place) -> str:
     return where.sentence
 
 
+def _say(text: str) -> None:
+    """Print, on one rank where there are several."""
+    if ranks.is_first():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def _tell(r: RunRecord) -> None:
-    sys.stdout.write(
+    _say(
         f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss {r.final_loss:.4g}  "
         f"{r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch {r.versions['torch']}, {r.date}]\n"
     )
-    sys.stdout.flush()
