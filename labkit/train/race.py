@@ -181,9 +181,7 @@ def race(
             recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
             holds what no record can name (see `fingerprint`).
     """
-    if workers is not None and (workers < 1 or ranks.started()):
-        given = "torchrun's ranks, which are its workers," if ranks.started() else "1 worker or more"
-        raise ValueError(f"a race needs {given} and was given workers={workers}")
+    _require_workers(workers)
     where = place(device)
     folder = device_folder(folder, where)
     chosen = _each_once(recipes)
@@ -201,6 +199,12 @@ def race(
         if progress is not None:
             progress(record)
     return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
+
+
+def _require_workers(workers: int | None) -> None:
+    if workers is not None and (workers < 1 or ranks.started()):
+        needed = "torchrun's ranks, which are its workers," if ranks.started() else "1 worker or more"
+        raise ValueError(f"a race needs {needed} and was given workers={workers}")
 
 
 def _each_once(recipes: Iterable[Recipe]) -> list[Recipe]:
