@@ -42,6 +42,14 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
     return affinity
 
 
+def bytes_written(io: Path = Path("/proc/self/io")) -> int | None:
+    """Return what this process has written so far, to files and connections; None where Linux does not say."""
+    try:
+        return int(io.read_text(encoding="ascii").split("wchar: ")[1].split()[0])
+    except (OSError, IndexError):
+        return None
+
+
 def available_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int | None:
     """Return the bytes of memory a new program could have, or None where the system does not say.
 

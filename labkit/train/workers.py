@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.formats import BF16, FP16, FP32
 from labkit.records import linux
+from labkit.records.system import bytes_written
 from labkit.train.plan import STEPS, Plan
 
 DAY_S = 86_400.0  # between two lines of a learner who thinks
@@ -61,14 +61,14 @@ def training(plan: Plan, steps: int = STEPS) -> Iterator[dict[str, Any]]:
     engine = kind(layer, _sgd, recipe, sharded=plan.sharded, reduce=format_, predivide=plan.predivide)
     for step in range(1, steps + 1):
         inputs, targets = _batch(teacher, step)
-        sent = _bytes_sent()
+        sent = bytes_written()
         engine.zero_grad()
         with engine.forward():
             loss = 0.1 * (engine(inputs) - targets).square().sum(1).mean()
         engine.backward(loss)
         found = not all(bool(g.isfinite().all()) for g in engine.gradients().values())
         scale, report = engine.scaler.scale, engine.step()
-        sent = None if sent is None else (_bytes_sent() or 0) - sent
+        sent = None if sent is None else (bytes_written() or 0) - sent
         held = _held(engine)
         ranks: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(ranks, (scale, report.stepped, found, loss.item()))
@@ -88,14 +88,6 @@ def _batch(teacher: Tensor, step: int) -> tuple[Tensor, Tensor]:
     if step in OVERFLOW_STEPS and rank == last:
         targets[0, OVERFLOW_OUTPUT] = 1e5
     return inputs, targets
-
-
-def _bytes_sent() -> int | None:
-    """Return what this process has written so far, to its connections above all; None where Linux does not say."""
-    try:
-        return int(Path("/proc/self/io").read_text(encoding="ascii").split("wchar: ")[1].split()[0])
-    except (OSError, IndexError):
-        return None
 
 
 def _held(engine: DistributedEngine) -> dict[str, int]:

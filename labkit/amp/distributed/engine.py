@@ -35,18 +35,18 @@ from labkit.formats import FP16, FP32, Format
 from labkit.interop import dtype_of
 
 
-def divisors(world: int, predivide: bool = True) -> tuple[int, int]:
+def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     """Return what a gradient is divided by before FP16 adds it up over `world` ranks, and after; the product is world.
 
     Before, by a power of two of about sqrt(world): neither the sum overflows nor small gradients underflow soon.
 
     >>> [divisors(world) for world in (1, 2, 4, 8, 6)], divisors(4, predivide=False)
-    ([(1, 1), (2, 1), (2, 2), (4, 2), (2, 3)], (1, 4))
+    ([(1, 1.0), (2, 1.0), (2, 2.0), (4, 2.0), (4, 1.5)], (1, 4.0))
     """
     before = 1
-    while predivide and world % (2 * before) == 0 and world / before > before:
+    while predivide and world % before == 0 and world / before > before:
         before *= 2
-    return before, world // before
+    return before, world / before
 
 
 class DistributedEngine(Engine):
