@@ -74,7 +74,7 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
     assert np.flatnonzero(~np.isfinite(losses)).tolist() == [diagnosis("eval")[1]]
     assert "expected m1 and m2 to have the same dtype" in as_it_came("function").error
     assert "Attempting to unscale FP16 gradients" in as_it_came("unscale").error
-    assert diagnosis("penalty")[1] == 2.0**16**2
+    assert diagnosis("penalty")[1] == (2.0**16) ** 2
 
 
 @pytest.mark.parametrize(
