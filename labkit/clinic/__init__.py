@@ -3,7 +3,8 @@
 `patients` are trainings that really fail, each with its repair; `explain` finds the one that an error belongs to.
 """
 
-from labkit.clinic.consult import CONSULTATIONS, Consultation, Treatment, look, treat
+from labkit.clinic.consult import Treatment, look, treat
+from labkit.clinic.consultations import CONSULTATIONS, Consultation
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.doctor import check_machine
 from labkit.clinic.explain import cards, explain

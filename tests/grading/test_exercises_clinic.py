@@ -302,3 +302,19 @@ def test_who_waits_for_a_run_that_breaks_hears_of_it() -> None:
     for _ in range(2):
         with pytest.raises(OSError, match="no process"):
             alike.reply(asks("x = 1"))
+
+
+def test_a_repair_may_put_another_layer_in_place_and_set_the_scale_itself() -> None:
+    def work(model, batches):
+        model.norm = nn.Sequential(model.norm)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        for inputs, targets in batches:
+            scaler.scale(nn.functional.cross_entropy(model(inputs), targets)).backward()
+            scaler.step(optimizer)
+            scaler.update(new_scale=4.0)
+        return [0.0], None
+
+    seen = look("gains", work)
+    assert (seen.error, seen.still, seen.steps) == ("", (), 20)
+    assert seen.scales == (8.0, *[4.0] * 19)

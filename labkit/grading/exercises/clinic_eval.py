@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from labkit.clinic.consult import odd_step
+from labkit.clinic.consultations import odd_step
 from labkit.grading.exercises.clinic import consultation
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 
-from labkit.clinic.consult import CONSULTATIONS, Treatment
+from labkit.clinic.consult import Treatment
+from labkit.clinic.consultations import CONSULTATIONS
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case
 from labkit.grading.given.wire import Instance

@@ -1,0 +1,155 @@
+"""Which trainings are brought to the consultations of lesson 10, and what does a repaired one reach?
+
+Idea: a consultation is data: a model, batches that are drawn by a seed, a score, and what a repair has to keep.
+
+Invariant: the same name, seed and number of batches give the same model and batches, after torch.manual_seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.clinic.patient import accuracy, batches
+from labkit.train.networks import mlp
+
+Batch = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Consultation:
+    """What a training is given, and what is asked of it.
+
+    model    makes the model, in FP32; torch's generator is seeded before
+    batches  (how many, seed) -> what it is trained on
+    steps    how many batches a treatment has
+    limit    the score that a repaired training reaches and a broken one does not
+    score    of a trained model
+    skips    at most so many steps may be skipped
+    half     at least this share of its products is to be computed in 16 bits
+    weights  the dtypes that its parameters may have in the end
+    rates    the learning rate of the first step that is taken is at least, of the last at most; None: of no account
+    products  in each step there are at least so many
+    """
+
+    model: Callable[[], nn.Module]
+    batches: Callable[[int, int], list[Batch]]
+    steps: int
+    limit: float
+    score: Callable[[nn.Module], float] = field(default_factory=lambda: _reached)
+    skips: int = 0
+    half: float = 0.9
+    weights: tuple[str, ...] = ("float32",)
+    rates: tuple[float, float] | None = None
+    products: int = 0
+
+
+def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
+    """Return the share of test digits that a model gets right as it is used after training: in eval(), in FP16."""
+    model.eval()
+    dtype = next(model.parameters()).dtype
+    with torch.autocast("cpu", torch.float16, enabled=dtype is torch.float32):
+        return accuracy(partial(call, model), lambda inputs: inputs.to(dtype))
+
+
+def _gains_moved(model: nn.Module) -> float:
+    """Return the share of the norms' gains, which begin at 1, that are no longer 1; NaN where there is no norm."""
+    gains = [norm.weight.flatten() for norm in model.modules() if isinstance(norm, nn.LayerNorm)]
+    return float((torch.cat(gains) != 1).float().mean()) if gains else math.nan
+
+
+def _normed() -> nn.Module:
+    named = {"flatten": nn.Flatten(), "norm": nn.LayerNorm(64), "linear": nn.Linear(64, 10)}
+    return nn.Sequential(OrderedDict(named))
+
+
+def _with_batch_norm() -> nn.Module:
+    conv, norm = nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8)
+    named = {"conv": conv, "norm": norm, "relu": nn.ReLU(), "flatten": nn.Flatten(), "linear": nn.Linear(512, 10)}
+    return nn.Sequential(OrderedDict(named))
+
+
+def _body_and_last() -> nn.Module:
+    last = nn.Linear(10, 10, bias=False)
+    nn.init.eye_(last.weight)
+    return nn.ModuleDict({"body": _small(), "last": last})
+
+
+def _body_and_head() -> nn.Module:
+    return nn.ModuleDict({"body": nn.Linear(64, 64), "head": nn.Linear(64, 10)})
+
+
+def _normalised(model: Any, inputs: Tensor) -> Any:
+    features = model["body"](255 * inputs.flatten(1)).relu().float()
+    return model["head"](12 * features / features.square().sum(1, keepdim=True).sqrt())
+
+
+def _attention() -> nn.Module:
+    return nn.ModuleDict({"embed": nn.Linear(8, 32), "mix": nn.Linear(32, 96), "head": nn.Linear(32, 10)})
+
+
+def _attended(model: Any, inputs: Tensor) -> Any:
+    hidden = model["embed"](inputs.view(-1, 8, 8))
+    query, key, value = model["mix"](hidden).chunk(3, dim=2)
+    return model["head"](((query @ key.mT / 32**0.5).softmax(-1) @ value).mean(1))
+
+
+def odd_step(seed: int) -> int:
+    """Return the number of the batch, counted from 0, in which something is odd: another one for each seed."""
+    return 11 + 7 * seed % 16
+
+
+def _one_broken_picture(steps: int, seed: int) -> list[Batch]:
+    """Return batches in one of which one picture is three million times too bright."""
+    given: list[Batch] = [(inputs.clone(), targets) for inputs, targets in batches(steps, seed=seed)]
+    for inputs, _ in given[odd_step(seed) : odd_step(seed) + 1]:
+        inputs[0] *= 3e6
+    return given
+
+
+LITTER = 15.0  # what stands where there is no token: whoever attends to it learns little
+
+
+def _padded(steps: int, seed: int) -> list[Batch]:
+    """Return batches of digits as eight tokens of eight numbers, and which of them are padding."""
+    given: list[Batch] = []
+    for number, (inputs, targets) in enumerate(batches(steps, seed=seed)):
+        padding = torch.zeros(len(inputs), 8, dtype=torch.bool)
+        padding[::2, 5:] = True
+        padding[5] |= number == odd_step(seed)
+        litter = LITTER * torch.randn(len(inputs), 8, 8)
+        tokens = torch.where(padding[..., None], litter, inputs.view(-1, 8, 8))
+        given.append((tokens, targets, padding))
+    return given
+
+
+def _of_digits(steps: int, seed: int) -> list[Batch]:
+    return list(batches(steps, seed=seed))
+
+
+_small = partial(mlp, hidden=64, depth=1)
+_digits = Consultation(_small, _of_digits, steps=40, limit=0.6)
+
+CONSULTATIONS: dict[str, Consultation] = {
+    "unscale": _digits,
+    "clip": _digits,
+    "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
+    "penalty": replace(_digits, steps=30, products=8),  # a penalty on gradients has a backward pass of its own
+    "schedule": replace(_digits, steps=64, skips=24, rates=(0.5, 0.05)),
+    "mask": Consultation(_attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=_attended)),
+    "function": Consultation(
+        _body_and_last, _of_digits, 40, 0.6, partial(_reached, call=lambda m, x: m["last"](m["body"](x))), half=0.4
+    ),
+    "gains": Consultation(
+        _normed, _of_digits, 20, 0.5, _gains_moved, weights=("bfloat16", "float32"), rates=(0.0, 1e-3)
+    ),
+    "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, skips=1),
+    "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=_normalised)),
+}
