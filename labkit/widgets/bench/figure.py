@@ -56,7 +56,7 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
     _draw_losses(panels[0], bench, curves)
     _draw_scale(panels[1], curves)
     for axes, what in zip(panels[2:], shares, strict=True):
-        _draw_share(axes, curves, what, bench.run.wanted.format)
+        _draw_share(axes, curves, what)
     panels[-1].set_xlim(0, bench.total)
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
     for axes in panels:
@@ -110,7 +110,7 @@ def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
     panel(axes, "Loss scale" + f"; {skipped} skipped ×" * bool(skipped))
 
 
-def _draw_share(axes: Axes, curves: Sequence[Curve], what: str, format: str) -> None:
+def _draw_share(axes: Axes, curves: Sequence[Curve], what: str) -> None:
     colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
     for _, _, dash, steps in curves:
         points = [(s.step, 100 * share) for s in steps if (share := getattr(s, what)) is not None]
@@ -121,7 +121,7 @@ def _draw_share(axes: Axes, curves: Sequence[Curve], what: str, format: str) -> 
     axes.set_ylim(-3, 105)
     axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
     titles = {
-        "underflow": f"Activation gradients: elements that are zero in {format} and not in FP32",
+        "underflow": "Activation gradients: elements that are zero here and not in FP32",
         "swallowed": "Updates swallowed: weights with a gradient that did not move",
     }
     panel(axes, titles[what])

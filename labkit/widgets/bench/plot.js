@@ -48,8 +48,7 @@ function drawRuns({ pen, width, store, tint }, place, step) {
   const plot = { pen, store, tint, curves, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
   const y = drawLoss(plot);
   drawScale(plot);
-  const { format } = branches[0];
-  drawShare(plot, place.underflow, "underflow", `Activation gradients: elements that are zero in ${format} and not in FP32`, tint.underflowed);
+  drawShare(plot, place.underflow, "underflow", "Activation gradients: elements that are zero here and not in FP32", tint.underflowed);
   if (place.swallowed) drawShare(plot, place.swallowed, "swallowed", "Updates swallowed: weights with a gradient that did not move", tint.ink2);
   inkSteps(plot, place.bottom);
   drawHover(plot, step, y);
