@@ -126,14 +126,7 @@ def _documented(value: object, indent: int) -> str:
     return "".join(f"{' ' * indent}{line}".rstrip() + "\n" for line in lines.split("\n"))
 
 
-def main() -> int:
-    """Write the page, or check it."""
-    text = page()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8", newline="\n")
-        return 0
-    return int(not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from page import write_or_check
+
+    sys.exit(write_or_check(PAGE, page()))

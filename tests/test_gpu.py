@@ -19,7 +19,7 @@ from labkit.capture.tiles import load_capture
 from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
 from labkit.train import TASKS, Place, device_folder, load, place
-from labkit.train.race import fingerprint
+from labkit.train.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[1]
 HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")

@@ -5,14 +5,16 @@
 
 from labkit.clinic.consult import Treatment, look, treat
 from labkit.clinic.consultations import CONSULTATIONS, Consultation
-from labkit.clinic.diagnose import claims, diagnose
+from labkit.clinic.diagnose import diagnose
 from labkit.clinic.doctor import check_machine
 from labkit.clinic.explain import cards, explain
 from labkit.clinic.findings import Finding, Report, Status
-from labkit.clinic.on_gpu import GpuCard, gpu_cards
+from labkit.clinic.gpu_cards import gpu_cards
+from labkit.clinic.on_gpu import GpuCard
 from labkit.clinic.patient import Card, Kind, Outcome, Patient, Training, code_of, run, snippet
 from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
+from labkit.clinic.rows import claims
 
 __all__ = [
     "CONSULTATIONS",

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 
-from labkit.clinic.on_gpu import GpuCard, gpu_cards
+from labkit.clinic.gpu_cards import gpu_cards
+from labkit.clinic.on_gpu import GpuCard
 from labkit.clinic.patient import Patient
 from labkit.clinic.patients import patients
 

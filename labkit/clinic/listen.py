@@ -9,14 +9,11 @@ Invariant: no number is changed, and when the block ends, by an exception too, n
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,14 +23,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
+from labkit.clinic.lines import user_line
 from labkit.clinic.operations import Operations
 from labkit.instrument.sample import finite
 from labkit.instrument.sources import tap
 
-LAB = Path(__file__).parents[1]
-AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "updates"))
-NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
-NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "operations", "script"))
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 
 
@@ -233,24 +227,6 @@ def loss_scale(loss: Tensor) -> float:
         return 1.0
     value = float(factor)
     return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
-
-
-def user_line(frame: Any) -> str | None:
-    """Return file:line of the innermost code that is the user's; None where the lab itself was at work."""
-    for summary, line in traceback.walk_stack(frame):
-        file = summary.f_code.co_filename
-        if file.startswith(AT_WORK):
-            return None
-        if not file.startswith(NOBODYS):
-            return f"{Path(file).name}:{line}"
-    return ""
-
-
-def line_of(error: BaseException) -> str:
-    """Return file:line of the user's code that an error came through last."""
-    lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
-    users = [(file, line) for file, line in lines if not file.startswith(NOBODYS)]
-    return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
 
 
 @contextmanager

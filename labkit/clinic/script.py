@@ -22,7 +22,8 @@ from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Examined
 from labkit.clinic.explain import explain
 from labkit.clinic.findings import Report
-from labkit.clinic.listen import Attempt, Listener, line_of, listening, user_line
+from labkit.clinic.lines import line_of, user_line
+from labkit.clinic.listen import Attempt, Listener, listening
 from labkit.instrument.script import as_main, model_of
 
 

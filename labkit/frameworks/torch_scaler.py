@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import OptState
 
 from labkit.amp import ScalerState, advance
-from labkit.frameworks.torch_state import TorchState, untouched
+from labkit.frameworks.torch_state import TorchState, gradients_of, untouched
 
 _NEW_SCALE = (
     "new_scale should be a float or a 1-element torch.cuda.FloatTensor or torch.FloatTensor with requires_grad=False."
@@ -52,12 +52,6 @@ class GradScaler(TorchState):
     >>> weight.item(), scaler.state_dict()["_growth_tracker"]
     (0.5, 1)
     """
-
-    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
-        if self._growth_tracker is not None:
-            raise AssertionError("_growth_tracker initialized before _scale")
-        self._scale = torch.full((), self._init_scale, dtype=torch.float32, device=dev)
-        self._growth_tracker = torch.full((), self._init_growth_tracker, dtype=torch.int32, device=dev)
 
     def _check_scale_growth_tracker(self, funcname: str) -> tuple[Tensor, Tensor]:
         scale, tracker = self._scale, self._growth_tracker
@@ -108,7 +102,7 @@ class GradScaler(TorchState):
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
         found: dict[torch.device, Tensor] = {}
         with torch.no_grad():
-            for gradient in _gradients(optimizer, allow_fp16):
+            for gradient in gradients_of(optimizer, allow_fp16):
                 alike[gradient.device, gradient.dtype].append(gradient)
             for (device, _), gradients in alike.items():
                 if device not in found:
@@ -260,24 +254,3 @@ class GradScaler(TorchState):
         elif not isinstance(new_scale, int | float):
             raise AssertionError(f"{_NEW_SCALE} It was given a {type(new_scale).__name__}.")
         return ScalerState(new_scale).scale
-
-
-def _gradients(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator[Tensor]:
-    """Yield the tensors in which an optimizer's gradients lie; of sparse ones, the values."""
-    groups = getattr(optimizer, "param_groups", None)
-    if groups is None:
-        raise AttributeError(f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer.")
-    for parameter in (parameter for group in groups for parameter in group["params"]):
-        if not isinstance(parameter, Tensor):
-            raise AssertionError(f"expected param to be torch.Tensor, got {type(parameter).__name__}")
-        gradient = parameter.grad
-        if gradient is None:
-            continue
-        if gradient.dtype == torch.float16 and not allow_fp16:
-            raise ValueError(
-                "Attempting to unscale FP16 gradients. Divided by the scale, small ones would underflow in FP16: keep "
-                "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
-            )
-        if gradient.is_sparse and gradient.dtype == torch.float16:
-            gradient = parameter.grad = gradient.coalesce()  # adds up duplicates, which may overflow: look after that
-        yield gradient._values() if gradient.is_sparse else gradient

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -86,6 +86,27 @@ def untouched() -> dict[str, Any]:
     return {"stage": OptState.READY, "found_inf_per_device": {}}
 
 
+def gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> Iterator[Tensor]:
+    """Yield the tensors in which an optimizer's gradients lie; of sparse ones, the values."""
+    groups = getattr(optimizer, "param_groups", None)
+    if groups is None:
+        raise AttributeError(f"{type(optimizer).__name__} has no param_groups: step and unscale_ take the optimizer.")
+    for parameter in (parameter for group in groups for parameter in group["params"]):
+        if not isinstance(parameter, Tensor):
+            raise AssertionError(f"expected param to be torch.Tensor, got {type(parameter).__name__}")
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if gradient.dtype == torch.float16 and not allow_fp16:
+            raise ValueError(
+                "Attempting to unscale FP16 gradients. Divided by the scale, small ones would underflow in FP16: keep "
+                "the weights in FP32 and let autocast cast them, or step FP32 master weights (labkit.amp.Weights)."
+            )
+        if gradient.is_sparse and gradient.dtype == torch.float16:
+            gradient = parameter.grad = gradient.coalesce()  # adds up duplicates, which may overflow: look after that
+        yield gradient._values() if gradient.is_sparse else gradient
+
+
 def _available(device: str) -> bool:
     """Whether there is such a device; warn in torch's words where CUDA is asked for and not there."""
     if device != "cuda" or not torch.cuda.amp.common.amp_definitely_not_available():
@@ -130,6 +151,12 @@ class TorchState:
     def _config(self) -> ScalerConfig:
         """Return the knobs as a value, which refuses what is out of range."""
         return ScalerConfig(self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval)
+
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        if self._growth_tracker is not None:
+            raise AssertionError("_growth_tracker initialized before _scale")
+        self._scale = torch.full((), self._init_scale, dtype=torch.float32, device=dev)
+        self._growth_tracker = torch.full((), self._init_growth_tracker, dtype=torch.int32, device=dev)
 
     def _set(self, **knob: Any) -> None:
         ScalerConfig(**knob)

@@ -26,7 +26,7 @@ from labkit.gpu.checks import CHECKS
 from labkit.gpu.order import Order, Part
 from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
-from labkit.train.race import fingerprint
+from labkit.train.fingerprint import fingerprint
 
 RACES = (
     ("segmentation", ("FP32", "FP16", "FP16 dynamic", "BF16")),

@@ -54,7 +54,7 @@ class RunRecord:
     date      UTC, ISO 8601
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
-    fingerprint  of task and recipe, where a race made it (labkit.train.race.fingerprint); "" elsewhere
+    fingerprint  of task and recipe, where a race made it (labkit.train.fingerprint); "" elsewhere
     step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
               one. Two equal runs may differ in it
     memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted

@@ -69,7 +69,7 @@ def test_broken_runs_are_never_as_good_even_with_the_same_metric() -> None:
 def test_the_margin_is_the_task_s_and_no_part_of_what_is_trained() -> None:
     from dataclasses import replace
 
-    from labkit.train.race import fingerprint
+    from labkit.train.fingerprint import fingerprint
 
     wide = replace(TASKS["digits"], margin=0.1)
     assert fingerprint(wide, RECIPES["O1"]) == fingerprint(TASKS["digits"], RECIPES["O1"])

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from labkit.amp import RECIPES
 from labkit.train import GPU_TASKS, TASKS, RunRecord, load, race, record_path, recorded, train
-from labkit.train.race import fingerprint
+from labkit.train.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[2]
 SHORT = replace(TASKS["digits"], steps=3)
@@ -126,7 +126,7 @@ from functools import partial
 import torch
 from labkit.amp import RECIPES
 from labkit.train import TASKS
-from labkit.train.race import fingerprint
+from labkit.train.fingerprint import fingerprint
 
 def smooth(outputs, targets, inner, options):
     return inner(outputs, targets)

@@ -25,9 +25,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.casting.lists import LISTS
-from labkit.amp.graph.guard import Guard
+from labkit.amp.graph.guard import Guard, aliased, described, hooked
 from labkit.amp.graph.passes import build, cancel, hoist
-from labkit.amp.graph.trace import Step, Trace, trace
+from labkit.amp.graph.recorder import Step
+from labkit.amp.graph.trace import Trace, difference, made_anew, trace
 from labkit.amp.masters.convert import uncompiled
 from labkit.formats import Format
 from labkit.gemm.half_storage import HalfStorage
@@ -112,7 +113,7 @@ class CastGraph:
             if kind.run is not None and kind.holds():
                 self.decided = kind
                 return _run(kind, inputs)
-            not_now = _hooked(self.model) or _aliased(inputs, self.model)
+            not_now = hooked(self.model) or aliased(inputs, self.model)
         if not_now or (kind.why and kind.holds()):
             self.decided = Decided(why=not_now) if not_now else kind
             return self.model(*args, **kwargs)
@@ -136,7 +137,7 @@ class CastGraph:
             self._kinds.clear()
             self._table = LISTS.table
         now = (spec, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), self.model.training)
-        key = (*now, *[_described(leaf) for leaf in leaves])
+        key = (*now, *[described(leaf) for leaf in leaves])
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= KINDS:
@@ -169,7 +170,7 @@ class CastGraph:
             return
         kind.trace, tensors = traced
         kind.tensors, before = _origins(uncompiled(self.model), tensors[inputs:]), kind.tensors
-        differ = _difference(last, kind.trace) or _made_anew(before, kind.tensors)
+        differ = difference(last, kind.trace) or made_anew(before, kind.tensors)
         if not changed and last is not None and not differ:
             try:
                 kind.graph = build(kind.trace)
@@ -226,27 +227,6 @@ def _plain(args: tuple[Any, ...]) -> bool:
     return all(isinstance(arg, Tensor) for arg in args)
 
 
-def _described(leaf: Any) -> Any:
-    """Return what a trace takes for granted of an argument: of a tensor, all but its numbers."""
-    if isinstance(leaf, Tensor):
-        return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
-    return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
-
-
-def _hooked(model: nn.Module) -> str:
-    """Say which module has a hook, which is Python that has to run each time."""
-    for name, module in model.named_modules():
-        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-            return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
-    return ""
-
-
-def _aliased(inputs: list[Tensor], model: nn.Module) -> str:
-    own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
-    known = len({id(t) for t in (*model.parameters(), *model.buffers())})
-    return "" if len(own) == known + len(inputs) else "an input is given twice, or is a weight of the network"
-
-
 def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, Any], str]]:
     """Return where each tensor is to be found: in a module, or here, as the constant it is."""
     owned: dict[int, tuple[dict[str, Any], str]] = {}
@@ -254,20 +234,6 @@ def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, An
         for owner in (vars(module), module._buffers, module._parameters):
             owned |= {id(value): (owner, name) for name, value in owner.items() if isinstance(value, Tensor)}
     return [owned.get(id(tensor), ({"constant": tensor}, "constant")) for tensor in tensors]
-
-
-def _made_anew(before: list[tuple[dict[str, Any], str]], now: list[tuple[dict[str, Any], str]]) -> str:
-    same = [id(d[k]) for d, k in before] == [id(d[k]) for d, k in now]
-    return "" if same else "a tensor comes from elsewhere, another one each time"
-
-
-def _difference(last: Trace | None, now: Trace) -> str:
-    """Say where two traces differ; "" where they do not, or there is one only."""
-    if last is None or last == now:
-        return ""
-    pairs = zip(last.steps, now.steps, strict=False)
-    where = next((f"{b.where}, in {b.op}" for a, b in pairs if a != b), "at its end")
-    return f"{where}. What Python decides anew each time is not decided once"
 
 
 class _no_modes:

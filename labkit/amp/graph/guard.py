@@ -52,6 +52,28 @@ class Guard:
         return ""
 
 
+def described(leaf: Any) -> Any:
+    """Return what a trace takes for granted of an argument: of a tensor, all but its numbers."""
+    if isinstance(leaf, Tensor):
+        return type(leaf), leaf.shape, leaf.dtype, leaf.device, leaf.requires_grad
+    return (type(leaf), leaf) if isinstance(leaf, int | float | str | bool | None) else id(leaf)
+
+
+def hooked(model: nn.Module) -> str:
+    """Say which module has a hook, which is Python that has to run each time."""
+    for name, module in model.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+            return f"module {name!r} has a hook, which is Python and has to run each time; without it there is a graph"
+    return ""
+
+
+def aliased(inputs: list[Tensor], model: nn.Module) -> str:
+    """Say that one tensor has two roles in a call; "" where none has."""
+    own = {id(tensor) for tensor in (*inputs, *model.parameters(), *model.buffers())}
+    known = len({id(t) for t in (*model.parameters(), *model.buffers())})
+    return "" if len(own) == known + len(inputs) else "an input is given twice, or is a weight of the network"
+
+
 def _globals(model: nn.Module) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yield, for each class among a network's modules, the global values of plain kinds that its forward names."""
     for kind in {type(module) for module in model.modules()}:

@@ -19,7 +19,6 @@ Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit befor
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -29,35 +28,19 @@ from torch import Tensor, nn
 
 from labkit.amp import Rule, autocast, float_function, half_function, promote_function
 from labkit.frameworks.apex import scalers
-from labkit.frameworks.apex.casts import AmpHandle, Registration
-from labkit.frameworks.apex.models import convert, require_plain
-from labkit.frameworks.apex.optimizers import LOG, Prepared, patch, scaled, wide
+from labkit.frameworks.apex.casts import AmpHandle, AmpState
+from labkit.frameworks.apex.models import device_of, listed_models
+from labkit.frameworks.apex.optimizers import Prepared
+from labkit.frameworks.apex.patches import change, listed_optimizers
 from labkit.frameworks.apex.properties import Properties, properties_of
-from labkit.frameworks.apex.scalers import LossScaler
+from labkit.frameworks.apex.scalers import LossScaler, a_scaler_each
+from labkit.frameworks.apex.scaling import LOG, scaled, wide
 
 __all__ = [
     "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
     "master_params", "promote_function", "register_float_function", "register_half_function",
     "register_promote_function", "scale_loss", "state_dict",
 ]  # fmt: skip
-
-
-class AmpState(threading.local):
-    """What apex's functions know of each other, in this thread.
-
-    opt_properties                  of the last `initialize`; None before
-    loss_scalers                    loss_id -> scaler
-    handle                          what O1 or `init` keeps open
-    registrations                   functions that get a rule at the next `initialize` or `init`
-    allow_incoming_model_not_fp32   let half models pass, as apex's own tests do
-    """
-
-    def __init__(self) -> None:
-        self.opt_properties: Properties | None = None
-        self.loss_scalers: list[LossScaler] = []
-        self.handle: AmpHandle | None = None
-        self.registrations: list[Registration] = []
-        self.allow_incoming_model_not_fp32 = False
 
 
 _amp_state = AmpState()
@@ -110,56 +93,13 @@ def initialize(
         return models if optimizers is None else (models, optimizers)
     overrides = (cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale)
     properties = properties_of(opt_level, *overrides)
-    each_model, each_optimizer = _models(models), _optimizers(optimizers)
-    losses = _scalers(num_losses, properties.loss_scale, min_loss_scale, max_loss_scale)
-    _change(each_model, each_optimizer, properties, cast_model_outputs)
+    listed = listed_models(models, _amp_state.allow_incoming_model_not_fp32), listed_optimizers(optimizers)
+    losses = a_scaler_each(num_losses, properties.loss_scale, min_loss_scale, max_loss_scale)
+    change(*listed, properties, cast_model_outputs)
     _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
     if properties.patch_torch_functions:
-        _open(_device(each_model), verbose=verbosity == 2)
+        _open(device_of(listed[0]), verbose=verbosity == 2)
     return models if optimizers is None else (models, optimizers)
-
-
-def _change(models: list[nn.Module], optimizers: list[Any], properties: Properties, outputs: Any) -> None:
-    for model in models:
-        convert(model, properties, outputs)
-    several = len(models) > 1
-    named = [(f"{i}.{name}" if several else name, p) for i, m in enumerate(models) for name, p in m.named_parameters()]
-    for optimizer in optimizers:
-        patch(optimizer, Prepared(optimizer, {p: n for n, p in named}, masters=bool(properties.master_weights)))
-
-
-def _models(models: Any) -> list[nn.Module]:
-    listed = models if isinstance(models, list) else [models]
-    if not listed or not all(isinstance(model, nn.Module) for model in listed):
-        raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")
-    for model in listed:
-        require_plain(model, half_allowed=_amp_state.allow_incoming_model_not_fp32)
-    return listed
-
-
-def _optimizers(optimizers: Any) -> list[Any]:
-    listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
-    for optimizer in listed:
-        if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
-            raise TypeError(
-                f"optimizers must be either a single optimizer or a list of optimizers; it was given {optimizer!r}."
-            )
-        if hasattr(optimizer, "_amp_stash"):
-            raise RuntimeError(
-                "A given optimizer should only be passed through amp.initialize once. Make a new one, over "
-                "model.parameters() of a model in FP32."
-            )
-    return listed
-
-
-def _scalers(num_losses: int, *knobs: Any) -> list[LossScaler]:
-    if not isinstance(num_losses, int) or num_losses < 1:
-        raise ValueError(f"num_losses is a whole number, 1 or more; it was given {num_losses!r}")
-    return [LossScaler(*knobs) for _ in range(num_losses)]
-
-
-def _device(models: list[nn.Module]) -> torch.device:
-    return next((p.device for model in models for p in model.parameters()), torch.device("cpu"))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -21,8 +22,10 @@ from torch import Tensor
 from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
 from labkit.amp.casting.autocast import CASTABLE, current
 from labkit.formats import FP16
-from labkit.frameworks.apex.optimizers import LOG, Prepared, scaled
+from labkit.frameworks.apex.optimizers import Prepared
+from labkit.frameworks.apex.properties import Properties
 from labkit.frameworks.apex.scalers import LossScaler
+from labkit.frameworks.apex.scaling import LOG, scaled
 from labkit.gemm import half_storage
 from labkit.modes import mapped, open_modes
 
@@ -194,3 +197,21 @@ def _put(opened: ExitStack, module: Any, name: str, rule: Rule) -> None:
 def _tell(event: CastEvent) -> None:
     if event.to is not None and event.elements:
         LOG.warning("%s: %s to %s", event.op, [str(dtype) for dtype in event.given], event.to)
+
+
+class AmpState(threading.local):
+    """What apex's functions know of each other, in this thread.
+
+    opt_properties                  of the last `initialize`; None before
+    loss_scalers                    loss_id -> scaler
+    handle                          what O1 or `init` keeps open
+    registrations                   functions that get a rule at the next `initialize` or `init`
+    allow_incoming_model_not_fp32   let half models pass, as apex's own tests do
+    """
+
+    def __init__(self) -> None:
+        self.opt_properties: Properties | None = None
+        self.loss_scalers: list[LossScaler] = []
+        self.handle: AmpHandle | None = None
+        self.registrations: list[Registration] = []
+        self.allow_incoming_model_not_fp32 = False

@@ -103,3 +103,23 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
         return value.to(dtype) if hasattr(value, "to") and not isinstance(value, nn.Module) else value
 
     return tree_map(cast, values)
+
+
+def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
+    """Return the models that `initialize` was given, as a list.
+
+    Raises:
+        TypeError: it was given something else.
+        RuntimeError: one of them is half already, or wrapped for several devices.
+    """
+    listed = models if isinstance(models, list) else [models]
+    if not listed or not all(isinstance(model, nn.Module) for model in listed):
+        raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")
+    for model in listed:
+        require_plain(model, half_allowed=half_allowed)
+    return listed
+
+
+def device_of(models: list[nn.Module]) -> torch.device:
+    """Return the device of the first weight."""
+    return next((p.device for model in models for p in model.parameters()), torch.device("cpu"))

@@ -13,11 +13,8 @@ Source: apex.amp._process_optimizer (stash, in-place patches of step, zero_grad 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from functools import wraps
-from types import MethodType
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -26,10 +23,8 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp import Weights, autocast, unscale
 from labkit.amp.casting.autocast import current
-from labkit.frameworks.apex.scalers import LossScaler
 from labkit.modes import as_now
 
-LOG = logging.getLogger("labkit.frameworks.apex")
 Groups = list[dict[str, Any]]
 NESTED = (
     "A block of scale_loss is open for this optimizer, and another began in it: they would unscale the same gradients "
@@ -204,68 +199,6 @@ class _Named(nn.Module):
 
     def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
         yield from ((name, parameter) for parameter, name in self._named.items())
-
-
-@contextmanager
-def scaled(
-    loss: Tensor, prepared: list[Prepared], scaler: LossScaler, *, delay: bool = False, checks: bool = True
-) -> Iterator[Tensor]:
-    """Yield a loss in FP32 times its scale; then unscale what it left, unless that is delayed, and move the scale.
-
-    Raises:
-        RuntimeError: gradients of another scale wait.
-        TypeError: the loss is no tensor.
-    """
-    scale = scaler.loss_scale()
-    for optimizer in prepared:
-        optimizer.require_free(scale)
-    try:
-        for optimizer in prepared:
-            optimizer.before_backward()
-        yield wide(loss) * scale
-    except BaseException:
-        for optimizer in prepared:
-            optimizer.undo()
-        raise
-    if delay:
-        for optimizer in prepared:
-            optimizer.scaled_by = scale
-        return
-    found = [optimizer.unscale(scale) for optimizer in prepared]
-    if checks and scaler.must_skip(any(found)):
-        LOG.warning("Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale())
-        for optimizer in prepared:
-            optimizer.skips = True
-
-
-def wide(loss: Tensor) -> Tensor:
-    """Return a loss in FP32."""
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"the loss is the tensor that was computed, without .item() or float(); given: {loss!r}")
-    return loss.float()
-
-
-def patch(optimizer: Any, prepared: Prepared) -> None:
-    """Let the optimizer's own methods go through what was prepared, as apex patches them.
-
-    Raises:
-        RuntimeError: it was patched before.
-    """
-    optimizer._amp_stash = prepared
-
-    @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return prepared.step(*args, **kwargs)
-
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-        prepared.zero_grad(*args, **kwargs)
-
-    def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
-        prepared.add_param_group(param_group)
-
-    for method in (step, zero_grad, add_param_group):  # bound, as schedulers of torch expect them
-        if hasattr(optimizer, method.__name__):
-            setattr(optimizer, method.__name__, MethodType(method, optimizer))
 
 
 @torch.no_grad()

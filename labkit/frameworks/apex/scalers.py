@@ -100,3 +100,14 @@ def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
         raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
     for scaler, state in zip(scalers, states, strict=False):
         scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker
+
+
+def a_scaler_each(num_losses: int, *knobs: Any) -> list[LossScaler]:
+    """Return a scaler with these knobs for each loss.
+
+    Raises:
+        ValueError: there are less than one, or a knob is out of its range.
+    """
+    if not isinstance(num_losses, int) or num_losses < 1:
+        raise ValueError(f"num_losses is a whole number, 1 or more; it was given {num_losses!r}")
+    return [LossScaler(*knobs) for _ in range(num_losses)]

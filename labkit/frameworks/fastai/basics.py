@@ -19,9 +19,12 @@ from labkit.frameworks.fastai.callback.core import (
     CancelStepException,
     CancelTrainException,
     CancelValidException,
+    TrainEvalCallback,
 )
-from labkit.frameworks.fastai.learner import DataLoaders, Learner, Recorder, TrainEvalCallback
+from labkit.frameworks.fastai.data import DataLoaders
+from labkit.frameworks.fastai.learner import Learner
 from labkit.frameworks.fastai.optimizer import SGD, Adam, Optimizer
+from labkit.frameworks.fastai.recorder import Recorder
 
 __all__ = [
     "SGD", "Adam", "BatchNorm", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",

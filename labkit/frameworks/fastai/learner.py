@@ -5,8 +5,6 @@ Source: fastai.learner (loop, names, Recorder), 2.8.12.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,100 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
 from labkit.amp.masters.convert import NORM_LAYERS
-from labkit.frameworks.fastai.callback.core import (
-    Callback,
-    CancelBackwardException,
-    CancelBatchException,
-    CancelEpochException,
-    CancelFitException,
-    CancelStepException,
-    CancelTrainException,
-    CancelValidException,
-)
+from labkit.frameworks.fastai.callback import core
+from labkit.frameworks.fastai.callback.core import Callback, TrainEvalCallback
 from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
-from labkit.frameworks.fastai.optimizer import Adam, Optimizer
+from labkit.frameworks.fastai.data import DataLoaders, on_device
+from labkit.frameworks.fastai.optimizer import Adam, Optimizer, trainable_params
+from labkit.frameworks.fastai.recorder import Recorder
 from labkit.frameworks.watching import optimizer_source
 from labkit.instrument import register_source
-
-
-class DataLoaders:
-    """A loader of training data, one of validation data, and the device that batches go to."""
-
-    def __init__(self, *loaders: Any, device: torch.device | str | None = None) -> None:
-        self.loaders, self.device = loaders, torch.device(device or "cpu")
-
-    def __getitem__(self, i: int) -> Any:
-        return self.loaders[i]
-
-    def one_batch(self) -> Any:
-        """Return the first training batch, on the device."""
-        return _on(self.device, next(iter(self.loaders[0])))
-
-    train = property(lambda self: self.loaders[0])
-    valid = property(lambda self: (*self.loaders, ())[1])  # without one, nothing is validated
-
-
-class TrainEvalCallback(Callback):
-    """Put the model on its device, into training and evaluation mode, and count iterations."""
-
-    order, run_valid = -10, False
-
-    def before_fit(self) -> None:
-        self.learn.train_iter, self.learn.pct_train = 0, 0.0
-        self.model.to(self.dls.device)
-
-    def before_train(self) -> None:
-        self.model.train()
-        self.learn.training = True
-
-    def before_validate(self) -> None:
-        self.model.eval()
-        self.learn.training = False
-
-    def after_batch(self) -> None:
-        self.learn.train_iter += 1
-        self.learn.pct_train = self.learn.train_iter / (self.n_iter * self.n_epoch)
-
-
-class Recorder(Callback):
-    """Record losses: `values` has for each epoch the smoothed training loss, the mean validation loss, the metrics.
-
-    A batch that was cancelled counts, as in fastai.
-    """
-
-    order, beta = 50, 0.98
-
-    def before_fit(self) -> None:
-        self.values: list[list[float]] = []
-        self.losses: list[float] = []
-        self.smooth = self.count = 0.0
-        self.before_epoch()  # which is not reached where an epoch is cancelled at its begin
-
-    def before_epoch(self) -> None:
-        self.sums, self.seen = [0.0] * (1 + len(self.metrics)), 0
-
-    def after_batch(self) -> None:
-        if not self.yb:
-            return
-        if self.training:
-            self.count += 1
-            self.smooth += (1 - self.beta) * (self.loss.mean().item() - self.smooth)
-            self.losses.append(self.smooth / (1 - self.beta**self.count))
-        else:
-            size, each = len(self.yb[0]), (self.loss.mean(), *(metric(self.pred, *self.yb) for metric in self.metrics))
-            self.sums = [total + size * float(value) for total, value in zip(self.sums, each, strict=True)]
-            self.seen += size
-
-    def after_epoch(self) -> None:
-        self.values.append([*self.losses[-1:], *(total / self.seen if self.seen else math.nan for total in self.sums)])
-
-
-def trainable_params(model: nn.Module) -> list[nn.Parameter]:
-    """Return all parameters that learn, as one group: the splitter that takes nothing apart."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 class Learner:
@@ -161,7 +75,7 @@ class Learner:
         callback = cb() if isinstance(cb, type) else cb
         if not isinstance(callback, Callback):
             raise TypeError(f"a callback is a Callback of fastai.basics, or its class; it was given {cb!r}")
-        name = _name(callback)
+        name = callback.name
         if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
             raise ValueError(f"{type(callback).__name__} would hide learn.{name}, something else: rename the class")
         callback.learn = self
@@ -173,7 +87,7 @@ class Learner:
         """Take a callback away, or all of a class."""
         for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
             self.cbs.remove(callback)
-            vars(self).pop(_name(callback), None)
+            vars(self).pop(callback.name, None)
         return self
 
     def add_cbs(self, cbs: Any) -> Learner:
@@ -257,7 +171,7 @@ class Learner:
             self.opt.set_hypers(lr=self.lr if lr is None else lr, **({} if decay is None else {"wd": decay}))
             self.n_epoch = n_epoch
             try:
-                self._with_events(self._do_fit, "fit", CancelFitException)
+                self._with_events(self._do_fit, "fit", core.CancelFitException)
             except BaseException:
                 for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
                     callback.abandon()
@@ -274,14 +188,14 @@ class Learner:
     def _do_fit(self) -> None:
         for epoch in range(self.n_epoch):
             self.epoch = epoch
-            self._with_events(self._do_epoch, "epoch", CancelEpochException)
+            self._with_events(self._do_epoch, "epoch", core.CancelEpochException)
 
     def _do_epoch(self) -> None:
         self.dl = self.dls.train
-        self._with_events(self.all_batches, "train", CancelTrainException)
+        self._with_events(self.all_batches, "train", core.CancelTrainException)
         self.dl = self.dls.valid
         with torch.no_grad():
-            self._with_events(self.all_batches, "validate", CancelValidException)
+            self._with_events(self.all_batches, "validate", core.CancelValidException)
 
     def all_batches(self) -> None:
         """Go through the loader of this part of the epoch."""
@@ -291,10 +205,10 @@ class Learner:
 
     def one_batch(self, i: int, batch: Any) -> None:
         """Take a batch apart, the last of it the target, and train or validate with it."""
-        self.iter, parts = i, tuple(_on(self.dls.device, batch))
+        self.iter, parts = i, tuple(on_device(self.dls.device, batch))
         inputs = max(len(parts) - 1, 1)
         self.xb, self.yb = parts[:inputs], parts[inputs:]
-        self._with_events(self._do_one_batch, "batch", CancelBatchException)
+        self._with_events(self._do_one_batch, "batch", core.CancelBatchException)
 
     def _do_one_batch(self) -> None:
         self.pred = self.model(*self.xb)
@@ -305,8 +219,8 @@ class Learner:
         self("after_loss")
         if not self.training or not self.yb:
             return
-        self._with_events(self._backward, "backward", CancelBackwardException)
-        self._with_events(self._step, "step", CancelStepException)
+        self._with_events(self._backward, "backward", core.CancelBackwardException)
+        self._with_events(self._step, "step", core.CancelStepException)
         self.opt.zero_grad()
 
     def _backward(self) -> None:
@@ -336,17 +250,8 @@ class Learner:
         return self.remove_cbs([ModelToHalf, NonNativeMixedPrecision])
 
 
-def _name(callback: Callback) -> str:
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(callback).__name__).lower()
-    return name.removesuffix("_callback") or name
-
-
 def _listed(values: Any) -> list[Any]:
     return [] if values is None else list(values) if isinstance(values, Iterable) else [values]
-
-
-def _on(device: torch.device, batch: Any) -> Any:
-    return tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
 
 
 register_source(partial(optimizer_source, optimizer=Optimizer, stand_in=MixedPrecision))

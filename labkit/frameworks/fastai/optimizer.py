@@ -17,6 +17,11 @@ from torch import Tensor, nn
 Stepper = Callable[..., Any]  # (parameter, **state and hyperparameters) -> what changes in the state, or None
 
 
+def trainable_params(model: nn.Module) -> list[nn.Parameter]:
+    """Return all parameters that learn, as one group: the splitter that takes nothing apart."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
 class Optimizer:
     """Groups of parameters (`param_lists`), a dict of hyperparameters for each (`hypers`), and what steps them.
 

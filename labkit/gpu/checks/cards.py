@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from labkit.clinic.on_gpu import gpu_cards, measured
+from labkit.clinic.gpu_cards import gpu_cards
+from labkit.clinic.on_gpu import measured
 
 
 def main(device: str = "cuda", *, width: int = 4096) -> dict[str, Any]:

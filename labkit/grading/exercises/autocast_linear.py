@@ -48,10 +48,6 @@ def _case(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) ->
     return x, weight, bias[0], grad_y.half()
 
 
-def _exact(random: Random) -> list[Case]:
-    return [_case(random), _case(random, n=1, k=2, m=3)]
-
-
 def _rounded(random: Random) -> list[Case]:
     return [*(_case(random, extra=1) for _ in range(2)), _rounded_bias(random)]
 
@@ -165,7 +161,7 @@ EXERCISE = Exercise(
     minutes=15,
     reference=reference,
     checks=(
-        Check("numbers that FP16 holds", 1, _exact),
+        Check("numbers that FP16 holds", 1, lambda random: [_case(random), _case(random, n=1, k=2, m=3)]),
         Check("operands that FP16 must round", 2, _rounded),
         Check("long sums: accumulate in FP32, round once", 2, _long),
         Check("the bias belongs into the FP32 sum", 2, _swamped),

@@ -56,10 +56,6 @@ def _large(random: Random) -> list[Case]:
     return [_between(random, (4, 5, 6, 6)) for _ in range(3)]
 
 
-def _negative(random: Random) -> list[Case]:
-    return [_between(random, (0, 3, 5, 6), sign=-1) for _ in range(2)]
-
-
 def _ends(random: Random) -> list[Case]:
     """Numbers of the grid with a chance of 0, and what is beyond the last."""
     scale = 2.0 ** random.randrange(-9, 9)
@@ -140,7 +136,7 @@ EXERCISE = Exercise(
     checks=(
         Check("small numbers, where the steps are 0.5", 1, _small),
         Check("large numbers, where the steps are 1 and 2", 2, _large),
-        Check("negative numbers", 1, _negative),
+        Check("negative numbers", 1, lambda random: [_between(random, (0, 3, 5, 6), sign=-1) for _ in range(2)]),
         Check("numbers of the format, and beyond its end", 1, _ends),
     ),
     mistakes=mistakes_in(vars()),

@@ -37,14 +37,6 @@ def _numbers(random: Random, count: int, spread: int) -> list[float]:
     return [float(np.float32(random.uniform(-1, 1) * 2.0 ** random.randrange(spread))) for _ in range(count)]
 
 
-def _alike(random: Random) -> list[Case]:
-    return [(_numbers(random, count, 1),) for count in (64, 100, 200)]
-
-
-def _of_all_sizes(random: Random) -> list[Case]:
-    return [(_numbers(random, 40, 24),) for _ in range(3)]
-
-
 def _odd(random: Random) -> list[Case]:
     """An odd number of numbers: the rest is one longer; in the first, two small ones there make up for each other."""
     large = 2.0 ** random.randrange(10, 40)
@@ -123,8 +115,8 @@ EXERCISE = Exercise(
     minutes=7,
     reference=reference,
     checks=(
-        Check("numbers of one size", 1, _alike),
-        Check("numbers of all sizes", 1, _of_all_sizes),
+        Check("numbers of one size", 1, lambda random: [(_numbers(random, count, 1),) for count in (64, 100, 200)]),
+        Check("numbers of all sizes", 1, lambda random: [(_numbers(random, 40, 24),) for _ in range(3)]),
         Check("an odd number of them", 2, _odd),
         Check("small numbers after a large one", 1, _swallowed),
     ),

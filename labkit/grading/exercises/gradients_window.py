@@ -38,10 +38,6 @@ def _some(random: Random, low: int, high: int) -> float:
     return random.randrange(1025, 2047) / 1024 * 2.0 ** random.randrange(low, high)
 
 
-def _usual(random: Random) -> list[Case]:
-    return [(_some(random, -36, -26), _some(random, -16, 0)) for _ in range(3)]
-
-
 def _low_end(random: Random) -> list[Case]:
     """The smallest is a power of two, whose tie goes to zero; or just above or below one."""
     e = random.randrange(-34, -26)
@@ -149,7 +145,7 @@ EXERCISE = Exercise(
     minutes=12,
     reference=reference,
     checks=(
-        Check("both ends", 1, _usual),
+        Check("both ends", 1, lambda random: [(_some(random, -36, -26), _some(random, -16, 0)) for _ in range(3)]),
         Check("2^-25 and what is next to it", 2, _low_end),
         Check("65504, 65520 and what is next to them", 2, _high_end),
         Check("one scale, or none", 1, _narrow),

@@ -45,14 +45,6 @@ def _cases(random: Random, sign: int) -> list[Case]:
     ]
 
 
-def _positive(random: Random) -> list[Case]:
-    return _cases(random, 1)
-
-
-def _negative(random: Random) -> list[Case]:
-    return _cases(random, -1)
-
-
 def _exact(random: Random) -> list[Case]:
     """A number of the format stays, even if the random number is 0."""
     return [(*_number(random, sign, 0), part) for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))]
@@ -140,8 +132,8 @@ EXERCISE = Exercise(
     minutes=6,
     reference=reference,
     checks=(
-        Check("positive numbers", 2, _positive),
-        Check("negative numbers", 1, _negative),
+        Check("positive numbers", 2, lambda random: _cases(random, 1)),
+        Check("negative numbers", 1, lambda random: _cases(random, -1)),
         Check("multiples of the spacing stay", 1, _exact),
         Check("a hundred random numbers for one x", 1, _many),
     ),

@@ -63,17 +63,9 @@ def _loop(random: Random, batches: int = 1, max_norm: float = 1000.0, tracker: i
     )
 
 
-def _plain(random: Random) -> list[Case]:
-    return [(_loop(random),) for _ in range(3)]
-
-
 def _several(random: Random) -> list[Case]:
     """Batches of four different sizes of gradient, to be added up before anything else."""
     return [(_loop(random, batches=n),) for n in (2, 4)]
-
-
-def _long(random: Random) -> list[Case]:
-    return [(_loop(random, max_norm=n),) for n in (0.5, 0.25)]
 
 
 def _overflowing(random: Random) -> list[Case]:
@@ -184,9 +176,9 @@ EXERCISE = Exercise(
     minutes=8,
     reference=reference,
     checks=(
-        Check("one batch", 2, _plain),
+        Check("one batch", 2, lambda random: [(_loop(random),) for _ in range(3)]),
         Check("several batches, accumulated", 1, _several),
-        Check("a gradient longer than max_norm", 1, _long),
+        Check("a gradient longer than max_norm", 1, lambda random: [(_loop(random, max_norm=n),) for n in (0.5, 0.25)]),
         Check("a step that overflows", 2, _overflowing),
         Check("a step after which the scale grows", 2, _growing),
     ),

@@ -85,10 +85,6 @@ def _overflowing(random: Random) -> list[Case]:
     return _spoiled(random, lambda: random.choice((-1, 1)) * 2.0**13) + _spoiled(random, lambda: -(2.0**13))
 
 
-def _not_a_number(random: Random) -> list[Case]:
-    return _spoiled(random, lambda: float("nan"))
-
-
 def _small_steps(random: Random) -> list[Case]:
     """Weights from 8 to 16, where FP16's spacing is 2^-7, and steps below 2^-9."""
     return [
@@ -217,7 +213,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16 arrive", 2, _tiny),
         Check("large gradients that are finite are no reason to skip", 1, _large),
         Check("inf skips the step", 1, _overflowing),
-        Check("NaN skips the step", 1, _not_a_number),
+        Check("NaN skips the step", 1, lambda random: _spoiled(random, lambda: float("nan"))),
         Check("steps too small for an FP16 weight arrive", 2, _small_steps),
     ),
     mistakes=mistakes_in(vars()),

@@ -10,6 +10,7 @@ Source: fastai.callback.core (events, exceptions, order); fastai.learner, `_with
 
 from __future__ import annotations
 
+import re
 import warnings
 from difflib import get_close_matches
 from types import MethodType
@@ -85,6 +86,12 @@ class Callback:
         for name, function in functions.items():
             setattr(self, name, MethodType(function, self))
 
+    @property
+    def name(self) -> str:
+        """Under which it is found in its learner: MixedPrecision is `learn.mixed_precision`."""
+        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        return name.removesuffix("_callback") or name
+
     def __getattr__(self, name: str) -> Any:
         if name in EVENTS or name.startswith("__") or self.learn is None:
             raise AttributeError(f"{type(self).__name__} has no {name!r}, and no learner has it for it")
@@ -97,3 +104,25 @@ class Callback:
 
     def abandon(self) -> None:
         """Undo what is half done, when the training ends by an error; no event of fastai's."""
+
+
+class TrainEvalCallback(Callback):
+    """Put the model on its device, into training and evaluation mode, and count iterations."""
+
+    order, run_valid = -10, False
+
+    def before_fit(self) -> None:
+        self.learn.train_iter, self.learn.pct_train = 0, 0.0
+        self.model.to(self.dls.device)
+
+    def before_train(self) -> None:
+        self.model.train()
+        self.learn.training = True
+
+    def before_validate(self) -> None:
+        self.model.eval()
+        self.learn.training = False
+
+    def after_batch(self) -> None:
+        self.learn.train_iter += 1
+        self.learn.pct_train = self.learn.train_iter / (self.n_iter * self.n_epoch)
