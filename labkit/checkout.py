@@ -85,7 +85,7 @@ def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -
     start import the lab hundreds of times, and may keep its bytecode even where the environment forbids it.
     """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
-    processes = ("--numprocesses", str(min(4, usable_cores() + 1)), "--dist", "loadfile")
+    processes = ("--numprocesses", str(min(4, usable_cores() + 1)), "--dist", "loadfile", "--no-loadscope-reorder")
     chosen = () if everything else ("-m", "not slow")
     commands = (("ruff", "check", "."), ("mypy",), ("pytest", *processes, *chosen, *pytest_arguments))
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}

@@ -1,4 +1,4 @@
-"""What every test shares: one thread, and a first line that says so.
+"""What every test shares: one thread, a first line that says so, and long modules first.
 
 The models here are so small that handing work to a second thread costs more than the work; on a shared machine it can
 be tens of times slower. The variables are set before anything imports torch, and kernels started by tests inherit them.
@@ -6,7 +6,12 @@ be tens of times slower. The variables are set before anything imports torch, an
 
 import os
 
+import pytest
+
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+# What takes longest: begun last, it would hold one process while the others have nothing left to do.
+LONGEST = ("tests/test_notebooks.py", "tests/grading/", "tests/browser/", "tests/classroom/", "tests/amp/distributed/")
 
 for variable in THREAD_VARIABLES:
     os.environ.setdefault(variable, "1")
@@ -14,3 +19,8 @@ for variable in THREAD_VARIABLES:
 
 def pytest_report_header() -> str:
     return "threads: " + ", ".join(f"{variable}={os.environ[variable]}" for variable in THREAD_VARIABLES)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under --no-loadscope-reorder."""
+    items.sort(key=lambda item: min([i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99))

@@ -106,6 +106,7 @@ def described(figure: Figure, *sentences: str) -> Figure:
         return f'<img alt="{words}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
 
     figure._repr_html_ = image  # type: ignore[method-assign]
+    figure._repr_png_ = lambda: png(figure)  # type: ignore[attr-defined]  # for hosts that show no HTML
     return figure
 
 

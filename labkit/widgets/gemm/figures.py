@@ -10,18 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page
 from labkit.widgets.gemm.published import CARD, draw_published
 from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 STYLES: dict[str, dict[str, Any]] = {  # never by colour alone
     "FP64": {"color": QUIET, "marker": "D", "ls": ":"},
@@ -128,7 +129,10 @@ def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
-    figure, panels = plt.subplots(1, 2, figsize=(11, height), layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, height), layout="constrained")
+    panels = figure.subplots(1, 2)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
     return figure, panels
@@ -136,7 +140,6 @@ def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
 
 def _finished(figure: Figure, sentences: Sequence[str]) -> Figure:
     figure.supxlabel("\n".join(fill(sentence, 135) for sentence in sentences), fontsize=9.5)
-    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return described(figure, *sentences)
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 
 from labkit.bench import Published, Roofline, data_sheet, gains, published
 from labkit.formats import FP16, FP32
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page, wrapped
 from labkit.widgets.gemm.words import two_digits
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CARD = "A100"
 COLOURS = {**FORMAT_COLOURS, "FP64": QUIET, "TF32": "#767676"}
@@ -52,6 +53,8 @@ def gains_figure(card: str = CARD) -> Figure:
     Raises:
         ValueError: there is no such card; the message lists those there are.
     """
+    from matplotlib.figure import Figure
+
     told = [(kind, reference, ratios) for kind in KINDS for reference, ratios in gains(kind, card).items()]
     shown = Figure(figsize=(9, 1.6 + 0.55 * len(told)), layout="constrained")
     axes = shown.subplots()
@@ -118,6 +121,8 @@ def _by_format(rows: Sequence[Published]) -> dict[str, list[Published]]:
 
 
 def _speeds(axes: Axes, xlabel: str) -> None:
+    from matplotlib.ticker import NullFormatter
+
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -8,14 +8,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from labkit.records import on_record
 from labkit.train import Place, pace_sentence
 from labkit.widgets.base.figures import png
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm.words import recorded_gemm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURES: dict[str, Callable[[], Figure]] = {
     "ceilings": roofline_figure,

@@ -105,10 +105,11 @@ def _parts(error: float) -> str:
 @on_any_page
 def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     """Draw errors against K on logarithmic axes, and say what they show."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     found = found or sum_errors()
-    figure, axes = plt.subplots(figsize=(9, 4.6), layout="constrained")
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    axes = figure.subplots()
     for name, each in found.errors.items():
         axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])
     axes.set_xscale("log", base=2)
@@ -121,5 +122,4 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     title = "Same inputs, emulated to the bit: error against K"
     axes.set_title(title, loc="left", fontsize=11, color=INK)
     figure.supxlabel(fill(sum_errors_sentence(found), 110), fontsize=9.5)
-    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return described(figure, f"{title}.", sum_errors_sentence(found))

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import fill
+from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from labkit.train import RunRecord, pace_sentence, recorded_paces
 from labkit.widgets.base.figures import BROAD, FORMAT_COLOURS, End, described, name_ends, on_any_page
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMAT_OF = {  # a recipe's first word; FP16 otherwise
     "FP32": "FP32", "O0": "FP32", "BF16": "BF16", **dict.fromkeys(("FP8", "MXFP8", "NVFP4", "unit"), "E4M3")
@@ -32,11 +33,15 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     Raises:
         ValueError: there are no records, or they are of several tasks or devices.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
     if len(tasks) != 1:
         raise ValueError(f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}")
     recipes = list(dict.fromkeys(r.recipe for r in records))
-    figure, (losses, metrics) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained", width_ratios=(3, 2))
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
     ends = []
     for i, recipe in enumerate(recipes):
         runs = [r for r in records if r.recipe == recipe]
@@ -58,7 +63,6 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     figure.supxlabel(fill(race_sentence(records), 150), fontsize=10)
     title = f"Recorded: {task}, on {device} with torch {torch_version}, {when}"
     figure.suptitle(title, fontsize=10)
-    plt.close(figure)  # a notebook shows what a cell returns; it should not show it twice
     return described(figure, f"{title}.", race_sentence(records))
 
 
