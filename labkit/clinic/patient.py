@@ -100,10 +100,12 @@ class Patient(Card):
 
     training   builds the training, broken or cured
     limit      the score that the cured training reaches and the broken one does not
+    shown      the code that shows the fault, where that is not `training`: what each of several processes runs
     """
 
     training: Callable[[bool], Training]
     limit: float = 0.5
+    shown: Callable[..., Any] | None = None
 
     @property
     def id(self) -> str:
@@ -143,7 +145,7 @@ def snippet(patient: Patient, cured: bool) -> str:
     >>> print(snippet(patients()["log_of_epsilon"], cured=False).splitlines()[-1].strip())
     return Training(lambda batch: step(*batch), batches(300), lambda: accuracy(model), model, optimizer, scaler)
     """
-    return code_of(patient.training, cured)
+    return code_of(patient.shown or patient.training, cured)
 
 
 def code_of(function: Callable[..., Any], cured: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from pathlib import Path
@@ -22,7 +23,8 @@ def run(asked: Namespace) -> int:
         print(no_script if asked.every > 0 else f"--every is at least 1; it was given {asked.every}", file=sys.stderr)
         return 2
     status, reports = watched(asked.script, asked.arguments, asked.every)
-    for number, report in enumerate(reports, 1):
+    first = os.environ.get("RANK", "0") == "0"  # of torchrun's ranks, whose report is that of all of them
+    for number, report in enumerate(reports if first else (), 1):
         name = asked.folder.name + f"-{number}" * (number > 1)
         folder = report.save(asked.folder.with_name(name))
         print(f"{report}\nwritten to {folder / 'report.html'}", file=sys.stderr)

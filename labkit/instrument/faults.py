@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from labkit.instrument.records import Finding, Seen, with_gradient
+from labkit.instrument.sample import own_part
 
 MOST = 0.5  # a share from which on a loss is a fault
 DECAYS = {  # optimizer state -> how its group says what it is multiplied by in each step
@@ -63,6 +64,7 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
     """Return the share of the elements other than zero that are the same number after a multiplication."""
     if abs(1 - factor) > torch.finfo(tensor.dtype).eps:  # more than an ulp
         return 0.0
+    tensor = own_part(tensor)
     there = tensor != 0
     alive = int(there.sum())
     return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0

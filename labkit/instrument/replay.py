@@ -209,6 +209,8 @@ def _replayable(calls: list[Call]) -> list[Call]:
 def _copy(model: nn.Module, wide: bool) -> tuple[nn.Module, dict[int, Any]]:
     """Return a copy of a model without gradients or hooks of others than torch; in FP32 if `wide`; and a memo."""
     memo: dict[int, Any] = {}
+    if any(hasattr(parameter, "to_local") for parameter in model.parameters()):
+        raise Unseen("this rank holds parts of the weights")
     for parameter in model.parameters():
         dtype = torch.float32 if wide and parameter.dtype in NARROW else parameter.dtype
         memo[id(parameter)] = nn.Parameter(parameter.detach().to(dtype, copy=True), parameter.requires_grad)

@@ -42,12 +42,18 @@ def floats(tree: Any) -> list[Tensor]:
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """Return the part of a sharded tensor (a DTensor) that this process holds, in the same memory; another as it is."""
+    tensor = tensor.detach()
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def dense(tensor: Tensor) -> Tensor:
     """Return the numbers that a tensor stores, in a dtype that can be counted: of a sparse one, without the gaps.
 
     FP64 is rounded to FP32; 8-bit formats fit into it.
     """
-    tensor = tensor.detach()
+    tensor = own_part(tensor)
     if tensor.layout != torch.strided:
         tensor = tensor.coalesce().values() if tensor.layout == torch.sparse_coo else tensor.values()
     tensor = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
@@ -82,7 +88,7 @@ def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
     """Return the bytes of the storages that were not seen before."""
     total = 0
     for tensor in tensors:
-        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [tensor]
+        parts = [tensor._values(), tensor._indices()] if tensor.layout == torch.sparse_coo else [own_part(tensor)]
         for storage in (part.untyped_storage() for part in parts):
             total += storage.nbytes() if storage.data_ptr() not in seen else 0
             seen.add(storage.data_ptr())
@@ -161,15 +167,18 @@ class Sample:
         self.norms[name] = length([gradient]) / scale
 
     @contextmanager
-    def inside(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+    def inside(self, parameters: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
         """Measure what a forward pass keeps for the backward pass, and its casts."""
-        weights = {p.untyped_storage().data_ptr() for p in parameters}
+        sharded = any(hasattr(p, "to_local") for p in parameters())  # then they are put together for a while
+        weights = {own_part(p).untyped_storage().data_ptr() for p in parameters()}
         top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # somebody else's, who moves them elsewhere
         pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
 
         def note(tensor: Tensor) -> Any:
             if tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter):
                 storage = tensor.untyped_storage()
+                if sharded and storage.data_ptr() not in self._saved:
+                    weights.update(own_part(p).untyped_storage().data_ptr() for p in parameters())
                 if storage.data_ptr() not in weights and storage.data_ptr() not in self._saved:
                     self._saved.add(storage.data_ptr())
                     self.memory["activations"] += storage.nbytes()
@@ -196,7 +205,7 @@ class Sample:
             self.gradient(name, arrived[name], 1.0)
         if "weights" not in self.counts:
             self.counts["weights"] = {name: trimmed(count(parameter)) for name, parameter in parameters.items()}
-        self.before = {name: weight.detach().clone() for name, weight in weights.items()}
+        self.before = {name: own_part(weight).clone() for name, weight in weights.items()}
         left, taken = math.hypot(*(self.norms[name] for name in arrived)), length(arrived.values())
         if math.isfinite(left) and taken < 0.999 * left:
             self.clipped = min(self.clipped, taken / left)
@@ -206,12 +215,12 @@ class Sample:
     def look_after(self, weights: dict[str, Tensor], gradients: dict[str, Tensor | None]) -> None:
         """Count the updates, and those that were swallowed; then let the copy go."""
         for name, weight in weights.items():
-            before = self.before.pop(name)
+            before, weight = self.before.pop(name), own_part(weight)
             gradient = gradients.get(name)
             wide = weight.itemsize >= 4
             self.add("updates", name, count(weight.detach() - before if wide else weight.float() - before.float()))
             if gradient is not None:
-                full = gradient.to_dense() if gradient.layout != torch.strided else gradient
+                full = gradient.to_dense() if gradient.layout != torch.strided else own_part(gradient)
                 self.moves[name] = swallowed_counts(before, weight, full)
 
     @harmless

@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
 from labkit.instrument.watch import Watch, watch
 
@@ -76,7 +77,7 @@ class Watches:
         if id(optimizer) not in self._known:
             self._known.add(id(optimizer))
             model = model_of(optimizer)
-            if model is not None and all(w.model is not model for w in self.open):
+            if model is not None and all(w.model is not group_of(model, model)[0] for w in self.open):
                 self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_in_step())
         for each in self.open:
             each.before_optimizer(optimizer, *arguments)

@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -25,10 +26,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from labkit.formats import BF16, FP16, Format
 from labkit.instrument.faults import state_faults
 from labkit.instrument.log import Log
+from labkit.instrument.ranks import Ranks, alone_among, group_of
 from labkit.instrument.records import Finding, Skip
 from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, finite, floats, in_backward, length
+from labkit.instrument.sample import Sample, finite, floats, in_backward, length, own_part
 from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
@@ -44,6 +46,7 @@ def watch(
     formats: Sequence[Format] = (FP16, BF16),
     loss: Callable[[Any], Tensor] | None = None,
     against_fp32_every: int | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> Watch:
     """Watch a model being trained, by any loop, until the `with` block ends.
 
@@ -58,6 +61,8 @@ def watch(
             arrived at the model's outputs, and what was lost before is not seen.
         against_fp32_every: which steps are replayed in FP32 as well, a multiple of `every`; 0 for none, None for the
             smallest such multiple from 500 on.
+        group: the ranks that train the model together. Those of DDP, of FSDP2 and of a distributed engine are found.
+            Each rank opens a watch; once it has ended, `report` is that of all ranks, on whichever one it is asked for.
 
     Raises:
         TypeError: there is no module to watch.
@@ -82,7 +87,8 @@ def watch(
         against_fp32_every = -(-500 // every) * every
     elif against_fp32_every % every:
         raise ValueError(f"against_fp32_every is 0 or a multiple of every={every}; it was given {against_fp32_every}")
-    return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every)
+    module, found = group_of(model, module)
+    return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found)
 
 
 def _named(value: object) -> str:
@@ -101,8 +107,10 @@ class Watch:
         formats: tuple[Format, ...],
         loss: Callable[[Any], Tensor] | None,
         fp32_every: int,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.model, self.every = model, every
+        self.model, self.every, self._group = model, every, group
+        self._ranks: Ranks | None = None
         self._only, self._scaler, self._loss, self._fp32_every = optimizer, scaler, loss, fp32_every
         self.first = 0
         self._stack: ExitStack | None = None
@@ -129,10 +137,12 @@ class Watch:
             raise RuntimeError("this watch was opened before; watch(model) makes another one")
         self._parameters = {n.removeprefix("_orig_mod."): p for n, p in self.model.named_parameters()}
         self._weight_names = {id(p): name for name, p in self._parameters.items()}
+        self._ranks = Ranks(self._log.name, self._parameters, self._group) if self._group is not None else None
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
         self._blind = _compiled(self.model)
-        if self._blind:
-            self._log.cannot_see(f"activations and their gradients: {self._blind}")
+        unheard = f"activations and their gradients: {self._blind}" if self._blind else ""
+        for unseen in filter(None, (unheard, alone_among() if self._ranks is None else "")):
+            self._log.cannot_see(unseen)
         self._scale: Callable[[], float] = _one
         self._scaled = False
         self._inside_step = self._by_source = self._called = False
@@ -165,9 +175,15 @@ class Watch:
             self._weight_names, self._names = {}, {}
             self._scale = _one
             self._sample, self._calls, self._modules, self._held = None, [], [], {}
+            if self._ranks is not None:
+                self._ranks.tell(self._own_report())
 
     def report(self) -> Report:
-        """Return what was seen so far, also while the watch is open."""
+        """Return what was seen so far, also while the watch is open; after it, what all ranks of a group saw."""
+        own = self._own_report()
+        return own if self._ranks is None else self._ranks.together(own)
+
+    def _own_report(self) -> Report:
         running = self._sample.done() if self._sample is not None and self._stepped else None
         return self._log.report(self.step + bool(self._stepped), running)
 
@@ -191,7 +207,7 @@ class Watch:
         self._sample = Sample(step, self._names, self._scale_now, self._log.cannot_see, keep)
         if not self._blind:
             self._sample_stack.callback(register_module_forward_hook(self._sample.after_forward).remove)
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
                 hook = parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
                 self._sample_stack.callback(hook.remove)
@@ -237,12 +253,19 @@ class Watch:
         try:
             noted = note_call(self._modules, args, kwargs)
             self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
-            with self._sample.inside(self._parameters.values()) if self._sample is not None else nullcontext():
+            with self._sample.inside(self.model.parameters) if self._sample is not None else nullcontext():
                 output = call(module, *args, **kwargs)
         finally:
             self._running = 0
         noted.returned(floats(output))
+        if self._group is not None and self._sample is not None:
+            _after_backward(floats(output), self._reduced)
         return output
+
+    def _reduced(self) -> None:
+        """Count gradients after a backward pass that has added them up over the ranks."""
+        for name, parameter in self._parameters.items():
+            self._accumulated(name, parameter)
 
     def _accumulated(self, name: str, parameter: Tensor) -> None:
         if self._sample is not None and parameter.grad is not None:
@@ -284,7 +307,7 @@ class Watch:
         """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
         for weight in weights.values():
             if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-                return math.isfinite(abs(weight.grad.sum().item()))
+                return math.isfinite(abs(own_part(weight.grad).sum().item()))
         return True
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -368,6 +391,14 @@ class Watch:
 
     def _name_culprit(self, gradients: Gradients) -> None:
         self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
+
+
+def _after_backward(outputs: list[Tensor], then: Callable[[], None]) -> None:
+    """Have a function called at the end of a backward pass through these, after what DDP and FSDP2 do there."""
+    queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
+    for output in outputs:
+        if output.requires_grad:
+            output.register_hook(lambda _: queue(lambda: queue(then)))  # the second is behind all that wait by then
 
 
 def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:

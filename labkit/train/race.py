@@ -162,7 +162,7 @@ def _train_all(
             yield _train_one(task, recipe, seed, folder, where, timed=True)
         return
     waiting = iter(runs)
-    with ProcessPoolExecutor(count, mp_context=_processes()) as pool:
+    with ProcessPoolExecutor(count, mp_context=processes()) as pool:
         running = {pool.submit(_train_one, task, *run, folder, where) for run in islice(waiting, count)}
         while running:
             done = next(as_completed(running))
@@ -173,7 +173,7 @@ def _train_all(
             yield done.result()
 
 
-def _processes() -> multiprocessing.context.BaseContext:
+def processes() -> multiprocessing.context.BaseContext:
     """Start processes from a fresh one: a fork of a notebook's, which has threads, may wait for a lock for ever."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")

@@ -18,7 +18,7 @@ LONG = {
     "average_in_bf16", "clip_before_unscale", "dice_overflows", "layer_made_in_forward", "log_of_epsilon",
     "nan_only_in_eval", "norm_squared_in_half", "penalty_from_scaled", "row_all_masked", "scale_changes_between",
     "scale_falls_to_zero", "softmax_by_hand", "stale_cast", "switched_off_but_half", "forward_overflow",
-    "gains_in_bf16", "halves_by_hand", "adam_in_half", "validation_sum",
+    "gains_in_bf16", "halves_by_hand", "adam_in_half", "validation_sum", "ranks_part",
 }  # fmt: skip
 every_patient = pytest.mark.parametrize(
     "patient",

@@ -20,6 +20,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from labkit.amp import RECIPES, Engine, Recipe, ScalerState
@@ -28,6 +30,7 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, start_group, while_all_have
 from labkit.formats import FP16
 from labkit.frameworks import GradScaler, ShardedGradScaler
+from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
 
 SECONDS = 60  # against a hang; multiplied by how slow the machine is
@@ -60,23 +63,23 @@ def start(case: str, world: int, folder: Path, **told: str) -> list[ForkServerPr
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(world)}
-    ranks = [
+    processes = [
         context.Process(target=run, args=(case, folder, {**place, "RANK": str(r), "LOCAL_RANK": str(r), **told}))
         for r in range(world)
     ]
-    for rank in ranks:
-        rank.start()
-    return ranks
+    for process in processes:
+        process.start()
+    return processes
 
 
-def wait(ranks: list[ForkServerProcess]) -> list[int | None]:
+def wait(processes: list[ForkServerProcess]) -> list[int | None]:
     """Wait for all ranks and return how they ended; one that hangs is killed."""
     limit = SECONDS * slowness()
-    for rank in ranks:
-        rank.join(limit)
-        rank.kill()
-        rank.join()
-    return [rank.exitcode for rank in ranks]
+    for process in processes:
+        process.join(limit)
+        process.kill()
+        process.join()
+    return [process.exitcode for process in processes]
 
 
 def run(case: str, folder: Path, told: dict[str, str]) -> None:
@@ -191,8 +194,8 @@ def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEng
 
 @case
 def worked_example() -> Any:
-    """Train the exact network in each way, then let one element of one rank overflow."""
-    found: dict[Any, Any] = {}
+    """Train the exact network in each way, then let one element of one rank overflow; and watch."""
+    found: dict[Any, Any] = {"watched": watched()}
     for sharded in (False, True):
         engine = distributed(RECIPES["FP16 static"], sharded)
         reports = train(engine, [own_rows(b) for b in exact_batches()])
@@ -302,6 +305,78 @@ def long_run() -> Any:
         losses.append(loss.item())
         save(folder, engine, losses=losses)
     return losses, whole_masters(engine), engine.scaler
+
+
+OF_PARAMETERS = ("weights", "weight gradients", "updates")
+
+
+@case
+def watched() -> Any:
+    """Watch two steps of the exact network, trained by engines and by loops of plain torch."""
+    found: dict[Any, Any] = {}
+    batches = [own_rows(b) for b in exact_batches()]
+    for sharded in (False, True):
+        engine = distributed(RECIPES["FP16 static"], sharded)
+        with watch(engine, every=1) as w:
+            train(engine, batches)
+            alone = w.report()
+        found["engine", sharded] = (alone, w.report())
+        with watch(model := torchs(sharded), every=1) as w:
+            train_by_hand(model, batches)
+            alone = w.report()
+        found["by hand", sharded] = (alone, w.report())
+    return found, watched_apart()
+
+
+def torchs(sharded: bool) -> nn.Module:
+    """Return the exact network as torch shares it, by DDP or FSDP2."""
+    if not sharded:
+        return nn.parallel.DistributedDataParallel(exact_network())
+    return fully_shard(exact_network(), mesh=DeviceMesh("cpu", list(range(dist.get_world_size()))))
+
+
+def train_by_hand(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    """Train with plain torch."""
+    optimizer = sgd(model.parameters())
+    for x, y in batches:
+        optimizer.zero_grad()
+        ((model(x) - y) * y).sum(1).mean().backward()
+        optimizer.step()
+
+
+def watched_by_one(by: str) -> Report:
+    """Watch the same training in this process, with the whole batch."""
+    engine = Engine(exact_network(), sgd, RECIPES["FP16 static"])
+    model = exact_network()
+    with watch(engine if by == "engine" else model, every=1) as w:
+        if by == "engine":
+            train(engine, exact_batches())
+        else:
+            train_by_hand(model, exact_batches())
+    return w.report()
+
+
+def watched_apart() -> Any:
+    """Let the last rank overflow where nobody agrees, and let only rank 0 watch in the end."""
+    rank = dist.get_rank()
+    weight = nn.Linear(1, 1, bias=False)
+    optimizer, scaler = torch.optim.SGD(weight.parameters(), lr=0.5), torch.amp.GradScaler("cpu", init_scale=8.0)
+    with watch(weight, every=1, group=dist.group.WORLD) as w:
+        for step in range(3):
+            optimizer.zero_grad()
+            scaler.scale(weight(torch.full((1, 1), torch.inf if (rank, step) == (1, 1) else 1.0)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    report, only = w.report(), None
+    if rank == 0:
+        ranks.WAIT_S = 0.2
+        with watch(weight, group=dist.group.WORLD) as w:
+            pass
+        only = w.report()
+    with watch(weight) as w:
+        pass
+    dist.barrier()  # rank 0's process keeps the store
+    return report, only, w.report()
 
 
 @case

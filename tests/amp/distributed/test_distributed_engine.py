@@ -16,6 +16,7 @@ import torch
 from labkit.amp import RECIPES, Engine, ScalerState
 from labkit.amp.distributed.engine import divisors
 from tests.amp.distributed.ranks import (
+    OF_PARAMETERS,
     by_torchrun,
     exact_batches,
     exact_network,
@@ -26,6 +27,7 @@ from tests.amp.distributed.ranks import (
     start,
     train,
     wait,
+    watched_by_one,
 )
 
 
@@ -41,22 +43,55 @@ def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> boo
     return these.keys() == those.keys() and all(torch.equal(these[name], those[name]) for name in these)
 
 
-def test_two_processes_train_as_one_and_skip_as_one(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What two processes left that torchrun started."""
+    return by_torchrun("worked_example", 2, tmp_path_factory.mktemp("two"))
+
+
+def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
     """A worked example: bit-equal masters; then one gradient of one rank overflows, and both skip, with one scale."""
-    ranks = by_torchrun("worked_example", 2, tmp_path)
     reports, masters = one_process("FP16 static")
     assert [stepped for stepped, *_ in reports] == [True] * 2
     assert not torch.equal(masters["0.weight"], exact_network()[0].weight)
-    for found in ranks:
+    for found in two:
         for sharded in (False, True):
             assert found["exact", sharded][0] == reports
             assert equal(found["exact", sharded][1], masters)
             overflowed, after = found["overflow", sharded]
             assert [step[:2] for step in overflowed] == [(True, 1024.0), (False, 1024.0), (True, 512.0)]
             assert [step[3] for step in overflowed] == [4, 0, 1]
-            assert overflowed == ranks[0]["overflow", False][0]  # the culprits' names too
-            assert equal(after, ranks[0]["overflow", False][1])
+            assert overflowed == two[0]["overflow", False][0]  # the culprits' names too
+            assert equal(after, two[0]["overflow", False][1])
             assert overflowed[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
+
+
+def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
+    """Ranks that nobody asks are seen to part; nobody waits long for one that does not watch."""
+    (report, only, alone), (other, _, _) = first, second
+    assert report == other
+    assert (report.findings[0].what, report.findings[0].step) == ("ranks parted", 1)
+    assert report.histograms("weights", 0)["weight"].total == 1
+    assert only.unseen[-1] == "what rank 1 of 2 saw: no report came in 0.2 s"
+    assert "this is rank 0 of 2" in alone.unseen[0]
+
+
+def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
+    expected = {by: watched_by_one(by) for by in ("engine", "by hand")}
+    (first, apart), (second, apart_2) = (ranks["watched"] for ranks in two)
+    for (by, sharded), (alone, together) in first.items():
+        assert together == second[by, sharded][1], "the same report on each rank"
+        assert "rank 0 of 2" in alone.unseen[-1]
+        assert not any("rank" in what and "of 2" in what for what in together.unseen)
+        for kind in OF_PARAMETERS:
+            assert together.histograms(kind) == expected[by].histograms(kind), (by, sharded, kind)
+        assert [w.moves for w in together.watched] == [w.moves for w in expected[by].watched]
+        own = together.histograms("activations")
+        assert own == expected[by].histograms("activations")
+        halves = [alone.histograms("activations") for alone in (first[by, sharded][0], second[by, sharded][0])]
+        assert all(own[name].total == sum(half[name].total for half in halves) for name in own)
+        assert not together.findings
+    watched_apart(apart, apart_2)
 
 
 @pytest.mark.slow
