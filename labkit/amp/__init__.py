@@ -21,7 +21,7 @@ from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe
 from labkit.amp.scales.operand_rounding import round_saturating, round_to_blocks
 from labkit.amp.scales.product_format import ProductFormat, TensorScale
-from labkit.amp.scales.products import rotate
+from labkit.amp.scales.rotation import rotate
 from labkit.amp.scaling.layer_scales import layer_scales
 from labkit.amp.scaling.presets import PRESETS
 from labkit.amp.scaling.scaler import (

@@ -67,7 +67,7 @@ class Resumable:
             "policy": _policy(),
             "steps": self.steps,
             "skips_in_a_row": self.skips_in_a_row,
-        } | ({"products": self.products.state_dict()} if self.products is not None else {})
+        } | ({"products": self.products.memory.state_dict()} if self.products is not None else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, bit for bit; gradients that are here are forgotten.
@@ -135,12 +135,12 @@ class Resumable:
         if self.products is None:
             yield
             return
-        before = self.products.state_dict()
-        self.products.load_state_dict(state["products"])
+        before = self.products.memory.state_dict()
+        self.products.memory.load_state_dict(state["products"])
         try:
             yield
         except BaseException:
-            self.products.load_state_dict(before)
+            self.products.memory.load_state_dict(before)
             raise
 
 

@@ -192,7 +192,7 @@ class TrainingRun:
             raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         products = self.engine.products
-        kept = nullcontext() if products is None else products.unchanged()
+        kept = nullcontext() if products is None else products.memory.unchanged()
         with probe(self.model) as probed, unchanged(self.model.buffers()), kept:
             scaled = self.loss(inputs, targets) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)

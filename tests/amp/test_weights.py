@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from labkit.amp import WeightRounding, Weights, no_decay_on_norms_and_biases, to_model_format
-from labkit.formats import FP16
+from labkit.amp.masters.without_master import stochastic_bf16
+from labkit.formats import BF16, FP16, Rounding, round_to
 
 
 def one_weight(value: float) -> nn.Linear:
@@ -350,6 +351,16 @@ def test_stochastic_rounding_follows_from_its_seed() -> None:
     a, b, other = (drift(WeightRounding.STOCHASTIC, 20, seed) for seed in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, other)
+
+
+def test_stochastic_rounding_to_bf16_is_that_of_the_numpy_rounding() -> None:
+    numbers = np.random.default_rng(0)
+    codes = numbers.integers(0, 2**32, 10**5, dtype=np.uint32)
+    codes[:5] = 0x7FFFFFFF, 0x7F800000, 0xFF7FFFFF, 0x00000001, 0x80000000  # a NaN that would carry into the sign, ...
+    values, bits = codes.view(np.float32), numbers.integers(0, 2**32, codes.size)
+    ours = stochastic_bf16(torch.from_numpy(values), torch.from_numpy(bits)).numpy()
+    assert np.array_equal(ours, round_to(values, BF16, Rounding.STOCHASTIC, random_bits=bits), equal_nan=True)
+    assert np.array_equal(np.signbit(ours[3:5]), [False, True])
 
 
 @pytest.mark.parametrize("rounding", WeightRounding)

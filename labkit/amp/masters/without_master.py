@@ -48,7 +48,10 @@ def store_rounded(
     """
     if rounding is WeightRounding.STOCHASTIC:
         bits = torch.randint(2**32, wide.shape, generator=generator, device=wide.device)
-        weight.copy_(round_tensor(wide.detach(), format_of(weight.dtype), Rounding.STOCHASTIC, random_bits=bits))
+        if wide.dtype == torch.float32 and weight.dtype == torch.bfloat16:
+            weight.copy_(stochastic_bf16(wide, bits))
+        else:
+            weight.copy_(round_tensor(wide.detach(), format_of(weight.dtype), Rounding.STOCHASTIC, random_bits=bits))
     else:
         weight.copy_(wide)
     kept = weight.to(wide.dtype)
@@ -59,3 +62,13 @@ def store_rounded(
         rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
         kept = kept + rest
     wide.copy_(kept)
+
+
+def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
+    """Round FP32 values as `round_tensor` does with Rounding.STOCHASTIC, in a few passes.
+
+    BF16 is FP32's upper 16 bits: they carry where the lower ones are above the upper 16 of the random bits.
+    """
+    enough = (2**16 - 1) - (random_bits >> 16).to(torch.int32)
+    carried = (values.view(torch.int32) + enough).bitwise_and_(-(2**16)).view(torch.float32)
+    return torch.where(values.isnan(), values, carried)

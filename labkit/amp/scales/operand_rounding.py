@@ -12,6 +12,8 @@ Source: OCP Microscaling Formats 1.0, 6.3; arXiv:2506.08027, 3.1 (a scale that i
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -30,9 +32,9 @@ def round_saturating(values: Tensor, format: Format, generator: torch.Generator 
     >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
     tensor([  1.,  16., 448.])
     """
-    bits = values.view(torch.int32) & _EXPONENT
-    bits.clamp_((format.emin + _BIAS) << _POINT, (format.emax + _BIAS) << _POINT)
     limited = values.clamp(-format.max, format.max)
+    bits = limited.view(torch.int32) & _EXPONENT
+    bits.clamp_(min=(format.emin + _BIAS) << _POINT)
     if generator is None:
         bits += ((_POINT - format.significand_bits) << _POINT) + (1 << (_POINT - 1))  # 2^e becomes 1.5 * 2^(e + 23 - s)
         anchor = bits.view(torch.float32)
@@ -41,7 +43,8 @@ def round_saturating(values: Tensor, format: Format, generator: torch.Generator 
     spacing = bits.view(torch.float32)
     random = torch.rand(values.shape, generator=generator, device=values.device)
     below = limited.div_(spacing).floor()
-    return below.add_(random < limited.sub_(below)).mul_(spacing)
+    goes_up = random.lt_(limited.sub_(below))
+    return below.add_(goes_up).mul_(spacing)
 
 
 def round_to_blocks(
@@ -68,24 +71,30 @@ def round_tiles(
     tiles: Tensor, largest: Tensor, format: BlockFormat, *, scale_up: bool, generator: torch.Generator | None = None
 ) -> Tensor:
     """Round tiles, whose largest magnitudes are given, each at its own scale; a generator: stochastically."""
-    largest = torch.where(largest == 0, format.element.max, largest)  # zeros at scale 1: subnormal scales are slow
+    if not bool(largest.all()):  # zeros at scale 1: subnormal scales are slow
+        largest = largest.masked_fill(largest == 0, format.element.max)
     if format.scale.significand_bits:
         scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
         scale = scale if format.scale.significand_bits == _POINT else round_saturating(scale, format.scale)
-        return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+    else:
+        scale = _power_of_two(largest, format, scale_up)
+    return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+
+
+def _power_of_two(largest: Tensor, format: BlockFormat, up: bool) -> Tensor:
+    """Return scales in E8M0, whole-number arithmetic on the bits of FP32 numbers above 0."""
     bits = largest.view(torch.int32)
-    if scale_up:  # one exponent higher where the significand is above that of the largest element
-        top = int(torch.tensor(format.element.max).view(torch.int32))
-        bits = bits + (_FRACTION - (top & _FRACTION))
-    field = ((bits >> _POINT) - format.element.emax).clamp_(min=0)
-    scale, inverse = ((part << _POINT).clamp_(min=_SMALLEST_SCALE) for part in (field, 2 * _BIAS - field))
-    scaled = tiles * inverse.view(torch.float32)
-    return round_saturating(scaled, format.element, generator).mul_(scale.view(torch.float32))
+    if up:  # one exponent higher where the significand is above that of the largest element
+        bits = bits + int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1
+    bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
+    return bits.view(torch.float32)
 
 
 def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
     """Join tiles to matrices of a shape again."""
-    return tiles.flatten(-4, -3).flatten(-2)[..., : shape[-2], : shape[-1]]
+    rows, columns = tiles.shape[-4] * tiles.shape[-3], tiles.shape[-2] * tiles.shape[-1]
+    whole = tiles.reshape(*shape[:-2], rows, columns)
+    return whole if whole.shape == shape else whole[..., : shape[-2], : shape[-1]]
 
 
 def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:

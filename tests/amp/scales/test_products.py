@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
-from labkit.amp.scales.products import rotate
+from labkit.amp.scales.rotation import rotate
 from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
 
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
@@ -187,7 +187,7 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
     assert step(engine, 10 * x).item() == pytest.approx(1000.0, rel=1e-5)  # 10,000 is cut to the range of before
     assert step(engine, 10 * x).item() == pytest.approx(10000.0, rel=1e-5)
     step(engine, x), step(engine, x)
-    assert engine.products.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]  # two steps, no more
+    assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]  # two steps, no more
 
 
 def test_looking_changes_no_scale() -> None:
@@ -204,7 +204,7 @@ def test_a_loss_in_parts_counts_its_largest_part() -> None:
     with engine.forward():
         loss = engine(torch.tensor([[3.0, 1.0]])).sum() + engine(torch.tensor([[5.0, 2.0]])).sum()
     engine.backward(loss)
-    assert engine.products.state_dict()["history"]["weight:input"] == [5.0]
+    assert engine.products.memory.state_dict()["history"]["weight:input"] == [5.0]
 
 
 def test_unit_scales_follow_from_shapes_and_one_number() -> None:
@@ -212,11 +212,11 @@ def test_unit_scales_follow_from_shapes_and_one_number() -> None:
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 16, bias=False))
     engine = engine_with(RECIPES["unit scaled"].products, model)
     step(engine, torch.randn(8, 64))
-    first = engine.products.loss_size
+    first = engine.products.memory.loss_size
     assert first > 0
     step(engine, 100 * torch.randn(8, 64))
-    assert engine.products.loss_size == first
-    assert engine.products.history == {}
+    assert engine.products.memory.loss_size == first
+    assert engine.products.memory.history == {}
 
 
 @pytest.mark.parametrize("name", SCALED)

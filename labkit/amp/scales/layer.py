@@ -1,0 +1,183 @@
+"""How does one layer multiply scaled, rounded operands, forward and backward?
+
+Idea: each of its three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
+autograd gets the two of the backward pass.
+
+Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from labkit.amp.scales.memory import ScaleMemory
+from labkit.amp.scales.operand_rounding import largest_in, round_saturating, round_tiles, tiled, untiled
+from labkit.amp.scales.product_format import ProductFormat, TensorScale
+from labkit.amp.scales.rotation import rotate
+from labkit.formats import FP32, BlockFormat, Format
+
+
+class Written(NamedTuple):
+    """An operand as its product takes it: values of its format, and what they were multiplied by."""
+
+    values: Tensor
+    scale: float
+
+
+class Layer:
+    """A layer's products, called by `labkit.gemm.accumulated` in place of a plain one.
+
+    Args:
+        format: how its operands are written.
+        memory: what the scales of its model remember.
+        key: what they remember of this layer stands under it.
+        weight, op: from whose shape a unit scale follows.
+    """
+
+    def __init__(self, format: ProductFormat, memory: ScaleMemory, key: str, weight: Tensor, op: str) -> None:
+        self.format, self.memory, self.key = format, memory, key
+        self.roles = ("input", "weight") if op == "linear" else ("weight", "input")  # of A and B
+        transposed = "transpose" in op
+        self.fan_in, self.width = weight.shape[0] if transposed else weight[0].numel(), weight.shape[int(transposed)]
+        self._notes = torch.is_grad_enabled()
+
+    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return A[g, m, k] @ B[g, k, n], differentiable."""
+        product: Tensor = _Product.apply(a, b, self)  # type: ignore[no-untyped-call]
+        return product
+
+    def rewrite(self, tensor: Tensor, role: str) -> Tensor:
+        """Return a tensor as it is written along its last axis; one with the role "gradient", as it is: its own is."""
+        rewritten: Tensor = _Rewritten.apply(tensor, self, role)  # type: ignore[no-untyped-call]
+        return rewritten
+
+    def write(self, tensor: Tensor, role: str, axis: int, *, rotated: bool = False) -> Written:
+        """Write an operand, "input", "weight" or "gradient", for a product that sums over `axis` (-1 or -2)."""
+        if role == "gradient":
+            self.memory.went_back = True
+        elif not tensor.is_contiguous() and tensor.mT.is_contiguous():  # it is written as it lies
+            values, scale = self._write(tensor.mT, role, -3 - axis, rotated)
+            return Written(values.mT, scale)
+        return self._write(tensor, role, axis, rotated)
+
+    def _write(self, tensor: Tensor, role: str, axis: int, rotated: bool) -> Written:
+        format = self.format.gradient if role == "gradient" else self.format.forward
+        tensor = rotate(tensor, axis) if rotated else tensor
+        if not tensor.numel():
+            return Written(tensor, 1.0)
+        tiles = tiled(tensor, self._tile(format, role, axis)) if isinstance(format, BlockFormat) else tensor
+        largest = largest_in(tiles) if isinstance(format, BlockFormat) else tensor.abs().amax()
+        size = float(largest.amax())
+        if not math.isfinite(size):
+            return Written(tensor, 1.0)  # so that the step finds it
+        scale = self._scale(tensor, role, format, size)
+        scaled, largest = (tiles, largest) if scale == 1 else (tiles * scale, largest * scale)
+        random = self.memory.generator if role == "gradient" and self.format.stochastic_gradients else None
+        if not isinstance(format, BlockFormat):
+            return Written(round_saturating(scaled, format, random), scale)
+        rounded = round_tiles(scaled, largest, format, scale_up=self.format.scale_up, generator=random)
+        return Written(untiled(rounded, tensor.shape), scale)
+
+    def keeps(self, role: str) -> bool:
+        """Say whether an operand is the same numbers in the backward pass, along whichever axis it is summed over."""
+        return not self.format.blocks or (role == "weight" and self.format.square_weights)
+
+    def _tile(self, format: BlockFormat, role: str, axis: int) -> tuple[int, int]:
+        """Return rows and columns of a block: along the axis that the product sums over, or square."""
+        if role == "weight" and self.format.square_weights:
+            return format.size, format.size
+        return (1, format.size) if axis == -1 else (format.size, 1)
+
+    def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat, size: float) -> float:
+        """Return the FP32 number that a whole tensor is multiplied by."""
+        kind = self.format.scale
+        if kind is TensorScale.UNIT:
+            return 2.0 ** self._log2_unit(tensor, role)
+        if kind is TensorScale.DELAYED:
+            key, now = f"{self.key}:{role}", size
+            size = self.memory.earlier(key)
+            if self._notes or role == "gradient":
+                self.memory.note(key, now)
+        if kind is TensorScale.NONE or size == 0:
+            return 1.0
+        top = format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
+        return float(np.float32(min(top / size, FP32.max)))
+
+    def _log2_unit(self, tensor: Tensor, role: str) -> int:
+        """Return the power of two that brings an operand near size 1, from the layer's shape.
+
+        A weight is of size fan_in^-1/2, so that activations keep theirs; a gradient is then of size width^-1/2 times
+        one number for the whole network, which the first backward pass tells.
+        """
+        if role == "input":
+            return 0
+        if role == "weight":
+            return round(math.log2(self.fan_in) / 2)
+        memory, root = self.memory, math.sqrt(self.width)
+        if not memory.loss_size:
+            memory.loss_size = float(tensor.square().mean().sqrt()) * root
+        return round(math.log2(root / memory.loss_size)) if memory.loss_size else 0
+
+
+class _Product(torch.autograd.Function):
+    """D[g,m,n] = A[g,m,k] @ B[g,k,n]; dA = dD @ B^T sums over n, dB = A^T @ dD over m."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, layer: Layer) -> Tensor:
+        one, two = layer.write(a, layer.roles[0], -1), layer.write(b, layer.roles[1], -2)
+        ctx.layer, ctx.scales = layer, (one.scale, two.scale)
+        both = zip(layer.roles, (a, b), (one, two), strict=True)
+        ctx.save_for_backward(*(written.values if layer.keeps(role) else given for role, given, written in both))
+        return _multiplied(one, two)
+
+    @staticmethod
+    @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        layer: Layer = ctx.layer
+        operands = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
+        whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
+
+        def of(operand: int) -> Tensor:
+            """The gradient of A or B, from that of D and the other one, both written along what is summed over."""
+            other, axis = 1 - operand, -1 - operand
+            rotated = layer.format.hadamard and layer.roles[operand] == "weight"
+            d = whole or layer.write(gradients[0], "gradient", axis, rotated=rotated)
+            role, saved = layer.roles[other], operands[other]
+            kept = Written(saved, ctx.scales[other]) if layer.keeps(role) else None
+            values, scale = kept or layer.write(saved, role, axis, rotated=rotated)
+            transposed = Written(values.mT, scale)
+            return _multiplied(transposed, d) if operand else _multiplied(d, transposed)
+
+        return *(of(i) if ctx.needs_input_grad[i] else None for i in (0, 1)), None
+
+
+class _Rewritten(torch.autograd.Function):
+    """A recurrent layer's input or weight as it is written, or the gradient of its output."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, layer: Layer, role: str) -> Tensor:
+        ctx.layer, ctx.role = layer, role
+        return tensor.view_as(tensor) if role == "gradient" else _read(layer.write(tensor, role, -1))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.role != "gradient":
+            return gradients[0], None, None
+        return _read(ctx.layer.write(gradients[0], "gradient", -1)), None, None
+
+
+def _read(written: Written) -> Tensor:
+    return written.values if written.scale == 1 else written.values / written.scale
+
+
+def _multiplied(one: Written, two: Written) -> Tensor:
+    """Multiply, then take both scales out again."""
+    product = one.values @ two.values
+    scale = one.scale * two.scale
+    return product if scale == 1 else product.div_(scale)
