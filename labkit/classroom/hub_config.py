@@ -16,7 +16,7 @@ from typing import Any
 from jupyterhub.auth import Authenticator
 from jupyterhub.spawner import LocalProcessSpawner, SimpleLocalProcessSpawner
 
-from labkit.classroom.hub import START, Room, groups_of, room_in
+from labkit.classroom.hub import ENVIRONMENT, START, Room, groups_of, room_in
 
 
 class LearnersAuthenticator(Authenticator):
@@ -65,7 +65,7 @@ def configure(c: Any, folder: str) -> None:
     c.JupyterHub.cleanup_servers = False  # who restarts the hub interrupts nobody
     c.Spawner.cmd = [sys.executable, "-c", START]
     c.Spawner.default_url = "/lab/tree/fp16-lab/00_start.ipynb"
-    c.Spawner.environment = {"PYTHONPATH": str(Path(folder) / "lab"), "OMP_NUM_THREADS": "1"}
+    c.Spawner.environment = {"PYTHONPATH": str(Path(folder) / "lab"), **ENVIRONMENT}
     c.Spawner.args = [
         f"--MappingKernelManager.cull_idle_timeout={room.idle}",
         f"--MappingKernelManager.cull_interval={max(5, room.idle // 6)}",

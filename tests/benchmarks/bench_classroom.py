@@ -1,0 +1,122 @@
+"""How many learners does one machine hold? Real kernels at once, each with the whole of lesson 06.
+
+Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson 06_loss_scaling]
+
+The kernels get what a learner's server gives its own (labkit.classroom.hub). Printed are the seconds to a kernel's
+first picture and to its last cell, the memory of a kernel and of all (PSS: a page that several share counts once), and
+which failed. A cell may not fail, but for those whose failing is the lesson. Aims, for 20: none fails, 400 MiB each,
+8 GB in all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+from labkit.classroom.hub import ENVIRONMENT, STARTUP
+from labkit.records import notebooks_folder
+
+PICTURES = ("image/png", "application/vnd.jupyter.widget-view+json")
+CELL_SECONDS = 1800  # so that a kernel that hangs is told, however busy the machine is
+
+
+@dataclass
+class Learner:
+    """One kernel: seconds from its start to the first picture and to the end, MiB of PSS, and what went wrong.
+
+    peak   after whichever cell it was the most;  end   after the last cell
+    """
+
+    picture: float = 0.0
+    done: float = 0.0
+    peak: float = 0.0
+    end: float = 0.0
+    failed: list[str] = field(default_factory=list)
+
+
+def pss(process: int) -> float:
+    """Return the MiB of a process, pages that several share divided among them."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner:
+    """Run a lesson in a kernel of its own, from its start to its last cell; it lives until all others are there too."""
+    learner, notebook = Learner(), nbformat.read(lesson, 4)  # type: ignore[no-untyped-call]
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_SECONDS,
+        allow_errors=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": folder}},
+    )
+    began = time.monotonic()
+    async with client.async_setup_kernel():
+        process = client.km.provisioner.process.pid  # type: ignore[union-attr]
+        for number, cell in enumerate(notebook.cells):
+            if cell.cell_type != "code":
+                continue
+            try:
+                await client.async_execute_cell(cell, number)
+            except Exception as error:  # a kernel that died: the others go on
+                learner.failed.append(f"cell {number}: {type(error).__name__}: {error}"[:100])
+                break
+            note(learner, cell, time.monotonic() - began)
+            learner.end = pss(process)
+            learner.peak = max(learner.peak, learner.end)
+        learner.done = time.monotonic() - began
+        await all_there.wait()
+        learner.end = pss(process) if not learner.failed else learner.end
+        await all_there.wait()
+    return learner
+
+
+def note(learner: Learner, cell: Any, seconds: float) -> None:
+    """Write down what a cell showed."""
+    shown = {kind for output in cell.outputs for kind in output.get("data", ())}
+    if "image/png" in shown and not learner.picture:
+        learner.picture = seconds
+    if "raises-exception" not in cell.metadata.get("tags", ()):
+        learner.failed += [output.evalue for output in cell.outputs if output.output_type == "error"]
+
+
+async def classroom(kernels: int, lesson: Path) -> list[Learner]:
+    """Run a lesson in so many kernels at once."""
+    barrier = asyncio.Barrier(kernels)
+    with tempfile.TemporaryDirectory() as top:
+        startup = Path(top, "ipython", "profile_default", "startup", "memory.py")
+        startup.parent.mkdir(parents=True)
+        startup.write_text(STARTUP, encoding="utf-8")
+        os.environ.update(ENVIRONMENT, IPYTHONDIR=str(Path(top, "ipython")))
+        folders = [str(Path(top, str(number))) for number in range(kernels)]
+        for folder in folders:
+            Path(folder).mkdir()
+        return await asyncio.gather(*(work(lesson, folder, barrier) for folder in folders))
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--kernels", type=int, default=4, help="how many (default: 4)")
+    arguments.add_argument("--lesson", default="06_loss_scaling")
+    asked = arguments.parse_args()
+    learners = asyncio.run(classroom(asked.kernels, notebooks_folder() / f"{asked.lesson}.ipynb"))
+    for what, unit in (("picture", "s"), ("done", "s"), ("peak", "MiB"), ("end", "MiB")):
+        values = sorted(getattr(learner, what) for learner in learners)
+        print(f"{what:8} median {statistics.median(values):6.0f}, most {values[-1]:6.0f} {unit}")
+    print(f"all      {sum(learner.end for learner in learners):.0f} MiB at the end, {len(learners)} kernels at once")
+    failed = [f"{number}: {text}" for number, learner in enumerate(learners) for text in learner.failed]
+    print(f"failed   {len(failed)}", *failed, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
