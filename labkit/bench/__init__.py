@@ -10,29 +10,7 @@ from labkit.bench.sweeps import Extent, Sweep, formats_on, sweeps
 from labkit.bench.timing import GemmRun, run_case, run_cases
 
 __all__ = [
-    "ConvCase",
-    "DeviceReport",
-    "ElementwiseCase",
-    "Extent",
-    "GemmCase",
-    "GemmRecord",
-    "GemmRun",
-    "Published",
-    "Roofline",
-    "Sweep",
-    "cards",
-    "data_sheet",
-    "device_report",
-    "formats_on",
-    "from_json",
-    "gains",
-    "intensity",
-    "linear_gemms",
-    "measure",
-    "published",
-    "ring_table",
-    "roofline",
-    "run_case",
-    "run_cases",
-    "sweeps",
-]
+    "ConvCase", "DeviceReport", "ElementwiseCase", "Extent", "GemmCase", "GemmRecord", "GemmRun", "Published",
+    "Roofline", "Sweep", "cards", "data_sheet", "device_report", "formats_on", "from_json", "gains", "intensity",
+    "linear_gemms", "measure", "published", "ring_table", "roofline", "run_case", "run_cases", "sweeps",
+]  # fmt: skip

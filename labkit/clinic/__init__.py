@@ -17,29 +17,7 @@ from labkit.clinic.pitfalls import find_pitfalls
 from labkit.clinic.rows import claims
 
 __all__ = [
-    "CONSULTATIONS",
-    "Card",
-    "Consultation",
-    "Finding",
-    "GpuCard",
-    "Kind",
-    "Outcome",
-    "Patient",
-    "Report",
-    "Status",
-    "Training",
-    "Treatment",
-    "cards",
-    "check_machine",
-    "claims",
-    "code_of",
-    "diagnose",
-    "explain",
-    "find_pitfalls",
-    "gpu_cards",
-    "look",
-    "patients",
-    "run",
-    "snippet",
-    "treat",
-]
+    "CONSULTATIONS", "Card", "Consultation", "Finding", "GpuCard", "Kind", "Outcome", "Patient", "Report", "Status",
+    "Training", "Treatment", "cards", "check_machine", "claims", "code_of", "diagnose", "explain", "find_pitfalls",
+    "gpu_cards", "look", "patients", "run", "snippet", "treat",
+]  # fmt: skip

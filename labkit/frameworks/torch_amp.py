@@ -16,12 +16,6 @@ from labkit.frameworks.torch_scaler import GradScaler
 from labkit.frameworks.torch_state import from_state_dict, state_dict
 
 __all__ = [
-    "GradScaler",
-    "autocast",
-    "custom_bwd",
-    "custom_fwd",
-    "from_state_dict",
-    "is_autocast_available",
-    "is_autocast_enabled",
-    "state_dict",
-]
+    "GradScaler", "autocast", "custom_bwd", "custom_fwd", "from_state_dict", "is_autocast_available",
+    "is_autocast_enabled", "state_dict",
+]  # fmt: skip

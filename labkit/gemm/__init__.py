@@ -16,23 +16,7 @@ from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
 
 __all__ = [
-    "ACCUMULATORS",
-    "EXACT",
-    "GEMMS",
-    "PAIRWISE_FP32",
-    "ROWS",
-    "SEQUENTIAL_FP16",
-    "SEQUENTIAL_FP32",
-    "SPECS",
-    "TURING_4",
-    "Accumulator",
-    "AlignedTerm",
-    "BlockSum",
-    "MmaSpec",
-    "accumulate",
-    "emulate",
-    "explain",
-    "half_storage",
-    "matmul",
-    "rounds_once",
-]
+    "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",
+    "TURING_4", "Accumulator", "AlignedTerm", "BlockSum", "MmaSpec", "accumulate", "emulate", "explain", "half_storage",
+    "matmul", "rounds_once",
+]  # fmt: skip

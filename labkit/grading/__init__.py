@@ -10,17 +10,6 @@ from labkit.grading.leader_board import enter, show
 from labkit.grading.progress import progress
 
 __all__ = [
-    "EXERCISES",
-    "FAILING",
-    "PROJECT_TASKS",
-    "Exercise",
-    "Grade",
-    "Mistake",
-    "check",
-    "earned",
-    "enter",
-    "hint",
-    "judge",
-    "progress",
-    "show",
-]
+    "EXERCISES", "FAILING", "PROJECT_TASKS", "Exercise", "Grade", "Mistake", "check", "earned", "enter", "hint",
+    "judge", "progress", "show",
+]  # fmt: skip

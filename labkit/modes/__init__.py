@@ -6,16 +6,6 @@ from labkit.modes.recompute import ATTRIBUTE, LabMode, as_now, break_graph, open
 from labkit.modes.together import together
 
 __all__ = [
-    "ATTRIBUTE",
-    "LabMode",
-    "are_plain",
-    "as_now",
-    "body_of",
-    "break_graph",
-    "is_composite",
-    "mapped",
-    "open_modes",
-    "tensors_in",
-    "together",
-    "under",
-]
+    "ATTRIBUTE", "LabMode", "are_plain", "as_now", "body_of", "break_graph", "is_composite", "mapped", "open_modes",
+    "tensors_in", "together", "under",
+]  # fmt: skip

@@ -5,13 +5,6 @@ from labkit.records.places import checkout, data_folder, notebooks_folder, on_re
 from labkit.records.provenance import device_name, now, versions
 
 __all__ = [
-    "checkout",
-    "data_folder",
-    "device_name",
-    "notebooks_folder",
-    "now",
-    "on_record",
-    "results_folder",
-    "versions",
+    "checkout", "data_folder", "device_name", "notebooks_folder", "now", "on_record", "results_folder", "versions",
     "write_whole",
-]
+]  # fmt: skip
