@@ -70,7 +70,10 @@ LAYERS = set(TO_THE_LEFT) - {"classroom", "gpu", "checkout", "commands", "cli", 
 
 
 def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:
-    """Yield (line, module, name) for each import in a file, relative ones resolved; name is "" for `import module`."""
+    """Yield (line, module, name) for each import in a file, relative ones resolved; name is "" for `import module`.
+
+    A package that imports whatever is in it needs "package.*".
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         match node:
             case ast.Import(names=names):
@@ -82,6 +85,8 @@ def imports(file: Path, package: str) -> Iterator[tuple[int, str, str]]:
             case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=module), *_]):
                 if called in ("import_module", "__import__"):
                     yield node.lineno, module, ""
+            case ast.Call(func=ast.Name(id="import_module"), args=[ast.JoinedStr(values=[ast.FormattedValue(), *_])]):
+                yield node.lineno, f"{package}.*", ""  # f"{__name__}.{name}": each module of the package
 
 
 def layer_offences(root: Path) -> list[str]:
@@ -131,7 +136,8 @@ def _needed(files: dict[str, Path], module: str) -> set[str]:
     """Return the modules that one imports from: `from package import name` may mean the package, or a module in it."""
     package = module if files[module].name == "__init__.py" else module.rpartition(".")[0]
     pairs = [(origin, name) for _, origin, name in imports(files[module], package)]
-    return {f"{origin}.{name}" if f"{origin}.{name}" in files else origin for origin, name in pairs} & set(files)
+    below = {file for file in files for origin, _ in pairs if origin == f"{file.rpartition('.')[0]}.*"}
+    return below | {f"{o}.{name}" if f"{o}.{name}" in files else o for o, name in pairs} & set(files)
 
 
 def _reached(needs: dict[str, set[str]], start: str) -> set[str]:
@@ -232,6 +238,15 @@ def test_each_way_round_is_found(tmp_path, source):
     plant(tmp_path, "labkit/amp/resume.py", source)
     (circle,) = circles(tmp_path)
     assert "labkit.amp.resume" in circle
+
+
+def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
+    plant(tmp_path, "labkit/grading/exercises/__init__.py", 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]')
+    plant(tmp_path, "labkit/grading/exercises/one.py", "from labkit.grading.judge import Paper")
+    plant(tmp_path, "labkit/grading/judge.py", "from labkit.grading.exercises import ALL")
+    assert len(circles(tmp_path)) == 1
+    plant(tmp_path, "labkit/grading/exercises/one.py", "import torch")
+    assert circles(tmp_path) == []
 
 
 @pytest.mark.parametrize(

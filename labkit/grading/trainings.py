@@ -40,7 +40,7 @@ class Trainings:
 
     def ask(self, paper: Paper, answers: list[list[Json]]) -> bool:
         """Note what these answers ask for; return whether they are judged by trainings."""
-        asked = runs_asked(paper, answers)
+        asked = runs_asked(paper.exercise, paper.cases, answers)
         with self._lock:
             self._missing.update(dict.fromkeys(one for one in asked if not kept(one)))
         return bool(asked)

@@ -12,24 +12,21 @@ from __future__ import annotations
 import math
 import statistics
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
 from labkit.grading.difference import show
-from labkit.grading.exercise import Case, Check
+from labkit.grading.exercise import Case, Check, Exercise
 from labkit.grading.given.project_tasks import FAILING, PROJECT_TASKS, Run, run
 from labkit.grading.given.wire import Failure, Instance, Json, dump, load
 from labkit.grading.outcome import Outcome
 from labkit.train import CATEGORIES
-
-if TYPE_CHECKING:
-    from labkit.grading.judge import Paper
 
 Asked: TypeAlias = tuple[str, Recipe, int]  # a task, a recipe by the name "yours", a seed
 VISIBLE, HIDDEN = (0, 1), (2, 3, 4)
@@ -97,21 +94,21 @@ def kept(asked: Asked) -> bool:
     return asked in _KEPT
 
 
-def runs_asked(paper: Paper, answers: list[list[Json]]) -> list[Asked]:
-    """Return the runs that judging these answers takes; none where no training decides.
+def runs_asked(exercise: Exercise, cases: Sequence[Sequence[Case]], answers: list[list[Json]]) -> list[Asked]:
+    """Return the runs that judging these answers to cases[check][case] takes; none where no training decides.
 
     Those of the known mistakes are made when the first wrong answer is compared with them.
     """
-    task = paper.exercise.id.removeprefix("project.")
-    if task not in PROJECT_TASKS or not paper.exercise.id.startswith("project."):
+    task = exercise.id.removeprefix("project.")
+    if task not in PROJECT_TASKS or not exercise.id.startswith("project."):
         return []
     asked: list[tuple[Recipe, tuple[int, ...]]] = [(RECIPES["FP32"], (*VISIBLE, *HIDDEN))]
-    for cases, given in zip(paper.cases, answers, strict=False):
-        for case, answer in zip(cases, given, strict=False):
+    for group, given in zip(cases, answers, strict=False):
+        for case, answer in zip(group, given, strict=False):
             seeds = cast("tuple[int, ...]", case[0])
             with suppress(ValueError, RuntimeError):
                 asked.append((recipe_of(load(answer)), seeds))
-            asked.append((cast(Recipe, paper.exercise.reference(seeds)), seeds))
+            asked.append((cast(Recipe, exercise.reference(seeds)), seeds))
     return list(dict.fromkeys((task, replace(recipe, name="yours"), seed) for recipe, seeds in asked for seed in seeds))
 
 
