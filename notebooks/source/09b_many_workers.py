@@ -104,8 +104,8 @@ print("how long each rank's step is:", (scales.mean() / scales).tolist())
 def my_agreed_step(parts, gradients, scale, lr):
     """Return (the parts after the step, the scale after it).
 
-    parts      list of FP32 tensors, one for each rank; they stay as they are
-    gradients  list of FP16 tensors, one for each rank, multiplied by `scale`
+    parts      list of FP32 tensors, one for each rank, of any shape; they stay as they are
+    gradients  list of FP16 tensors of the same shapes, multiplied by `scale`
     """
     ### BEGIN SOLUTION
     found_inf = any(not torch.isfinite(gradient).all() for gradient in gradients)
@@ -150,7 +150,7 @@ workers
 def my_mean_in_fp16(gradients, before):
     """Return the mean [n] of the gradients, in FP16.
 
-    gradients  list of FP16 tensors [n], one for each rank; they stay as they are
+    gradients  list of FP16 tensors [n], one for each rank; they stay as they are; inf and NaN are added like numbers
     before     what each is divided by before the sum; it divides the number of ranks
     """
     ### BEGIN SOLUTION

@@ -144,8 +144,8 @@ for name, format in (("FP32", FP32), ("BF16", BF16)):
 def my_frozen(weights, updates):
     """Return the names of the frozen parameters, in the order of `weights`.
 
-    weights  dict: name -> BF16 tensor
-    updates  dict: name -> FP32 tensor of the same shape
+    weights  dict: name -> BF16 tensor, of any shape
+    updates  dict: name -> FP32 tensor of the same shape; the names may come in another order
     """
     ### BEGIN SOLUTION
     frozen = []

@@ -37,7 +37,7 @@ def test_an_agreed_step_is_that_of_one_process_with_all_parts(seed: int) -> None
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_mean_in_fp16_is_numpys(seed: int) -> None:
     for (gradients, before), mean in answers("workers.predivide", seed):
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             quotients = [gradient.numpy() / np.float16(before) for gradient in gradients]
             total = quotients[0]
             for quotient in quotients[1:]:

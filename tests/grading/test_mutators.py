@@ -190,8 +190,20 @@ EQUAL: dict[str, dict[str, str]] = {
         "name float64: np.float32": "0 is 0 in any format, and a number of FP32 is one of FP64",
         "out: the negative zero": ZERO,
     },
-    "beyond.keep": {"in: FP16's subnormals flushed": "what changes so little stands still as surely as what does not"},
-    "workers.agree": {"opposite: True": STRICT, "in: -inf taken for inf": EITHER},
+    "beyond.history": {
+        "an ulp more: 1.0": "a quotient may be rounded twice, so two ulps are forgiven",
+        "an ulp less: 1.0": "a quotient may be rounded twice, so two ulps are forgiven",
+        "out: one ulp up": "a quotient may be rounded twice, so two ulps are forgiven",
+    },
+    "beyond.keep": {
+        "in: FP16's subnormals flushed": "what changes so little stands still as surely as what does not",
+        "in: what FP16 loses flushed": "what changes so little stands still as surely as what does not",
+    },
+    "workers.agree": {
+        "opposite: True": STRICT,
+        "out: the negative zero": ZERO,
+        "in: -inf taken for inf": EITHER,
+    },
     "workers.predivide": {"out: the negative zero": ZERO},
     "recipes.cheapest": {
         "name all": "the mean of a NaN is NaN, which is not at least anything",

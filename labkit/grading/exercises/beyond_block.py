@@ -52,15 +52,16 @@ def _small(random: Random) -> list[Case]:
 
 
 def _large(random: Random) -> list[Case]:
-    """Where the steps are 1 and 2."""
-    return [_between(random, (4, 5, 6, 6)) for _ in range(3)]
+    """Where the steps are 1 and 2; the last block is longer than those of NVFP4 and MXFP4."""
+    return [_between(random, (4, 5, 6, 6)) for _ in range(3)] + [_between(random, (4, 5, 6) * 4)]
 
 
 def _ends(random: Random) -> list[Case]:
     """Numbers of the grid with a chance of 0, and what is beyond the last."""
     scale = 2.0 ** random.randrange(-9, 9)
-    beyond = [scale * 6.5, -scale * 100, scale * 6, scale * 7]
-    return [([scale * g for g in GRID], scale, [0.0] * 8), (beyond, scale, [0.0, 0.5, 0.0, 0.99]), ([], scale, [])]
+    beyond = [scale * 6.5, -scale * 100, scale * 6, scale * 7, scale * 2.0**40]
+    chances = [0.0, 0.5, 0.0, 0.99, 0.5]
+    return [([scale * g for g in GRID], scale, [0.0] * 8), (beyond, scale, chances), ([], scale, [])]
 
 
 @mistake

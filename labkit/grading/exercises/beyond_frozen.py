@@ -26,29 +26,38 @@ def reference(weights: Named, updates: Named) -> list[str]:
     return [name for name, w in weights.items() if (w.float() + updates[name]).bfloat16().equal(w)]
 
 
-def _named(random: Random, moves: dict[str, list[float]], weight: float) -> Case:
-    """Return parameters of elements near a weight; each element moves by that part of the distance of numbers there."""
+def _named(random: Random, moves: dict[str, list[float]], weight: float) -> tuple[Named, Named]:
+    """Return parameters of elements near a weight, of either sign; each moves by part of the distance there.
+
+    The updates come in another order than the weights.
+    """
     weights, updates = {}, {}
     for name, parts in moves.items():
-        elements = [weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts]
+        elements = [random.choice((-1, 1)) * weight * (1 + random.randrange(1, 60) * 2.0**-7) for _ in parts]
         weights[name] = torch.tensor(elements).bfloat16()
         updates[name] = torch.tensor([part * weight * 2.0**-7 for part in parts])
-    return weights, updates
+    return weights, dict(reversed(updates.items()))
 
 
 def _clear(random: Random) -> list[Case]:
-    """Updates far below and far above half the distance."""
+    """Updates far below and far above half the distance; two that cancel; and zeros, which any update moves."""
     weight = 2.0 ** random.randrange(-6, 6)
-    return [_named(random, {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3]}, weight)]
+    zero = torch.zeros(2).bfloat16()
+    updates = {"stays": torch.zeros(2), "moves": torch.tensor([0.0, -(2.0**-60)])}
+    parts = {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3], "both ways": [1.0, -1.0]}
+    return [_named(random, parts, weight), (dict.fromkeys(updates, zero), updates)]
 
 
 def _one_of_many(random: Random) -> list[Case]:
-    """A single element that moves is enough."""
-    parts = [0.1] * 5
+    """A single element that moves is enough; of a vector or a matrix."""
+    parts = [0.1] * 6
     moving = parts.copy()
-    moving[random.randrange(5)] = random.choice((-1.0, 1.0)) * 0.9
+    moving[random.randrange(1, 6)] = random.choice((-1.0, 1.0)) * 0.9
     weight = 2.0 ** random.randrange(-6, 6)
-    return [_named(random, {"first": moving, "second": parts}, weight), _named(random, {"only": moving}, weight)]
+    named = _named(random, {"still": parts, "moving": moving}, weight)
+    matrices = tuple({name: tensor.reshape(2, 3) for name, tensor in part.items()} for part in named)
+    vectors = [_named(random, moves, weight) for moves in ({"first": moving, "second": parts}, {"only": moving})]
+    return [*vectors, matrices]
 
 
 def _near(random: Random) -> list[Case]:
@@ -56,6 +65,16 @@ def _near(random: Random) -> list[Case]:
     below, above = 0.5 - random.uniform(1, 2) * 2.0**-16, 0.5 + random.uniform(1, 2) * 2.0**-16
     parts = {"below": [below, -below], "above": [above, below], "fp16": [0.2, 0.1], "fp32": [0.03, 0.02]}
     return [_named(random, parts, 2.0 ** random.randrange(*powers)) for powers in ((-3, 3), (-15, -12), (-24, -20))]
+
+
+def _ties(random: Random) -> list[Case]:
+    """Exactly half the distance: the even neighbour is taken, so a weight that is even stays, and an odd one moves."""
+    unit = 2.0 ** random.randrange(-6, 6)
+    even, odd = (unit * (1 + (2 * random.randrange(1, 30) + i) * 2.0**-7) for i in (0, 1))
+    named = {"even": [even, -even], "odd": [odd, odd], "minus odd": [-odd, even], "zero": [even, 0.0]}
+    half = torch.tensor([0.5, -0.5]) * unit * 2.0**-7
+    updates = {name: half if name != "zero" else half * torch.tensor([1.0, 0.0]) for name in named}
+    return [({name: torch.tensor(elements).bfloat16() for name, elements in named.items()}, updates)]
 
 
 def _around_one(_: Random) -> list[Case]:
@@ -97,6 +116,20 @@ def measures_by_the_weight(weights: Named, updates: Named) -> list[str]:
 
 
 @mistake
+def adds_up_the_movements(weights: Named, updates: Named) -> list[str]:
+    """This is what a sum of all movements gives: one up and one down make 0, and both elements have moved."""
+    return [n for n, w in weights.items() if not ((w.float() + updates[n]).bfloat16().float() - w.float()).sum()]
+
+
+@mistake
+def lets_half_the_distance_stay(weights: Named, updates: Named) -> list[str]:
+    """This is what |update| <= half the distance gives. At exactly half, rounding takes the even neighbour: a weight
+    whose last bit is 1 moves."""
+    after = {n: torch.nextafter(w.float() + updates[n], w.float()).bfloat16() for n, w in weights.items()}
+    return [n for n, w in weights.items() if after[n].equal(w)]
+
+
+@mistake
 def names_those_that_move(weights: Named, updates: Named) -> list[str]:
     """This is the parameters that move. Asked are the others."""
     frozen = reference(weights, updates)
@@ -113,7 +146,7 @@ EXERCISE = Exercise(
     checks=(
         Check("updates far from the limit", 1, _clear),
         Check("one element that moves is enough", 1, _one_of_many),
-        Check("updates near half the distance", 2, _near),
+        Check("updates near half the distance, and there", 2, lambda random: _near(random) + _ties(random)),
         Check("gains of exactly 1.0, upwards and downwards", 1, _around_one),
     ),
     mistakes=mistakes_in(vars()),

@@ -34,22 +34,35 @@ def _short(random: Random) -> list[Case]:
 
 
 def _long(random: Random) -> list[Case]:
-    """Falling magnitudes, so that what leaves the history is felt; and random ones."""
+    """Falling magnitudes, so that what leaves the history is felt; random ones; equal ones; and a long history."""
     falling = sorted(_steps(random, 9), reverse=True)
-    return [(falling, 3, 57344.0), (falling, 1, 448.0), (_steps(random, 12), 2, 448.0), (_steps(random, 9), 4, 57344.0)]
+    a, b, c = sorted(_steps(random, 3))
+    alike = [c, a, b, c, a, a, b, a, a]
+    return [
+        (falling, 3, 57344.0), (falling, 1, 448.0), (_steps(random, 12), 2, 448.0), (_steps(random, 9), 4, 57344.0),
+        (alike, 3, 448.0), (sorted(_steps(random, 30), reverse=True), 20, 448.0),
+    ]  # fmt: skip
 
 
 def _outlier(random: Random) -> list[Case]:
-    """One step a thousand times larger than the others."""
+    """One step far larger than the others, and than the format's largest number."""
     steps = _steps(random, 8)
-    steps[3] *= 1000
-    return [(steps, 2, 448.0), (steps, 16, 448.0)]
+    steps[3] = 1000 * max(steps)
+    return [(steps, 2, 448.0), (steps, 16, 448.0), (steps, 2, 6.0)]
 
 
 def _zeros(random: Random) -> list[Case]:
-    """A tensor of zeros: first, for longer than the history, and beside others."""
+    """A tensor of zeros: first, for longer than the history, and beside others; and one that is nearly zero."""
     a, b = _steps(random, 2)
-    return [([0.0, a, b], 1, 448.0), ([a, 0.0, 0.0, b, a], 2, 448.0), ([0.0, 0.0], 4, 448.0), ([], 4, 448.0)]
+    tiny = [x * 2.0**-60 for x in (a, b, b)]
+    runs: list[tuple[list[float], int]] = [
+        ([0.0, a, b], 1),
+        ([a, 0.0, 0.0, b, a], 2),
+        (tiny, 2),
+        ([0.0] * 2, 4),
+        ([], 4),
+    ]
+    return [(largest, length, 448.0) for largest, length in runs]
 
 
 @mistake
@@ -68,6 +81,13 @@ def takes_the_last_alone(largest: list[float], length: int, top: float) -> list[
 def forgets_nothing(largest: list[float], length: int, top: float) -> list[float]:
     """This is what looking back to the first step gives: one outlier makes the scale too small for ever."""
     return reference(largest, max(1, len(largest)), top)
+
+
+@mistake
+def takes_tiny_for_zero(largest: list[float], length: int, top: float) -> list[float]:
+    """This is what a threshold gives, below which all counts as zero. Gradients are often that small; only 0 has no
+    scale."""
+    return reference([x if x > 1e-8 else 0.0 for x in largest], length, top)
 
 
 @mistake
@@ -112,6 +132,7 @@ EXERCISE = Exercise(
     difficulty=2,
     minutes=8,
     reference=reference,
+    ulps=2,  # top * (1 / largest) rounds twice
     checks=(
         Check("a run shorter than its history", 1, _short),
         Check("what is older than the history is forgotten", 2, _long),

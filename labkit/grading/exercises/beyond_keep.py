@@ -41,26 +41,18 @@ def _count(random: Random) -> list[Case]:
 
 
 def _change(random: Random) -> list[Case]:
-    far = [
-        random.uniform(0.01, 0.5),
-        1 - 0.9,
-        1 - 0.95,
-        1 - 0.999,
-        2.0**-10,
-        2.0**-11,
-        2.0**-12,
-        random.uniform(0, 1e-4),
-    ]
-    return _parts(random, "changes", far) + _parts(
-        random, "changes", [2.0**-9, math.nextafter(2.0**-9, 0), 1.01 * 2.0**-9, 2.0**-8]
-    )
+    drawn = [random.uniform(0.01, 0.5), random.uniform(0, 1e-4), random.uniform(0, 1e-9)]
+    far = [*drawn, 1 - 0.9, 1 - 0.95, 1 - 0.999, 2.0**-10, 2.0**-11, 2.0**-12]
+    near = [2.0**-9, math.nextafter(2.0**-9, 0), 1.01 * 2.0**-9, 2.0**-8]
+    return _parts(random, "changes", far) + _parts(random, "changes", near)
 
 
 def _both(random: Random) -> list[Case]:
-    """A training: some of each kind; a change of 300% is no count, and a count of 1 no change."""
+    """A training: some of each kind, in two orders; a change of 300 is no count, and a count of 1 no change."""
     numbers = [("counts", 1.0), ("changes", 300.0), ("counts", 50257.0), ("changes", 1e-5), ("counts", 12.0)]
     drawn = random.sample(numbers, 5)
-    return [([(f"{kind} {i}", kind, x) for i, (kind, x) in enumerate(drawn)],), ([],)]
+    orders = (drawn, drawn[::-1])
+    return [*(([(f"{kind} {i}", kind, x) for i, (kind, x) in enumerate(order)],) for order in orders), ([],)]
 
 
 @mistake
@@ -97,6 +89,12 @@ def forgets_what_changes(parts: list[Part]) -> list[str]:
 def forgets_what_counts(parts: list[Part]) -> list[str]:
     """This is what changes alone need. Whole numbers beyond 2^8 melt together in BF16."""
     return _where(parts, lambda _: False, lambda x: x < STEP)
+
+
+@mistake
+def takes_one_kind_after_the_other(parts: list[Part]) -> list[str]:
+    """This is first what counts and then what changes. The order of the parts was asked."""
+    return reference([p for p in parts if p[1] == "counts"]) + reference([p for p in parts if p[1] == "changes"])
 
 
 @mistake

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from random import Random
 
+import numpy as np
+
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
 LEAST = -127  # the smallest exponent of E8M0
@@ -30,15 +32,19 @@ def _largest(block: list[float]) -> float:
 
 
 def _block(random: Random, largest: float) -> list[float]:
-    """Return eight numbers below a magnitude, and that one itself, somewhere among them."""
+    """Return eight FP32 numbers below a magnitude, and that one itself, somewhere among them."""
     block = [random.choice((-1, 1)) * random.uniform(0, 0.2) * abs(largest) for _ in range(8)]
     block.insert(random.randrange(9), largest)
-    return block
+    return [float(np.float32(x)) for x in block]
 
 
 def _random(random: Random, sign: int) -> list[Case]:
+    """Blocks of any size; the last two reach FP32's end, and come near its smallest numbers."""
+    exponents = [random.randrange(-60, 60) for _ in range(4)]
     tops = (6.0, 448.0, 57344.0, 6.0, 6.0, 448.0)
-    return [(_block(random, sign * random.uniform(1, 2) * 2.0 ** random.randrange(-60, 60)), top) for top in tops]
+    exponents += [127, random.randrange(-118, -112)]
+    largest = [sign * random.uniform(1.01, 1.99) * 2.0**exponent for exponent in exponents]
+    return [(_block(random, x), top) for x, top in zip(largest, tops, strict=True)]
 
 
 def _positive(random: Random) -> list[Case]:
@@ -49,12 +55,18 @@ def _positive(random: Random) -> list[Case]:
 def _at_the_limit(random: Random) -> list[Case]:
     """Exactly top times a power of two, and the number after it."""
     limits = [(top, top * 2.0 ** random.randrange(-40, 40)) for top in (6.0, 448.0, 57344.0)]
-    return [(_block(random, x), top) for top, at in limits for x in (at, math.nextafter(at, math.inf))]
+    return [(_block(random, x), top) for top, at in limits for x in (at, _after(at))]
+
+
+def _after(x: float) -> float:
+    """Return the next FP32 number."""
+    return float(np.nextafter(np.float32(x), np.float32(np.inf)))
 
 
 def _nothing(random: Random) -> list[Case]:
-    """Blocks that any scale holds: zeros, and numbers far below the smallest scale."""
-    return [([0.0] * 4, 6.0), ([-0.0, 2.0**-149], 6.0), (_block(random, 2.0**-140), 448.0), ([6 * 2.0**-127], 6.0)]
+    """Blocks that any scale holds: zeros, and numbers far below the smallest scale, up to it and beyond."""
+    ends = [([-x], 6.0) for x in (6 * 2.0**-127, _after(6 * 2.0**-127))]
+    return [([0.0] * 4, 6.0), ([-0.0, 2.0**-149], 6.0), (_block(random, 2.0**-140), 448.0), *ends]
 
 
 @mistake

@@ -34,28 +34,35 @@ def reference(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: fl
 
 
 def _ranks(random: Random, world: int) -> tuple[list[Tensor], list[Tensor], float, float]:
-    """Return parts of whole numbers over 2^10 and scaled gradients; the last part is shorter."""
-    sizes = [3] * (world - 1) + [random.randint(1, 3)]
-    parts = [whole(random, (size,), -1024, 1024) / 2**10 for size in sizes]
+    """Return parts of whole numbers over 2^10, rows of two, and scaled gradients; the last part is shorter."""
+    shapes = [(3, 2)] * (world - 1) + [(random.randint(1, 3), 2)]
+    parts = [whole(random, shape, -1024, 1024) / 2**10 for shape in shapes]
     scale = 2.0 ** random.randint(12, 15)
-    gradients = [(whole(random, (size,), 1, 1000) / 2**20 * scale).half() for size in sizes]
+    gradients = [(whole(random, shape, 1, 1000) / 2**20 * scale).half() for shape in shapes]
     return parts, gradients, scale, random.choice((0.5, 0.25, 1.0))
 
 
+def _clean(random: Random) -> list[Case]:
+    """Gradients of ordinary size; and of FP16's largest, which are finite though their sum is not."""
+    parts, gradients, scale, lr = _ranks(random, 2)
+    largest = [torch.full_like(gradient, 65504) for gradient in gradients]
+    return [*(_ranks(random, world) for world in (1, 2, 4, 5)), (parts, largest, scale, lr)]
+
+
 def _spoiled(random: Random, bad: float) -> list[Case]:
-    """One element of one rank; the first rank, the last, and one between."""
+    """One element, the first or another, of one rank; the first rank, the last, and one between; a scale of 1, too."""
     cases: list[Case] = []
-    for world, rank in ((4, 0), (4, 3), (4, random.randint(1, 2)), (1, 0)):
+    for world, rank, place in ((4, 0, 1), (4, 3, 0), (4, random.randint(1, 2), 1), (1, 0, 1), (6, 5, 1)):
         parts, gradients, scale, lr = _ranks(random, world)
-        gradients[rank][0] = bad
-        cases.append((parts, gradients, scale, lr))
+        gradients[rank][-place, place] = bad
+        cases.append((parts, gradients, 1.0 if world == 6 else scale, lr))
     return cases
 
 
 def _several(random: Random) -> list[Case]:
-    """Inf of either sign on several ranks at once: their sum is NaN, and the scale is halved once all the same."""
+    """Inf of either sign: their sum is NaN; on several ranks at once: the scale is halved once all the same."""
     parts, gradients, scale, lr = _ranks(random, 4)
-    gradients[1][0], gradients[2][0] = torch.inf, -torch.inf
+    gradients[1][0] = torch.tensor([torch.inf, -torch.inf])
     every = [torch.full_like(g, torch.inf) for g in gradients]
     return [(parts, gradients, scale, lr), (parts, every, scale, lr)]
 
@@ -118,6 +125,20 @@ def knows_inf_but_not_nan(parts: list[Tensor], gradients: list[Tensor], scale: f
 
 
 @mistake
+def asks_the_largest(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: float) -> Step:
+    """This looks at each rank's largest element, where -inf is not seen. Take magnitudes, or `torch.isfinite`."""
+    fine = all(bool(g.max().isfinite()) for g in gradients)
+    return (_stepped(parts, gradients, scale, lr), scale) if fine else (list(parts), scale / 2)
+
+
+@mistake
+def asks_the_sum(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: float) -> Step:
+    """This looks at a sum in FP16, which overflows where all gradients are finite. Look at each element."""
+    fine = bool(sum(g.sum(dtype=torch.float16) for g in gradients).isfinite())  # type: ignore[union-attr]
+    return (_stepped(parts, gradients, scale, lr), scale) if fine else (list(parts), scale / 2)
+
+
+@mistake
 def divides_in_fp16(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: float) -> Step:
     """This divides by the scale in FP16, where small gradients underflow. Cast to FP32 first."""
     if not all(_finite(gradients)):
@@ -141,8 +162,8 @@ EXERCISE = Exercise(
     minutes=7,
     reference=reference,
     checks=(
-        Check("clean gradients, on 1 to 5 ranks", 1, lambda random: [_ranks(random, world) for world in (1, 2, 4, 5)]),
-        Check("inf on one rank", 2, lambda random: _spoiled(random, torch.inf)),
+        Check("clean gradients, on 1 to 5 ranks", 1, _clean),
+        Check("inf on one rank", 2, lambda random: _spoiled(random, torch.inf) + _spoiled(random, -torch.inf)[-2:]),
         Check("NaN on one rank", 1, lambda random: _spoiled(random, torch.nan)),
         Check("inf on several ranks", 1, _several),
         Check("gradients that FP16 can only hold scaled", 1, _tiny),

@@ -29,14 +29,15 @@ def reference(gradients: list[Tensor], before: int) -> Tensor:
     return total / (len(gradients) / before)
 
 
-def _draw(random: Random, world: int, low: float, high: float, sign: int = 0) -> list[Tensor]:
-    """Return FP16 gradients of 4 elements for each rank; of one sign, where one is given."""
-    signs = [[sign or random.choice((-1, 1)) for _ in range(4)] for _ in range(world)]
+def _draw(random: Random, world: int, low: float, high: float, sign: int = 0, elements: int = 4) -> list[Tensor]:
+    """Return FP16 gradients for each rank; of one sign, where one is given."""
+    signs = [[sign or random.choice((-1, 1)) for _ in range(elements)] for _ in range(world)]
     return [torch.tensor([s * random.uniform(low, high) for s in row]).half() for row in signs]
 
 
 def _ordinary(random: Random) -> list[Case]:
-    return [(_draw(random, world, 0.5, 4.0), before) for world, before in ((1, 1), (2, 2), (4, 2), (8, 4), (6, 2))]
+    worlds = ((1, 1), (2, 2), (4, 2), (8, 4), (6, 2), (6, 3), (9, 3))
+    return [(_draw(random, world, 0.5, 4.0, elements=world), before) for world, before in worlds]
 
 
 def _large(random: Random) -> list[Case]:
@@ -50,9 +51,9 @@ def _small(random: Random) -> list[Case]:
 
 
 def _overflowing(random: Random) -> list[Case]:
-    """Nothing before: then the sum is inf, and that is the answer; and inf of one rank stays inf."""
+    """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays, inf - inf is NaN."""
     spoiled = _draw(random, 4, 1, 2)
-    spoiled[2][1] = torch.inf
+    spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = torch.inf, torch.nan, torch.inf, -torch.inf
     return [(_draw(random, 4, 30_000, 60_000, 1), 1), (spoiled, 4)]
 
 
