@@ -306,13 +306,13 @@ def visit(page, index):
     press(page, "ArrowDown")
 
 
-WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall"
+WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|PatientWall|Workbench"
 WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["01_numbers", "04_seeing_gradients", "09_frameworks", "10_clinic"])
+@pytest.mark.parametrize("name", ["01_numbers", "04_seeing_gradients", "09_frameworks", "10_clinic", "11_beyond_fp16"])
 def test_a_lesson_by_keyboard_alone(lab, name):
     learners, solved = lesson(name)
     forget_answers(lab)

@@ -183,6 +183,8 @@ EQUAL: dict[str, dict[str, str]] = {
         "out: the negative zero": ZERO,
     },
     "beyond.frozen": {"call dropped: weight.float()": "torch promotes BF16 beside FP32"},
+    "beyond.clipped": {"opposite: True": STRICT},
+    "beyond.unit": {"swap statements 1": ORDER},
     "beyond.orders": {
         "swap statements 1": ORDER,
         "call dropped": SCALAR,

@@ -23,7 +23,7 @@ IDS = """
     workers.agree workers.predivide workers.parts
     clinic.clip clinic.unscale clinic.region clinic.schedule clinic.function
     clinic.mask clinic.gains clinic.eval clinic.penalty clinic.overflow
-    beyond.mx_scale beyond.history beyond.block beyond.frozen beyond.orders beyond.keep
+    beyond.mx_scale beyond.history beyond.block beyond.frozen beyond.clipped beyond.orders beyond.keep beyond.unit
     project.targets project.drift project.digits
 """.split()
 

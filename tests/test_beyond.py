@@ -1,0 +1,115 @@
+"""What lesson 11 says: its predictions against runs of its own cells, its table against the records."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.amp import RECIPES, rotate, round_to_blocks
+from labkit.formats import NVFP4
+from labkit.train import TASKS, Comparison, recorded
+from labkit.widgets import predictions
+from notebooks import build
+
+SOURCE = build.SOURCES / "11_beyond_fp16.py"
+CELLS = {cell["id"]: "".join(cell["source"]) for cell in build.learners(SOURCE)["cells"]}
+TEXT = " ".join("\n".join(CELLS.values()).split())
+BEYOND = ("BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+
+
+def defined_in(*cells: str) -> dict[str, Any]:
+    """Return what cells of the lesson import and define; what they run besides is left out."""
+    definitions = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    names: dict[str, Any] = {}
+    for cell in ("setup", *cells):
+        body = [line for line in ast.parse(CELLS[cell]).body if isinstance(line, definitions)]
+        exec(compile(ast.Module(body, []), cell, "exec"), names)
+    return names
+
+
+def answer(word: str) -> str:
+    return predictions()[f"beyond.{word}"].answer
+
+
+@pytest.mark.slow
+def test_no_gain_moves_in_bf16_and_most_do_in_fp32() -> None:
+    learn = defined_in("gains", "touch-gains")["learn_gains"]
+    assert (learn("BF16 no master")[1], answer("gains")) == (0.0, "none")
+    assert learn("FP32")[1] > 0.5
+    for update in (0.001, -0.001):
+        assert torch.tensor(1.0 + update).bfloat16() == 1
+
+
+def test_bf16_disagrees_eight_times_as_much_as_fp16() -> None:
+    of = defined_in("touch-mismatch")["log_probabilities"]
+    spread = {
+        dtype: float((of(dtype, True) - of(dtype, False)).square().mean().sqrt())
+        for dtype in (torch.float32, torch.float16, torch.bfloat16)
+    }
+    assert spread[torch.bfloat16] / spread[torch.float16] == pytest.approx(8, rel=0.25)
+    assert max(spread, key=spread.__getitem__) is torch.bfloat16
+    assert answer("mismatch") == "BF16"
+
+
+@pytest.mark.slow
+def test_the_delayed_scale_protects_from_a_bad_batch() -> None:
+    run = defined_in("touch-outlier")["with_a_bad_batch"]
+    losses = {recipe: run(recipe) for recipe in ("FP32", "FP8 current", "FP8 delayed")}
+    assert losses["FP8 delayed"][50] < 2 < 5 < min(losses["FP32"][50], losses["FP8 current"][50])
+    assert all(losses["FP8 delayed"][at] < losses[other][at] for at in (55, 69) for other in ("FP32", "FP8 current"))
+    assert answer("outlier") == "FP8, delayed scales"
+
+
+def test_rotating_makes_the_error_larger_and_the_zeros_fewer() -> None:
+    x = torch.randn(512, 256, generator=torch.Generator().manual_seed(0))
+    x[:, 7] *= 30
+    errors, zeros = [], []
+    for tensor in (x, rotate(x, -1)):
+        scale = 2688 / tensor.abs().max()
+        rounded = round_to_blocks(tensor * scale, NVFP4) / scale
+        errors.append(float(((rounded - tensor).square().mean() / tensor.square().mean()).sqrt()))
+        zeros.append(float((rounded == 0).float().mean()))
+    assert errors[0] < errors[1]
+    assert zeros[0] > zeros[1]
+    assert answer("rotated") == "a larger error, fewer zeros"
+
+
+def test_another_order_changes_most_sums_of_2048_products_in_the_last_digits() -> None:
+    """The two orders are written out: which one a library takes is its own affair."""
+    numbers = np.random.default_rng(0)
+    products = (numbers.standard_normal((2048, 1)) * numbers.standard_normal((2048, 512))).astype(np.float32)
+    in_turn = np.add.accumulate(products, axis=0)[-1]
+    halves = np.add.accumulate(products[:1024], axis=0)[-1] + np.add.accumulate(products[1024:], axis=0)[-1]
+    assert (in_turn != halves).mean() > 0.8
+    assert np.abs(in_turn - halves).max() < 1e-3 < 1 < np.abs(in_turn).max()
+    assert answer("rows") == "few, and the others differ in the last digits"
+
+
+@pytest.mark.parametrize(("dtype", "first"), [(torch.bfloat16, 257), (torch.float16, 2049)])
+def test_the_first_position_that_is_not_there(dtype: torch.dtype, first: int) -> None:
+    places = torch.arange(5000)
+    assert int((places.to(dtype).int() != places).nonzero()[0]) == first
+    assert answer("positions") == "257"
+
+
+def test_wider_layers_lose_more_gradients_in_e4m3() -> None:
+    names = defined_in("touch-width")
+    shares = [f"{names['zeros_in_e4m3'](names['activation_gradients'](width)[1]):.0%}" for width in (64, 1024)]
+    assert ", then ".join(shares) == answer("width")
+
+
+def test_the_table_of_four_tasks_says_what_is_on_record() -> None:
+    verdicts = {}
+    for task in ("digits", "char_lstm", "gpt", "segmentation_small"):
+        runs = tuple(recorded(task, recipe, seed) for recipe in ("FP32", *BEYOND) for seed in range(3))
+        compared = Comparison(task, runs, margin=TASKS[task].margin)
+        verdicts[task] = {recipe: compared.difference(recipe).verdict for recipe in BEYOND}
+    small = verdicts.pop("segmentation_small")
+    assert all(set(of.values()) == {"as good"} for of in verdicts.values())
+    assert [recipe for recipe in BEYOND if small[recipe] == "as good"] == ["FP8 current"]
+    assert "is *as good* as FP32" in TEXT
+    assert set(BEYOND) <= RECIPES.keys()
