@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 LAB = Path(__file__).parents[1]
-AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in ("replay", "sample", "histogram", "updates"))
+LOOKING = ("against_fp32", "counted_casts", "culprit", "replay", "sample", "histogram", "updates")
+AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in LOOKING)
 NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
 NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "lines", "listen", "operations", "script"))
 

@@ -16,9 +16,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from labkit.formats import Format
+from labkit.instrument.against_fp32 import against_fp32
+from labkit.instrument.culprit import culprit
 from labkit.instrument.faults import faults
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, with_gradient
-from labkit.instrument.replay import Call, Unseen, against_fp32, culprit
+from labkit.instrument.replay import Call, Unseen
 from labkit.instrument.report import Report
 from labkit.instrument.sample import Sample, checksum, finite
 from labkit.instrument.sources import Gradients

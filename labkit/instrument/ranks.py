@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from labkit.instrument.histogram import merge
@@ -47,6 +48,14 @@ def alone_among() -> str:
         return ""
     mine = f"this is rank {dist.get_rank()} of {dist.get_world_size()}"
     return f"what other ranks saw: {mine}, and watch(model, group=torch.distributed.group.WORLD) adds them up"
+
+
+def after_backward(outputs: list[Tensor], then: Callable[[], None]) -> None:
+    """Have a function called at the end of a backward pass through these, after what DDP and FSDP2 do there."""
+    queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
+    for output in outputs:
+        if output.requires_grad:
+            output.register_hook(lambda _: queue(lambda: queue(then)))  # the second is behind all that wait by then
 
 
 class Ranks:

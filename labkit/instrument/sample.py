@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from labkit.instrument.counted_casts import CountedCasts
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.records import WatchedStep, trimmed
 from labkit.instrument.sources import open_cast_sources
@@ -35,6 +35,14 @@ COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 def in_backward() -> bool:
     """Say whether a backward pass is running: what is called then was called before."""
     return torch._C._current_graph_task_id() != -1
+
+
+def compiled(model: nn.Module) -> str:
+    """Return why a compiled model's layers cannot be heard; "" for a plain one."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"
+    return ""
 
 
 def floats(tree: Any) -> list[Tensor]:
@@ -186,7 +194,7 @@ class Sample:
 
         with ExitStack() as stack:
             stack.enter_context(saved_tensors_hooks(note, unpack))
-            casts = stack.enter_context(_Casts(self.casts, told=bool(open_modes())))
+            casts = stack.enter_context(CountedCasts(self.casts, told=bool(open_modes())))
             stack.enter_context(open_cast_sources(casts.one))
             yield
 
@@ -238,29 +246,3 @@ class Sample:
         return WatchedStep(
             self.step, self._scale(), dict(self.counts), self.moves, self.memory, self.casts, self.clipped
         )
-
-
-class _Casts(TorchDispatchMode):
-    """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
-
-    def __init__(self, casts: dict[str, tuple[int, int]], told: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._casts, self._look = casts, not told
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Be open around one cast that a source tells of."""
-        before, self._look = self._look, True
-        try:
-            yield
-        finally:
-            self._look = before
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        is_cast = self._look and func is torch.ops.aten._to_copy.default and result.is_floating_point()
-        if is_cast and result.dtype != args[0].dtype:
-            name = f"{args[0].dtype} to {result.dtype}".replace("torch.", "")
-            times, size = self._casts.get(name, (0, 0))
-            self._casts[name] = (times + 1, size + result.numel() * result.element_size())
-        return result

@@ -10,9 +10,8 @@ exception too, no hook and no reference is left.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -24,17 +23,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.formats import BF16, FP16, Format
-from labkit.instrument.faults import state_faults
 from labkit.instrument.log import Log
-from labkit.instrument.ranks import Ranks, alone_among, group_of
-from labkit.instrument.records import Finding, Skip
+from labkit.instrument.optimizer_steps import OptimizerSteps, no_scale
+from labkit.instrument.ranks import Ranks, after_backward, alone_among, group_of
 from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, finite, floats, in_backward, length, own_part
-from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
+from labkit.instrument.sample import Sample, compiled, floats, in_backward
+from labkit.instrument.sources import Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
-SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
 
 
 def watch(
@@ -95,7 +92,7 @@ def _named(value: object) -> str:
     return type(value).__name__
 
 
-class Watch:
+class Watch(OptimizerSteps):
     """A watch on one model: a context manager, and the `report` of what was seen so far."""
 
     def __init__(
@@ -139,11 +136,11 @@ class Watch:
         self._weight_names = {id(p): name for name, p in self._parameters.items()}
         self._ranks = Ranks(self._log.name, self._parameters, self._group) if self._group is not None else None
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
-        self._blind = _compiled(self.model)
+        self._blind = compiled(self.model)
         unheard = f"activations and their gradients: {self._blind}" if self._blind else ""
         for unseen in filter(None, (unheard, alone_among() if self._ranks is None else "")):
             self._log.cannot_see(unseen)
-        self._scale: Callable[[], float] = _one
+        self._scale: Callable[[], float] = no_scale
         self._scaled = False
         self._inside_step = self._by_source = self._called = False
         self._modules = [m for m in self.model.modules() if not type(m).__module__.startswith("torch.nn.")]
@@ -173,7 +170,7 @@ class Watch:
             self.model = self._only = self._scaler = self._loss = None  # type: ignore[assignment]
             self._parameters = {}
             self._weight_names, self._names = {}, {}
-            self._scale = _one
+            self._scale = no_scale
             self._sample, self._calls, self._modules, self._held = None, [], [], {}
             if self._ranks is not None:
                 self._ranks.tell(self._own_report())
@@ -187,17 +184,12 @@ class Watch:
         running = self._sample.done() if self._sample is not None and self._stepped else None
         return self._log.report(self.step + bool(self._stepped), running)
 
-    @property
-    def step(self) -> int:
-        """The number of the step that is running, from 0."""
-        return self._log.step
-
     # What a step is made of
 
     def _begin(self, step: int) -> None:
         self._log.step = step
         self._stepped, self._calls, self._sample = set(), [], None
-        self._known_scale: float | None = None
+        self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
             self._sample_stack.callback(register_module_forward_pre_hook(self._before_forward).remove)
@@ -223,11 +215,6 @@ class Watch:
     def _next(self) -> None:
         self._finish()
         self._begin(self.step + 1)
-
-    def _scale_now(self) -> float:
-        if self._known_scale is None:
-            self._known_scale = float(self._scale())
-        return self._known_scale
 
     # Forward and backward
 
@@ -259,7 +246,7 @@ class Watch:
             self._running = 0
         noted.returned(floats(output))
         if self._group is not None and self._sample is not None:
-            _after_backward(floats(output), self._reduced)
+            after_backward(floats(output), self._reduced)
         return output
 
     def _reduced(self) -> None:
@@ -270,150 +257,3 @@ class Watch:
     def _accumulated(self, name: str, parameter: Tensor) -> None:
         if self._sample is not None and parameter.grad is not None:
             self._sample.gradient(name, parameter.grad, self._scale_now())
-
-    # Steps, as torch's hooks and the sources tell of them
-
-    def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Hear what the next loss is multiplied by."""
-        self._scale, self._scaled = scale, True
-
-    def holds(self, optimizer: Any) -> bool:
-        """Say whether an optimizer has parameters of the model."""
-        return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
-
-    def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
-        """Return the model's parameters that an optimizer steps; looked up once, and when it has more."""
-        total = sum(len(group["params"]) for group in optimizer.param_groups)
-        _, known, held = self._held.get(id(optimizer), (None, 0, {}))
-        if known != total:
-            stepped = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._weight_names]
-            held = {self._weight_names[id(p)]: p for p in stepped}
-            if held:  # an optimizer that is kept is the only one of its id
-                self._held[id(optimizer)] = optimizer, total, held
-        return held
-
-    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._by_source or not self.holds(optimizer):
-            return
-        self._inside_step = True
-        held = self._held_by(optimizer)
-        if id(optimizer) in self._stepped:
-            self._next()
-        if self._sample is not None or not (self._scaled or self._looks_finite(held)):
-            self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
-
-    @staticmethod
-    def _looks_finite(weights: dict[str, Tensor]) -> bool:
-        """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
-        for weight in weights.values():
-            if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
-                return math.isfinite(abs(own_part(weight.grad).sum().item()))
-        return True
-
-    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not self._by_source and self.holds(optimizer):
-            skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
-            held = self._held_by(optimizer) if self._sample is not None or skipped else {}
-            if skipped:
-                self.skipped(optimizer, {name: p.grad for name, p in held.items()})
-            else:
-                self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
-
-    @contextmanager
-    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
-        """Be open while a scaler decides on a step: it was skipped if the optimizer's hooks were not called."""
-        if id(optimizer) in self._stepped:
-            self._next()
-        yield
-        if id(optimizer) not in self._stepped:
-            self.skipped(optimizer, {name: p.grad for name, p in self._held_by(optimizer).items()})
-
-    @contextmanager
-    def step_by_engine(self) -> Iterator[None]:
-        """Be open while an engine steps, which tells of it itself: not torch's hooks."""
-        self._by_source = True
-        try:
-            yield
-        finally:
-            self._by_source = False
-
-    def before_unscale(self, optimizer: Any) -> None:
-        """Compare the gradients that are still scaled with those that backward left."""
-        if self._sample is None or id(optimizer) in self._stepped:
-            return
-        norms, scale = self._sample.norms, self._scale_now()
-        held = {n: p.grad for n, p in self._held_by(optimizer).items() if p.grad is not None and n in norms}
-        left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
-        if scale != 1 and math.isfinite(left) and now < 0.999 * left:
-            says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
-            self._log.find(Finding("clipped while scaled", "", self.step, says))
-
-    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights that a step is about to move, and at its unscaled gradients."""
-        if id(optimizer) in self._stepped:
-            self._next()
-        if self._sample is not None:
-            if self._by_source:
-                self._sample.forget_gradients()
-            self._replay_in_fp32(self._sample, gradients)
-            self._sample.look_before(self._parameters, weights, gradients)
-            self._log.note_sums(weights)
-        counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
-        if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
-            self._name_culprit(gradients)
-
-    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
-        """Look at the weights after a step."""
-        self._inside_step = False
-        self._stepped.add(id(optimizer))
-        if self._sample is None or not self._sample.before:
-            return
-        self._sample.look_after(weights, gradients)
-        self._log.note_moves(self._sample)
-        self._sample.measure(self._parameters.values(), weights.values(), optimizer)
-        for finding in state_faults(optimizer, weights, self.step):
-            self._log.find(finding)
-
-    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Note a step that was not taken, and whose fault that was."""
-        self._stepped.add(id(optimizer))
-        self._inside_step = False
-        culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
-        shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
-        why = why or f"inf or NaN in {shown or 'a gradient'}"
-        self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
-        self._name_culprit(gradients)
-
-    def _replay_in_fp32(self, sample: Sample, gradients: Gradients) -> None:
-        observed, sample.kept = sample.kept, None
-        if observed is not None:
-            self._log.compare_with_fp32(self.model, self._calls, self._scale_now, observed, gradients, self._loss)
-
-    def _name_culprit(self, gradients: Gradients) -> None:
-        self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
-
-
-def _after_backward(outputs: list[Tensor], then: Callable[[], None]) -> None:
-    """Have a function called at the end of a backward pass through these, after what DDP and FSDP2 do there."""
-    queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
-    for output in outputs:
-        if output.requires_grad:
-            output.register_hook(lambda _: queue(lambda: queue(then)))  # the second is behind all that wait by then
-
-
-def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
-    """Return the gradients that a step is about to take; a fused optimizer unscales them inside."""
-    scale = getattr(optimizer, "grad_scale", None)
-    return {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()}
-
-
-def _one() -> float:
-    return 1.0
-
-
-def _compiled(model: nn.Module) -> str:
-    """Return why a compiled model's layers cannot be heard; "" for a plain one."""
-    for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-            return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"
-    return ""

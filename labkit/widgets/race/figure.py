@@ -58,12 +58,15 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     metrics.grid(axis="x", alpha=0.3)
     for axes in (losses, metrics):
         axes.spines[["top", "right"]].set_visible(False)
-    (task, device, torch_version), dates = tasks[0], {r.date[:10] for r in records}
-    when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
     figure.supxlabel(fill(race_sentence(records), 150), fontsize=10)
-    title = f"Recorded: {task}, on {device} with torch {torch_version}, {when}"
-    figure.suptitle(title, fontsize=10)
-    return described(figure, f"{title}.", race_sentence(records))
+    figure.suptitle(_title(records), fontsize=10)
+    return described(figure, f"{_title(records)}.", race_sentence(records))
+
+
+def _title(records: Sequence[RunRecord]) -> str:
+    first, dates = records[0], {r.date[:10] for r in records}
+    when = min(dates) if len(dates) == 1 else f"{min(dates)} to {max(dates)}"
+    return f"Recorded: {first.task}, on {first.device} with torch {first.versions['torch']}, {when}"
 
 
 def race_table(records: Sequence[RunRecord]) -> str:
