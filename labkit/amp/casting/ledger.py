@@ -14,7 +14,7 @@ is one row, and its error is that of its FP16 input and output.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -138,21 +138,8 @@ def _row(call: Call, exact: Call) -> LedgerRow:
 
 def _missing(exact: Call, problem: str) -> LedgerRow:
     """Return the row of an operation that torch refused, or that comes after one."""
-    return LedgerRow(
-        key=exact.key,
-        op=exact.op,
-        where=exact.where,
-        rule=exact.entry.rule,
-        why=exact.entry.why,
-        home=rule_for(exact.op).rule,
-        given=(),
-        to=None,
-        result=None,
-        shape=tuple(exact.output.shape),
-        error=float("nan"),
-        largest=_largest(exact.output),
-        problem=problem,
-    )
+    row = _row(exact, exact)
+    return replace(row, given=(), to=None, result=None, error=float("nan"), problem=problem)
 
 
 def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
