@@ -49,6 +49,16 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     return before, world / before
 
 
+def _require_seen(recipe: Recipe, sharded: bool) -> None:
+    if recipe.graph:
+        raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
+    if sharded and recipe.products is not None and recipe.products.needs_names:
+        raise ValueError(
+            f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a layer "
+            "computes: take sharded=False, or 'FP8 current' or 'MXFP8', whose scales need no names."
+        )
+
+
 class DistributedEngine(Engine):
     """An engine in each process of a group; one loop is run by all of them, each with batches of its own.
 
@@ -64,8 +74,8 @@ class DistributedEngine(Engine):
         options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
 
     Raises:
-        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not see; groups of a
-            sharded model are given as a list, of parameters that sharding replaces.
+        ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not see; the model is
+            sharded, and groups are a list, or the recipe keeps scales by name, of parameters that sharding replaces.
     """
 
     def __init__(
@@ -81,8 +91,7 @@ class DistributedEngine(Engine):
         group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
-        if recipe.graph:
-            raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
+        _require_seen(recipe, sharded)
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
         self.world, self.sharded = dist.get_world_size(self.group), sharded
         self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
@@ -209,7 +218,16 @@ class DistributedEngine(Engine):
         if self._waits is not None:
             raise RuntimeError("gradients wait since no_sync(): run the last backward before a step outside of it.")
         with hearing_of_lost("in the step", self.group):
-            return super().step(closure)
+            report = super().step(closure)
+            self._agree_on_scales()
+        return report
+
+    def _agree_on_scales(self) -> None:
+        """Let all ranks go on from the largest magnitudes of any, as Transformer Engine reduces its amax histories."""
+        if self.products is not None and self.products.format.remembers:
+            every: list[Any] = [None] * self.world
+            dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
+            self.products.memory.take_largest(every)
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf of any rank; a loss that reached no rank is left out."""

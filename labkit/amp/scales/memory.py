@@ -8,8 +8,9 @@ Invariant: a step's magnitudes join the history when the next step begins; looki
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -48,6 +49,18 @@ class ScaleMemory:
             self.history[key] = [*self.history.get(key, ()), largest][-self.steps :]
         self.largest, self.went_back = {}, False
 
+    def remembered(self) -> dict[str, Any]:
+        """Return what other processes of one training are told: magnitudes of ended steps, and the loss's size."""
+        self.end_step()
+        return {"history": {key: list(values) for key, values in self.history.items()}, "loss_size": self.loss_size}
+
+    def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
+        """Take, step by step, the largest magnitude that any process remembers; afterwards all remember the same."""
+        keys = dict.fromkeys(key for each in every for key in each["history"])
+        backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
+        joined = {key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1] for key, lists in backward.items()}
+        self.history, self.loss_size = joined, max(each["loss_size"] for each in every)
+
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Let a forward and a backward pass leave what the scales remember as it is."""
@@ -61,12 +74,7 @@ class ScaleMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the scales remember, in plain values and tensors."""
-        self.end_step()
-        return {
-            "history": {key: list(values) for key, values in self.history.items()},
-            "loss_size": self.loss_size,
-            "generator": self.generator.get_state(),
-        }
+        return self.remembered() | {"generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; what cannot be read raises, and nothing has changed."""

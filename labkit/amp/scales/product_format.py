@@ -80,6 +80,16 @@ class ProductFormat:
             raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
 
     @property
+    def remembers(self) -> bool:
+        """Whether a scale follows from earlier steps."""
+        return self.scale in (TensorScale.DELAYED, TensorScale.UNIT)
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether something is kept for each weight, or done with one of them, so that all need names that last."""
+        return self.scale is TensorScale.DELAYED or self.last_in_fp32
+
+    @property
     def blocks(self) -> bool:
         """Whether blocks have scales of their own, along the axis that a product sums over."""
         return isinstance(self.forward, BlockFormat)

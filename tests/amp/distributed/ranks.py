@@ -201,7 +201,21 @@ def worked_example() -> Any:
         reports = train(engine, [own_rows(b) for b in exact_batches()])
         found["exact", sharded] = (reports, whole_masters(engine))
         found["overflow", sharded] = overflow_on_the_last_rank(sharded)
-    return found
+    return found | scaled_products()
+
+
+def scaled_products() -> dict[str, Any]:
+    """Return what delayed scales remember on this rank; masters trained in blocks, sharded; what is refused."""
+    engine = distributed(RECIPES["FP8 delayed"], False)
+    train(engine, [own_rows(b) for b in exact_batches()])
+    sharded = distributed(RECIPES["MXFP8"], True)
+    train(sharded, [own_rows(b) for b in exact_batches(1)])
+    try:
+        distributed(RECIPES["NVFP4"], True)
+        refused = ""
+    except ValueError as error:
+        refused = str(error)
+    return {"delayed": engine.products.memory.history, "MXFP8 sharded": whole_masters(sharded), "refused": refused}
 
 
 def overflow_on_the_last_rank(sharded: bool) -> Any:

@@ -76,6 +76,25 @@ def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     assert "this is rank 0 of 2" in alone.unseen[0]
 
 
+def test_delayed_scales_follow_from_the_largest_magnitude_of_any_rank(two: list[Any]) -> None:
+    """One process sees all rows, so its magnitudes are those of both ranks; its mean is of twice as many."""
+    engine = Engine(exact_network(), sgd, RECIPES["FP8 delayed"])
+    train(engine, exact_batches())
+    alone = engine.products.memory.remembered()["history"]
+    wanted = {key: [(1 + ("gradient" in key)) * largest for largest in sizes] for key, sizes in alone.items()}
+    assert {len(sizes) for sizes in wanted.values()} == {2}
+    own, other = (rank["delayed"] for rank in two)
+    assert own == other
+    assert own == {key: pytest.approx(sizes, rel=1e-6) for key, sizes in wanted.items()}
+
+
+def test_scales_that_need_names_are_refused_where_weights_are_replaced_and_blocks_are_not(two: list[Any]) -> None:
+    masters = one_process("MXFP8", 1)[1]
+    for rank in two:
+        assert equal(rank["MXFP8 sharded"], masters)
+        assert "take sharded=False, or 'FP8 current' or 'MXFP8'" in rank["refused"]
+
+
 def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
     expected = {by: watched_by_one(by) for by in ("engine", "by hand")}
     (first, apart), (second, apart_2) = (ranks["watched"] for ranks in two)
