@@ -13,12 +13,14 @@ import gzip
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from labkit.classroom.model_answers import as_csv, model_answers
 from labkit.classroom.wheel import files_of, write_wheel
 from labkit.grading.exercise import Check, Exercise, Mistake
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.exercises.clinic_runs import diagnosed, stored_diagnosis
 from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
@@ -94,11 +96,21 @@ def stored_exercise(exercise: Exercise) -> Exercise:
     return replace(
         exercise,
         reference=StoredAnswers(exercise.parameters, _right(paper)),
-        checks=tuple(replace(check, cases=StoredCases(shown.get(check, ()))) for check in exercise.checks),
+        checks=tuple(
+            replace(check, cases=StoredCases(shown.get(check, ())), outcome=_stored_outcome(check.outcome))
+            for check in exercise.checks
+        ),
         mistakes=mistakes,
         provides={},  # what a notebook lacks at grading
         aside=StoredRows(rows),
     )
+
+
+def _stored_outcome(outcome: Callable[..., object]) -> Callable[..., object]:
+    """Return the outcome that knows a right diagnosis by digests; any other as it is."""
+    if isinstance(outcome, partial) and outcome.func is diagnosed:
+        return partial(diagnosed, stored_diagnosis(*outcome.args), *outcome.args[1:])
+    return outcome
 
 
 def _came_of(paper: Paper, function: Callable[..., object]) -> list[list[object]]:

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,13 +16,16 @@ import textwrap
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from labkit.classroom.model_answers import solution_in
-from labkit.classroom.release import stored_exercise
+from labkit.classroom.release import _stored_outcome, stored_exercise
 from labkit.cli import main
 from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading.exercises.clinic_runs import diagnosed
+from labkit.grading.given.wire import Instance
 from labkit.grading.judge import answers_of, visible_paper
 from tests.slowness import slowness
 
@@ -152,6 +156,10 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
     assert lines[-5:] == ["no source", *refusals, "2", "2"]
 
 
+def is_diagnosed(outcome: Any) -> bool:
+    return getattr(outcome, "func", None) is diagnosed
+
+
 def same_answers(exercise: Exercise) -> None:
     """Whatever is answered, the stored exercise says what the whole one says, to the letter."""
     stored = stored_exercise(exercise)
@@ -166,6 +174,27 @@ def same_answers(exercise: Exercise) -> None:
 @pytest.mark.parametrize("id", ["start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines"])
 def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
     same_answers(EXERCISES[id])
+
+
+CLINIC = [id for id in EXERCISES if any(is_diagnosed(check.outcome) for check in EXERCISES[id].checks)]
+
+
+@pytest.mark.parametrize("id", CLINIC)
+def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(id: str) -> None:
+    outcome: Any = next(check.outcome for check in EXERCISES[id].checks if is_diagnosed(check.outcome))
+    (where, amount), places = outcome.args
+    number = amount if isinstance(amount, float | int) else 1.0
+    stored: Any = _stored_outcome(outcome)
+    others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
+    near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
+    for place in (*places, "elsewhere"):
+        for said in (amount, int(number), *near, *others):
+            answer = Instance("Treatment", {"diagnosis": (place, said)})
+            assert str(stored(answer, (0, 2))) == str(outcome(answer, (0, 2))), (place, said)
+    assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
+    right = stored.args[0]
+    assert all(len(digest) == 16 and int(digest, 16) >= 0 for digest in right.digests)
+    assert set(vars(right)) == {"digests"}
 
 
 @pytest.mark.slow
