@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import gzip
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from labkit.classroom.model_answers import as_csv, model_answers
@@ -60,15 +61,33 @@ def release(top: Path, folder: Path, lessons: Sequence[str], progress: Callable[
     files, learners, teacher = files_of(top), folder / "learners", folder / "teacher"
     kept = {name: content for name, content in files.items() if _is_for_learners(name, lessons)}
     kept["labkit/grading/stored.pkl.gz"] = gzip.compress(pickle.dumps(stored), mtime=0)
+    shown = {
+        name.removeprefix("labkit/"): content for name, content in kept.items() if name.startswith("labkit/notebooks/")
+    }
+    for line in _put_aside(learners, shown, folder / "earlier"):
+        progress(line)
     wheel = write_wheel(top, kept, learners)
-    for name, content in kept.items():
-        if name.startswith("labkit/notebooks/"):
-            write_whole(learners / name.removeprefix("labkit/"), content)
+    for name, content in shown.items():
+        write_whole(learners / name, content)
     write_whole(learners / "README.txt", LEARNERS_README.format(wheel=wheel.name).encode())
     write_wheel(top, files, teacher)
     write_whole(teacher / "model_answers.html", model_answers(top, exercises))
     write_whole(teacher / "exercises.csv", as_csv(exercises).encode())
     return learners, teacher
+
+
+def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
+    """Move wheels and notebooks of an earlier release out of the way, changed or not; return what to say of them."""
+    said = []
+    for path in sorted([*learners.glob("*.whl"), *learners.glob("notebooks/*.ipynb")]):
+        if path.suffix == ".ipynb" and new.get(f"notebooks/{path.name}") == path.read_bytes():
+            continue
+        names = (f"{path.stem}{n or ''}{path.suffix}" for n in count())
+        place = next(earlier / name for name in names if not (earlier / name).exists())
+        earlier.mkdir(parents=True, exist_ok=True)
+        path.rename(place)
+        said.append(f"{path.name} of an earlier release is now {place}")
+    return said
 
 
 def lessons_named(top: Path, names: Sequence[str]) -> list[str]:

@@ -56,7 +56,8 @@ def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
         times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
         if len(times) == len(checks) > 0:
             best = max(range(len(checks)), key=lambda i: (_whole(checks[i].get("points")), -i))
-            found.append((times[best] - times[0]).total_seconds() / 60)
+            if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back, and they are unknown
+                found.append((times[best] - times[0]).total_seconds() / 60)
     return found
 
 

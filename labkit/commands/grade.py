@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,9 +15,9 @@ from labkit.classroom.marks import Mark, Said, marks_of, read_said, unused
 from labkit.classroom.report import journals_beside, report
 from labkit.classroom.school import Roster, notices, read_roster, write_gradebook
 from labkit.grading import cli
-from labkit.grading.attempts import late_days
+from labkit.grading.attempts import doubtful, late_days
 from labkit.grading.submission import find
-from labkit.records import write_whole
+from labkit.records import now, write_whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,6 +48,8 @@ def run(arguments: Namespace) -> int:
                 told = unused(said, rows) + (
                     notices(roster, [*dict.fromkeys(r.student for r in rows)]) if roster else []
                 )
+                if arguments.due is not None:
+                    told += doubtful(submissions, datetime.fromisoformat(now()).timestamp())
                 journals = journals_beside([one.path for one in submissions if one.path])
                 _give_back(arguments, marks, said, told, roster, journals)
             return status

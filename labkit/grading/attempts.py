@@ -18,7 +18,8 @@ from labkit.grading.submission import Submission
 from labkit.grading.table import Row, in_order
 
 TAKES = ("last", "best")
-DAY = 24 * 60 * 60
+DAY, MINUTE = 24 * 60 * 60, 60
+EARLIEST = datetime(2020, 1, 1).timestamp()  # earlier is no time: archives write 1980 for none, and so do clocks
 
 
 def due_time(text: str) -> float:
@@ -47,6 +48,16 @@ def late_days(submission: Submission, due: float | None) -> int:
     if due is None or submission.path is None:
         return 0
     return max("_LATE_" in submission.path.name, math.ceil((handed_in(submission) - due) / DAY))
+
+
+def doubtful(submissions: Sequence[Submission], now: float) -> list[str]:
+    """Return whose notebooks have a time that cannot be, each as a sentence: lateness is not known of them.
+
+    now   in seconds since 1970
+    """
+    cannot_be = [one for one in submissions if one.path and not EARLIEST <= handed_in(one) <= now + MINUTE]
+    says = "{0.student}: {0.notebook} has the time {1:%Y-%m-%d %H:%M}, which cannot be; see yourself whether it is late"
+    return [says.format(one, datetime.fromtimestamp(handed_in(one))) for one in cannot_be]
 
 
 def attempts(submissions: Sequence[Submission], take: str | None, due: float | None = None) -> list[list[Submission]]:

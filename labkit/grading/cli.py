@@ -27,7 +27,7 @@ from labkit.grading.given.child import Limits
 from labkit.grading.submission import Submission, find
 from labkit.grading.supervise import NotStarted
 from labkit.grading.table import Journal, Row, write
-from labkit.records import linux
+from labkit.records import alone, linux
 
 INTERRUPTED = 130
 
@@ -60,19 +60,25 @@ def graded(args: argparse.Namespace) -> tuple[int, list[Row]]:
             raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
         if not args.csv.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
-        settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
-        kept = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
-        journal = Journal(args.csv.with_name(f"{args.csv.name}.part"), settings, kept)
-        if journal.rows:
-            cut = args.csv.with_name(f"{args.csv.name}.part").is_file()
-            begun = "where a grading was interrupted" if cut else "with the last grading"
-            _say(f"going on {begun}, after {len(journal.rows)} notebooks")
-        seed = journal.settings["seed"] if isinstance(journal.settings["seed"], int) else secrets.randbits(32)
-        journal.begin(seed)
-        return _graded(args, submissions, journal, seed)
+        with alone(args.csv):
+            return _begun(args, submissions)
     except (OSError, NotStarted) as error:
         _say(f"labkit grade: {error}")
         return 2, []
+
+
+def _begun(args: argparse.Namespace, submissions: list[Submission]) -> tuple[int, list[Row]]:
+    """Go on with the journal of a grading that was cut short or kept, or begin one."""
+    settings = {"seed": args.seed, "lesson": args.lesson, "seconds": args.seconds, "memory": args.memory}
+    kept = args.csv.with_name(f"{args.csv.name}.kept") if args.changed else None
+    journal = Journal(args.csv.with_name(f"{args.csv.name}.part"), settings, kept)
+    if journal.rows:
+        cut = args.csv.with_name(f"{args.csv.name}.part").is_file()
+        begun = "where a grading was interrupted" if cut else "with the last grading"
+        _say(f"going on {begun}, after {len(journal.rows)} notebooks")
+    seed = journal.settings["seed"] if isinstance(journal.settings["seed"], int) else secrets.randbits(32)
+    journal.begin(seed)
+    return _graded(args, submissions, journal, seed)
 
 
 def _graded(

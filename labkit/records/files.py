@@ -1,20 +1,25 @@
-"""How is a file whole at every moment, a kill included? It is written aside and renamed.
+"""How is a file whole at every moment, a kill included? It is written aside and renamed, by one at a time.
 
 Idea: the new file stands beside the old one under a hidden name, is forced onto the disk and then renamed, which the
 file system does in one go.
 
 Invariant: at any moment the path holds the old content or the new one, never a part.
 
-Source: rename(2) and fsync(2).
+Source: rename(2), fsync(2) and flock(2).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> Path:
@@ -35,6 +40,33 @@ def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> P
         raise
     _sync_folder(path.parent)
     return path
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Be the only process that is in here for this path; a kill gives it free. On Windows nobody is kept out.
+
+    Raises:
+        BlockingIOError: another one is.
+        OSError: the folder cannot be written.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    while sys.platform != "win32":
+        handle = os.open(lock, os.O_CREAT | os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(handle).st_nlink:  # else its owner deleted it since it was opened: the next one counts
+                break
+            os.close(handle)
+        except BlockingIOError:
+            os.close(handle)
+            raise BlockingIOError(f"another process is at {path}; wait until it has ended") from None
+    try:
+        yield
+    finally:
+        if sys.platform != "win32":
+            lock.unlink(missing_ok=True)
+            os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,13 @@ def keep(journal: Path, kind: str, id: str, answer: str, **more: str | int) -> N
 
 
 def entries(journal: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the lines of this kind that belong to a journal's folder, in the order of their time; [] without any."""
+    """Return the lines of this kind that belong to a journal's folder; [] without any.
+
+    A file's lines stay in its order, for a clock may be set back; between the two files their times decide.
+    """
     elsewhere = [line for line in _lines(home_journal()) if line.get("folder") == str(journal.parent)]
-    lines = [line for line in [*_lines(journal), *elsewhere] if line["kind"] == kind]
-    return sorted(lines, key=lambda line: str(line.get("when", "")))  # stable: within a second, in the file's order
+    both = merge(_lines(journal), elsewhere, key=lambda line: str(line.get("when", "")))
+    return [line for line in both if line["kind"] == kind]
 
 
 def last_answers(journal: Path, kind: str) -> dict[str, str]:

@@ -1,0 +1,258 @@
+"""What if a process is killed, a disk is full, a clock is wrong, or two do the same? Nothing is lost or half-written.
+
+The table in docs/teachers.md says what is tried here; who kills the hub is tried in test_hub.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from labkit.classroom.release import _put_aside
+from labkit.classroom.report import minutes_of
+from labkit.cli import main
+from labkit.grading.attempts import doubtful, late_days
+from labkit.grading.submission import Submission
+from labkit.records import alone
+from labkit.records.journal import NAME, entries, last_answers, note
+from tests.grading.test_class import solved, starter
+from tests.slowness import slowness
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="signals, walls and small disks are Linux's")
+RUN = "import sys; from labkit.cli import main; sys.exit(main())"
+
+
+def hand_in(folder: Path, name: str, **changed: str) -> Path:
+    path = folder / name / "06_loss_scaling.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": solved(**changed)}), encoding="utf-8")
+    return path
+
+
+# --- clocks ---
+
+
+def test_a_clock_that_is_set_back_between_two_answers_leaves_the_later_one_the_last(tmp_path: Path) -> None:
+    journal = tmp_path / NAME
+    for answer, when in (("first", "2026-11-22T10:00:00+00:00"), ("second", "2026-11-22T09:00:00+00:00")):
+        line = {"kind": "exercise", "id": "scaling.clip", "answer": answer, "points": len(answer), "when": when}
+        with journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+    assert last_answers(journal, "exercise") == {"scaling.clip": "second"}
+    assert minutes_of("scaling.clip", [journal]) == [], "minutes that cannot be are unknown, and not less than none"
+
+
+@pytest.mark.parametrize(("year", "known"), [(1980, False), (2025, True), (2099, False)])
+def test_a_time_that_cannot_be_is_told_before_it_makes_somebody_punctual(
+    tmp_path: Path, year: int, known: bool
+) -> None:
+    path = hand_in(tmp_path, "ada")
+    when, today = ((each - 1970) * 365.25 * 86400 for each in (year, 2026))
+    os.utime(path, (when, when))
+    one = Submission("ada", path.name, path)
+    assert (doubtful([one, Submission("bob", "", None)], today) == []) == known
+    assert late_days(one, today) == (26664 if year == 2099 else 0)
+
+
+@pytest.mark.slow
+def test_grading_with_a_date_says_whose_time_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = hand_in(tmp_path / "class", "ada")
+    os.utime(path, (315532800.0, 315532800.0))
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv"), "--due", "2026-11-30"]
+    assert main([*words, "--report", str(tmp_path / "class.html")]) == 0
+    assert "ada: 06_loss_scaling.ipynb has the time 1980-01-0" in capsys.readouterr().err
+    assert "see yourself whether it is late" in (tmp_path / "class.html").read_text(encoding="utf-8")
+
+
+# --- two at once ---
+
+
+@LINUX
+def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_one_keeps_nobody_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hand_in(tmp_path / "class", "ada")
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
+    holds = (
+        f"from pathlib import Path; from labkit.records import alone\nwith alone(Path({str(tmp_path / 'g.csv')!r})):"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", f"{holds} print('in', flush=True); input()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert other.stdout is not None
+    assert other.stdout.readline() == "in\n"
+    assert main(words) == 2
+    assert "wait until it has ended" in capsys.readouterr().err
+    assert not list(tmp_path.glob("g.csv*")), "the other one's journal is left alone"
+    other.kill()
+    other.communicate()
+    with alone(tmp_path / "g.csv"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["class"]
+
+
+def test_of_many_who_want_to_be_alone_one_is(tmp_path: Path) -> None:
+    inside, most, refused = [0], [0], [0]
+
+    def enter() -> None:
+        for _ in range(50):
+            try:
+                with alone(tmp_path / "x"):
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    inside[0] -= 1
+            except BlockingIOError:
+                refused[0] += 1
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most[0] == 1
+    assert refused[0] < 200
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(tmp_path: Path) -> None:
+    notebooks = tmp_path / "learners" / "notebooks"
+    notebooks.mkdir(parents=True)
+    for name, text in (("00.ipynb", "same"), ("01.ipynb", "changed"), ("06.ipynb", "of another lesson")):
+        (notebooks / name).write_text(text)
+    (tmp_path / "learners" / "labkit-0.1-py3-none-any.whl").write_text("old")
+    new = {"notebooks/00.ipynb": b"same", "notebooks/01.ipynb": b"new"}
+    for _ in range(2):
+        said = _put_aside(tmp_path / "learners", new, tmp_path / "earlier")
+        (notebooks / "01.ipynb").write_text("changed again")
+    assert len(said) == 1
+    assert [path.name for path in notebooks.iterdir() if path.name != "01.ipynb"] == ["00.ipynb"]
+    found = {path.name: path.read_text() for path in (tmp_path / "earlier").iterdir()}
+    assert found == {
+        "01.ipynb": "changed", "011.ipynb": "changed again", "06.ipynb": "of another lesson",
+        "labkit-0.1-py3-none-any.whl": "old",
+    }  # fmt: skip
+
+
+# --- kill -9 ---
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.timeout(600 * slowness())
+def test_a_kernel_that_is_killed_while_it_notes_answers_loses_none_that_was_acknowledged(tmp_path: Path) -> None:
+    journal = tmp_path / NAME
+    program = f"""if True:
+        from pathlib import Path
+        from labkit.records.journal import note
+        for number in range(10**9):
+            note(Path({str(journal)!r}), "prediction", str(number), "x" * 50_000)
+            print(number, flush=True)"""
+    acknowledged = -1
+    for wanted in (1, 7, 20):
+        kernel = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        assert kernel.stdout is not None
+        for line in kernel.stdout:
+            acknowledged = int(line)
+            if acknowledged == wanted:
+                kernel.send_signal(signal.SIGKILL)
+        kernel.wait()
+        assert set(map(str, range(acknowledged + 1))) <= {line["id"] for line in entries(journal, "prediction")}
+    note(journal, "prediction", "after", "it")
+    assert entries(journal, "prediction")[-1]["id"] == "after"
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.timeout(1500 * slowness())
+def test_a_grader_that_is_killed_at_any_line_writes_what_it_would_have_written(tmp_path: Path) -> None:
+    for name, changed in (("ada", {}), ("Zoë Müller", {"clip": starter("clip")}), ("bob", {"advance": "1/0"})):
+        hand_in(tmp_path / "class", name, **changed)
+    words = ["class", "--seed", "5", "--csv", "g.csv", "--feedback", "back", "--report", "class.html"]
+    command = [sys.executable, "-c", RUN, "grade", *words, "--gradebook", "book.csv"]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    shutil.copytree(tmp_path / "class", whole / "class")
+    lines = subprocess.run(command, cwd=whole, capture_output=True, text=True, check=True).stderr.splitlines()
+    for stop in range(1, len(lines)):
+        grading = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        assert grading.stderr is not None
+        for number, _ in enumerate(grading.stderr, start=1):
+            if number == stop:
+                grading.kill()
+        grading.communicate()
+        for page in [*tmp_path.glob("*.html"), *tmp_path.glob("back/*.html")]:
+            assert page.read_text(encoding="utf-8").endswith("</html>\n")
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    for path in [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]:
+        assert (tmp_path / path).read_bytes() == (whole / path).read_bytes(), path
+
+
+# --- a full disk ---
+
+
+@contextmanager
+def small_disk(place: Path, kibibytes: int) -> Iterator[Path]:
+    """Mount a disk of this size."""
+    place.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "none", str(place)]
+    if os.geteuid() != 0 or subprocess.run(words, capture_output=True, check=False).returncode:
+        pytest.skip("no small disk: only root mounts one, and not in every container")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.timeout(900 * slowness())
+def test_on_a_disk_that_fills_up_grading_says_so_and_goes_on_when_there_is_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ada", "bob", "carl"):
+        hand_in(tmp_path / "class", name)
+    with small_disk(tmp_path / "disk", 64) as disk:
+        words = ["grade", str(tmp_path / "class"), "--csv", str(disk / "g.csv"), "--feedback", str(disk / "back")]
+        words += ["--changed", "--seed", "5"]
+        for room in (0, 8, 16, 24, 40):  # full before, in the journal, in the table, in the pages
+            (disk / "ballast").write_bytes(bytes((64 - room) << 10)[: _free(disk)])
+            assert main(words) == 2, f"{room} KiB of room"
+            assert "No space left" in capsys.readouterr().err
+            assert all(page.read_bytes().endswith(b"</html>\n") for page in disk.glob("back/*.html"))
+            (disk / "ballast").unlink()
+        subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
+        assert main(words) == 0
+        assert len(list(disk.glob("back/*.html"))) == 3
+        assert (disk / "g.csv").read_text().count("ada") == (disk / "g.csv").read_text().count("carl")
+
+
+def _free(disk: Path) -> int:
+    state = os.statvfs(disk)
+    return state.f_bavail * state.f_frsize
+
+
+@LINUX
+@pytest.mark.slow
+def test_an_answer_on_a_full_disk_goes_home_and_the_journal_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from labkit.records.journal import keep
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with small_disk(tmp_path / "disk", 16) as disk:
+        journal = disk / NAME
+        for number in range(40):
+            keep(journal, "exercise", f"e{number}", "x" * 1000)
+        assert [line["id"] for line in entries(journal, "exercise")] == [f"e{number}" for number in range(40)]
+        assert (tmp_path / "home" / ".labkit" / NAME).is_file()
