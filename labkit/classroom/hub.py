@@ -51,6 +51,7 @@ if sys.platform == "linux":
     startup = Path.home() / ".ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
     (startup / "labkit-memory.py").write_text({STARTUP!r})
+os.chdir(Path.home())
 os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *sys.argv[1:]])
 """
 CONFIG = "from labkit.classroom.hub_config import configure\n\nconfigure(get_config(), {folder!r})\n"
