@@ -5,6 +5,6 @@ from labkit.records.places import checkout, data_folder, notebooks_folder, on_re
 from labkit.records.provenance import device_name, now, versions
 
 __all__ = [
-    "alone", "checkout", "data_folder", "device_name", "notebooks_folder", "now", "on_record", "results_folder", "versions",
-    "write_whole",
+    "alone", "checkout", "data_folder", "device_name", "notebooks_folder", "now", "on_record", "results_folder",
+    "versions", "write_whole",
 ]  # fmt: skip
