@@ -47,7 +47,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "interop": ENGINE,
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
     "modes": ENGINE,
-    "gemm": ENGINE,
+    "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "capture": ENGINE,
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
@@ -283,7 +283,7 @@ def test_notebooks_import_from_layers_only():
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
-        ("labkit.amp", ("ipywidgets", "anywidget", "matplotlib", "IPython")),
+        ("labkit.amp", ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba")),
         ("labkit.formats", ("torch",)),
         ("labkit.widgets", ("matplotlib",)),  # a second of every kernel's start; loaded when a figure is drawn
     ],

@@ -10,6 +10,7 @@ from labkit.gemm.accumulators import (
     Accumulator,
     accumulate,
 )
+from labkit.gemm.blocks import emulator
 from labkit.gemm.emulate import emulate
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
@@ -17,6 +18,6 @@ from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
 
 __all__ = [
     "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",
-    "TURING_4", "Accumulator", "AlignedTerm", "BlockSum", "MmaSpec", "accumulate", "emulate", "explain", "half_storage",
-    "matmul", "rounds_once",
+    "TURING_4", "Accumulator", "AlignedTerm", "BlockSum", "MmaSpec", "accumulate", "emulate", "emulator", "explain",
+    "half_storage", "matmul", "rounds_once",
 ]  # fmt: skip

@@ -21,13 +21,16 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labkit.formats import FP16, FP32, FP64, Format, round_to
-from labkit.gemm.emulate import Floats, check_shapes, emulate, operand, sheets, tiles, to_half
+from labkit.gemm.blocks import tiles, to_half
+from labkit.gemm.emulate import check_shapes, emulate, operand, sheets
 from labkit.gemm.mma import MmaSpec
 from labkit.interop import dtype_of, format_of
 
+Floats: TypeAlias = NDArray[np.float64]
 TILE = 2**18  # elements of D, or of a tree's first layer, that are worked on at a time
 
 
@@ -83,10 +86,10 @@ def accumulate(
         names = ", ".join(f'"{name}"' for name in ACCUMULATORS)
         raise TypeError(f"an accumulator is a row of SPECS or of ACCUMULATORS ({names}); it was given {accumulator!r}.")
     format = _operands(A, B)
-    a, b = operand(A, format, "A"), operand(B, format, "B")
+    a, b = (operand(side, format, name).astype(np.float64) for side, name in ((A, "A"), (B, "B")))
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
-    c: Floats = np.zeros(shape) if C is None else operand(C, accumulator.format or FP32, "C")
+    c: Floats = np.zeros(shape) if C is None else operand(C, accumulator.format or FP32, "C").astype(np.float64)
     add = _sum(accumulator, exact_products=2 * format.precision <= FP32.precision)
     with np.errstate(over="ignore", invalid="ignore"):
         d = add(sheets(a), sheets(b), sheets(c), out).reshape(shape)

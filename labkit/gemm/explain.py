@@ -152,7 +152,7 @@ def explain(
 
 def _values(given: Sequence[float] | Tensor | NDArray[Any], format: Format, name: str) -> NDArray[np.float64]:
     matrix = given if isinstance(given, Tensor | np.ndarray) else np.asarray(given, np.float64)
-    values = operand(matrix, format, name).reshape(-1)
+    values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
         raise ValueError(f"{name} has infinities or NaN: those are not aligned, they follow IEEE 754. See `emulate`.")
     return values

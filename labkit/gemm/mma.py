@@ -79,6 +79,11 @@ class MmaSpec:
         """A bound of a block's sum, in units of the last place that an aligned term keeps."""
         return (_PRODUCT_LIMIT * self.block_length + 2) << self.fraction_bits
 
+    @property
+    def reaches_subnormals(self) -> bool:
+        """Whether a block's sum may be finer than FP32's subnormals: a term's last bit lies below theirs."""
+        return 2 * self.operands.emin < FP32.emin
+
     def for_operands(self, operands: Format) -> MmaSpec:
         """Return the same GPU's instruction for other operands.
 

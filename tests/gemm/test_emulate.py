@@ -1,6 +1,5 @@
 """Is the emulator the model, to the bit? An independent reference in whole numbers, element by element."""
 
-import importlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +11,8 @@ import pytest
 import torch
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, round_to
-from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, emulate
-from labkit.gemm.emulate import to_half
+from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, blocks, emulate
+from labkit.gemm.blocks import VARIABLE, to_half
 from tests.oracles import mma_reference
 from tests.oracles.mma_cases import MAKERS, Cases, cases
 
@@ -165,7 +164,8 @@ def test_a_wrong_row_fails(row: MmaSpec, result: Format, mistake: str) -> None:
 @pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
 def test_rounding_at_alignment_fails(row: MmaSpec, result: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers, theirs = proof(row, result)
-    monkeypatch.setattr(importlib.import_module("labkit.gemm.emulate"), "_cut", np.rint)
+    monkeypatch.setenv(VARIABLE, "numpy")
+    monkeypatch.setattr(blocks, "_cut", lambda terms, out: np.rint(terms, out=out, casting="unsafe"))
     assert len(different(emulated(row, result, numbers), theirs))
 
 
@@ -187,7 +187,8 @@ def test_whole_matrices_of_any_shape(shape: tuple[int, int, int], tile: int, mon
     rng = np.random.default_rng(SEED)
     a, b, c = (rng.normal(size=size) * 2.0 ** rng.integers(-9, 9, size) for size in ((m, k), (k, n), (m, n)))
     a, b, c = round_to(a, FP16), round_to(b, FP16), round_to(c, FP32)
-    monkeypatch.setattr(importlib.import_module("labkit.gemm.emulate"), "TILE", tile)
+    monkeypatch.setenv(VARIABLE, "numpy")
+    monkeypatch.setattr(blocks, "TILE", tile)
     d = emulate(a, b, c, SPECS["A100"])
     for i in range(m):
         for j in range(n):

@@ -1,0 +1,267 @@
+"""How are a Tensor Core's blocks added up, for all elements of D at once?
+
+Idea: scale a block's terms so that the last place that is kept counts one. Then to cut is to truncate, the sum is one
+of whole numbers, and scaling back is exact; the two roundings of the model (cutting each aligned term, rounding the
+sum) are the only ones. numba, where it is installed, compiles this loop (`compiled`); here it is carried out by numpy.
+
+Invariant: every bit of D is what the model says, for every input: subnormals, zeros of both signs, infinities, NaN.
+
+Why FP64 loses nothing. Let E be the block's largest exponent, F the fraction bits, L the block length.
+1. A product of two operands has at most 22 significant bits and lies between 2^-266 and 2^256: FP64 holds it.
+2. -126 <= E <= 254, so 2^(F-E) is a normal FP64 number and scaling by it is exact: 2^-266 * 2^(13-254) is still normal.
+3. A scaled product is below 4 * 2^F (significands below 2, not normalised), a scaled C below 2 * 2^F; both are cut to
+   whole numbers. Their sum, in any order, is a whole number below (4L + 2) * 2^F <= 2^33 (`MmaSpec.sum_limit`, held
+   by a test): far below 2^53, so no addition rounds.
+4. Scaling back by 2^(E-F) is exact. FP32 results are cut by clearing the last bits of the FP64 number, and the cast to
+   FP32 then has nothing left to round, only to overflow; FP16 results are rounded by one FP64 addition (`to_half`).
+Infinities and NaN follow IEEE 754 through the same additions, since truncation and scaling keep both.
+
+Why FP32 does, in half the time, where operands are finite FP16 or FP8 numbers and C is 0 or no less than 2^-48. A
+product is a multiple of 2^-48 below 2^32, so FP32 holds it. Scaled, it is exact or below 1, and cut to a whole number
+below 2^27. L of them add up in 32 bits (`width_for` sees to it); C joins them in FP64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from labkit.formats import FP16, FP32, Format
+from labkit.gemm.mma import ZERO_EXPONENT, MmaSpec
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+
+VARIABLE = "LABKIT_EMULATOR"
+PIECE = 2**12  # elements of D that are worth a thread
+TILE = 2**16  # aligned terms that are worked on at a time: what fits into a core's own cache
+_BIAS, _POINT = 1023, 52  # of FP64: its exponent field begins at bit 52 and holds the exponent plus 1023
+
+
+@dataclass(frozen=True)
+class Width:
+    """What terms are worked on in.
+
+    floats, whole  their type, and the type they are cut to
+    bits           whole numbers of the same size; the exponent field begins at bit `point` and is shifted by `bias`
+    exponents      what the exponent of a product fits in
+    least          the exponent of a block whose terms are all zero
+    absent         exponent of a zero operand: so low that a zero product aligns nothing
+    """
+
+    floats: type
+    whole: type
+    bits: type
+    point: int
+    bias: int
+    exponents: type
+    least: int
+    absent: int
+
+
+WIDE = Width(np.float64, np.float64, np.int64, _POINT, _BIAS, np.int16, ZERO_EXPONENT, -2000)
+NARROW = Width(np.float32, np.int32, np.int32, 23, 127, np.int8, -64, -64)
+
+
+def emulator() -> str:
+    """Return what carries out the arithmetic of Tensor Cores here: "numba" and its version, or "numpy".
+
+    Where the environment's LABKIT_EMULATOR is "numpy", numba is not used.
+
+    Raises:
+        ValueError: LABKIT_EMULATOR is neither.
+        RuntimeError: it is "numba", which cannot be imported.
+
+    >>> emulator().split()[0] in ("numba", "numpy")
+    True
+    """
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in ("", "numba", "numpy"):
+        raise ValueError(f'{VARIABLE} is "numba" or "numpy", or is not set; it was {asked!r}.')
+    if asked == "numpy":
+        return asked
+    try:
+        return f"numba {import_module('numba').__version__}"
+    except ImportError as error:  # it is not installed, or refuses this numpy
+        if asked:
+            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "labkit[fast]"` brings it.') from error
+        return "numpy"
+
+
+def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
+    """D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n]: tile by tile, in as many threads as torch may use."""
+    if a.shape[1] > b.shape[2]:  # the last dimension is walked along fastest, so let it be the longer one
+        return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec, result).swapaxes(1, 2)
+    if emulator() != "numpy" and spec.block_length % 4 == 0:  # it takes four products at a time, as all GPUs' blocks do
+        return _compiled(a, b, c, spec, result)
+    width = width_for(a, b, c, spec)
+    a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]
+    a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
+    exponents_a, exponents_b = _exponents(a, spec.operands, width), _exponents(b, spec.operands, width)
+    d = np.empty(c.shape, np.float32)
+
+    def work(tile: tuple[slice, slice, slice]) -> None:
+        g, i, j = tile
+        left, right = (slice(None), g, i), (slice(None), g, slice(None), j)
+        exponents = exponents_a[left], exponents_b[right]
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            d[tile] = _tile(a[left], b[right], exponents, c[tile], spec, result, width)
+
+    in_threads(work, list(tiles(c.shape, TILE // spec.block_length)))
+    return d
+
+
+def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
+    from labkit.gemm.compiled import add_blocks  # only where numba is
+
+    if more := -a.shape[2] % spec.block_length:
+        a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
+    a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # one kind of array is compiled for
+    operands, d = (a, _powers(a, spec.operands), b, _powers(b, spec.operands)), np.array(c, np.float32, order="C")
+    kept = -1 << (_POINT - spec.result_significand_bits)
+    narrow = width_for(a, b, None, spec) is NARROW
+    how = spec.block_length, spec.fraction_bits, 2.0**result.emin, kept, result == FP16, spec.reaches_subnormals
+
+    def work(tile: tuple[slice, slice, slice]) -> None:
+        ends = tuple(end for part, size in zip(tile, d.shape, strict=True) for end in part.indices(size)[:2])
+        add_blocks(*operands, d, ends, narrow, *how)
+
+    in_threads(work, list(tiles(d.shape, max(PIECE, -(-d.size // torch.get_num_threads())))))
+    return d
+
+
+def _powers(values: Floats, format: Format) -> Floats:
+    """Return the power of two of each operand: a subnormal's is that of emin, an infinity's of emax, a zero's 0."""
+    bits = values.view(np.int32) & np.int32(0x7F800000)
+    np.clip(bits, format.emin + 127 << 23, format.emax + 127 << 23, out=bits)
+    bits *= values != 0
+    return bits.view(np.float32)
+
+
+def in_threads(work: Any, pieces: list[Any]) -> None:
+    """Call `work` with each piece, in as many threads as torch may use."""
+    threads = min(torch.get_num_threads(), len(pieces))
+    if threads <= 1:
+        for piece in pieces:
+            work(piece)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, pieces))
+
+
+def tiles(shape: tuple[int, ...], elements: int) -> Iterator[tuple[slice, slice, slice]]:
+    """Cut a shape (g, m, n) into pieces of at most `elements`, whole rows where they fit.
+
+    >>> [(rows.start, rows.stop) for _, rows, _ in tiles((1, 4, 10), 20)]
+    [(0, 2), (2, 4)]
+    """
+    batch, m, n = shape
+    columns = max(1, min(n, elements))
+    rows = max(1, min(m, elements // columns))
+    sheets = max(1, min(batch, elements // (columns * rows)))
+    starts = itertools.product(range(0, batch, sheets), range(0, m, rows), range(0, n, columns))
+    for i, j, k in starts:
+        yield slice(i, i + sheets), slice(j, j + rows), slice(k, k + columns)
+
+
+def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
+    """Return the width that loses nothing, see above; without C if that is added in FP64 and may be anything."""
+    largest = (2 - 2.0**-spec.operands.significand_bits) ** 2  # of two significands
+    if not FP16.holds(spec.operands) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
+        return WIDE
+    finite = np.isfinite(a).all() and np.isfinite(b).all()
+    small = c is not None and bool(((np.abs(c) < 2.0**-48) & (c != 0)).any())
+    return NARROW if finite and not small else WIDE
+
+
+def _exponents(values: Floats, format: Format, width: Width) -> NDArray[Any]:
+    """Exponents of operands: a subnormal's is emin, as its significand has no leading one; a zero's is `absent`."""
+    field = (values.view(width.bits) >> width.point) & (2 * width.bias + 1)
+    np.clip(field, format.emin + width.bias, format.emax + width.bias, out=field)
+    field -= width.bias
+    field[values == 0] = width.absent
+    return field.astype(width.exponents)
+
+
+def _tile(
+    a: Floats, b: Floats, of_operands: tuple[Any, Any], c: Floats, spec: MmaSpec, result: Format, width: Width
+) -> Floats:
+    """Take C through all blocks: A and its exponents are [k, g, m, 1], B and its own [k, g, 1, n]."""
+    length, d = spec.block_length, c
+    terms, exponents = (np.empty((length, *c.shape), kind) for kind in (width.floats, width.exponents))
+    whole = terms if width.whole is width.floats else np.empty(terms.shape, width.whole)
+    for k in range(0, len(a), length):
+        block = slice(k, k + length)
+        size = len(a[block])
+        np.add(of_operands[0][block], of_operands[1][block], out=exponents[:size])
+        unit = _unit(exponents[:size].max(axis=0), d, spec, result, width)
+        scale = (width.bits(2 * width.bias << width.point) - unit).view(width.floats)
+        np.multiply(a[block], b[block], out=terms[:size])
+        terms[:size] *= scale
+        _cut(terms[:size], whole[:size])
+        total = whole[:size].sum(axis=0, dtype=width.whole).astype(np.float64, copy=False)
+        scale *= d
+        _cut(scale, scale)
+        total += scale
+        total *= unit.view(width.floats)
+        d = _round(total, spec, result).astype(np.float32).astype(width.floats, copy=False)
+    return d
+
+
+def _unit(products: NDArray[Any], c: Floats, spec: MmaSpec, result: Format, width: Width) -> NDArray[Any]:
+    """Return the bits of a kept term's last place, 2^(E-F); E is the largest exponent, of the products or of C."""
+    field = np.maximum(products, width.least).astype(width.bits)
+    field += width.bias
+    field <<= width.point
+    of_c = c.view(width.bits) & width.bits(2 * width.bias + 1 << width.point)
+    if result.emin > ZERO_EXPONENT:  # a subnormal FP16 C has no leading one: its exponent is emin
+        np.maximum(of_c, result.emin + width.bias << width.point, out=of_c, where=c != 0)
+    np.maximum(field, of_c, out=field)
+    field -= width.bits(spec.fraction_bits << width.point)
+    return np.asarray(field)
+
+
+def _cut(terms: Floats, out: NDArray[Any]) -> None:
+    """Truncate into `out`; where that holds whole numbers, the cast does it."""
+    if out.dtype.kind == "i":
+        np.copyto(out, terms, casting="unsafe")
+    else:
+        np.trunc(terms, out=out)
+
+
+def _round(total: NDArray[np.float64], spec: MmaSpec, result: Format) -> NDArray[np.float64]:
+    """Round a block's exact sum to the result format; it stays in FP64."""
+    if result == FP16:
+        return to_half(total)
+    if spec.reaches_subnormals:
+        small = np.abs(total) < FP32.smallest_normal
+        if small.any():
+            spacing = FP32.smallest_subnormal
+            total[small] = np.copysign(np.trunc(total[small] / spacing) * spacing, total[small])
+    bits = total.view(np.int64)
+    bits &= -1 << (_POINT - spec.result_significand_bits)
+    return total
+
+
+def to_half(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round to FP16, nearest even, in FP64: what numpy's cast returns, several times faster.
+
+    Beside 1.5 * 2^(e + 42), FP64 counts in steps of 2^(e - 10), FP16's own for a number with exponent e; so adding that
+    rounds, and subtracting it is exact.
+    """
+    field = values.view(np.int64) & (0x7FF << _POINT)
+    np.maximum(field, (FP16.emin + _BIAS) << _POINT, out=field)
+    field += (_POINT - FP16.significand_bits << _POINT) + (1 << (_POINT - 1))  # 2^e becomes 1.5 * 2^(e + 42)
+    anchor = field.view(np.float64)
+    rounded = values + anchor
+    rounded -= anchor
+    rounded[np.abs(rounded) > FP16.max] = np.inf
+    return np.copysign(rounded, values)

@@ -1,0 +1,186 @@
+"""How are the same blocks added up several times faster, where numba is installed?
+
+Idea: `blocks` once more as loops over blocks, rows and columns, which numba compiles when they are first called; terms
+never leave a core's cache. What is added up in FP32 and what in FP64, and why either is exact, is said there. An
+exponent is kept as the power of two that it stands for, and exponents are added by multiplying these: a zero's is 0.
+
+Invariant: equal to `blocks` bit for bit.
+
+What it does not do: start threads. It lets go of Python's lock, and `blocks` brings them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from labkit.formats import FP16, FP32
+from labkit.gemm.mma import ZERO_EXPONENT
+
+Singles: TypeAlias = NDArray[np.float32]
+Doubles: TypeAlias = NDArray[np.float64]
+Whole: TypeAlias = NDArray[np.int32]
+
+COLUMNS = 512  # of D, that are worked on at a time
+POINT, BIAS = 52, 1023
+EXPONENT, EXPONENT_32 = 0x7FF << POINT, 0x7F800000
+LEAST = np.float32(2.0**ZERO_EXPONENT)
+FLOOR = np.float32(2.0**-75)  # below all products of `blocks.NARROW`, so that 2^F over it is finite
+HALF_ANCHOR = (POINT - FP16.significand_bits << POINT) + (1 << (POINT - 1))  # see `blocks.to_half`
+HALF_LEAST, HALF_MAX = FP16.emin + BIAS << POINT, FP16.max
+SMALL, SPACING, FINEST = FP32.smallest_normal, FP32.smallest_subnormal, 1 / FP32.smallest_subnormal
+
+
+def _jit(function: Callable[..., None]) -> Callable[..., None]:
+    try:  # what was compiled is kept beside this file, or else among the user's files
+        compiled: Callable[..., None] = njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither can be written
+        compiled = njit(nogil=True)(function)
+    return compiled
+
+
+@_jit
+def power_of_c(row: Singles, power: Singles, least: float) -> None:
+    """Write C's powers of two: a subnormal's is `least`, a zero's 2^-126."""
+    rows, powers = row.view(np.int32), power.view(np.int32)
+    for j in range(len(row)):
+        powers[j] = rows[j] & np.int32(EXPONENT_32)
+    for j in range(len(row)):
+        larger = power[j] if power[j] > np.float32(least) else np.float32(least)
+        power[j] = LEAST if row[j] == 0 else larger
+
+
+@_jit
+def largest(a: Singles, b: Singles, power: Singles, n: int) -> None:
+    """Raise powers to the largest of a block's products; a[k] and b[k, n] are those of their operands.
+
+    Four products at a time, here and below: every block has a multiple of four.
+    """
+    for k in range(0, len(a), 4):
+        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(n):
+            one, two, three, four = p0 * q0[j], p1 * q1[j], p2 * q2[j], p3 * q3[j]
+            one, three = one if one > two else two, three if three > four else four
+            one = one if one > three else three
+            power[j] = power[j] if power[j] > one else one
+
+
+@_jit
+def add_narrow(a: Singles, b: Singles, power: Singles, total: Whole, n: int, fraction_bits: int) -> None:
+    """Add up a block's products, scaled by 2^(F-E) in FP32 and cut by the cast; `power`, 2^E, is overwritten."""
+    scale, scales = power, power.view(np.int32)
+    for j in range(n):
+        scale[j] = power[j] if power[j] > FLOOR else FLOOR
+        total[j] = 0
+    for j in range(n):
+        scales[j] = np.int32((254 + fraction_bits) << 23) - scales[j]
+    for k in range(0, len(a), 4):
+        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(n):
+            s = scale[j]
+            one, two = np.int32(p0 * q0[j] * s), np.int32(p1 * q1[j] * s)
+            total[j] += one + two + (np.int32(p2 * q2[j] * s) + np.int32(p3 * q3[j] * s))
+
+
+@_jit
+def add_wide(a: Singles, b: Doubles, scale: Doubles, total: Doubles, n: int) -> None:
+    """Add up a block's products, scaled by 2^(F-E) and cut; in FP64."""
+    for j in range(n):
+        total[j] = 0.0
+    for k in range(0, len(a), 4):
+        p0, p1, p2, p3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+        q0, q1, q2, q3 = b[k], b[k + 1], b[k + 2], b[k + 3]
+        for j in range(n):
+            s = scale[j]
+            one, two = np.trunc(p0 * q0[j] * s), np.trunc(p1 * q1[j] * s)
+            total[j] += one + two + (np.trunc(p2 * q2[j] * s) + np.trunc(p3 * q3[j] * s))
+
+
+@_jit
+def units(power: Doubles, scale: Doubles, n: int, fraction_bits: int) -> None:
+    """Turn 2^E into 2^(E-F), what the last place that is kept stands for, and write its inverse."""
+    powers, scales = power.view(np.int64), scale.view(np.int64)
+    for j in range(n):
+        powers[j] -= np.int64(fraction_bits) << POINT
+        scales[j] = (2 * BIAS << POINT) - powers[j]
+
+
+@_jit
+def add_row(
+    row: Singles, a: Singles, a_powers: Singles, b: Singles, b_powers: Singles, wide: Doubles, wide_powers: Doubles,
+    room: tuple[Singles, Whole, Doubles, Doubles, Doubles], narrow: bool, fraction_bits: int, least: float,
+) -> None:  # fmt: skip
+    """Write the exact sum of C, `row`, and a block's products, all cut, into the last array of `room`."""
+    short, whole, power, scale, total = room
+    n = len(row)
+    power_of_c(row, short, least)
+    if narrow:
+        largest(a_powers, b_powers, short, n)
+    for j in range(n):
+        power[j] = short[j]
+    if narrow:
+        units(power, scale, n, fraction_bits)
+        add_narrow(a, b, short, whole, n, fraction_bits)
+        for j in range(n):
+            total[j] = whole[j]
+    else:
+        largest(a_powers, wide_powers, power, n)
+        units(power, scale, n, fraction_bits)
+        add_wide(a, wide, scale, total, n)
+    for j in range(n):
+        total[j] = (total[j] + np.trunc(row[j] * scale[j])) * power[j]
+
+
+@_jit
+def round_sum(row: Doubles, room: Doubles, n: int, kept: int, half: bool, subnormals: bool) -> None:
+    """Round n exact sums: to FP16, as `blocks.to_half` does, or to those bits of an FP32 number that `kept` keeps."""
+    rows, anchors = row.view(np.int64), room.view(np.int64)
+    if half:
+        for j in range(n):
+            anchors[j] = max(rows[j] & EXPONENT, HALF_LEAST) + HALF_ANCHOR
+        for j in range(n):
+            size = abs((row[j] + room[j]) - room[j])
+            row[j] = np.copysign(np.inf if size > HALF_MAX else size, row[j])
+        return
+    if subnormals:
+        for j in range(n):
+            row[j] = np.trunc(row[j] * FINEST) * SPACING if abs(row[j]) < SMALL else row[j]
+    for j in range(n):
+        rows[j] &= kept
+
+
+@_jit
+def add_blocks(
+    a: Singles, a_powers: Singles, b: Singles, b_powers: Singles, d: Singles, tile: tuple[int, int, int, int, int, int],
+    narrow: bool, length: int, fraction_bits: int, least: float, kept: int, half: bool, subnormals: bool,
+) -> None:  # fmt: skip
+    """Add A[g,m,k] @ B[g,k,n] to one tile of D[g,m,n], block after block; k is a multiple of their `length`.
+
+    a_powers, b_powers  the powers of two of operands; `least` is that of C's subnormals
+    tile                from and to: along g, m and n
+    narrow              products are added up in FP32 and 32 bits
+    kept                masks the bits of an FP64 number that stay in an FP32 result, unless that is FP16: `half`
+    """
+    scale, total = np.empty(COLUMNS), np.empty(COLUMNS)
+    room = np.empty(COLUMNS, np.float32), np.empty(COLUMNS, np.int32), np.empty(COLUMNS), scale, total
+    for g in range(tile[0], tile[1]):
+        for first in range(tile[4], tile[5], COLUMNS):
+            last = min(first + COLUMNS, tile[5])
+            for k in range(0, a.shape[2], length):
+                end = k + length
+                terms, powers = b[g, k:end, first:last].copy(), b_powers[g, k:end, first:last].copy()
+                wide, wide_powers = terms.astype(np.float64), powers.astype(np.float64)
+                for i in range(tile[2], tile[3]):
+                    row, left, left_powers = d[g, i, first:last], a[g, i, k:end], a_powers[g, i, k:end]
+                    add_row(
+                        row, left, left_powers, terms, powers, wide, wide_powers, room, narrow, fraction_bits, least
+                    )  # fmt: skip
+                    round_sum(total, scale, last - first, kept, half, subnormals)
+                    for j in range(last - first):
+                        row[j] = total[j]
