@@ -232,7 +232,7 @@ for task in ("segmentation", "digits"):
 def my_lost(in_fp32, in_fp16):
     """Return which share of the gradients that are non-zero in FP32 is zero in FP16 (0 to 1); 0.0 if none is non-zero.
 
-    in_fp32, in_fp16  lists of tensors, of the same layers in the same order
+    in_fp32, in_fp16  lists of tensors of any shape, of the same layers in the same order
     """
     ### BEGIN SOLUTION
     alive = lost = 0
@@ -281,7 +281,8 @@ for name, tensor in passed:
 def my_culprit(tensors):
     """Return (name of the first tensor with an inf or NaN, largest magnitude of the one before it); None if all are finite.
 
-    tensors  list of (name, FP16 tensor); the magnitude is a float, and 0.0 if there is no tensor before
+    tensors  list of (name, FP16 tensor of any shape); a layer that runs twice is there twice
+             the magnitude is a float, and 0.0 if there is no tensor before
     """
     ### BEGIN SOLUTION
     before = 0.0

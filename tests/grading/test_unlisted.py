@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import reduce
 from typing import Any
@@ -41,6 +41,106 @@ def passes(paper: Paper, answer: Answer) -> bool:
 
 def named(table: list[tuple[str, Answer]]) -> list[Any]:
     return [pytest.param(*row, id=f"{row[0]}: {row[1].__name__}") for row in table]
+
+
+# --- gradients ---
+
+
+@wrong("gradients.binades")
+def down_to_2_to_the_minus_60(values: Any) -> object:
+    exponents = [math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x)]
+    return {e: exponents.count(e) for e in exponents if -60 < e < 60}
+
+
+@right("gradients.binades")
+def by_a_counter(values: Any) -> object:
+    return Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x))
+
+
+@wrong("gradients.fate")
+def scales_up_to_2_to_the_16(counts: Any, log2_scale: int) -> object:
+    return 1 - kept_share(counts, min(log2_scale, 16))
+
+
+@wrong("gradients.fate")
+def takes_overflow_for_lost(counts: Any, log2_scale: int) -> object:
+    return 1 - kept_share(counts, log2_scale, highest=15)
+
+
+def kept_share(counts: Any, log2_scale: int, highest: float = math.inf) -> float:
+    total = sum(counts.values())
+    return sum(n / total for e, n in counts.items() if -25 <= e + log2_scale <= highest) if total else 1.0
+
+
+@right("gradients.fate")
+def one_minus_the_rest(counts: Any, log2_scale: int) -> object:
+    return 1 - kept_share(counts, log2_scale)
+
+
+@right("gradients.lost")
+def a_mean_in_fp32(in_fp32: Any, in_fp16: Any) -> object:
+    exact, half = (torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)]) for some in (in_fp32, in_fp16))
+    lost = half[exact != 0] == 0
+    return lost.float().mean().item() if len(lost) else 0
+
+
+@wrong("gradients.culprit")
+def asks_the_largest(tensors: Any) -> object:
+    return first_with(tensors, lambda tensor: not tensor.max().isfinite())
+
+
+@wrong("gradients.culprit")
+def takes_65504_for_an_overflow(tensors: Any) -> object:
+    return first_with(tensors, lambda tensor: bool(tensor.isnan().any()) or bool((tensor.abs() >= 65504).any()))
+
+
+@wrong("gradients.culprit")
+def looks_up_by_name(tensors: Any) -> object:
+    return first_with(list(dict(tensors).items()), lambda tensor: not tensor.isfinite().all())
+
+
+@wrong("gradients.culprit")
+def rows_of_a_matrix(tensors: Any) -> object:
+    return first_with(tensors, lambda tensor: any(not math.isfinite(x) for row in tensor for x in row))
+
+
+def first_with(tensors: Any, bad: Callable[[Any], object]) -> object:
+    before = 0.0
+    for name, tensor in tensors:
+        if bad(tensor):
+            return name, before
+        before = float(tensor.abs().max())
+    return None
+
+
+# --- frameworks ---
+
+
+@wrong("frameworks.skips")
+def stays_above_the_floor(largest: Any, config: Any) -> object:
+    scale, clean, overflows, skipped = config.init_scale, 0, 0, []
+    for step, gradient in enumerate(largest, start=1):
+        if (scale > config.floor or not config.steps_at_floor) and scale * gradient >= 65520:
+            skipped.append(step)
+            clean, overflows = 0, overflows + 1
+            if overflows >= config.hysteresis and scale / 2 >= config.floor:  # or else scale = floor
+                scale /= 2
+        else:
+            clean += 1
+            if clean == config.growth_interval:
+                scale, clean, overflows = min(scale * 2, config.cap), 0, 0
+    return skipped
+
+
+@wrong("frameworks.casts")
+def promotes_two(given: Any, nodes: Any) -> object:
+    formats, casts = dict(given), dict[tuple[str, str], None]()
+    for name, rule, inputs in nodes:
+        held = [formats[source] for source in inputs]
+        widest = {"allow": "FP16", "deny": "FP32", "promote": max(held[:2]), "keep": held[0]}[rule]
+        casts.update(((s, widest), None) for s in inputs if rule != "keep" and formats[s] != widest)
+        formats[name] = widest
+    return list(casts)
 
 
 # --- beyond.frozen ---

@@ -81,8 +81,9 @@ def _shared(_: Random) -> list[Case]:
 
 
 def _narrow(_: Random) -> list[Case]:
-    """Promote where all are FP16, where all are FP32, and one after the other; keep of either, and of both."""
+    """Promote where all are FP16, where all are FP32, and the last of three; keep of either, and of both."""
     return [
+        _six("a allow x w1", "b promote a mask w2", "c allow b w2", "d promote a mask c", "e deny d", "f keep d"),
         _six("a allow x w1", "b promote a mask", "c keep mask x", "d promote x w1", "e keep x mask", "f promote c e"),
         _six("a promote x mask", "b keep a", "c promote mask mask", "d keep c", "e deny d", "f promote d b"),
     ]

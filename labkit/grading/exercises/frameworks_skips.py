@@ -70,9 +70,10 @@ def _high(random: Random) -> list[Case]:
 
 
 def _floor(random: Random) -> list[Case]:
-    """Large gradients: the scale comes down to its floor, and overflows go on there."""
+    """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be halved down to 6."""
     rules = [_rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")]
-    return [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
+    drawn: list[Case] = [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
+    return [*drawn, ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50))]
 
 
 def _cap(random: Random) -> list[Case]:

@@ -35,8 +35,9 @@ def _number(random: Random, lowest: int = -30, highest: int = 20) -> float:
 
 
 def _inside(random: Random) -> list[Case]:
-    """No powers of two, many in one binade, some alone."""
-    return [([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)]
+    """No powers of two, many in one binade, some alone; and FP32's ends."""
+    ends = [_number(random, at, at + 1) for at in (-149 + 10, -127, -126, 126, 127)]
+    return [*(([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)), (ends,)]
 
 
 def _powers(random: Random) -> list[Case]:

@@ -55,7 +55,7 @@ def _spoiled(random: Random, at: int, *elements: float) -> Tensors:
 
 
 def _infinite(random: Random) -> list[Case]:
-    return [(_spoiled(random, at, random.choice((-1, 1)) * math.inf),) for at in (1, 3, 5)]
+    return [(_spoiled(random, at, sign * math.inf),) for at, sign in ((1, 1), (3, -1), (5, 1))]
 
 
 def _not_a_number(random: Random) -> list[Case]:
@@ -70,8 +70,11 @@ def _cancelling(random: Random) -> list[Case]:
 
 
 def _ends(random: Random) -> list[Case]:
-    """The first tensor itself; none at all; one alone."""
-    return [(_spoiled(random, 0, math.inf),), (_healthy(random),), (_healthy(random)[:1],), ([],)]
+    """The first tensor itself; none at all; one alone; FP16's largest number, a layer that runs twice, a loss."""
+    loss = ("loss", torch.tensor(math.nan).half())
+    largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
+    twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
+    return [(_spoiled(random, 0, math.inf),), (_healthy(random),), (_healthy(random)[:1],), ([],), (twice,)]
 
 
 def _first(tensors: Tensors, bad: Callable[[Tensor], bool]) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import sys
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -71,8 +71,7 @@ def dump(value: object) -> Json:
 
     Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes an `Opaque`.
     Numpy scalars, numpy arrays without dimensions and fractions become Python numbers, named tuples tuples, and an
-    OrderedDict or a defaultdict a dict. A tensor's gradient history, device and
-    strides are dropped.
+    OrderedDict, a defaultdict or a Counter a dict. A tensor's gradient history, device and strides are dropped.
 
     >>> dump([True, 2.0**-24])
     ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
@@ -110,7 +109,7 @@ def _dump(value: object, room: Iterator[int]) -> Json:
         return ["list", [_dump(item, room) for item in cast("list[object]", value)]]
     if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple is its items
         return ["tuple", [_dump(item, room) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
-    if kind in (dict, OrderedDict, defaultdict):
+    if kind in (dict, OrderedDict, defaultdict, Counter):
         pairs = dict.items(cast("dict[object, object]", value))
         return ["dict", [[_dump(key, room), _dump(item, room)] for key, item in pairs]]
     if kind is torch.Tensor or kind is torch.nn.Parameter:
