@@ -17,8 +17,8 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
-from typing import Any, ParamSpec, TypeVar
+from contextlib import ContextDecorator, ExitStack
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,13 +28,12 @@ from labkit.formats import FP16, Format
 from labkit.gemm import half_storage
 from labkit.interop import format_of
 
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
 _thread = threading.local()  # .open: this thread's open regions and what closes them, the innermost last
 
 
-class autocast:
+class autocast(ContextDecorator):
     """Run the operations of a block, or of a function, in the dtypes that torch.autocast("cuda") gives them.
 
     Args:
@@ -84,7 +83,7 @@ class autocast:
         *_thread.open, (_, entered) = _regions()
         entered.__exit__(*exception)
 
-    def __call__(self, func: Callable[_P, _R]) -> Callable[_P, _R]:
+    def __call__(self, func: _Function) -> _Function:
         if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
             raise TypeError(
                 f"{func.__name__} runs after its call has returned, when the region has closed. "
@@ -95,13 +94,7 @@ class autocast:
                 f"autocast()(func) requires a callable, but got {type(func).__name__}. Did you mean to use autocast as "
                 "a context manager? For example:\n    with autocast(device_type=...):\n        output = model(input)"
             )
-
-        @functools.wraps(func)
-        def decorated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            with self:
-                return func(*args, **kwargs)
-
-        return decorated
+        return super().__call__(func)
 
 
 def is_autocast_enabled(device_type: str) -> bool:

@@ -21,9 +21,8 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import ContextDecorator, nullcontext
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, TypeVar
 
 import torch
@@ -91,7 +90,7 @@ def _given_modes() -> tuple[autocast, ...]:
     return tuple(mode for mode in open_modes() if isinstance(mode, autocast))
 
 
-class autocast(LabMode):
+class autocast(LabMode, ContextDecorator):
     """Run the operations inside a `with` block, or of a function, in the dtypes that the lists name, on any device.
 
     Args:
@@ -166,13 +165,7 @@ class autocast(LabMode):
                 f"{function.__name__} runs after its call has returned, when the region has closed. "
                 "Write `with autocast():` inside it."
             )
-
-        @wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return inside  # type: ignore[return-value]
+        return super().__call__(function)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None

@@ -12,7 +12,7 @@ import copy
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,15 +137,11 @@ def list_calls(
 @contextmanager
 def _paths(model: Callable[..., Any], notes: Notes) -> Iterator[None]:
     """Follow which module of the model is running."""
-    handles = []
-    for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-        handles.append(module.register_forward_pre_hook(lambda *_, name=name: notes.path.append(name)))
-        handles.append(module.register_forward_hook(lambda *_: _leave(notes), always_call=True))
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+            hooks.callback(module.register_forward_pre_hook(lambda *_, name=name: notes.path.append(name)).remove)
+            hooks.callback(module.register_forward_hook(lambda *_: _leave(notes), always_call=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

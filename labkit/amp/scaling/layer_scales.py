@@ -12,7 +12,7 @@ Source: arXiv:1910.12385 (adaptive loss scaling by layer; there the scale is cho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -48,24 +48,21 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     {}
     """
     left: dict[str, int] = {}
-    hooks = []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    try:
+    with ExitStack() as hooks:
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
             enter, leave = (partial(_multiplied, scale=2.0**k) for k in (log2, -log2))
             given: _Given = []
-            hooks.append(layer.register_forward_pre_hook(partial(_at_inputs, leave, given), with_kwargs=True))
-            hooks.append(layer.register_forward_hook(partial(_at_output, enter, given, layer_name)))
+            at_inputs, at_output = partial(_at_inputs, leave, given), partial(_at_output, enter, given, layer_name)
+            hooks.callback(layer.register_forward_pre_hook(at_inputs, with_kwargs=True).remove)
+            hooks.callback(layer.register_forward_hook(at_output).remove)
             for parameter in layer.parameters():
                 if parameter.requires_grad and parameter.dtype in _HOLDS_ANY_SCALE:
-                    hooks.append(parameter.register_hook(leave))
+                    hooks.callback(parameter.register_hook(leave).remove)
                 elif parameter.requires_grad:
                     left[names[id(parameter)]] = left.get(names[id(parameter)], 0) + log2
         yield left
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
