@@ -232,7 +232,17 @@ def _require_same_fields(here: Mapping[str, Any], stored: Mapping[str, Any]) -> 
 
 def _differences(stored: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     keys = sorted((stored.keys() | here.keys()) - {"name", "fields", "graph"})  # what it is called, and how it is run
-    return [f"{k} {stored.get(k)!r}, here {here.get(k)!r}" for k in keys if stored.get(k) != here.get(k)]
+    found: list[str] = []
+    for k, was, now in ((k, stored.get(k), here.get(k)) for k in keys):
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            found += [f"{k}.{more}" for more in _differences(was, now)]
+        elif was != now:
+            found.append(f"{k} {_short(was)}, here {_short(now)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    return f"a {value.get('type', 'description')}" if isinstance(value, Mapping) else repr(value)
 
 
 def _some(names: Iterable[str]) -> str:

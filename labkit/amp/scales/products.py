@@ -32,16 +32,21 @@ class Products(LabMode):
 
     Args:
         format: how operands are written.
+        model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and multiply nothing.
         names: the model's parameters by name: what a layer's state is kept under.
         seed: of stochastic rounding.
     """
 
-    def __init__(self, format: ProductFormat, names: Mapping[nn.Parameter, str], seed: int = 0) -> None:
+    def __init__(
+        self, format: ProductFormat, model: nn.Module, names: Mapping[nn.Parameter, str], seed: int = 0
+    ) -> None:
         super().__init__()
         self.format, self.names = format, names
         device = next((p.device for p in names), torch.device("cpu"))
         self.memory = ScaleMemory(format.history, device if format.stochastic_gradients else "cpu", seed)
-        self._last = [name for p, name in names.items() if p.dim() > 1][-1:] if format.last_in_fp32 else []
+        layers = [part for part in model.modules() if not isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+        weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
+        self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
 
     def begun(self) -> Products:
         """Return the mode, for the region of another forward pass to open."""

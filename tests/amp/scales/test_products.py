@@ -286,6 +286,39 @@ def test_attention_norms_and_the_last_layer_stay_fp32() -> None:
     assert [torch.equal(a, b) for a, b in zip(found, wanted, strict=True)] == [True, True, True, False]
 
 
+class TiedOrPlaced(nn.Module):
+    """Tokens in and out: a head whose weight is the embedding's, or a table of places declared after the head."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.tokens, self.body, self.head = nn.Embedding(20, 24), nn.Linear(24, 24), nn.Linear(24, 20)
+        if tied:
+            self.head.weight = self.tokens.weight
+        else:
+            self.places = nn.Embedding(6, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.tokens(x)))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_last_layer_is_the_one_that_multiplies_last(tied: bool) -> None:
+    model, x = TiedOrPlaced(tied), torch.randn(3, 24)
+    with engine_with(RECIPES["NVFP4"].products, model).forward():
+        found = model.head(x), model.body(x)
+    assert torch.equal(found[0], model.head(x))
+    assert not torch.equal(found[1], model.body(x))
+
+
+def test_a_state_of_another_recipe_says_what_differs_and_not_all_there_is() -> None:
+    state = Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES["FP8 delayed"]).state_dict()
+    for other, said in (("FP8 current", "products.scale 'DELAYED', here 'CURRENT'"), ("FP32", "here None")):
+        with pytest.raises(ValueError, match="under another recipe") as refused:
+            Engine(nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), RECIPES[other]).load_state_dict(state)
+        assert said in str(refused.value)
+        assert len(str(refused.value)) < 300
+
+
 @pytest.mark.parametrize("name", SCALED)
 def test_inf_reaches_the_step_which_is_skipped_under_a_loss_scale(name: str) -> None:
     recipe = replace(RECIPES[name], scaler=RECIPES["O1"].scaler)
