@@ -147,22 +147,29 @@ def _result_shape(case: Case) -> tuple[int, ...]:
 
 
 @contextmanager
-def settings(case: Case) -> Iterator[None]:
-    """Set torch's precision as a case asks: TF32 only where the format says so, reduced accumulation likewise."""
-    matmul, tf32 = torch.backends.cuda.matmul, case.format is TF32
-    reduced = getattr(case, "reduced", False)
-    names = [name for name in REDUCTIONS if hasattr(matmul, name)]
-    before = {name: getattr(matmul, name) for name in names}
-    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+def tf32_allowed(allowed: bool) -> Iterator[None]:
+    """Let FP32 products run as TF32, or forbid it, which cuDNN allows unless told otherwise."""
+    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
     try:
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        for name in names:
-            setattr(matmul, name, reduced)
-        with cudnn.flags(**kept, allow_tf32=tf32):  # torch lets only this set them where its own tests run
+        with cudnn.flags(**kept, allow_tf32=allowed):  # torch lets only this set them where its own tests run
             yield
     finally:
-        torch.set_float32_matmul_precision(precision)
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def settings(case: Case) -> Iterator[None]:
+    """Set torch's precision as a case asks: TF32 only where the format says so, reduced accumulation likewise."""
+    matmul = torch.backends.cuda.matmul
+    before = {name: getattr(matmul, name) for name in REDUCTIONS if hasattr(matmul, name)}
+    try:
+        for name in before:
+            setattr(matmul, name, getattr(case, "reduced", False))
+        with tf32_allowed(case.format is TF32):
+            yield
+    finally:
         for name, value in before.items():
             setattr(matmul, name, value)
 

@@ -8,8 +8,7 @@ round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
+from labkit.bench.work import tf32_allowed
 from labkit.gpu.checks.price import Step, median_seconds, peak
 
 TORCH_AMP = "torch.autocast, which is no recipe"
@@ -130,19 +130,6 @@ def inference(way: str, new: Callable[[], Task], device: str) -> Step:
             call(x)
 
     return step
-
-
-@contextmanager
-def tf32_allowed(allowed: bool) -> Iterator[None]:
-    """Let FP32 products run as TF32, or forbid it, which cuDNN allows unless told otherwise."""
-    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        with cudnn.flags(**kept, allow_tf32=allowed):  # torch lets only this set them where its own tests run
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def main(
