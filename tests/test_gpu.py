@@ -18,6 +18,7 @@ from labkit.capture import tiles
 from labkit.capture.tiles import load_capture
 from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
+from labkit.gpu.checks import many
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.fingerprint import fingerprint
 
@@ -314,3 +315,14 @@ def test_a_real_child_does_its_part(tmp_path, capfd):
 def test_the_device_is_told_in_two_sentences(capsys):
     assert cli.main(["device"]) == 0
     assert capsys.readouterr().out == f"{device_report()}\n"
+
+
+def test_gpus_are_trained_together_where_there_are_some():
+    assert many.told(many.main("cpu")) == "not run: NCCL needs a GPU, and this is a rehearsal"
+
+
+@pytest.mark.slow
+def test_the_processes_of_that_check_agree_with_one_by_gloo():
+    answers = many.trained(2)
+    assert answers["ranks"] == 2
+    assert set(answers["many"].values()) == {"equal; all skipped as one"}, many.told(answers)

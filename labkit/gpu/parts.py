@@ -165,8 +165,9 @@ PARTS: dict[str, Part] = {
     "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _checks("tasks")),
     "cards": Part("run the patients that only a GPU shows", 20, _checks("cards")),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
-    "kernel": Part("time and check our own Triton kernel", 70, _own_kernel),
+    "kernel": Part("time and check our own Triton kernel", 60, _own_kernel),
     "alignment": Part("time alignment, batch and convolution", 60, _sweeps("alignment", "batch", "convolution")),
-    "runs": Part("train the lab's tasks", 50, _races),
+    "many": Part("train on all GPUs together, with NCCL", 22, _checks("many")),
+    "runs": Part("train the lab's tasks", 40, _races),
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 35}  # on a GPU

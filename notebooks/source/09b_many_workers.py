@@ -173,15 +173,29 @@ check("workers.predivide", my_mean_in_fp16)
 # computes it with published figures: first for a small network, then for one of 100 million weights.
 
 # %% id="touch-ring"
-for weights in (10_000, 100_000_000):
-    print(f"{weights:,} weights, 8 ranks")
-    print(ring_table(weights, ranks=8), "\n")
+for weights, ranks in ((10_000, 8), (100_000_000, 8), (100_000_000, 512)):
+    print(f"{weights:,} weights, {ranks} ranks")
+    print(ring_table(weights, ranks), "\n")
 
 # %% [markdown]
-# For a small network the messages' number counts, and FP16 gains little. For a large one it is nearly twice as fast. Whether you
-# notice is another question: on NVLink 2 ms beside a step of 100 ms are nothing, and on slow Ethernet half a second is much.
-# (These are computed, not measured. What is sent during backward is hidden.) BF16 halves the bytes too and cannot overflow here,
-# but its sums have three digits fewer.
+# For a small network the messages' number counts, and FP16 gains little. For a large one it is nearly twice as fast. With 512 ranks
+# the messages count again. Whether you notice is another question: on NVLink 2 ms beside a step of 100 ms are nothing, and on
+# slow Ethernet half a second is much. BF16 halves the bytes too and cannot overflow here, but its sums have three digits fewer.
+#
+# Those times are computed, and what is sent during backward is hidden. The bytes can be counted. This table was recorded: what one
+# rank wrote to its connections in a step, for a network of 525,312 weights.
+#
+# | ranks | each holds | added up in FP32 | in FP16 or BF16 | a ring of DDP sends | time of a step |
+# |---|---|---|---|---|---|
+# | 2 | all (DDP) | 2,053 KiB | 1,027 KiB | 2,052 or 1,026 KiB | 1.6 to 1.7 |
+# | 2 | a part (FSDP2) | 2,566 KiB | 1,540 KiB | | 1.8 to 1.9 |
+# | 4 | all (DDP) | 3,080 KiB | 1,541 KiB | 3,078 or 1,539 KiB | 2.1 to 2.7 |
+# | 4 | a part (FSDP2) | 3,850 KiB | 2,311 KiB | | 2.8 to 3.0 |
+#
+# The ring was right to a part in a thousand. FSDP2 also sends the FP16 weights, since each rank puts the whole together before it
+# computes. The time is a multiple of one process's, with as many rows for each rank. No format was faster here: four processes
+# shared two cores, and bytes inside one machine cost little. (2026-11-22, torch 2.13.0, gloo, an x86_64 CPU with 2 cores that had
+# other work, too. `tests/benchmarks/bench_distributed.py` does it again.)
 #
 # ## 4 · Who holds which master?
 #

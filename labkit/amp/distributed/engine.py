@@ -49,13 +49,18 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     return before, world / before
 
 
-def _require_seen(recipe: Recipe, sharded: bool) -> None:
+def _require_ranks(recipe: Recipe, sharded: bool) -> None:
     if recipe.graph:
         raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
     if sharded and recipe.products is not None and recipe.products.needs_names:
         raise ValueError(
             f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a layer "
             "computes: take sharded=False, or 'FP8 current' or 'MXFP8', whose scales need no names."
+        )
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "there is no group of processes yet, and the engine is built by all of its ranks: call "
+            "labkit.amp.distributed.group.start_group() first, in a script that torchrun starts"
         )
 
 
@@ -71,11 +76,15 @@ class DistributedEngine(Engine):
         reduce: FP32, FP16 or BF16, in which gradients are added up over the ranks.
         predivide: with reduce=FP16, divide before the sum and after it (`divisors`); False: only after it.
         group: the process group; None is the default one.
+        find_unused_parameters: of DDP: let it look, in each step, for parameters that its loss does not use. FSDP2
+            needs no such look.
         options: the rest of `Engine`'s. Groups of a sharded model are a function model -> groups.
 
     Raises:
         ValueError: what `Engine` raises; the recipe wants a graph, whose calls DDP and FSDP2 do not see; the model is
             sharded, and groups are a list, or the recipe keeps scales by name, of parameters that sharding replaces.
+        RuntimeError: there is no group yet.
+        RankLost: another rank ended or hangs.
     """
 
     def __init__(
@@ -89,9 +98,11 @@ class DistributedEngine(Engine):
         reduce: Format = FP32,
         predivide: bool = True,
         group: dist.ProcessGroup | None = None,
+        find_unused_parameters: bool = False,
         **options: Any,
     ) -> None:
-        _require_seen(recipe, sharded)
+        _require_ranks(recipe, sharded)
+        self._find_unused = find_unused_parameters
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
         self.world, self.sharded = dist.get_world_size(self.group), sharded
         self._blocks, self._reduce_dtype = tuple(blocks), dtype_of(reduce)
@@ -103,7 +114,8 @@ class DistributedEngine(Engine):
         self._sync = True
         if sharded and options.get("groups") is not None:
             options["groups"] = self._groups_of_parts(options["groups"])
-        super().__init__(model, make_optimizer, recipe, **options)
+        with hearing_of_lost("while the ranks built the engine", self.group):
+            super().__init__(model, make_optimizer, recipe, **options)
 
     def _groups_of_parts(self, groups: Any) -> Callable[[nn.Module], Sequence[Group]]:
         if not callable(groups):
@@ -112,7 +124,9 @@ class DistributedEngine(Engine):
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
         if not self.sharded:
-            ddp = DistributedDataParallel(self.model, process_group=self.group)
+            ddp = DistributedDataParallel(
+                self.model, process_group=self.group, find_unused_parameters=self._find_unused
+            )
             ddp.register_comm_hook(None, lambda _, bucket: self._reduce(bucket))
             self.call = ddp
             return super()._make_weights(kind, make, **options)

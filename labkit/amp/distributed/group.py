@@ -37,6 +37,7 @@ def start_group(timeout_s: float = 60.0) -> torch.device:
 
     Raises:
         RuntimeError: this process was not started by torchrun; the message says how.
+        RankLost: another process of the group did not come in time, or ended.
     """
     if "RANK" not in os.environ:
         raise RuntimeError(
@@ -48,7 +49,8 @@ def start_group(timeout_s: float = 60.0) -> torch.device:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     backend = "gloo" if device.type == "cpu" else "nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    with hearing_of_lost("while it joined the group"):
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return device
 
 
@@ -90,8 +92,10 @@ def hearing_of_lost(doing: str, group: dist.ProcessGroup | None = None) -> Itera
         broken = ("onnection", "eset by peer", "imed out", "imeout", "roken pipe", "remote process", "gloo")
         if not isinstance(error, dist.DistError) and not any(word in said for word in broken):
             raise
+        here = os.environ.get("RANK", "?"), os.environ.get("WORLD_SIZE", "?")  # what torchrun says
+        rank, world = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else here
         raise RankLost(
-            f"rank {dist.get_rank(group)} of {dist.get_world_size(group)} cannot go on: {doing}, another rank ended or "
+            f"rank {rank} of {world} cannot go on: {doing}, another rank ended or "
             "was silent for longer than the group's timeout. Its own output says why. Start all of them again: they "
             f"go on from the last checkpoint. ({said.splitlines()[0][:200]})"
         ) from error

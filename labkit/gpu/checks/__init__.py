@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.gpu.checks import amp, cards, recurrent, speed, tasks, triton
+from labkit.gpu.checks import amp, cards, many, recurrent, speed, tasks, triton
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Check:
 CHECKS: dict[str, Check] = {
     "amp": Check(amp.main, amp.told),
     "cards": Check(cards.main, cards.told),
+    "many": Check(many.main, many.told),
     "recurrent": Check(recurrent.main, recurrent.told),
     "speed": Check(speed.main, speed.told),
     "tasks": Check(tasks.main, tasks.told),

@@ -1,7 +1,7 @@
 """What do four processes decide? Start them from a notebook, choose how they work together, and read what each did.
 
 Idea: torchrun runs `labkit.train.workers` once, in the background (`HeardProcess`); each press of Train sends them one
-line, and their answers fill a table. ipywidgets' own controls do for that, so there is no script here.
+line, and their answers fill a table. ipywidgets' own controls do for that, and a script that keeps their keys inside.
 
 Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's end, of whatever kind,
 since they read from it and end when it does.
@@ -18,12 +18,20 @@ from typing import Any
 import ipywidgets
 
 from labkit.train import STEPS, Plan
+from labkit.widgets.base.assets import script
+from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.gpu_run.process import HeardProcess
 from labkit.widgets.workers import words
 
 WORLD = 4
 COMMAND = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "-m")
 WAYS = {"FP32": ("FP32", True), "FP16, divided before": ("FP16", True), "FP16, divided after": ("FP16", False)}
+
+
+class _KeysInside(LabWidget):
+    """Nothing to see: it keeps the keys that are pressed in the box around it from the notebook."""
+
+    _esm = script("workers")
 
 
 class Workers(ipywidgets.VBox):  # type: ignore[misc]
@@ -54,7 +62,8 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
         self.train_button.on_click(lambda _: self.train())
         self.stop_button.on_click(lambda _: self.stop())
         rows = [[self.held, self.reduce], [self.agree], [self.train_button, self.stop_button, self.bar]]
-        super().__init__([*map(ipywidgets.HBox, rows), self.sentence, self.table])
+        super().__init__([*map(ipywidgets.HBox, rows), self.sentence, self.table, _KeysInside()])
+        self.add_class("labkit-workers")
 
     @property
     def plan(self) -> Plan:

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.context import ForkServerProcess
@@ -28,7 +29,7 @@ from labkit.amp import RECIPES, Engine, Recipe, ScalerState
 from labkit.amp.distributed.checkpoint import latest, load, save
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, start_group, while_all_have
-from labkit.formats import FP16
+from labkit.formats import FP16, FP32
 from labkit.frameworks import GradScaler, ShardedGradScaler
 from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
@@ -85,13 +86,14 @@ def wait(processes: list[ForkServerProcess]) -> list[int | None]:
 def run(case: str, folder: Path, told: dict[str, str]) -> None:
     """Be one rank of a case."""
     os.environ.update(told)
-    start_group(timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
-    os.environ["FOLDER"] = str(folder)
+    os.environ |= {"FOLDER": str(folder), "BEGAN": str(time.monotonic())}
+    (folder / f"began-{told['RANK']}").touch()
     try:
+        start_group(timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
         left = CASES[case]()
     except RankLost as lost:
         left = f"RankLost: {lost}"
-    torch.save(left, folder / f"{dist.get_rank()}.pt")
+    torch.save(left, folder / f"{told['RANK']}.pt")
     if not isinstance(left, str):
         dist.destroy_process_group()
 
@@ -195,7 +197,7 @@ def distributed(recipe: Recipe, sharded: bool, **options: Any) -> DistributedEng
 @case
 def worked_example() -> Any:
     """Train the exact network in each way, then let one element of one rank overflow; and watch."""
-    found: dict[Any, Any] = {"watched": watched()}
+    found: dict[Any, Any] = {"watched": watched(), "unused": unused()}
     for sharded in (False, True):
         engine = distributed(RECIPES["FP16 static"], sharded)
         reports = train(engine, [own_rows(b) for b in exact_batches()])
@@ -216,6 +218,33 @@ def scaled_products() -> dict[str, Any]:
     except ValueError as error:
         refused = str(error)
     return {"delayed": engine.products.memory.history, "MXFP8 sharded": whole_masters(sharded), "refused": refused}
+
+
+class Forking(nn.Module):
+    """Two layers, of which rank 0 uses both, and the others one; a third is used by nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 3, bias=False) for _ in range(3))
+        for layer in (self.first, self.second, self.third):
+            nn.init.ones_(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.first(x)
+        return y + self.second(x) if dist.get_rank() == 0 else y
+
+
+def unused() -> Any:
+    """Take two steps where some parameters get no gradient, on a rank or on all."""
+    engine = DistributedEngine(Forking(), sgd, RECIPES["FP16 static"], find_unused_parameters=True)
+    steps = []
+    for _ in range(2):
+        engine.zero_grad()
+        with engine.forward():
+            loss = engine(torch.ones(2, 4)).sum(1).mean()
+        engine.backward(loss)
+        steps.append(({name: g.clone() for name, g in engine.gradients().items()}, engine.step().stepped))
+    return steps
 
 
 def overflow_on_the_last_rank(sharded: bool) -> Any:
@@ -297,7 +326,7 @@ def read() -> Any:
     return found
 
 
-RUN_STEPS = 12
+RUN_STEPS = 40
 
 
 @case
@@ -310,7 +339,7 @@ def long_run() -> Any:
     losses: list[float] = []
     if (path := latest(folder)) is not None:
         losses = load(path, engine)["losses"]
-    batches = exact_batches(RUN_STEPS)
+    batches, times = exact_batches(RUN_STEPS), [float(os.environ["BEGAN"])]
     for x, y in map(own_rows, batches[engine.steps :]):
         engine.zero_grad()
         loss = loss_of(engine, x, y)
@@ -318,7 +347,8 @@ def long_run() -> Any:
         engine.step()
         losses.append(loss.item())
         save(folder, engine, losses=losses)
-    return losses, whole_masters(engine), engine.scaler
+        times.append(time.monotonic())
+    return losses, whole_masters(engine), engine.scaler, times
 
 
 OF_PARAMETERS = ("weights", "weight gradients", "updates")
@@ -434,6 +464,29 @@ def reductions() -> Any:
                 loss = 20.0 * engine(torch.ones(1, 1)).sum()  # times the scale of 2^10: 20480
             engine.backward(loss)
             found[sharded, reduce is not None, predivide] = (engine.gradients(), engine.step())
+    return found
+
+
+ROWS = 16
+
+
+def inexact_batch() -> tuple[Tensor, Tensor]:
+    """Return inputs [rows, 6] and output gradients [rows, 5] with all digits of FP32."""
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(ROWS, 6, generator=generator), torch.randn(ROWS, 5, generator=generator)
+
+
+@case
+def inexact() -> Any:
+    """Return the mean gradient of one layer, by (sharded, added up in FP16)."""
+    found: dict[Any, Any] = {}
+    for sharded in (False, True):
+        for reduce in (FP32, FP16):
+            engine = DistributedEngine(nn.Linear(6, 5, False), sgd, RECIPES["FP32"], sharded=sharded, reduce=reduce)
+            x, at_output = own_rows(inexact_batch())
+            engine.backward((engine(x) * at_output).sum() / len(x))
+            gradient = engine.gradients()["weight"]
+            found[sharded, reduce == FP16] = whole(gradient, engine.parts.pairs["weight"][0]) if sharded else gradient
     return found
 
 

@@ -14,13 +14,15 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES, Engine, ScalerState
-from labkit.amp.distributed.engine import divisors
+from labkit.amp.distributed.engine import DistributedEngine, divisors
 from tests.amp.distributed.ranks import (
     OF_PARAMETERS,
+    ROWS,
     by_torchrun,
     exact_batches,
     exact_network,
     exact_steps,
+    inexact_batch,
     launch,
     results,
     sgd,
@@ -113,6 +115,21 @@ def test_two_ranks_count_what_one_process_counts(two: list[Any]) -> None:
     watched_apart(apart, apart_2)
 
 
+def test_parameters_that_a_step_does_not_use_get_the_mean_over_those_that_do(two: list[Any]) -> None:
+    """Rank 0's loss has a gradient of 1 at the second layer, and the other rank's has none: the mean is a half."""
+    for found in two:
+        for gradients, stepped in found["unused"]:
+            assert stepped
+            assert {name: g.unique().tolist() for name, g in gradients.items()} == {
+                "first.weight": [1.0], "second.weight": [0.5]
+            }  # fmt: skip
+
+
+def test_an_engine_that_is_built_before_its_group_says_what_comes_first() -> None:
+    with pytest.raises(RuntimeError, match=r"start_group\(\) first, in a script that torchrun starts"):
+        DistributedEngine(exact_network(), sgd, RECIPES["O2"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_every_way_of_training_together_is_bit_equal_to_one_process(tmp_path: Path, world: int) -> None:
@@ -147,6 +164,34 @@ def test_a_sum_that_fp16_cannot_hold_overflows_unless_it_is_divided_before(tmp_p
             overflows = half and not predivide
             assert (report.stepped, report.found_inf) == (not overflows, overflows), sharded
             assert overflows or gradients["weight"].sum().item() in (20.0, 0.0)  # 0: of a rank that holds no part
+
+
+@pytest.mark.slow
+def test_where_sums_are_rounded_the_ranks_differ_from_one_process_by_no_more_than_their_roundings(
+    tmp_path: Path,
+) -> None:
+    """An element of the gradient is a sum of 16 products, here of 4 on each of 4 ranks, and then over the ranks.
+
+    A product goes through one rounding of its own and one for each addition behind it, whatever their order: in one
+    process at most 16, on the ranks at most 4, and 3 more in a ring; dividing by 4 or 16 rounds nothing. Each changes
+    the sum by at most half an ulp of FP32, 2^-24, of the sum of all magnitudes (Higham, Accuracy and Stability of
+    Numerical Algorithms, 2nd ed., section 3.1). Added up in FP16, each rank's part is rounded once more, and the ring
+    rounds 3 times, by up to 2^-11. No number here is subnormal in FP16.
+    """
+    x, at_output = inexact_batch()
+    exact = at_output.double().T @ x.double() / ROWS
+    magnitudes = at_output.double().abs().T @ x.double().abs() / ROWS
+    engine = Engine(torch.nn.Linear(6, 5, bias=False), sgd, RECIPES["FP32"])
+    engine.backward((engine(x) * at_output).sum() / ROWS)
+    by_one = engine.gradients()["weight"]
+    u, in_fp16 = 2.0**-24, 4 * 2.0**-11
+    assert bool(((by_one - exact).abs() <= 16.1 * u * magnitudes).all())
+    for found in launch("inexact", 4, tmp_path):
+        for (_, half), gradient in found.items():
+            roundings = (4 + 3 + 16) * u + in_fp16 * half
+            apart = (gradient.double() - by_one).abs() / magnitudes
+            assert 0 < apart.max() <= 1.01 * roundings, "the 1% is for products of roundings"
+            assert (apart.max() > 23 * u) == half, "FP16 does not keep FP32's bound"
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""What does a step cost with 1, 2 and 4 processes, and how many bytes does a rank send in it?
+
+Run by hand: .venv/bin/python tests/benchmarks/bench_distributed.py
+
+torchrun starts the processes, one thread each, with gloo. All ways take turns in each of them; the time of a step is
+the median of the slowest rank's, as a ratio to one process under DDP in FP32, with as many rows for each rank. Where
+there are fewer cores than processes, these wait for a core, so the ratio says nothing of a cluster. What is sent is not
+modelled but counted: the bytes that a rank has written to its connections. Beside it stands what rings send: 2(n-1)/n
+of the gradients' bytes under DDP. FSDP2 adds up in half of that (gloo does not: it sends as much as DDP and keeps a
+part), and puts the FP16 weights together before forward, for (n-1)/n of their bytes.
+"""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit.amp import RECIPES
+from labkit.amp.distributed.engine import DistributedEngine
+from labkit.amp.distributed.group import largest, start_group
+from labkit.formats import BF16, FP16, FP32
+from labkit.records import now
+from labkit.records.system import bytes_written
+
+WORLDS = (1, 2, 4)
+ROUNDS, WIDTH, ROWS = 12, 512, 32
+WAYS = [(sharded, reduce) for sharded in (False, True) for reduce in (FP32, FP16, BF16)]
+
+
+def engine_of(sharded, reduce):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+    return DistributedEngine(net, lambda w: torch.optim.SGD(w, 0.01), RECIPES["O2"], sharded=sharded, reduce=reduce)
+
+
+def step(engine, x):
+    engine.zero_grad()
+    with engine.forward():
+        loss = engine(x).float().square().mean()
+    engine.backward(loss)
+    engine.step()
+
+
+def measured():
+    """Return for each way the seconds of a step on the slowest rank, and the bytes that this rank sent in it."""
+    engines, x = {way: engine_of(*way) for way in WAYS}, torch.randn(ROWS, WIDTH)
+    seconds, sent = {way: [] for way in WAYS}, {way: [] for way in WAYS}
+    for number in range(ROUNDS + 2):
+        for way, engine in engines.items():
+            dist.barrier()
+            before, start = bytes_written() or 0, time.perf_counter()
+            step(engine, x)
+            took, wrote = time.perf_counter() - start, (bytes_written() or 0) - before
+            if number >= 2:
+                seconds[way].append(largest([took])[0])
+                sent[way].append(wrote)
+    return {way: (statistics.median(seconds[way]), statistics.median(sent[way])) for way in WAYS}
+
+
+def by_ring(world, sharded, reduce):
+    """Return what a ring sends: gradients added up, and FP16 weights put together where they are sharded."""
+    weights, share = 2 * (WIDTH * WIDTH + WIDTH), (world - 1) / world
+    bytes_each = (reduce.bits // 8 + 2) if sharded else 2 * (reduce.bits // 8)
+    return share * weights * bytes_each
+
+
+def be_a_rank(path):
+    start_group()
+    found = measured()
+    if dist.get_rank() == 0:
+        torch.save([found[way] for way in WAYS], path)
+    dist.destroy_process_group()
+
+
+def main():
+    cpu = platform.processor() or platform.machine()
+    print(f"{cpu}, {os.cpu_count()} cores, torch {torch.__version__}, {now()}; {WIDTH}-{WIDTH}-{WIDTH}, O2, gloo")
+    print(f"{'processes':>9} {'':<6}{'reduced in':<11}{'time':>7}{'KiB sent':>10}{'ring':>8}")
+    first = None
+    for world in WORLDS:
+        path = Path(__file__).with_name(f".scaling-{world}.pt")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        subprocess.run([*torchrun, __file__, str(path)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        found = torch.load(path)
+        path.unlink()
+        first = first or found[0][0]
+        for (sharded, reduce), (seconds, sent) in zip(WAYS, found, strict=True):
+            ring = by_ring(world, sharded, reduce)
+            name = "FSDP2" if sharded else "DDP"
+            numbers = f"{seconds / first:>7.2f}{sent / 1024:>10.0f}{ring / 1024:>8.0f}"
+            print(f"{world:>9} {name:<6}{reduce.name:<11}{numbers}")
+
+
+if __name__ == "__main__":
+    be_a_rank(sys.argv[1]) if len(sys.argv) > 1 else main()
