@@ -17,14 +17,13 @@ from labkit.widgets.number_line.widget import NumberLine
 from labkit.widgets.patient_wall.widget import PatientWall
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
-from labkit.widgets.race.figure import race_figure, race_sentence, race_table
+from labkit.widgets.race.figure import race_figure, race_sentence
 from labkit.widgets.recipe_table.table import RecipeTable, recipe_table
 from labkit.widgets.scaler_timeline.presets import ScalerPresets
 from labkit.widgets.scaler_timeline.trace import Trace, measure_trace, recorded_trace
 from labkit.widgets.scaler_timeline.widget import ScalerTimeline
 from labkit.widgets.step_debugger.widget import StepDebugger
 from labkit.widgets.swallowed.widget import SwallowedUpdates
-from labkit.widgets.training_bar.race import RaceProgress
 from labkit.widgets.training_bar.widget import TrainingBar
 from labkit.widgets.treatment.figure import treatment_figure, treatment_sentence
 from labkit.widgets.underflow.figure import static_underflow
@@ -37,9 +36,9 @@ from labkit.widgets.zoom.widget import GradientZoom
 __all__ = [
     "ALL_LAYERS", "FATE_COLOURS", "FORMAT_COLOURS", "AdditionPlayer", "BeatTheScaler", "BitExplorer", "CastLedger",
     "CastPasses", "GpuRun", "GradientZoom", "LiveTraining", "MmaBlock", "NumberLine", "PatientWall", "Predict",
-    "Prediction", "Pulse", "RaceProgress", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger",
-    "SumErrors", "SwallowedUpdates", "Trace", "TrainingBar", "UnderflowHistogram", "Workbench", "Workers",
-    "gains_figure", "measure_trace", "memory_bars", "predict", "predictions", "pulse", "race_figure", "race_sentence",
-    "race_table", "recipe_table", "recorded_gemm", "recorded_trace", "roofline_figure", "static_underflow",
-    "sum_errors", "sum_errors_figure", "sweep_figure", "sweep_sentence", "treatment_figure", "treatment_sentence",
+    "Prediction", "Pulse", "RecipeTable", "ScalerPresets", "ScalerTimeline", "StepDebugger", "SumErrors",
+    "SwallowedUpdates", "Trace", "TrainingBar", "UnderflowHistogram", "Workbench", "Workers", "gains_figure",
+    "measure_trace", "memory_bars", "predict", "predictions", "pulse", "race_figure", "race_sentence", "recipe_table",
+    "recorded_gemm", "recorded_trace", "roofline_figure", "static_underflow", "sum_errors", "sum_errors_figure",
+    "sweep_figure", "sweep_sentence", "treatment_figure", "treatment_sentence",
 ]  # fmt: skip

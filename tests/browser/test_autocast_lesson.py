@@ -28,7 +28,7 @@ steps
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 READ_ROWS = """() => [...document.querySelectorAll(".lg-table tbody tr")].map((row) => ({
   op: row.querySelector(".lg-op").textContent,
-  takes: [...row.querySelectorAll(".lg-takes .lg-chip")].map((chip) => chip.textContent),
+  takes: [...row.querySelectorAll(".lg-takes .lk-chip")].map((chip) => chip.textContent),
   list: row.querySelector("input:checked").value,
   gives: row.querySelector(".lg-gives").textContent,
   rail: row.querySelector(".lg-out").dataset.format,
@@ -123,7 +123,7 @@ class TestLedger:
         until_said(page, "ledger", "With 3 operations moved")
         assert [row["list"] for row in page.evaluate(READ_ROWS)] == ["allow"] * 4
         ledger.get_by_role("radio", name="BF16").check(force=True)
-        page.wait_for_selector(".lg-gives .lg-chip[data-format='BF16']")
+        page.wait_for_selector(".lg-gives .lk-chip[data-format='BF16']")
         ledger.get_by_role("button", name="As the lists say").press("Enter")
         notebook.until("board.overrides == {}")
         until_said(page, "ledger", "1 of these 4 operations run in BF16")
@@ -181,7 +181,7 @@ class TestSteps:
         page.locator(".labkit-stages").get_by_role("radio", name="O1").check(force=True)
         notebook.until("steps.recipe_name == 'O1'")
         until_said(page, "stages", "every weight stays in FP32")
-        assert set(page.locator(".sd-chip").all_inner_texts()) == {"FP32"}
+        assert set(page.locator(".labkit-stages .lk-chip").all_inner_texts()) == {"FP32"}
 
 
 @pytest.mark.parametrize("where", [".lg-op", ".lg-table input:checked", ".sd-track", ".sd-strip input:checked"])

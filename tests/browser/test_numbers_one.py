@@ -144,7 +144,7 @@ def test_from_bit_to_bit_by_keyboard(notebook, page):
 def test_another_format_holds_the_same_number(notebook, page):
     box(page).fill("0.1")
     code(page, "0x2e66")
-    page.locator(".be-select").select_option("BF16")
+    page.locator(".labkit-bits select").select_option("BF16")
     code(page, "0x3dcd")
     assert page.locator(".be-field").evaluate_all("all => all.map((f) => f.querySelectorAll('.be-bit').length)") == [
         1,

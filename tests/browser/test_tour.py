@@ -23,7 +23,7 @@ def test_a_tour_is_walked_by_keyboard_and_esc_closes_it_first(lab):
         root.get_by_role("button", name=f"Tour in {steps} steps").press("Enter")
         for step in range(steps):
             nb.page.wait_for_function(
-                f"document.querySelector('.labkit-{kind} .lk-tour .lk-number').textContent.startsWith('{step + 1} of')"
+                f"document.querySelector('.labkit-{kind} .lk-tour .lk-quiet').textContent.startsWith('{step + 1} of')"
             )
             assert nb.page.evaluate(FOCUS) == ("Next" if step + 1 < steps else "Done")
             assert root.evaluate(RINGED) == 1, f"{name}, step {step}"

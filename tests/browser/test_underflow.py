@@ -73,7 +73,7 @@ def page(notebook):
     notebook.settle()
     notebook.python("[setattr(w, 'log2_scale', 0), setattr(w, 'layer', ALL_LAYERS)]")
     notebook.page.wait_for_function("document.querySelector('.uf-value').textContent.trim().endsWith('= 1')")
-    notebook.page.wait_for_selector(".uf-head:has-text('all layers together')")
+    notebook.page.wait_for_selector(".lk-head:has-text('all layers together')")
     return notebook.page
 
 
@@ -228,7 +228,7 @@ def test_no_key_reaches_jupyterlab(notebook, page, where):
         "histogram": page.locator(".uf-main canvas"),
         "layer": page.locator(".uf-layer").nth(3),
         "sentence": page.locator(".labkit-underflow .lk-sentence"),
-        "title": page.locator(".uf-head"),
+        "title": page.locator(".lk-head"),
     }[where]
     target.click()
     for key in ["d", "d", "a", "b", "x", "Enter", "d", "d"]:

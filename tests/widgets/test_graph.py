@@ -41,7 +41,7 @@ def test_what_is_said_at_a_position(passes: CastPasses, position: int, said: str
 
 
 def test_a_position_that_does_not_exist_is_refused(passes: CastPasses) -> None:
-    with pytest.raises(traitlets.TraitError, match="position is from 0 to 35; it was given 36"):
+    with pytest.raises(traitlets.TraitError, match="position goes from 0 to 35 here; it was given 36"):
         passes.position = 36
 
 

@@ -117,7 +117,7 @@ class TestRefused:
             board.move("softmax", "allow")
         with pytest.raises(traitlets.TraitError, match="no list 'white'; there are allow, deny, promote, keep"):
             board.move("exp", "white")
-        with pytest.raises(traitlets.TraitError, match="offers FP16, BF16 here; it was given 'FP8'"):
+        with pytest.raises(traitlets.TraitError, match="no format 'FP8' here; there are 'FP16', 'BF16'"):
             board.format_name = "FP8"
         assert board.overrides == {}
 

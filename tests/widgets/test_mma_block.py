@@ -143,7 +143,7 @@ class TestState:
             ("gpu", "P100", "no gpu 'P100' here; there are 'V100', 'T4'"),
             ("preset", "zeros", "no preset 'zeros' here; there are '1 and small terms'"),
             ("result", "BF16", "no result 'BF16' here; there are 'FP32', 'FP16'"),
-            ("knob", 3, r"knob \(each product\) goes from -30 to -12 here; it was given 3"),
+            ("knob", 3, "knob goes from -30 to -12 here; it was given 3"),
             ("block", 4, "block goes from 0 to 3 here; it was given 4"),
         ],
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.train import recorded
-from labkit.widgets import race_figure, race_sentence, race_table
+from labkit.widgets import race_figure, race_sentence
 
 RECIPES = ("FP32", "FP16", "FP16 static too high")
 RECORDS = [recorded("segmentation", recipe, seed) for recipe in RECIPES for seed in (0, 1)]
@@ -43,12 +43,6 @@ def test_a_recipe_has_the_colour_of_its_format_and_one_that_lies_below_another_i
     widths = [line.get_linewidth() for line in lines]
     assert widths == sorted(widths, reverse=True)
     assert len(set(widths)) == 4
-
-
-def test_the_table_has_a_line_for_each_recipe() -> None:
-    lines = race_table(RECORDS).splitlines()
-    assert len(lines) == 3
-    assert lines[2].endswith(" ".join(str(r.skipped) for r in RECORDS[-2:]))
 
 
 def test_what_does_not_belong_into_one_picture_is_refused() -> None:

@@ -17,10 +17,8 @@ from labkit.widgets.scaler_timeline.replay import packed, replay, sentence, wind
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
     Trace,
-    found_inf,
     keeps_from,
     load_trace,
-    loses,
     measure_trace,
     recorded_trace,
 )
@@ -71,7 +69,7 @@ def test_a_real_fp16_step_overflows_where_the_trace_says(short):
     for scale in (edge * 0.7, edge * 1.4):
         gradients = run.next_gradients("weight gradients", scale=scale)
         finite = all(bool(torch.isfinite(g).all()) for g in gradients.values())
-        assert finite is not found_inf(short, 0, scale)
+        assert finite is not (scale * short.largest[0] >= OVERFLOWS_FROM)
 
 
 def test_a_scale_keeps_gradients_from_where_one_in_a_hundred_underflows():
@@ -80,9 +78,6 @@ def test_a_scale_keeps_gradients_from_where_one_in_a_hundred_underflows():
     assert keeps_from(exponent_histogram(values)) == 0
     values[:11] = 2.0**-40
     assert keeps_from(exponent_histogram(values)) == 15  # 2^-25 survives: it rounds up to 2^-24
-    trace = made_up(1.0, keeps=15)
-    assert loses(trace, 0, 2.0**14.9)
-    assert not loses(trace, 0, 2.0**15)
 
 
 def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):

@@ -121,9 +121,9 @@ class TestSeveralSteps:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("stage", 8, "stage goes from 0 to 7; it was given 8"),
-        ("log2_scale", 41, "log2_scale goes from 0 to 40; it was given 41"),
-        ("recipe_name", "O4", "no recipe 'O4' here; there are FP32, O1, O2, O3"),
+        ("stage", 8, "stage goes from 0 to 7 here; it was given 8"),
+        ("log2_scale", 41, "log2_scale goes from 0 to 40 here; it was given 41"),
+        ("recipe_name", "O4", "no recipe 'O4' here; there are 'FP32', 'O1', 'O2', 'O3'"),
     ],
 )
 def test_what_does_not_exist_is_refused(steps, name, value, says):

@@ -103,7 +103,7 @@ def test_all_layers_together_weigh_by_elements():
 @pytest.mark.parametrize("wrong", [-1, 31, 100])
 def test_a_scale_off_the_slider_is_refused_and_changes_nothing(widget, wrong):
     widget.log2_scale = 7
-    with pytest.raises(traitlets.TraitError, match=f"from 0 to 30; it was given {wrong}"):
+    with pytest.raises(traitlets.TraitError, match=f"from 0 to 30 here; it was given {wrong}"):
         widget.log2_scale = wrong
     assert widget.log2_scale == 7
 

@@ -5,7 +5,6 @@ const HEAD = 46; // powers of two and the letters G, R, S
 const WIDEST_COLUMN = 21;
 const NARROWEST_COLUMN = 8; // where the page is narrower than that, the paper scrolls
 const NARROW = 560;
-const INK_OF = { FP32: "fp32", FP16: "fp16", BF16: "bf16", E4M3: "fp8", E5M2: "fp8" };
 const NAMES = { G: "guard", R: "round", S: "sticky" };
 
 // Where columns stand: the format's window, then guard, round and sticky, then what fell off, with a space between.
@@ -121,7 +120,7 @@ function makePaper() {
       element.dataset.station = scene.title;
       element.style.height = `${HEAD + rows * ROW + 12}px`;
       element.style.setProperty("--ad-digit", `${Math.min(17, at.column * 1.36).toFixed(1)}px`);
-      element.style.setProperty("--ad-result", `var(--lk-${INK_OF[paper.format] ?? "accent"})`);
+      element.dataset.format = paper.format;
       if (paper.columns.length) drawWindow(seen, scene, paper, at, height);
       scene.rows.forEach((row, i) => {
         const y = HEAD + i * ROW;

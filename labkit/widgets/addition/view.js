@@ -44,17 +44,12 @@ function stations(onChoose) {
 }
 
 function factList() {
-  const element = h("div", { class: "ad-facts" });
+  const element = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
   return {
     element,
     set(facts, known) {
       element.classList.toggle("ad-unknown", !known);
-      element.replaceChildren(
-        ...facts.map(([name, text]) => {
-          const shown = name === "bits" ? fields(text) : rich(text);
-          return h("div", {}, h("div", { class: "lk-quiet", text: name }), h("div", { class: "ad-fact", data: { fact: name } }, shown));
-        }),
-      );
+      element.replaceChildren(...facts.map(([name, text]) => fact(name, name === "bits" ? fields(text) : rich(text))));
     },
   };
 }
@@ -70,9 +65,13 @@ function fields(bits) {
 
 // --- the widget -----------------------------------------------------------------------------------------------------
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "An addition, step by step", kind: "addition", scope: life, model });
+// A disabled button would drop the focus, and with it the next key.
+function disable(element, off, instead) {
+  if (off && element === document.activeElement) instead.focus({ preventScroll: true });
+  element.disabled = off;
+}
+
+export default view({ label: "An addition, step by step", kind: "addition" }, (root, model, life) => {
   const alert = h("p", { class: "ad-problem lk-error", id: `ad-problem-${++controls}`, role: "alert" });
   const typed = {
     a: numberField("a", alert, (a) => put(model, { a })),
@@ -83,8 +82,8 @@ function render({ model, el }) {
   const formats = traitChoice(model, "format_name", "Format", model.get("_choices"), { labelled: false });
   const title = h("span", { class: "lk-title" });
   const place = h("span", { class: "lk-quiet" });
-  const head = h("div", { class: "ad-head" }, title, place);
-  const inputs = h("div", { class: "ad-inputs" }, typed.a.element, operation.element, typed.b.element, formats.element);
+  const head = h("div", { class: "lk-head" }, title, place);
+  const inputs = h("div", { class: "lk-row ad-inputs" }, typed.a.element, operation.element, typed.b.element, formats.element);
 
   const go = (step) => {
     const count = model.get("_paper").scenes.length;
@@ -94,24 +93,23 @@ function render({ model, el }) {
     follow();
   };
   const move = (step) => {
-    player.stop();
+    play.stop();
     go(step);
   };
   const now = () => model.get("step");
-  const player = playing(life, () => {
+  const advance = () => {
     const last = model.get("_paper").scenes.length - 1;
     go(now() === last ? 0 : now() + 1);
     return now() < last;
-  });
+  };
+  const play = player({ title: "play the stations one after the other", pace: PACE_MS, advance, scope: life });
   const first = button({ label: "First", title: "back to the numbers as they are written", onPress: () => move(0) });
   const back = button({ label: "Back", title: "one station back", onPress: () => move(now() - 1) });
   const next = button({ label: "Next", title: "one station on", onPress: () => move(now() + 1) });
   const last = button({ label: "Last", title: "to the result", onPress: () => move(Infinity) });
   const steps = stations(move);
-  const bar = h("div", { class: "ad-bar" });
-  const buttons = h("div", { class: "ad-buttons" });
-  buttons.append(first.element, back.element, player.element, next.element, last.element);
-  bar.append(buttons, steps.element);
+  const buttons = h("div", { class: "lk-row lk-tight ad-buttons" }, ...[first, back, play, next, last].map(({ element }) => element));
+  const bar = h("div", { class: "lk-row ad-bar" }, buttons, steps.element);
 
   const paper = makePaper();
   const words = sentence();
@@ -148,35 +146,4 @@ function render({ model, el }) {
   life.add(() => observer.disconnect());
   watch(life, model, ["a", "b", "operation", "format_name", "step", "problems", "_paper"], follow);
   follow(true);
-  return () => life.dispose();
-}
-
-// A disabled button would drop the focus, and with it the next key.
-function disable(element, off, instead) {
-  if (off && element === document.activeElement) instead.focus({ preventScroll: true });
-  element.disabled = off;
-}
-
-function playing(life, advance) {
-  let timer = 0;
-  const control = button({ label: "Play", title: "play the stations one after the other", kind: "primary", onPress: press });
-  function stop() {
-    clearTimeout(timer);
-    timer = 0;
-    control.setLabel("Play");
-  }
-  function tick() {
-    if (advance()) timer = setTimeout(tick, PACE_MS);
-    else stop();
-  }
-  function press() {
-    if (timer) return stop();
-    control.setLabel("Pause");
-    timer = 1;
-    tick();
-  }
-  life.add(stop);
-  return { element: control.element, stop };
-}
-
-export default { render };
+});

@@ -9,6 +9,7 @@ Invariant: `sentence` belongs to the present numbers, format, operation and `ste
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import traitlets
@@ -19,7 +20,7 @@ from labkit.widgets.addition.sheet import OPERATIONS, Sheet, sheet
 from labkit.widgets.addition.words import facts, hint
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
 WHY_STATIC = why_still(
@@ -95,20 +96,9 @@ class AdditionPlayer(LabWidget):
         """The result."""
         return self.sheet.value
 
-    @traitlets.validate("operation")
-    def _valid_operation(self, proposal: dict[str, Any]) -> str:
-        return _one_of(proposal["value"], OPERATIONS, "operation")
-
-    @traitlets.validate("format_name")
-    def _valid_format(self, proposal: dict[str, Any]) -> str:
-        return _one_of(proposal["value"], self._formats, "format")
-
-    @traitlets.validate("step")
-    def _valid_step(self, proposal: dict[str, Any]) -> int:
-        value: int = proposal["value"]
-        if not 0 <= value < len(self._scenes):
-            raise traitlets.TraitError(f"step goes from 0 to {len(self._scenes) - 1} here; it was given {value}")
-        return value
+    @limited("operation", "format_name", "step")
+    def _places(self) -> dict[str, Collection[Any]]:
+        return {"operation": OPERATIONS, "format_name": self._formats, "step": range(len(self._scenes))}
 
     @traitlets.observe("a", "b", "format_name", "operation")
     def _calculate(self, _change: object = None) -> None:
@@ -155,9 +145,3 @@ def _problem(text: str, format: Format) -> str:
     except ValueError as error:
         return str(error)
     return ""
-
-
-def _one_of(value: str, known: dict[str, Any], what: str) -> str:
-    if value not in known:
-        raise traitlets.TraitError(f"there is no {what} {value!r} here; there are {', '.join(map(repr, known))}")
-    return value

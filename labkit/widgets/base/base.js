@@ -3,6 +3,8 @@
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
 //   h(tag, properties, ...children)   makes an element. Keys: class, text, data: {..}, style: {..}, on: {click: ..}, else attributes
+//   view({label, kind}, fill)      what view.js exports: makes a root, calls fill(root, model, scope), and ends the scope with the
+//                                  picture; label may be label(model)
 //   mount(el, {label, kind, scope, model})   makes the root: labelled group, theme, keepKeys, keepFocus, watchKernel, showTitles, guide
 //   keepKeys(root, scope)          keys stay inside but for those that run a cell or save, and Esc, which gives the cell the
 //                                  focus; whoever closes something with Esc calls preventDefault(), and the focus stays
@@ -17,18 +19,23 @@
 //   makeAtlas(scope, model, root, {ask, take})   {find(key), rest()}: asks the kernel ahead when the hand rests; take(known,
 //                                  content, buffers) puts what is answered ("ahead") into a Map
 //   whenUnseen(scope, act)         calls act() when the last picture of the widget has left the page
-//   onTheme(scope, handler, root)  calls handler() after each change of theme and, where a root is given, when it is first
-//                                  laid out: before that it has no colours. Call it before the first figure() is made
-//   colours(root)                  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
-//                                  normal, overflowed, fp32, fp16, bf16, fp8, good, bad} as the theme has them now
-//   slider({label, min, max, step, page, value, text, onInput, labelled})   {element, input, output, value, set(v), enable(b)}
+//   colours(root, scope, changed)  {ink, ink2, line, line2, surface, surface2, accent, font, size, underflowed, subnormal,
+//                                  normal, overflowed, fp32, fp16, bf16, fp8, good, bad} as the theme has them; changed() is
+//                                  called after each change of theme, and when the root is first laid out: before that it has
+//                                  no colours. Call it before the first figure() is made
+//   formatColour(name, colours)    that of a number format
+//   slider({label, min, max, step, page, value, text, onInput, labelled})   {element, input, output, value, set(v), limit(max), enable(b)}
 //                                  arrows move by step, PageUp/PageDown by page, Home/End to the ends; text(v) is what is
 //                                  shown and read out; labelled: false leaves label and value out of sight
 //   button({label, title, kind, onPress})             {element, enable(b), setLabel(text)}      kind: "primary" or none
+//   player({title, pace, advance, scope})             {element, playing, stop()}: a button that calls advance() every `pace` ms
+//                                  until it returns false, or until it is pressed again
 //   segmented({label, options, value, onChange, labelled})   {element, value, set(v), enable(b)}; an option is a name, or
 //                                  {value, label, title}
 //   traitChoice(model, trait, label, options, {labelled, onChange})   the same over a trait
+//   choice({label, onChange})      {element, show(options, value, none)}: a list that opens, of [value, text] pairs; "" is none
 //   toggle({label, value, onChange})                  {element, value, set(v), enable(b)}       a switch
+//   fact(name, shown)              one of the facts about a number, in a row `lk-facts`
 //   sentence()                     {element, say(text, news)}: shown at once, read out (polite) when it has been still for a
 //                                  moment; where `news` is given, only when that has changed: a training is no news at each step
 //   figure({scope, label, height, draw})   {element, canvas, width, height, grown, at(event), redraw(), drawNow(), drawTimes};
@@ -43,8 +50,10 @@
 //                                  and hatching, so colour is never the only sign; patternImage(fate, colours) for CSS
 //   inkLine(plot, points, colour, width, {dash, alpha}), inkText(plot, words, x, y, {fill, align, base, bold, halo}),
 //   inkCross(plot, x, y, r, colour), inkDot(plot, x, y, r, colour), inkRing(plot, x, y, colour),
-//   inkArea(plot, points, foot, colour), inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkSteps(plot, bottom)
+//   inkArea(plot, points, foot, colour), inkFrame(plot, {top, height}, title, ticks, y), inkZone(plot, {top, height}, edge, fate), inkZoneNames(plot, {top, height}),
+//   inkNames(plot, ends, apart, low, high), inkLosses(plot, {top, height}, title, curves), inkSkips(plot, {top}, words, colour), inkSteps(plot, bottom)
 //                                  figures of runs; plot.js says what plot is
+//   spreadLabels(ys, apart, low, high)                heights of labels that stand apart
 //   logTicks(low, high) lossRange(...curves) stepTicks(total) niceStep(rough)   round numbers for axes
 //   floats(view)                   the float32 numbers of a buffer that the kernel sent
 //   decimal(x) 5.96e-8   percent(share) 0.14%   power(exponent) "2^-24"   superscript(-24) "⁻²⁴"   reducedMotion() true or false
@@ -85,6 +94,17 @@ function h(tag, properties = {}, ...children) {
   return element;
 }
 
+function view({ label, kind }, fill) {
+  return {
+    render({ model, el }) {
+      const owner = scope();
+      const words = typeof label === "function" ? label(model) : label;
+      fill(mount(el, { label: words, kind, scope: owner, model }), model, owner);
+      return () => owner.dispose();
+    },
+  };
+}
+
 function mount(el, { label, kind, scope: owner, model }) {
   // Lumino looks for the attribute, other hosts for the event (keys.js); both keep `d d` from deleting the cell.
   const root = h("section", {
@@ -115,42 +135,41 @@ function mount(el, { label, kind, scope: owner, model }) {
 
 // --- theme ----------------------------------------------------------------------------------------------------------
 
-function onTheme(owner, handler, root = null) {
+const INKS = ["ink", "ink-2", "line", "line-2", "surface", "surface-2", "accent", ...FATES, "fp32", "fp16", "bf16", "fp8", "good", "bad"];
+
+function colours(root, owner, changed) {
+  const palette = { size: TYPE };
+  const read = () => {
+    const style = getComputedStyle(root);
+    for (const name of INKS) palette[name.replace("-", "")] = style.getPropertyValue(`--lk-${name}`).trim();
+    palette.font = style.fontFamily;
+  };
+  const again = () => {
+    read();
+    changed();
+  };
   const laidOut = new ResizeObserver(() => {
     laidOut.disconnect();
-    handler();
+    again();
   });
-  if (root) laidOut.observe(root);
   let late;
-  const changed = () => {
-    handler();
+  const observer = new MutationObserver(() => {
+    again();
     clearTimeout(late);
-    late = setTimeout(handler, 250); // the style sheet of the new theme may come after the attribute
-  };
-  const observer = new MutationObserver(changed);
-  const attributes = { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] };
-  observer.observe(document.body, attributes);
+    late = setTimeout(again, 250); // the style sheet of the new theme may come after the attribute
+  });
+  laidOut.observe(root);
+  observer.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
   owner.add(() => {
     observer.disconnect();
     laidOut.disconnect();
     clearTimeout(late);
   });
+  read();
+  return palette;
 }
 
-function colours(root) {
-  const style = getComputedStyle(root);
-  const read = (name) => style.getPropertyValue(`--lk-${name}`).trim();
-  const names = ["line", "surface", "accent", ...FATES, "fp32", "fp16", "bf16", "fp8", "good", "bad", "ink"];
-  const found = Object.fromEntries(names.map((name) => [name, read(name)]));
-  return {
-    ...found,
-    ink2: read("ink-2"),
-    line2: read("line-2"),
-    surface2: read("surface-2"),
-    font: style.fontFamily,
-    size: TYPE,
-  };
-}
+const formatColour = (name, palette) => palette[{ FP32: "fp32", FP16: "fp16", BF16: "bf16" }[name] ?? "fp8"];
 
 function reducedMotion() {
   return matchMedia("(prefers-reduced-motion: reduce)").matches;

@@ -20,8 +20,13 @@ function slider({ label, min, max, step = 1, page = 5, value, text = String, onI
       input.value = next;
       const words = text(self.value);
       input.setAttribute("aria-valuetext", words);
-      input.style.setProperty("--lk-filled", `${(100 * (self.value - min)) / (max - min)}%`);
+      input.style.setProperty("--lk-filled", `${(100 * (self.value - min)) / (input.max - min)}%`);
       output.replaceChildren(rich(words));
+    },
+    limit(most) {
+      input.max = most;
+      const places = Array.from({ length: Math.floor((most - min) / step) + 1 }, (_, i) => text(min + i * step).length);
+      output.style.minWidth = `${Math.max(...places)}ch`; // room for the longest: the track keeps its length
     },
     enable(on) {
       input.disabled = !on;
@@ -36,8 +41,9 @@ function slider({ label, min, max, step = 1, page = 5, value, text = String, onI
     const jump = { PageUp: page, PageDown: -page }[event.key];
     if (jump === undefined) return; // the browser does arrows, Home and End
     event.preventDefault();
-    change(Math.min(max, Math.max(min, self.value + jump)));
+    change(Math.min(input.max, Math.max(min, self.value + jump)));
   });
+  self.limit(max);
   self.set(value);
   return self;
 }
@@ -56,6 +62,31 @@ function button({ label, title, kind, onPress }) {
   };
 }
 
+// A button that plays: `advance()` is called at once and then every `pace` ms, until it returns false.
+function player({ title, pace, advance, scope: owner }) {
+  let timer = 0;
+  const control = button({ label: "Play", title, kind: "primary", onPress: () => (timer ? self.stop() : start()) });
+  const self = {
+    element: control.element,
+    get playing() {
+      return timer > 0;
+    },
+    stop() {
+      clearInterval(timer);
+      timer = 0;
+      control.setLabel("Play");
+    },
+  };
+  const tick = () => advance() || self.stop();
+  function start() {
+    control.setLabel("Pause");
+    timer = setInterval(tick, pace);
+    tick();
+  }
+  owner.add(self.stop);
+  return self;
+}
+
 function segmented({ label, options, value, onChange, labelled = true }) {
   const name = `lk-segments-${copyOfThisFile}-${++controls}`;
   const inputs = new Map();
@@ -64,7 +95,7 @@ function segmented({ label, options, value, onChange, labelled = true }) {
     const input = h("input", { type: "radio", name, value: option.value });
     input.addEventListener("change", () => onChange(option.value));
     inputs.set(option.value, input);
-    return h("label", { class: "lk-segment", title: option.title }, input, h("span", { text: option.label }));
+    return h("label", { class: "lk-segment lk-cover", title: option.title }, input, h("span", { text: option.label }));
   });
   const element = h(
     "fieldset",
@@ -89,6 +120,24 @@ function segmented({ label, options, value, onChange, labelled = true }) {
   return self;
 }
 
+// One of several, in a list that opens; `show(options, value, none)` takes [value, text] pairs, and what stands there for none.
+function choice({ label, onChange }) {
+  const id = `lk-choice-${copyOfThisFile}-${++controls}`;
+  const select = h("select", { id });
+  select.addEventListener("change", () => onChange(select.value));
+  return {
+    element: h("span", { class: "lk-row lk-tight" }, h("label", { for: id, text: label }), select),
+    show(options, value, none) {
+      const wanted = value ? options : [["", none], ...options];
+      if (select.dataset.options !== JSON.stringify(wanted)) {
+        select.dataset.options = JSON.stringify(wanted);
+        select.replaceChildren(...wanted.map(([name, text]) => h("option", { value: name, text, disabled: !name })));
+      }
+      select.value = value;
+    },
+  };
+}
+
 function toggle({ label, value, onChange }) {
   const input = h("input", { type: "checkbox", role: "switch" });
   input.addEventListener("change", () => onChange(input.checked));
@@ -106,6 +155,11 @@ function toggle({ label, value, onChange }) {
   };
   self.set(value);
   return self;
+}
+
+// One of the facts about a number, in a row `lk-facts`.
+function fact(name, shown) {
+  return h("div", { role: "listitem" }, h("div", { class: "lk-quiet", text: name }), h("div", { class: "lk-fact", data: { fact: name } }, shown));
 }
 
 function sentence() {

@@ -124,6 +124,43 @@ function inkFrame(plot, { top, height }, title, ticks, y) {
   return inkText(plot, title, left, top - 12, { fill: tint.ink, bold: true, halo: true });
 }
 
+// Labels move as little as needed to stand apart, between two ends: the twin of `spread` in labkit/widgets/base/figures.py.
+function spreadLabels(ys, apart, low = -Infinity, high = Infinity) {
+  const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
+  const groups = [];
+  for (const i of order) {
+    groups.push([ys[i], 1]);
+    while (groups.length > 1) {
+      const [[other, m], [middle, n]] = groups.slice(-2);
+      if (middle - other >= (apart * (n + m)) / 2) break;
+      groups.splice(-2, 2, [(middle * n + other * m) / (n + m), n + m]);
+    }
+  }
+  const placed = groups.flatMap(([middle, n]) => {
+    const half = (apart * (n - 1)) / 2;
+    const inside = Math.min(high - half, Math.max(low + half, middle));
+    return Array.from({ length: n }, (_, k) => inside - half + k * apart);
+  });
+  const found = [];
+  order.forEach((i, k) => (found[i] = placed[k]));
+  return found;
+}
+
+// Names at the ends of curves, {name, fill, x, y}, which stand apart.
+function inkNames(plot, ends, apart, low, high) {
+  const ys = spreadLabels(ends.map(({ y }) => y), apart, low, high);
+  ends.forEach(({ name, fill, x }, i) => inkText(plot, name, x, ys[i], { fill, bold: true, base: "middle", halo: true }));
+}
+
+// The panel of losses: a logarithmic axis that has room for all of them. Returns where a loss lies.
+function inkLosses(plot, panel, title, curves) {
+  const [low, high] = lossRange(...curves);
+  const share = (loss) => Math.log(high / Math.max(loss, low)) / Math.log(high / low);
+  const y = (loss) => (Number.isFinite(loss) ? panel.top + panel.height * share(loss) : NaN);
+  inkFrame(plot, panel, title, logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  return y;
+}
+
 // What comes next.
 function inkRing({ pen, tint }, x, y, colour) {
   pen.beginPath();
@@ -153,6 +190,18 @@ function inkZone(plot, { top, height }, edge, fate) {
   pen.fill();
   inkLine(plot, edge, tint[fate], 1.5);
   pen.restore();
+}
+
+function inkZoneNames(plot, { top, height }) {
+  const style = { fill: plot.tint.ink, align: "right", halo: true };
+  inkText(plot, "overflow: the step is skipped", plot.end - 8, top + 17, style);
+  inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, top + height - 10, style);
+}
+
+// Above a panel, on the right: how many crosses there are in it.
+function inkSkips(plot, { top }, words, colour) {
+  const wide = inkText(plot, words, plot.end, top - 12, { align: "right" });
+  inkCross(plot, plot.end - wide - 11, top - 16, 4, colour, 1.75);
 }
 
 // The axis of steps, under the lowest panel; it begins at plot.first, or at 0.

@@ -8,7 +8,7 @@ function guide(root, owner, model) {
   const back = button({ label: "Back", onPress: () => go(model.get("tour_step") - 1) });
   const next = button({ label: "Next", kind: "primary", onPress: () => go(at() + 1 < steps.length ? at() + 1 : -1) });
   const close = button({ label: "Close", title: "Esc closes the tour, too", onPress: () => go(-1) });
-  const count = h("span", { class: "lk-quiet lk-number" });
+  const count = h("span", { class: "lk-quiet" });
   const text = h("p", { class: "lk-tour-text", role: "status" });
   const panel = h("div", { class: "lk-tour-panel" }, text, h("div", { class: "lk-row" }, back.element, next.element, close.element, count));
   const bar = h("div", { class: "lk-tour", role: "group", "aria-label": "Guided tour" }, open.element, panel);

@@ -12,6 +12,7 @@ Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import anywidget
@@ -20,6 +21,31 @@ import traitlets
 from labkit.clinic.front_end import why_not_shown
 from labkit.widgets.base.figures import as_page, why_still
 from labkit.widgets.base.tour import take_step
+
+Places = Callable[[Any], Mapping[str, Collection[Any]]]
+
+
+def limited(*names: str) -> Callable[[Places], Any]:
+    """Let traits take only what a method of the widget offers for each of them: trait -> a range, or a collection.
+
+    Anything else is a TraitError that says what there is.
+    """
+
+    def validator(places: Places) -> Any:
+        return traitlets.validate(*names)(lambda widget, proposal: _offered(places(widget), proposal))
+
+    return validator
+
+
+def _offered(places: Mapping[str, Collection[Any]], proposal: Mapping[str, Any]) -> Any:
+    name, value = proposal["trait"].name, proposal["value"]
+    there = places[name]
+    if value in there:
+        return value
+    if isinstance(there, range):
+        raise traitlets.TraitError(f"{name} goes from {there[0]} to {there[-1]} here; it was given {value!r}")
+    what = name.removesuffix("_name")
+    raise traitlets.TraitError(f"there is no {what} {value!r} here; there are {', '.join(map(repr, there))}")
 
 
 class LabWidget(anywidget.AnyWidget):

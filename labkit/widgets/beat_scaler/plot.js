@@ -45,9 +45,7 @@ function drawGame(plot) {
   if (state.told) nameWindow(plot, y);
   if (state.phase !== "finished") drawHand(plot, y);
   const [mine, theirs] = state.skipped;
-  const words = `you skipped ${mine}, the scaler ${theirs}`;
-  const wide = inkText(plot, words, plot.end, SCALE.top - 12, { align: "right" });
-  inkCross(plot, plot.end - wide - 11, SCALE.top - 16, 4, tint.ink, 1.75);
+  inkSkips(plot, SCALE, `you skipped ${mine}, the scaler ${theirs}`, tint.ink);
 }
 
 // Where the hand is: the scale of the next step, and a word where the last one overflowed.
@@ -69,37 +67,25 @@ function drawWindow(plot, y) {
 }
 
 function nameWindow(plot, y) {
-  const { tint, store, x } = plot;
-  const style = { fill: tint.ink, align: "right", halo: true };
-  inkText(plot, "overflow: the step is skipped", plot.end - 8, SCALE.top + 17, style);
-  inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, SCALE.top + SCALE.height - 10, style);
-  if (!store.yours.length) return;
-  const at = Math.min(x(store.yours.length + 0.5), plot.end) + 6; // a step is wide in a short game
-  const ends = [[store.yours, "you", tint.fp16], [store.scalers, "scaler", tint.ink2]].map(([rows, name, fill]) => ({ name, fill, py: y(rows.at(-1).scale) }));
-  partLabels(ends);
-  for (const { name, fill, py } of ends) inkText(plot, name, at, py, { fill, bold: true, base: "middle", halo: true });
+  inkZoneNames(plot, SCALE);
+  nameSides(plot, (rows) => y(rows.at(-1).scale));
 }
 
-function partLabels([a, b]) {
-  if (Math.abs(a.py - b.py) >= 15) return;
-  const middle = (a.py + b.py) / 2;
-  const sign = a.py <= b.py ? -1 : 1;
-  a.py = middle + sign * 7.5;
-  b.py = middle - sign * 7.5;
+function nameSides(plot, y) {
+  const { store, tint, x, end } = plot;
+  if (!store.yours.length) return;
+  const at = Math.min(x(store.yours.length + 0.5), end) + 6; // a step is wide in a short game
+  const sides = [[store.yours, "you", tint.fp16], [store.scalers, "scaler", tint.ink2]];
+  inkNames(plot, sides.map(([rows, name, fill]) => ({ name, fill, x: at, y: y(rows) })), 15);
 }
 
 function drawLosses(plot) {
   const { store, tint, x } = plot;
   const { yours, scalers } = store;
   const losses = (rows) => rows.map(({ loss }) => loss);
-  const [low, high] = lossRange(losses(yours), losses(scalers));
-  const y = (loss) => (loss > 0 ? LOSS.top + (LOSS.height * Math.log(high / loss)) / Math.log(high / low) : NaN);
-  inkFrame(plot, LOSS, "Loss of each batch, without its weight, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  const y = inkLosses(plot, LOSS, "Loss of each batch, without its weight, log scale", [losses(yours), losses(scalers)]);
   const curve = (rows, colour, width) => inkLine(plot, losses(rows).map((loss, i) => [x(i + 1), y(loss)]), colour, width);
   curve(scalers, tint.ink2, 1.25);
   curve(yours, tint.fp16, 1.75);
-  if (!yours.length) return;
-  const ends = [[yours, "you", tint.fp16], [scalers, "scaler", tint.ink2]].map(([rows, name, fill]) => ({ name, fill, py: y(rows.at(-1).loss) }));
-  partLabels(ends);
-  for (const { name, fill, py } of ends) inkText(plot, name, x(yours.length) + 6, py, { fill, bold: true, base: "middle", halo: true });
+  nameSides(plot, (rows) => y(rows.at(-1).loss));
 }

@@ -22,7 +22,7 @@ function layout(store, parts, owner, root) {
   root.append(
     parts.head,
     h("div", { class: "lk-row" }, ...buttons.elements, sight.element),
-    h("div", { class: "lk-row bs-hand" }, halve.element, double.element, hand.element, h("span", { class: "lk-quiet", text: "keys: ↑ ↓, space to pause" })),
+    h("div", { class: "lk-row" }, halve.element, double.element, hand.element, h("span", { class: "lk-quiet", text: "keys: ↑ ↓, space to pause" })),
     parts.notice,
     parts.words.element,
     parts.picture.element,
@@ -46,7 +46,7 @@ function layout(store, parts, owner, root) {
   };
 }
 
-const FACE = {
+export default drivenView({
   label: "Beat the scaler",
   kind: "beat-scaler",
   picture: "Your loss scale and both losses, step by step; the sentence above says how the game stands",
@@ -61,6 +61,4 @@ const FACE = {
     told: store.state.told,
     skipped: store.state.skipped.join(" "),
   }),
-};
-
-export default { render: (page) => renderDriven(page, FACE) };
+});

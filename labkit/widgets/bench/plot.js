@@ -34,15 +34,13 @@ function takePoints(store, content, buffers) {
   });
 }
 
-const tintOf = (format, tint) => ({ FP32: tint.fp32, FP16: tint.fp16, BF16: tint.bf16 })[format] ?? tint.fp8;
-
 function drawRuns({ pen, width, store, tint }, place, step) {
   const { total, branches } = store.state;
   const end = width - RIGHT;
   const curves = branches.map((branch, i) => ({
     ...branch,
     rows: store.branches[i],
-    colour: tintOf(branch.format, tint),
+    colour: formatColour(branch.format, tint),
     dash: i ? DASH : [],
   }));
   const plot = { pen, store, tint, curves, total, place, left: LEFT, end, x: (at) => LEFT + ((end - LEFT) * at) / total };
@@ -57,10 +55,9 @@ function drawRuns({ pen, width, store, tint }, place, step) {
 
 function drawLoss(plot) {
   const { store, tint, curves, x } = plot;
-  const { top, height } = plot.place.loss;
-  const [low, high] = lossRange(...curves.map((c) => c.rows.map((row) => row.loss)), store.fp32, store.previous);
-  const y = (loss) => (loss > 0 ? top + (height * Math.log(high / loss)) / Math.log(high / low) : NaN);
-  inkFrame(plot, plot.place.loss, "Loss of each batch, log scale", logTicks(low, high).map((v) => [v, decimal(v)]), y);
+  const { top } = plot.place.loss;
+  const all = [...curves.map((c) => c.rows.map((row) => row.loss)), store.fp32, store.previous];
+  const y = inkLosses(plot, plot.place.loss, "Loss of each batch, log scale", all);
   drawMarks(plot);
   if (store.previous.length) {
     inkLine(plot, store.previous.map((loss, i) => [x(i + 1), y(loss)]), curves[0].colour, 1.25, { dash: [1.5, 4], alpha: 0.8 });
@@ -92,18 +89,13 @@ function drawForkPoint(plot, y) {
   if (Number.isFinite(loss)) inkRing(plot, at, loss, fork.colour);
 }
 
-// Names at the ends of the curves, pushed apart where they would cover each other.
 function nameEnds(plot, curves) {
-  const ends = curves
-    .map(({ name, colour, points }) => ({ name, colour, last: points.findLast(([, py]) => Number.isFinite(py)) }))
-    .filter(({ last }) => last)
-    .map(({ name, colour, last: [px, py] }) => ({ name, colour, px: px + 7, py }))
-    .sort((a, b) => a.py - b.py);
-  ends.forEach((end, i) => {
-    for (const above of ends.slice(0, i)) if (Math.abs(end.px - above.px) < 70) end.py = Math.max(end.py, above.py + 14);
-  });
-  const over = Math.max(0, ...ends.map(({ py }) => py - (plot.place.loss.top + plot.place.loss.height - 4)));
-  for (const { name, colour, px, py } of ends) inkText(plot, name, px, py - over, { fill: colour, bold: true, base: "middle", halo: true });
+  const { top, height } = plot.place.loss;
+  const last = ({ name, colour, points }) => {
+    const end = points.findLast(([, py]) => Number.isFinite(py));
+    return end ? [{ name, fill: colour, x: end[0] + 7, y: end[1] }] : [];
+  };
+  inkNames(plot, curves.flatMap(last), 14, top, top + height - 4);
 }
 
 // Each stretch of losses that are no numbers, with its first step.
@@ -143,7 +135,7 @@ function drawMarks(plot) {
 }
 
 function drawScale(plot) {
-  const { store, tint, curves, x, end } = plot;
+  const { store, tint, curves, x } = plot;
   const { top, height } = plot.place.scale;
   const next = store.wish ?? store.state.scale;
   const all = [...curves.flatMap(({ rows }) => rows.map((row) => Math.log2(row.scale))), next];
@@ -165,8 +157,7 @@ function drawScale(plot) {
   const at = origin + rows.length;
   if (at < plot.total) inkRing(plot, x(at + 1), y(next), colour);
   if (all.length < 2) return;
-  const wide = inkText(plot, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, end, top - 12, { align: "right" });
-  inkCross(plot, end - wide - 11, top - 16, 4, tint.overflowed);
+  inkSkips(plot, plot.place.scale, skipped === 1 ? "1 skipped step" : `${skipped} skipped steps`, tint.overflowed);
 }
 
 function drawShare(plot, panel, what, title, colour) {
@@ -182,12 +173,10 @@ function drawShare(plot, panel, what, title, colour) {
     if (plot.curves.length === 1) inkArea(plot, points, y(0), colour);
     inkLine(plot, points, colour, 2, { dash });
     for (const row of measured) inkDot(plot, plot.x(row.step), y(row[what]), 2.25, colour);
-    labels.push({ name: percent(measured.at(-1)[what]), px: points.at(-1)[0] + 7, py: points.at(-1)[1] });
+    labels.push({ name: percent(measured.at(-1)[what]), fill: colour, x: points.at(-1)[0] + 7, y: points.at(-1)[1] });
   }
   if (labels[1]?.name === labels[0]?.name) labels.pop();
-  for (const label of labels) label.py = Math.min(Math.max(label.py, top + 4), top + height - 4);
-  if (labels[1] && Math.abs(labels[0].py - labels[1].py) < 13) labels[1].py = labels[0].py + (labels[0].py > top + height / 2 ? -13 : 13);
-  for (const { name, px, py } of labels) inkText(plot, name, px, py, { fill: colour, bold: true, base: "middle", halo: true });
+  inkNames(plot, labels, 13, top + 4, top + height - 4);
 }
 
 function drawHover(plot, step, y) {

@@ -65,5 +65,5 @@ function fieldBlock(field, cells) {
     row.append(cell);
   }
   const name = h("div", { class: "be-name" }, h("b", { text: field.letter }), h("span", { text: ` ${field.name}` }));
-  return h("div", { class: "be-field", data: { field: field.letter }, style: { "--be-width": field.bits.length } }, name, row, h("div", { class: "be-says lk-quiet" }));
+  return h("div", { class: "be-field", data: { field: field.letter } }, name, row, h("div", { class: "be-says lk-quiet" }));
 }

@@ -8,56 +8,6 @@ function pieces(line) {
   return line.map(([text, field, raised]) => h(raised ? "sup" : "span", { class: field && `be-piece`, data: { field }, text }));
 }
 
-function fact(name, text) {
-  return h("div", { role: "listitem" }, h("span", { class: "lk-quiet", text: name }), h("span", { class: "be-fact" }, rich(text)));
-}
-
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "Bit explorer", kind: "bits", scope: life, model });
-  const talk = conversation(model, root, life);
-
-  const top = inputRow(model, talk);
-  const bits = bitRow((bit) => talk.tell("flip", bit));
-  const value = h("output", { class: "be-value lk-number", "aria-live": "off" });
-  const about = h("div", { class: "lk-quiet" });
-  const holds = h("div", { class: "lk-quiet" });
-  const formula = h("div", { class: "be-formula", role: "img" });
-  const facts = h("div", { class: "be-facts", role: "list", "aria-label": "Facts" });
-  const words = sentence();
-  const table = comparison();
-  for (const one of [bits.element, facts, words.element, table.element]) one.classList.add("lk-answer");
-  root.append(
-    top.element,
-    bits.element,
-    h("div", { class: "be-reading lk-answer" }, h("div", { class: "be-result" }, holds, value, about), formula),
-    facts,
-    words.element,
-    table.element,
-  );
-
-  function show() {
-    const view = model.get("_view");
-    if (!talk.isCurrent(view.answered)) return; // an answer to an earlier question: a newer one is under way
-    top.set(view);
-    bits.set(view);
-    holds.textContent = `${view.format} holds`;
-    value.textContent = view.value;
-    value.classList.toggle("be-long", view.value.length > 30);
-    about.replaceChildren(rich(view.about));
-    formula.replaceChildren(...view.formula.map((line, i) => h("div", {}, i ? "= " : h("span", { class: "be-blank", text: "= " }), ...pieces(line))));
-    formula.setAttribute("aria-label", view.formula.map((line) => line.map(([text, , up]) => (up ? `^${text}` : text)).join("")).join(" = "));
-    facts.replaceChildren(...view.facts.map(([name, text]) => fact(name, text)));
-    words.say(view.sentence);
-    table.set(view);
-    root.dataset.code = view.facts[1][1];
-  }
-
-  watch(life, model, ["_view"], show);
-  show();
-  return () => life.dispose();
-}
-
 // Every message has a number, and the answer repeats it: what a slow kernel says of an earlier one is not shown.
 function conversation(model, root, life) {
   const me = Math.random().toString(36).slice(2);
@@ -84,9 +34,9 @@ function inputRow(model, talk) {
   const box = h("input", { id, class: "be-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-hint` });
   const before = button({ label: "\u25c2 previous", onPress: () => talk.tell("step", -1) });
   const after = button({ label: "next \u25b8", onPress: () => talk.tell("step", 1) });
-  const select = h("select", { class: "be-select", "aria-label": "Format" });
+  const format = choice({ label: "Format", onChange: (name) => talk.tell("format", name) });
+  const offered = model.get("_formats").map(({ name, about }) => [name, `${name}  (${about})`]);
   const hint = h("p", { class: "be-hint lk-quiet", id: `${id}-hint`, role: "status" });
-  for (const { name, about } of model.get("_formats")) select.append(h("option", { value: name, text: `${name}  (${about})` }));
   box.addEventListener("input", () => talk.tell("type", box.value));
   box.addEventListener("keydown", (event) => {
     const direction = { ArrowUp: 1, ArrowDown: -1 }[event.key];
@@ -94,16 +44,14 @@ function inputRow(model, talk) {
     event.preventDefault();
     talk.tell("step", direction);
   });
-  select.addEventListener("change", () => talk.tell("format", select.value));
-  const number = h("div", { class: "be-number" }, h("label", { for: id, text: "Number" }), box);
-  const steps = h("div", { class: "be-steps", role: "group", "aria-label": "Representable neighbours" }, before.element, after.element);
-  const format = h("label", { class: "be-format" }, h("span", { text: "Format" }), select);
+  const number = h("div", { class: "lk-row lk-tight be-number" }, h("label", { for: id, text: "Number" }), box);
+  const steps = h("div", { class: "lk-row lk-tight", role: "group", "aria-label": "Representable neighbours" }, before.element, after.element);
   return {
-    element: h("div", { class: "be-top" }, h("div", { class: "be-row" }, number, steps, format), hint),
+    element: h("div", { class: "be-top" }, h("div", { class: "lk-row" }, number, steps, format.element), hint),
     set(view) {
       if (box.value !== view.text) box.value = view.text;
-      if (![...select.options].some((option) => option.value === view.format)) select.append(h("option", { value: view.format, text: view.format }));
-      select.value = view.format;
+      if (!offered.some(([name]) => name === view.format)) offered.push([view.format, view.format]);
+      format.show(offered, view.format);
       for (const [one, there, word] of [[before, view.before, "smaller"], [after, view.after, "larger"]]) {
         one.element.setAttribute("aria-disabled", String(there === null)); // stays in the tab order: focus is not lost
         one.element.title = there === null ? `${view.format} has no ${word} value` : `the next ${word} ${view.format} number, ${there}`;
@@ -120,7 +68,7 @@ function inputRow(model, talk) {
 function comparison() {
   const body = h("tbody");
   const heads = ["format", "bits", "holds", "error", "relative", "in ulps"].map((text) => h("th", { scope: "col", text }));
-  const caption = h("caption", { text: "The same number in other formats" });
+  const caption = h("caption", { class: "lk-quiet", text: "The same number in other formats" });
   const element = h("table", { class: "lk-table be-table" }, caption, h("thead", {}, h("tr", {}, ...heads)), body);
   const cell = (name, ...children) => h("td", { class: `be-${name}` }, ...children);
   return {
@@ -140,4 +88,45 @@ function comparison() {
   };
 }
 
-export default { render };
+export default view({ label: "Bit explorer", kind: "bits" }, (root, model, life) => {
+  const talk = conversation(model, root, life);
+
+  const top = inputRow(model, talk);
+  const bits = bitRow((bit) => talk.tell("flip", bit));
+  const value = h("output", { class: "be-value", "aria-live": "off" });
+  const about = h("div", { class: "lk-quiet" });
+  const holds = h("div", { class: "lk-quiet" });
+  const formula = h("div", { class: "be-formula", role: "img" });
+  const facts = h("div", { class: "lk-row lk-facts", role: "list", "aria-label": "Facts" });
+  const words = sentence();
+  const table = comparison();
+  for (const one of [bits.element, facts, words.element, table.element]) one.classList.add("lk-answer");
+  root.append(
+    top.element,
+    bits.element,
+    h("div", { class: "lk-row be-reading lk-answer" }, h("div", { class: "be-result" }, holds, value, about), formula),
+    facts,
+    words.element,
+    table.element,
+  );
+
+  function show() {
+    const view = model.get("_view");
+    if (!talk.isCurrent(view.answered)) return; // an answer to an earlier question: a newer one is under way
+    top.set(view);
+    bits.set(view);
+    holds.textContent = `${view.format} holds`;
+    value.textContent = view.value;
+    value.classList.toggle("be-long", view.value.length > 30);
+    about.replaceChildren(rich(view.about));
+    formula.replaceChildren(...view.formula.map((line, i) => h("div", {}, i ? "= " : h("span", { class: "be-blank", text: "= " }), ...pieces(line))));
+    formula.setAttribute("aria-label", view.formula.map((line) => line.map(([text, , up]) => (up ? `^${text}` : text)).join("")).join(" = "));
+    facts.replaceChildren(...view.facts.map(([name, text]) => fact(name, rich(text))));
+    words.say(view.sentence);
+    table.set(view);
+    root.dataset.code = view.facts[1][1];
+  }
+
+  watch(life, model, ["_view"], show);
+  show();
+});

@@ -54,30 +54,11 @@ function heldSlider(options) {
   return made;
 }
 
-let choices = 0;
-
-function choice({ label, onChange }) {
-  const id = `run-choice-${copyOfThisFile}-${++choices}`;
-  const select = h("select", { id, class: "run-select" });
-  select.addEventListener("change", () => onChange(select.value));
-  return {
-    element: h("span", { class: "run-choice" }, h("label", { for: id, text: label }), select),
-    show(options, value, none) {
-      const wanted = value ? options : [["", none], ...options];
-      if (select.dataset.options !== JSON.stringify(wanted)) {
-        select.dataset.options = JSON.stringify(wanted);
-        select.replaceChildren(...wanted.map(([name, text]) => h("option", { value: name, text, disabled: !name })));
-      }
-      select.value = value;
-    },
-  };
-}
-
 // Where it trains: a choice where there is one, and beside it what is known of the place.
 function deviceKnob(store) {
   const { places } = store.model.get("_offers");
   const made = choice({ label: "Train on", onChange: (place) => tell(store, { do: "choose", place }) });
-  const rates = h("span", { class: "lk-number", tabindex: "0" });
+  const rates = h("span", { tabindex: "0" });
   made.element.hidden = places.length < 2;
   made.element.dataset.knob = "device";
   return {

@@ -1,6 +1,6 @@
 // The face of a widget that trains: it draws what the kernel says, sends what the learner does, and decides nothing.
 //
-// A widget's view.js calls renderDriven(page, face) with
+// A widget's view.js exports drivenView(face), with
 //   label, kind          of its root
 //   picture              what the canvas is called
 //   layout(store, parts, owner, root)   puts parts and controls into the root; returns show(), called for every frame
@@ -12,14 +12,14 @@
 function makeParts(store, owner, face, paint) {
   const parts = {
     title: h("span", { class: "lk-title", tabindex: "0" }),
-    counter: h("span", { class: "lk-number" }),
-    metric: h("span", { class: "lk-number run-metric" }),
+    counter: h("span", { class: "lk-quiet" }),
+    metric: h("span", { class: "lk-quiet run-metric" }),
     notice: h("p", { class: "run-notice", role: "alert" }),
     words: sentence(),
     place: deviceKnob(store),
     picture: figure({ scope: owner, label: face.picture, height: face.height, draw: paint }),
   };
-  parts.head = h("div", { class: "run-head" }, parts.title, parts.counter, parts.metric);
+  parts.head = h("div", { class: "lk-head" }, parts.title, parts.counter, parts.metric);
   parts.tip = tip(parts.picture);
   return parts;
 }
@@ -71,13 +71,13 @@ function exposeCommon(store) {
   };
 }
 
-function renderDriven({ model, el }, face) {
+const drivenView = (face) => view(face, (root, model, owner) => fillDriven(face, root, model, owner));
+
+function fillDriven(face, root, model, owner) {
   const store = storeOf(model);
-  const owner = scope();
-  const root = mount(el, { label: face.label, kind: face.kind, scope: owner, model });
   const seen = { phase: "", at: 0 };
   const view = { step: null };
-  let tint = colours(root);
+  const tint = colours(root, owner, () => schedule(store));
   const paint = (pen, width) => {
     if (!store.state) return;
     const { x, top } = face.paint({ pen, width, store, tint }, view.step);
@@ -97,10 +97,6 @@ function renderDriven({ model, el }, face) {
   };
   view.expose = () => Object.assign(root.dataset, exposeCommon(store), face.expose(store));
   if (face.hover) wireHover(owner, store, parts.picture, face.hover, view);
-  onTheme(owner, () => {
-    tint = colours(root);
-    schedule(store);
-  }, root);
   store.views.add(view);
   owner.add(() => store.views.delete(view));
   parts.words.say("Waiting for the kernel.");
@@ -108,5 +104,4 @@ function renderDriven({ model, el }, face) {
   owner.add(() => clearTimeout(silence));
   whenUnseen(owner, () => send(store, { do: "unseen" }));
   send(store, { do: "hello" });
-  return () => owner.dispose();
 }

@@ -1,8 +1,6 @@
 // One button that starts or stops, a bar of parts, a sentence, what the command prints, and the pictures it fills.
 
-function render({ model, el }) {
-  const owner = scope();
-  const root = mount(el, { label: "Measure this GPU", kind: "gpu-run", scope: owner, model });
+export default view({ label: "Measure this GPU", kind: "gpu-run" }, (root, model, owner) => {
   const press = button({
     label: "Measure my GPU (3 minutes)",
     kind: "primary",
@@ -12,8 +10,8 @@ function render({ model, el }) {
   const words = sentence();
   const printed = h("pre");
   const details = h("details", { hidden: true }, h("summary", { text: "What the command prints" }), printed);
-  const paces = h("ul", { class: "lk-paces" });
-  const pictures = h("div", { class: "lk-pictures" });
+  const paces = h("ul");
+  const pictures = h("div");
 
   function show() {
     const phase = model.get("phase");
@@ -39,7 +37,4 @@ function render({ model, el }) {
   watch(owner, model, ["pictures", "paces"], draw);
   show();
   draw();
-  return () => owner.dispose();
-}
-
-export default { render };
+});

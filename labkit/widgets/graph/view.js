@@ -4,8 +4,8 @@
 const LOOK_MS = 420; // between two looks while playing
 
 function graphRow(row) {
-  const chip = (text, format) => h("span", { class: "lg-chip", data: { format }, text });
-  const casts = row.casts.map((cast) => h("span", { class: "lg-chip gr-cast", data: { format: cast.to, fate: cast.fate, times: cast.times }, text: cast.text }));
+  const chip = (text, format) => h("span", { class: "lk-chip lk-filled", data: { format }, text });
+  const casts = row.casts.map((cast) => h("span", { class: "lk-chip gr-cast", data: { format: cast.to, fate: cast.fate, times: cast.times }, text: cast.text }));
   const [list, gives] = [h("span", { class: "gr-list", data: { list: row.list }, text: row.list }), h("td", { class: "lg-gives" })];
   if (row.result) gives.append(chip(row.result, row.result));
   const element = h("tr", {}, h("th", { scope: "row" }, h("span", { class: "lg-op", text: row.op })), h("td", {}, list), gives, h("td", {}, ...casts));
@@ -18,52 +18,41 @@ function graphRow(row) {
       for (const cast of casts) {
         cast.classList.toggle("gr-unseen", done < 3);
         cast.classList.toggle("gr-gone", (done > 3 && cast.dataset.fate === "cancelled") || (done > 4 && cast.dataset.times === "0"));
-        cast.classList.toggle("gr-shared", done > 4 && cast.dataset.fate === "hoisted" && cast.dataset.times === "1");
+        cast.classList.toggle("lk-filled", done > 4 && cast.dataset.fate === "hoisted" && cast.dataset.times === "1");
       }
     },
   };
 }
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "Passes over a graph", kind: "ledger", scope: life, model });
+export default view({ label: "Passes over a graph", kind: "ledger" }, (root, model, life) => {
   const [rows, passes, last] = [model.get("_rows").map(graphRow), model.get("_passes"), model.get("_said").length - 1];
   const count = rows.length;
   const at = (position) => (position === 0 ? "before" : `${passes[Math.floor((position - 1) / count)][0]}, ${model.get("_rows")[(position - 1) % count].op}`);
   const go = (position) => put(model, { position: Math.max(0, Math.min(last, position)) });
-  const where = slider({ label: "Position", min: 0, max: last, page: count, value: 0, text: at, onInput: (position) => (stop(), go(position)) });
+  const move = (position) => (play.stop(), go(position));
+  const where = slider({ label: "Position", min: 0, max: last, page: count, value: 0, text: at, onInput: move });
   const options = passes.map(([name, about], i) => ({ value: String(i), label: name, title: about }));
-  const choice = segmented({ label: "Pass", options, value: "0", labelled: false, onChange: (i) => (stop(), go((Number(i) + 1) * count)) });
-  const play = button({ label: "Play", title: "look at one operation after another", kind: "primary", onPress: () => (timer ? stop() : start()) });
+  const choice = segmented({ label: "Pass", options, value: "0", labelled: false, onChange: (i) => move((Number(i) + 1) * count) });
+  const advance = () => {
+    const position = model.get("position");
+    go(position === last ? 0 : position + 1);
+    return model.get("position") < last;
+  };
+  const play = player({ title: "look at one operation after another", pace: LOOK_MS, advance, scope: life });
   const head = ["operation", "list", "gives", "casts"].map((text) => h("th", { scope: "col", text }));
   const table = h("table", { class: "lk-table gr-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map((row) => row.element)));
   const words = sentence();
-  let timer = 0;
 
-  function start() {
-    if (model.get("position") === last) go(0);
-    timer = setInterval(() => (model.get("position") < last ? go(model.get("position") + 1) : stop()), LOOK_MS);
-    play.setLabel("Pause");
-  }
-  function stop() {
-    clearInterval(timer);
-    timer = 0;
-    play.setLabel("Play");
-  }
   function show() {
     const position = model.get("position");
     const [pass, looked] = [Math.floor((position - 1) / count), ((position - 1) % count) + 1];
     rows.forEach((row, i) => row.set(position === 0 ? 0 : pass + (i < looked ? 1 : 0), position > 0 && position < last && i === looked - 1));
     where.set(position);
     choice.set(String(Math.max(0, pass)));
-    words.say(model.get("_said")[position], timer ? pass : position);
+    words.say(model.get("_said")[position], play.playing ? pass : position);
   }
-  life.add(stop);
-  whenUnseen(life, stop);
+  whenUnseen(life, play.stop);
   root.append(h("div", { class: "lk-row" }, h("span", { class: "lk-title", text: "Casts, decided once" }), choice.element, play.element), where.element, words.element, table);
   watch(life, model, ["position"], show);
   show();
-  return () => life.dispose();
-}
-
-export default { render };
+});

@@ -8,6 +8,7 @@ Invariant: rows come from a run that happened (`labkit.amp.explain`); a position
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from labkit.gemm import half_storage
 from labkit.train import one_thread
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.graph.words import PASSES, row_view, said
 
 WHY_STATIC = why_still(
@@ -81,12 +82,9 @@ class CastPasses(LabWidget):
         """What is said at this position."""
         return self._said[self.position]
 
-    @traitlets.validate("position")
-    def _valid_position(self, proposal: dict[str, Any]) -> int:
-        position: int = proposal["value"]
-        if not 0 <= position < len(self._said):
-            raise traitlets.TraitError(f"position is from 0 to {len(self._said) - 1}; it was given {position}")
-        return position
+    @limited("position")
+    def _places(self) -> dict[str, Collection[Any]]:
+        return {"position": range(len(self._said))}
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: the end of the last pass."""

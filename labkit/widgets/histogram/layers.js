@@ -11,10 +11,10 @@ function layerList(layers, onChoose, picture) {
     const infinite = h("span", { class: "uf-lost" });
     input.addEventListener("change", () => onChoose(layer.name));
     parts.set(layer.name, { input, zero, infinite });
-    rows.append(h("label", { class: "uf-layer", title: layer.name }, input, title, h("span"), zero, infinite));
+    rows.append(h("label", { class: "uf-layer lk-cover", title: layer.name }, input, title, h("span"), zero, infinite));
   }
   const headings = ["layer", "", "to zero", "to inf"].map((text) => h("span", { text }));
-  const head = h("div", { class: "uf-layers-head", "aria-hidden": "true" }, ...headings);
+  const head = h("div", { class: "uf-layers-head lk-quiet", "aria-hidden": "true" }, ...headings);
   return {
     element: h("fieldset", { class: "uf-layers", role: "radiogroup", "aria-label": "Layer" }, head, rows),
     set(chosen, shares) {

@@ -1,13 +1,13 @@
 // The ledger of a forward pass. Python runs it and sends one row for each operation; here they are drawn, and a list that
 // is chosen goes back. The table is built once and then follows, so the focus stays where the hand is.
 
-function chips(names, className = "lg-chip") {
+function chips(names, className) {
   return names.map((name) => h("span", { class: className, data: { format: name }, text: name }));
 }
 
 function ledgerRow(row, lists, onMove) {
   const [into, knot, out] = ["lg-in", "lg-knot", "lg-out"].map((name) => h("i", { class: name }));
-  const why = h("span", { class: "lg-why" });
+  const why = h("span", { class: "lk-quiet lg-why" });
   const takes = h("td", { class: "lg-takes" });
   const gives = h("td", { class: "lg-gives" });
   const bar = h("i");
@@ -23,7 +23,7 @@ function ledgerRow(row, lists, onMove) {
   const segments = [...choice.element.querySelectorAll(".lk-segment")];
   segments.forEach((segment, i) => (segment.dataset.home = String(offered[i] === row.home)));
   const name = h("span", { class: "lg-op", text: row.op });
-  const where = h("span", { class: "lg-where", text: row.where });
+  const where = h("span", { class: "lk-quiet lg-where", text: row.where });
   const element = h(
     "tr",
     { data: { key: row.key } },
@@ -42,8 +42,8 @@ function ledgerRow(row, lists, onMove) {
       element.classList.toggle("lg-refused", now.problem !== "");
       element.classList.toggle("lg-unreached", now.gives === "");
       why.textContent = now.why;
-      takes.replaceChildren(...chips(now.takes));
-      gives.replaceChildren(...chips(now.gives ? [now.gives] : []));
+      takes.replaceChildren(...chips(now.takes, "lk-chip"));
+      gives.replaceChildren(...chips(now.gives ? [now.gives] : [], "lk-chip lk-filled"));
       choice.set(now.list);
       into.dataset.format = now.takes.includes(before) ? before : (now.takes[0] ?? "");
       out.dataset.format = now.gives;
@@ -73,10 +73,8 @@ function ledgerTable(model, onMove) {
   };
 }
 
-function render({ model, el }) {
-  const life = scope();
+export default view({ label: "Ledger of a forward pass", kind: "ledger" }, (root, model, life) => {
   const about = model.get("_about");
-  const root = mount(el, { label: "Ledger of a forward pass", kind: "ledger", scope: life, model });
   let asked = 0;
   const send = (changes) => {
     asked = performance.now();
@@ -87,11 +85,11 @@ function render({ model, el }) {
   const usual = button({ label: "As the lists say", title: "every operation back on its own list", onPress: () => send({ overrides: {} }) });
   const low = button({ label: "All allowed", title: "every operation in the low format", onPress: () => send({ overrides: all("allow") }) });
   const wide = button({ label: "All denied", title: "every operation in FP32", onPress: () => send({ overrides: all("deny") }) });
-  const presets = h("div", { class: "lg-presets", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
+  const presets = h("div", { class: "lk-row lk-tight", role: "group", "aria-label": "All operations" }, usual.element, low.element, wide.element);
   const table = ledgerTable(model, (key, list) => send({ overrides: { ...model.get("overrides"), [key]: list } }));
   const words = sentence();
-  const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lg-legend lk-quiet" })];
-  root.append(h("div", { class: "lg-head" }, h("span", { class: "lk-title", text: about.title }), formats.element, presets), words.element, table.element, detail, legend);
+  const [detail, legend] = [h("p", { class: "lg-detail" }), h("p", { class: "lk-quiet" })];
+  root.append(h("div", { class: "lk-row" }, h("span", { class: "lk-title lg-title", text: about.title }), formats.element, presets), words.element, table.element, detail, legend);
 
   let looked = ""; // the row that the pointer or the focus is on
   for (const type of ["pointerover", "focusin"]) {
@@ -117,7 +115,4 @@ function render({ model, el }) {
   }
   watch(life, model, ["_rows", "sentence", "format_name"], show);
   show();
-  return () => life.dispose();
-}
-
-export default { render };
+});

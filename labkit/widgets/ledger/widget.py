@@ -8,7 +8,7 @@ Invariant: rows and sentence belong to `overrides` and `format_name`, and come f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import traitlets
@@ -19,7 +19,7 @@ from labkit.formats import BF16, FP16, Format
 from labkit.train import one_thread
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.ledger.view import LISTS, as_text, list_of, mark, row_view, sentence
 
 WHY_STATIC = why_still(
@@ -130,12 +130,9 @@ class CastLedger(LabWidget):
         homes = {row.key: list_of(row.home) for row in self._usual(self._formats[self.format_name])}
         return {key: to for key, to in self._by_key(proposal["value"]).items() if to != homes[key]}
 
-    @traitlets.validate("format_name")
-    def _valid_format(self, proposal: dict[str, Any]) -> str:
-        name: str = proposal["value"]
-        if name not in self._formats:
-            raise traitlets.TraitError(f"autocast offers {', '.join(self._formats)} here; it was given {name!r}")
-        return name
+    @limited("format_name")
+    def _places(self) -> dict[str, Collection[Any]]:
+        return {"format_name": self._formats}
 
     @traitlets.observe("overrides", "format_name")
     def _calculate(self, _change: object = None) -> None:

@@ -2,7 +2,7 @@
 
 const PLACE = panels({ loss: 238, scale: 84, underflow: 72 }, { width: 1.5 });
 
-const FACE = {
+export default drivenView({
   label: "Live training",
   kind: "live",
   picture: "Loss, loss scale and underflow by step",
@@ -14,11 +14,11 @@ const FACE = {
     const scaling = scalingKnob(store);
     const scale = scaleKnob(store, (e, off) => (off ? "2^0 = 1, off" : `2^${e} = ${decimal(2 ** e)}`));
     const masters = toggle({ label: "FP32 master weights", value: true, onChange: (on) => turn(store, "masters", on) });
-    const rule = h("div", { class: "lk-quiet live-rule" });
+    const rule = h("div", { class: "lk-quiet" });
     root.append(
       parts.head,
       h("div", { class: "lk-row" }, ...buttons.elements),
-      h("div", { class: "lk-row live-settings" }, scaling.element, scale.element, masters.element),
+      h("div", { class: "lk-row" }, scaling.element, scale.element, masters.element),
       rule,
       parts.notice,
       parts.words.element,
@@ -39,6 +39,4 @@ const FACE = {
     };
   },
   expose: exposeRuns,
-};
-
-export default { render: (page) => renderDriven(page, FACE) };
+});

@@ -16,7 +16,7 @@ function bitRun(row) {
 }
 
 function makeSheet() {
-  const power = (at) => h("span", { class: `mm-power mm-${at}` });
+  const power = (at) => h("span", { class: `lk-quiet mm-power mm-${at}` });
   const [first, last, keeps, cut] = [power("first"), power("last"), power("keeps"), power("off")];
   cut.textContent = "cut off";
   const head = h("div", { class: "mm-line mm-head" }, h("span"), h("span"), h("span"), h("span", { class: "mm-bits" }, first, keeps, last, cut));
@@ -24,7 +24,8 @@ function makeSheet() {
   const body = h("div", { class: "mm-body" }, head, lines);
   return {
     element: h("div", { class: "mm-sheet", "aria-hidden": "true" }, body),
-    draw(view) {
+    draw(view, format) {
+      lines.dataset.format = format;
       body.style.setProperty("--mm-columns", view.columns);
       body.style.setProperty("--mm-edge", view.edge);
       body.style.setProperty("--mm-lead", view.lead);
@@ -37,7 +38,7 @@ function makeSheet() {
             "div",
             { class: `mm-line mm-row-${row.role}`, data: { name: row.name, bits: row.bits, kinds: row.kinds } },
             h("span", { class: "mm-name", text: row.name }),
-            h("span", { class: "mm-value" }, rich(row.value.replace(/^-/, "−"))),
+            h("span", { class: "lk-quiet mm-value" }, rich(row.value.replace(/^-/, "−"))),
             h("span", { class: "mm-sign", text: row.sign }),
             h("span", { class: "mm-bits" }, bitRun(row)),
           ),
@@ -68,22 +69,20 @@ function generations(names, onChange) {
   };
 }
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "One block of a Tensor Core's sum", kind: "mma", scope: life, model });
+export default view({ label: "One block of a Tensor Core's sum", kind: "mma" }, (root, model, life) => {
   const { presets, gpus, results } = model.get("_choices");
   const preset = traitChoice(model, "preset", "Add", presets);
   const result = traitChoice(model, "result", "C and D in", results);
   const gpu = generations(gpus, (name) => put(model, { gpu: name }));
   const knobPlace = h("div", { class: "mm-knob" });
-  const blockPlace = h("div", { class: "mm-blocks" });
-  const exact = h("span", { class: "lk-quiet mm-exact" });
+  const blockPlace = h("div", { class: "lk-row mm-blocks" });
+  const exact = h("span", { class: "lk-quiet" });
   const paper = makeSheet();
   const words = sentence();
   root.append(
     h("div", { class: "lk-title", text: "One element of D = A·B + C, inside a Tensor Core" }),
-    h("div", { class: "lk-row mm-row" }, preset.element, result.element),
-    h("div", { class: "lk-row mm-row" }, knobPlace, exact),
+    h("div", { class: "lk-row" }, preset.element, result.element),
+    h("div", { class: "lk-row" }, knobPlace, exact),
     gpu.element,
     words.element,
     blockPlace,
@@ -106,7 +105,7 @@ function render({ model, el }) {
     followKnob(view);
     followBlocks(view);
     exact.replaceChildren("exact sum: ", rich(view.exact));
-    paper.draw(view);
+    paper.draw(view, model.get("result"));
     words.say(model.get("sentence"));
   }
 
@@ -142,7 +141,4 @@ function render({ model, el }) {
 
   watch(life, model, ["_view", "sentence"], follow);
   follow();
-  return () => life.dispose();
-}
-
-export default { render };
+});

@@ -8,6 +8,7 @@ Invariant: `value` is what `labkit.gemm.emulate` returns for the present terms, 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import traitlets
@@ -17,7 +18,7 @@ from labkit.gemm import SPECS, BlockSum
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.tour import tour_of
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.mma_block.presets import PRESETS, Preset, Terms
 from labkit.widgets.mma_block.view import results, sheet, walk
 from labkit.widgets.mma_block.words import exact_sum, sentence, told
@@ -97,30 +98,13 @@ class MmaBlock(LabWidget):
     def _preset(self) -> Preset:
         return PRESETS[self.preset]
 
-    @traitlets.validate("preset", "gpu", "result")
-    def _valid_name(self, proposal: dict[str, Any]) -> str:
-        name = proposal["trait"].name
-        known = {"preset": list(PRESETS), "gpu": list(SPECS), "result": list(RESULTS)}[name]
-        value: str = proposal["value"]
-        if value not in known:
-            raise traitlets.TraitError(f"there is no {name} {value!r} here; there are {', '.join(map(repr, known))}")
-        return value
+    @limited("preset", "gpu", "result")
+    def _names(self) -> dict[str, Collection[Any]]:
+        return {"preset": PRESETS, "gpu": SPECS, "result": RESULTS}
 
-    @traitlets.validate("knob")
-    def _valid_knob(self, proposal: dict[str, Any]) -> int:
-        value, preset = proposal["value"], self._preset
-        if not preset.low <= value <= preset.high:
-            raise traitlets.TraitError(
-                f"knob ({preset.knob}) goes from {preset.low} to {preset.high} here; it was given {value}"
-            )
-        return int(value)
-
-    @traitlets.validate("block")
-    def _valid_block(self, proposal: dict[str, Any]) -> int:
-        value: int = proposal["value"]
-        if not 0 <= value < len(self.blocks):
-            raise traitlets.TraitError(f"block goes from 0 to {len(self.blocks) - 1} here; it was given {value}")
-        return value
+    @limited("knob", "block")
+    def _numbers(self) -> dict[str, Collection[Any]]:
+        return {"knob": range(self._preset.low, self._preset.high + 1), "block": range(len(self.blocks))}
 
     @traitlets.observe("preset")
     def _begin(self, _change: object = None) -> None:

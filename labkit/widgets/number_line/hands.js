@@ -64,7 +64,7 @@ function keyboard(line, handle, life, { step, zoom, look, pan }) {
 function controlsRow(model, act) {
   const id = `nl-${++controls}`;
   const box = h("input", { id, class: "nl-box", type: "text", spellcheck: "false", autocomplete: "off", "aria-describedby": `${id}-problem` });
-  const select = h("select", { class: "nl-select", "aria-label": "Format" });
+  const format = choice({ label: "Format", onChange: (name) => put(model, { format: name }) });
   const scale = segmented({
     label: "Scale",
     labelled: false,
@@ -75,7 +75,7 @@ function controlsRow(model, act) {
   const make = (label, title, onPress) => button({ label, title, onPress }).element;
   const zooms = h(
     "div",
-    { class: "nl-zoom", role: "group", "aria-label": "What is seen" },
+    { class: "lk-row lk-tight", role: "group", "aria-label": "What is seen" },
     make("\u2212", "zoom out (minus key)", () => act.zoom(2)),
     make("+", "zoom in (plus key)", () => act.zoom(0.5)),
     make("everything", "all numbers of the format (Home)", () => act.look("everything")),
@@ -84,15 +84,11 @@ function controlsRow(model, act) {
   );
   const problem = h("p", { class: "nl-problem lk-error", id: `${id}-problem`, role: "status" });
   box.addEventListener("input", () => act.type(box.value));
-  select.addEventListener("change", () => put(model, { format: select.value }));
-  const number = h("div", { class: "nl-number" }, h("label", { for: id, text: "x" }), box);
-  const format = h("label", { class: "nl-format" }, h("span", { text: "Format" }), select);
+  const number = h("div", { class: "lk-row lk-tight" }, h("label", { for: id, text: "x" }), box);
   return {
-    element: h("div", {}, h("div", { class: "nl-row" }, number, format, scale.element, zooms), problem),
+    element: h("div", {}, h("div", { class: "lk-row" }, number, format.element, scale.element, zooms), problem),
     set() {
-      const names = model.get("_formats");
-      if (select.options.length !== names.length) select.replaceChildren(...names.map((name) => h("option", { value: name, text: name })));
-      select.value = model.get("format");
+      format.show(model.get("_formats").map((name) => [name, name]), model.get("format"));
       scale.set(model.get("scale"));
       if (box.value !== model.get("text")) box.value = model.get("text");
       const wrong = model.get("problem");

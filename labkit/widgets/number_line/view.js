@@ -3,11 +3,8 @@
 
 const KEYS = "arrow keys move along, plus and minus zoom, Home shows everything";
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "Number line", kind: "number-line", scope: life, model });
-  let palette = colours(root);
-  onTheme(life, () => ((palette = colours(root)), line.redraw()), root);
+export default view({ label: "Number line", kind: "number-line" }, (root, model, life) => {
+  const palette = colours(root, life, () => line.redraw());
   let x = model.get("x");
   const isLog = () => model.get("scale") === "log";
   const view = () => lens(...model.get("window"), isLog(), line.width);
@@ -17,7 +14,7 @@ function render({ model, el }) {
   line.canvas.setAttribute("role", "application");
   line.canvas.setAttribute("aria-roledescription", "number line");
   line.canvas.tabIndex = 0;
-  line.element.classList.add("nl-line");
+  line.element.classList.add("nl-line", "lk-drag");
   const handle = h("div", { class: "nl-handle", role: "slider", tabindex: "0", "aria-label": "The number x" });
   line.element.append(handle);
   const table = modes((rounding) => put(model, { rounding }));
@@ -29,13 +26,12 @@ function render({ model, el }) {
     const now = view();
     const format = model.get("_axis");
     const answer = model.get("rounded");
-    const colour = { FP32: palette.fp32, FP16: palette.fp16, BF16: palette.bf16 }[format.name] ?? palette.fp8;
     pen.font = `${palette.size - 1}px ${palette.font}`;
     drawZones(pen, now, format, palette);
     const tightest = drawMarks(pen, now, format, isLog(), palette);
     drawAxis(pen, now, isLog(), palette);
     drawCounts(pen, now, format, isLog(), palette);
-    drawOutcome(pen, now, answer, x, palette, colour);
+    drawOutcome(pen, now, answer, x, palette, formatColour(format.name, palette));
     placeHandle(now);
     root.dataset.dense = String(tightest < CLOSEST);
   }
@@ -129,7 +125,4 @@ function render({ model, el }) {
     return text && [at.x, at.y - 20, text];
   });
   show();
-  return () => life.dispose();
-}
-
-export default { render };
+});

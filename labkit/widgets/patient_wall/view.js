@@ -5,17 +5,14 @@ const FORMS = { broken: { name: "as it fails", colour: "bad", width: 4 }, cured:
 // --- what came of a run -----------------------------------------------------------------------------------------------
 
 // The losses of both forms, one line each; where one is inf or NaN the line has a gap, and ends in a cross.
-function lossPicture(life, outcomes, palette) {
+function lossPicture(life, outcomes, tint) {
   const picture = figure({ scope: life, label: "The loss of each step", height: 170, draw });
   function draw(pen, wide) {
-    const tint = palette();
     const curves = Object.entries(outcomes()).map(([form, { losses }]) => [FORMS[form], losses.map((loss) => loss ?? NaN)]);
     const total = Math.max(2, ...curves.map(([, losses]) => losses.length));
     const [left, end, top, height] = [46, wide - 84, 26, 112];
     const plot = { pen, tint, left, end, total, x: (step) => left + ((end - left) * step) / total };
-    const [low, high] = lossRange(...curves.map(([, losses]) => losses));
-    const y = (loss) => top + height * (1 - Math.log(Math.max(loss, low) / low) / Math.log(high / low));
-    inkFrame(plot, { top, height }, "Loss, log scale", logTicks(low, high).map((tick) => [tick, decimal(tick)]), y);
+    const y = inkLosses(plot, { top, height }, "Loss, log scale", curves.map(([, losses]) => losses));
     inkSteps(plot, top + height);
     const labels = [];
     for (const [{ name, colour, width }, losses] of curves) {
@@ -23,19 +20,11 @@ function lossPicture(life, outcomes, palette) {
       const last = points.findLast(([, at]) => Number.isFinite(at)) ?? [left, top];
       inkLine(plot, points, tint[colour], width);
       if (points.length && !Number.isFinite(points.at(-1)[1])) inkCross(plot, ...last, 4, tint[colour]);
-      if (points.length) labels.push({ name, fill: tint[colour], at: last });
+      if (points.length) labels.push({ name, fill: tint[colour], x: last[0] + 8, y: last[1] });
     }
-    const ys = spreadNames(labels.map(({ at }) => at[1]));
-    labels.forEach(({ name, fill, at }, i) => inkText(plot, name, at[0] + 8, ys[i], { fill, bold: true, base: "middle", halo: true }));
+    inkNames(plot, labels, 16);
   }
   return picture;
-}
-
-// Two names that would lie on each other stand apart.
-function spreadNames(ys) {
-  if (ys.length < 2 || Math.abs(ys[0] - ys[1]) > 15) return ys;
-  const middle = (ys[0] + ys[1]) / 2;
-  return ys[0] <= ys[1] ? [middle - 8, middle + 8] : [middle + 8, middle - 8];
 }
 
 // --- a card -----------------------------------------------------------------------------------------------------------
@@ -130,11 +119,11 @@ function walk(root, owner) {
   });
 }
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "The wall of patients", kind: "patient-wall", scope: life, model });
-  let tints = colours(root);
-  const cards = model.get("_cards").map((card) => makeCard(card, { life, model, palette: () => tints }));
+export default view({ label: "The wall of patients", kind: "patient-wall" }, (root, model, life) => {
+  const palette = colours(root, life, () => {
+    for (const { redraw } of cards) redraw();
+  });
+  const cards = model.get("_cards").map((card) => makeCard(card, { life, model, palette }));
   const search = h("input", { type: "text", "aria-label": "An error message, or words to look for", placeholder: "paste an error message, or a word" });
   search.value = model.get("query");
   search.addEventListener("input", () => put(model, { query: search.value }));
@@ -160,13 +149,6 @@ function render({ model, el }) {
   watch(life, model, ["shown", "sentence", "kind", "query"], find);
   watch(life, model, ["_behind"], () => cards.forEach(({ show }) => show()));
   watch(life, model, ["outcomes"], () => cards.forEach(({ arrived }) => arrived()));
-  onTheme(life, () => {
-    tints = colours(root);
-    for (const { redraw } of cards) redraw();
-  }, root);
   find();
   for (const { arrived } of cards) arrived();
-  return () => life.dispose();
-}
-
-export default { render };
+});

@@ -3,9 +3,28 @@
 
 const WAITING = "Committed. The reply comes as soon as the kernel is free.";
 
-function render({ model, el }) {
-  const owner = scope();
-  const root = mount(el, { label: "Prediction", kind: "predict", scope: owner, model });
+function choicesAsked({ model, owner, picked, pick }) {
+  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
+  const inputs = model.get("choices").map((choice) => {
+    const input = h("input", { type: "radio", name, value: choice });
+    input.checked = choice === picked;
+    owner.listen(input, "change", () => pick(choice));
+    return input;
+  });
+  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
+  const element = h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels);
+  return {
+    element,
+    show(done) {
+      for (const [i, input] of inputs.entries()) {
+        input.disabled = done;
+        labels[i].dataset.picked = String(done && input.value === model.get("choice"));
+      }
+    },
+  };
+}
+
+export default view({ label: "Prediction", kind: "predict" }, (root, model, owner) => {
   let picked = model.get("choice");
   const pick = (choice) => {
     picked = choice;
@@ -38,28 +57,4 @@ function render({ model, el }) {
   );
   watch(owner, model, ["choice", "answered", "right", "truth"], show);
   show();
-  return () => owner.dispose();
-}
-
-function choicesAsked({ model, owner, picked, pick }) {
-  const name = `lk-predict-${Math.random().toString(36).slice(2)}`;
-  const inputs = model.get("choices").map((choice) => {
-    const input = h("input", { type: "radio", name, value: choice });
-    input.checked = choice === picked;
-    owner.listen(input, "change", () => pick(choice));
-    return input;
-  });
-  const labels = inputs.map((input) => h("label", { class: "lk-choice" }, input, h("span", {}, rich(input.value))));
-  const element = h("div", { class: "lk-choices", role: "radiogroup", "aria-label": "Choices" }, ...labels);
-  return {
-    element,
-    show(done) {
-      for (const [i, input] of inputs.entries()) {
-        input.disabled = done;
-        labels[i].dataset.picked = String(done && input.value === model.get("choice"));
-      }
-    },
-  };
-}
-
-export default { render };
+});

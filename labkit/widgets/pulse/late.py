@@ -55,4 +55,3 @@ def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
     report = Report((silent(SECONDS, host(os.environ)),), if_bad="Widgets do not answer")
     expect(answered, lambda: place.update(report), loop.call_later, loop.time)
     return lambda: place.update(shown.HTML(""))
-

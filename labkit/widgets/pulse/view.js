@@ -4,12 +4,10 @@
 const PINGS = 5;
 const LATE_MS = 8000;
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "Are widgets alive?", kind: "pulse", scope: life, model });
+export default view({ label: "Are widgets alive?", kind: "pulse" }, (root, model, life) => {
   const mark = h("span", { class: "pl-mark", "aria-hidden": "true" });
   const words = h("span");
-  const line = h("div", { class: "pl-line", role: "status" }, mark, words);
+  const line = h("div", { class: "lk-row lk-tight pl-line", role: "status" }, mark, words);
   const times = [];
   let sent = 0;
   let number = 0;
@@ -46,7 +44,4 @@ function render({ model, el }) {
   life.add(() => clearTimeout(late));
   say("waiting", "\u2026", "Asking the kernel\u2026");
   ping();
-  return () => life.dispose();
-}
-
-export default { render };
+});

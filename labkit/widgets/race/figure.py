@@ -69,20 +69,6 @@ def _title(records: Sequence[RunRecord]) -> str:
     return f"Recorded: {first.task}, on {first.device} with torch {first.versions['torch']}, {when}"
 
 
-def race_table(records: Sequence[RunRecord]) -> str:
-    """Return the same in words: one line for each recipe, the metric of each seed, and how many steps were skipped.
-
-    >>> race_table([])
-    ''
-    """
-    lines = []
-    for recipe in dict.fromkeys(r.recipe for r in records):
-        runs = [r for r in records if r.recipe == recipe]
-        each = " ".join(f"{r.metric:.2f}" for r in runs)
-        lines.append(f"{recipe:<22}{runs[0].metric_name} {each}   skipped {' '.join(str(r.skipped) for r in runs)}")
-    return "\n".join(lines)
-
-
 def race_sentence(records: Sequence[RunRecord]) -> str:
     """Return what the figure shows: each recipe's mean metric beside the range of FP32's seeds, and how fast it was.
 

@@ -71,19 +71,10 @@ function scaleTicks([low, high]) {
   return Array.from({ length: Math.floor((high - first) / every) + 1 }, (_, i) => [first + i * every, first + i * every]);
 }
 
-function nameZones(plot, panel) {
-  const style = { fill: plot.tint.ink, align: "right", halo: true };
-  inkText(plot, "overflow: the step is skipped", plot.end - 8, panel.top + 17, style);
-  inkText(plot, "underflow: more than 1% of the gradients are lost", plot.end - 8, panel.top + panel.height - 10, style);
+function skipsIn({ skipped }) {
+  const skips = skipped.reduce((sum, one) => sum + (one > 0), 0);
+  return skips === 1 ? "1 skipped step" : `${skips} skipped steps`;
 }
-
-function countSkips(plot, top, skips) {
-  const words = skips === 1 ? "1 skipped step" : `${skips} skipped steps`;
-  const wide = inkText(plot, words, plot.end, top - 12, { align: "right" });
-  inkCross(plot, plot.end - wide - 11, top - 16, 4, plot.tint.ink, 1.75);
-}
-
-const skipsIn = ({ skipped }) => skipped.reduce((sum, one) => sum + (one > 0), 0);
 
 function powerText(e) {
   return Number.isInteger(e) ? power(e) : power(e.toFixed(1));

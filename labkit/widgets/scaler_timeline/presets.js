@@ -18,7 +18,7 @@ function presetRows(names, mode, onSelect) {
     const knobs = h("span", { class: "lk-quiet" });
     const choice = h("label", { class: "st-choice" }, input, h("span", { class: "st-name", text: name }), knobs);
     const strip = h("td", { class: "st-strip" });
-    const cells = { skips: h("td", { class: "lk-number" }), lossy: h("td", { class: "lk-number" }) };
+    const cells = { skips: h("td"), lossy: h("td") };
     return { name, input, knobs, strip, ...cells, element: h("tr", { data: { preset: name } }, h("th", { scope: "row" }, choice), strip, cells.skips, cells.lossy) };
   });
 }
@@ -30,12 +30,12 @@ function knobText({ start, interval, hysteresis, limits }) {
   return parts.join(", ");
 }
 
-function renderPresets(model, root, life) {
+function renderPresets(root, model, life) {
   const { source } = model.get("_about");
   const window = windowOf(model.get("_window"));
   const known = Object.fromEntries(["alike", "shipped"].map((mode) => [mode, model.get(`_${mode}`).map(replayOf)]));
   const names = model.get("_modes").alike.rows.map(({ name }) => name);
-  let palette = colours(root);
+  const palette = colours(root, life, redraw);
   let moved = null;
 
   const mode = () => (model.get("alike") ? "alike" : "shipped");
@@ -66,7 +66,7 @@ function renderPresets(model, root, life) {
   const table = h("table", { class: "lk-table st-table" }, h("thead", {}, h("tr", {}, ...head)), h("tbody", {}, ...rows.map(({ element }) => element)));
   const words = sentence();
   root.append(
-    h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), choice.element),
+    h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "Six scalers on one training" }), choice.element),
     h("p", { class: "lk-quiet st-source", text: `${source} ${LOSSY}` }),
     table,
     words.element,
@@ -159,7 +159,7 @@ function renderPresets(model, root, life) {
   function show() {
     const { steps, rows: texts } = model.get("_modes")[mode()];
     choice.set(mode());
-    from.input.max = Math.max(0, steps - LENS_STEPS);
+    from.limit(Math.max(0, steps - LENS_STEPS));
     from.set(lensFrom[mode()]);
     rows.forEach((row, i) => {
       row.input.checked = i === chosen();
@@ -173,9 +173,5 @@ function renderPresets(model, root, life) {
   }
 
   watch(life, model, ["alike", "selected"], show);
-  onTheme(life, () => {
-    palette = colours(root);
-    redraw();
-  }, root);
   show();
 }

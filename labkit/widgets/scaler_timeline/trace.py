@@ -60,26 +60,6 @@ class Trace:
         return write_whole(Path(path), json.dumps({"schema": SCHEMA, **asdict(self)}, allow_nan=False).encode())
 
 
-def found_inf(trace: Trace, step: int, scale: float) -> bool:
-    """Say whether a step (counted from 0) overflows at a scale.
-
-    >>> trace = Trace("task", "recipe", 0, (2.0**-10,), (3,), "cpu", {}, "")
-    >>> found_inf(trace, 0, 2.0**25), found_inf(trace, 0, 2.0**26)
-    (False, True)
-    """
-    return scale * trace.largest[step] >= OVERFLOWS_FROM
-
-
-def loses(trace: Trace, step: int, scale: float) -> bool:
-    """Say whether more than 1% of a step's activation gradients underflow at a scale.
-
-    >>> trace = Trace("task", "recipe", 0, (2.0**-10,), (3,), "cpu", {}, "")
-    >>> loses(trace, 0, 4.0), loses(trace, 0, 8.0)
-    (True, False)
-    """
-    return scale < 2.0 ** trace.keeps_from[step]
-
-
 def keeps_from(histogram: ExponentHistogram) -> int:
     """Return the smallest k, 0 or more, for which at most 1% of the elements underflow in FP16 at scale 2^k.
 

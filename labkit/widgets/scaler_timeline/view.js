@@ -42,12 +42,12 @@ function knobAtlas(model, life, root) {
 
 // --- four knobs -------------------------------------------------------------------------------------------------------
 
-function renderTimeline(model, root, life) {
+function renderTimeline(root, model, life) {
   const { steps, source, places } = model.get("_about");
   const window = windowOf(model.get("_window"));
   const atlas = knobAtlas(model, life, root);
   let { now, replay } = { now: model.get("_now"), replay: replayOf(model.get("_buffer")) };
-  let palette = colours(root);
+  const palette = colours(root, life, () => picture.redraw());
   let moved = null; // when the hand last moved, until that is drawn
 
   const knobs = KNOBS.map(([name, label]) => {
@@ -78,7 +78,7 @@ function renderTimeline(model, root, life) {
   });
   const words = sentence();
   root.append(
-    h("div", { class: "st-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
+    h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: "The loss scale, step by step" }), h("span", { class: "lk-quiet", text: source })),
     h("div", { class: "st-knobs" }, ...knobs.map(({ element }) => element)),
     words.element,
     picture.element,
@@ -97,8 +97,8 @@ function renderTimeline(model, root, life) {
     drawWindow(plot, SCALE, window, y);
     inkFrame(plot, SCALE, "Loss scale", scaleTicks(range), y);
     drawScale(plot, replay, y);
-    nameZones(plot, SCALE);
-    countSkips(plot, SCALE.top, skipsIn(replay));
+    inkZoneNames(plot, SCALE);
+    inkSkips(plot, SCALE, skipsIn(replay), palette.ink);
     drawTracker(plot);
     inkSteps(plot, TRACKER.top + TRACKER.height);
     if (hover.step) {
@@ -140,20 +140,10 @@ function renderTimeline(model, root, life) {
   }
 
   watch(life, model, ["_now"], arrived);
-  onTheme(life, () => {
-    palette = colours(root);
-    picture.redraw();
-  }, root);
   arrived();
 }
 
-function render({ model, el }) {
-  const life = scope();
-  const timeline = model.get("_kind") === "timeline";
-  const label = timeline ? "Scaler timeline" : "Six scalers on one training";
-  const root = mount(el, { label, kind: timeline ? "scaler-timeline" : "scaler-presets", scope: life, model });
-  (timeline ? renderTimeline : renderPresets)(model, root, life);
-  return () => life.dispose();
-}
+const TIMELINE = view({ label: "Scaler timeline", kind: "scaler-timeline" }, renderTimeline);
+const PRESETS = view({ label: "Six scalers on one training", kind: "scaler-presets" }, renderPresets);
 
-export default { render };
+export default { render: (page) => (page.model.get("_kind") === "timeline" ? TIMELINE : PRESETS).render(page) };

@@ -7,7 +7,7 @@ function stageAxis(about) {
 }
 
 function stageRow(tensor) {
-  const chip = h("span", { class: "sd-chip" });
+  const chip = h("span", { class: "lk-chip lk-filled" });
   const bar = h("i", { class: "sd-bar" });
   const [span, zeros, broken] = [h("td", { class: "sd-span" }), h("td", { class: "sd-zeros" }), h("td", { class: "sd-broken" })];
   const name = h("span", { class: "sd-name", text: tensor.name });
@@ -55,10 +55,8 @@ function stageTable(about) {
   };
 }
 
-function render({ model, el }) {
-  const life = scope();
+export default view({ label: "One training step, stage by stage", kind: "stages" }, (root, model, life) => {
   const about = model.get("_about");
-  const root = mount(el, { label: "One training step, stage by stage", kind: "stages", scope: life, model });
   let asked = 0;
   const send = (changes) => {
     asked = performance.now();
@@ -93,12 +91,12 @@ function render({ model, el }) {
   const reset = button({ label: "Reset", title: "back to the first step", onPress: () => model.send({ do: "reset" }) });
   const table = stageTable(about);
   const words = sentence();
-  const zones = h("div", { class: "sd-zones lk-quiet" }, ...FATES.map((fate) => h("span", { class: "sd-zone", data: { fate }, text: fate })));
+  const zones = h("div", { class: "lk-row lk-quiet sd-zones" }, ...FATES.map((fate) => h("span", { class: "sd-zone", style: { "--sd-fate": `var(--lk-${fate})` }, text: fate })));
   zones.prepend("In FP16: ");
   root.append(
-    h("div", { class: "sd-head" }, h("span", { class: "lk-title", text: "One training step" }), place, recipes.element, scale.element),
+    h("div", { class: "lk-row" }, h("span", { class: "lk-title", text: "One training step" }), place, recipes.element, scale.element),
     strip.element,
-    h("div", { class: "sd-buttons" }, back.element, next.element, another.element, reset.element),
+    h("div", { class: "lk-row sd-buttons" }, back.element, next.element, another.element, reset.element),
     words.element,
     table.element,
     zones,
@@ -123,7 +121,4 @@ function render({ model, el }) {
   }
   watch(life, model, ["_view", "stage"], show);
   show();
-  return () => life.dispose();
-}
-
-export default { render };
+});

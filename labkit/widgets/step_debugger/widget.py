@@ -9,7 +9,7 @@ Invariant: what is shown comes from a step that a run took; `another_step` takes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from labkit.amp import RECIPES, Recipe
 from labkit.train import STAGES, StepInStages, Task, TrainingRun, watch_step
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.step_debugger.words import as_text, sentences, tensor_view, window
 
 OFFERED = tuple(RECIPES[name] for name in ("FP32", "O1", "O2", "O3"))
@@ -109,20 +109,10 @@ class StepDebugger(LabWidget):
         """Go back to the first step."""
         self._begin()
 
-    @traitlets.validate("stage")
-    def _valid_stage(self, proposal: dict[str, Any]) -> int:
-        return _within(proposal["value"], len(STAGES) - 1, "stage")
-
-    @traitlets.validate("log2_scale")
-    def _valid_scale(self, proposal: dict[str, Any]) -> int:
-        return _within(proposal["value"], MOST_LOG2_SCALE, "log2_scale")
-
-    @traitlets.validate("recipe_name")
-    def _valid_recipe(self, proposal: dict[str, Any]) -> str:
-        name: str = proposal["value"]
-        if name not in self._recipes:
-            raise traitlets.TraitError(f"there is no recipe {name!r} here; there are {', '.join(self._recipes)}")
-        return name
+    @limited("stage", "log2_scale", "recipe_name")
+    def _places(self) -> dict[str, Collection[Any]]:
+        log2_scales = range(MOST_LOG2_SCALE + 1)
+        return {"stage": range(len(STAGES)), "log2_scale": log2_scales, "recipe_name": self._recipes}
 
     @traitlets.observe("recipe_name", "log2_scale", "stage")
     def _follow(self, change: dict[str, Any]) -> None:
@@ -177,9 +167,3 @@ class StepDebugger(LabWidget):
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run."""
         return still(f"{as_text(self._watched, self.recipe)}\n", WHY_STATIC)
-
-
-def _within(value: int, last: int, name: str) -> int:
-    if not 0 <= value <= last:
-        raise traitlets.TraitError(f"{name} goes from 0 to {last}; it was given {value}")
-    return value

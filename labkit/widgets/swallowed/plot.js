@@ -27,28 +27,6 @@ function tickText(value, step) {
   return (places > 6 ? value.toExponential(1) : value.toFixed(places)).replace("-", "\u2212");
 }
 
-// The twin of `spread` in labkit/widgets/swallowed/figure.py: labels move as little as needed to stand apart.
-function spreadLabels(ys, apart, low, high) {
-  const order = ys.map((_, i) => i).sort((i, j) => ys[i] - ys[j]);
-  const groups = [];
-  for (const i of order) {
-    groups.push([ys[i], 1]);
-    while (groups.length > 1) {
-      const [[other, m], [middle, n]] = groups.slice(-2);
-      if (middle - other >= (apart * (n + m)) / 2) break;
-      groups.splice(-2, 2, [(middle * n + other * m) / (n + m), n + m]);
-    }
-  }
-  const placed = groups.flatMap(([middle, n]) => {
-    const half = (apart * (n - 1)) / 2;
-    const inside = Math.min(high - half, Math.max(low + half, middle));
-    return Array.from({ length: n }, (_, k) => inside - half + k * apart);
-  });
-  const found = [];
-  order.forEach((i, k) => (found[i] = placed[k]));
-  return found;
-}
-
 function drawAxes(area) {
   const { pen, tint, left, right, bottom, steps } = area;
   const { ticks, step } = roundTicks(area.low, area.high, 5);

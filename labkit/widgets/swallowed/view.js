@@ -68,11 +68,9 @@ function nearest(places, value) {
   return places.reduce((best, place, i) => (far(place) < far(places[best]) ? i : best), 0);
 }
 
-function render({ model, el }) {
-  const life = scope();
-  const root = mount(el, { label: "Swallowed updates", kind: "swallowed", scope: life, model });
+export default view({ label: "Swallowed updates", kind: "swallowed" }, (root, model, life) => {
   const places = model.get("_places");
-  let palette = colours(root);
+  const palette = colours(root, life, () => picture.redraw());
   const atlas = curveAtlas(model, life, root);
   let shown = null; // {now, curves}
   let moved = null; // when the hand last moved, until that is drawn
@@ -112,8 +110,8 @@ function render({ model, el }) {
     single();
   });
   const title = h("span", { class: "lk-title" });
-  const legend = h("span", { class: "lk-quiet sw-legend" }, h("span", { class: "sw-road" }), "exact; press a name in the table to see its curve alone");
-  root.append(h("div", { class: "sw-head" }, title, legend), sliders, picture.element, words.element, table.element);
+  const legend = h("span", { class: "lk-quiet" }, h("span", { class: "sw-road" }), "exact; press a name in the table to see its curve alone");
+  root.append(h("div", { class: "lk-head" }, title, legend), sliders, picture.element, words.element, table.element);
 
   function areaOf(pen, width, height) {
     const { now, curves } = shown;
@@ -188,12 +186,5 @@ function render({ model, el }) {
 
   watch(life, model, ["_now"], arrived);
   watch(life, model, ["highlight"], single);
-  onTheme(life, () => {
-    palette = colours(root);
-    picture.redraw();
-  }, root);
   arrived();
-  return () => life.dispose();
-}
-
-export default { render };
+});

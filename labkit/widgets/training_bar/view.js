@@ -1,8 +1,6 @@
 // A bar, a sentence, and one button that starts or stops. The training itself runs in a thread of the kernel.
 
-function render({ model, el }) {
-  const owner = scope();
-  const root = mount(el, { label: "Training run", kind: "training-bar", scope: owner, model });
+export default view({ label: "Training run", kind: "training-bar" }, (root, model, owner) => {
   const press = button({
     label: "Start",
     kind: "primary",
@@ -26,7 +24,4 @@ function render({ model, el }) {
   watch(owner, model, ["done", "phase", "sentence", "total"], show);
   whenUnseen(owner, () => model.send({ do: "unseen" }));
   show();
-  return () => owner.dispose();
-}
-
-export default { render };
+});

@@ -1,26 +1,81 @@
 // The underflow histogram. Python sends the counts of every layer and the windows of the format; here they are shifted,
 // summed, drawn (plot.js) and said (words.js), without asking the kernel: while it is busy the hand goes on.
 
-const THUMB = 20; // width of the slider's thumb, as in base.css
+const THUMB = 20; // width of the slider's thumb, as in controls.css
 
-function render({ model, el }) {
-  const life = scope();
+function fateBar() {
+  const parts = new Map();
+  const bar = h("div", { class: "uf-bar", "aria-hidden": "true" });
+  const legend = h("div", { class: "uf-legend" });
+  for (const fate of FATES) {
+    const segment = h("span");
+    const swatch = h("span", { class: "uf-swatch" });
+    const share = h("span", { class: "uf-share", data: { fate } });
+    bar.append(segment);
+    legend.append(h("div", {}, swatch, h("span", { text: fate }), share));
+    parts.set(fate, { segment, swatch, share });
+  }
+  return {
+    element: h("div", { class: "uf-fates" }, bar, legend),
+    set(shares, palette) {
+      for (const [fate, { segment, swatch, share }] of parts) {
+        const image = fate === "normal" ? palette.normal : `url(${patternImage(fate, palette).url})`;
+        for (const one of [segment, swatch]) one.style.background = image;
+        for (const one of [segment, swatch]) one.style.backgroundSize = "8px 8px";
+        segment.style.width = `${100 * shares[fate]}%`;
+        segment.classList.toggle("some", shares[fate] > 0);
+        share.textContent = percent(shares[fate]);
+        share.dataset.share = shares[fate];
+      }
+    },
+  };
+}
+
+function observedBar(layers, log2Scale) {
+  const fill = h("span");
+  const words = h("div", { class: "lk-quiet" });
+  const element = h("div", { class: "uf-observed" }, h("div", { class: "uf-observed-track" }, fill), words);
+  element.hidden = layers[0].observed === null;
+  return {
+    element,
+    set(row) {
+      if (row.observed === null) return;
+      fill.style.width = `${100 * row.observed}%`;
+      const share = h("b", { text: percent(row.observed) });
+      words.replaceChildren(rich(`zeros counted inside the FP16 pass at scale 2^${log2Scale}: `), share, " of all elements");
+    },
+  };
+}
+
+function dragging(main, binade, now, set, scale, life) {
+  let start = null;
+  life.listen(main.canvas, "pointerdown", (event) => {
+    start = { x: event.clientX, scale: now() };
+    main.canvas.setPointerCapture(event.pointerId);
+    event.preventDefault();
+    scale.input.focus({ preventScroll: true }); // from here on the arrow keys go on
+  });
+  life.listen(main.canvas, "pointermove", (event) => {
+    if (!start) return;
+    const moved = Math.round((event.clientX - start.x) / binade());
+    const next = Math.min(Number(scale.input.max), Math.max(0, start.scale + moved));
+    if (next !== now()) set(next);
+  });
+  for (const type of ["pointerup", "pointercancel"]) life.listen(main.canvas, type, () => (start = null));
+}
+
+const kindOf = (model) => model.get("_about").kind.replace(/^./, (first) => first.toUpperCase());
+
+export default view({ label: (model) => `${kindOf(model)} and the loss scale`, kind: "underflow" }, (root, model, life) => {
   const about = model.get("_about");
   const limits = model.get("_windows");
   const layers = prepared(model.get("_rows"));
-  const kind = about.kind[0].toUpperCase() + about.kind.slice(1);
-  const root = mount(el, { label: `${kind} and the loss scale`, kind: "underflow", scope: life, model });
-  let palette = colours(root);
-  const repaint = () => {
-    palette = colours(root);
-    show();
-  };
-  onTheme(life, repaint, root);
+  const palette = colours(root, life, () => show());
   let row = layers.find((one) => one.name === model.get("layer")) ?? layers[0];
   let log2Scale = model.get("log2_scale");
 
   const chosen = h("span", { class: "lk-quiet" });
-  const head = h("div", { class: "uf-head" }, h("span", { class: "lk-title", text: `${kind}, step ${about.step}` }), chosen);
+  const head = h("div", { class: "lk-head" }, h("span", { class: "lk-title", text: `${kindOf(model)}, step ${about.step}` }), chosen);
 
   const scale = slider({
     label: "Loss scale",
@@ -34,7 +89,7 @@ function render({ model, el }) {
   const value = h("output", { class: "uf-value", for: scale.input.id });
   const scaleRow = h(
     "div",
-    { class: "uf-scale" },
+    { class: "lk-row uf-scale" },
     h("label", { for: scale.input.id, text: "Loss scale" }),
     scale.element,
     value,
@@ -47,7 +102,7 @@ function render({ model, el }) {
     height: (width) => Math.round(Math.min(270, Math.max(230, width * 0.22))),
     draw: drawMain,
   });
-  main.element.classList.add("uf-main");
+  main.element.classList.add("uf-main", "lk-drag");
   const bar = fateBar();
   const observed = observedBar(layers, about.observed_log2_scale);
   const words = sentence();
@@ -116,68 +171,4 @@ function render({ model, el }) {
     return [area.x(e + 0.5), at.y, text];
   });
   show();
-  return () => life.dispose();
-}
-
-function fateBar() {
-  const parts = new Map();
-  const bar = h("div", { class: "uf-bar", "aria-hidden": "true" });
-  const legend = h("div", { class: "uf-legend" });
-  for (const fate of FATES) {
-    const segment = h("span");
-    const swatch = h("span", { class: "uf-swatch" });
-    const share = h("span", { class: "uf-share", data: { fate } });
-    bar.append(segment);
-    legend.append(h("div", {}, swatch, h("span", { text: fate }), share));
-    parts.set(fate, { segment, swatch, share });
-  }
-  return {
-    element: h("div", { class: "uf-fates" }, bar, legend),
-    set(shares, palette) {
-      for (const [fate, { segment, swatch, share }] of parts) {
-        const image = fate === "normal" ? palette.normal : `url(${patternImage(fate, palette).url})`;
-        for (const one of [segment, swatch]) one.style.background = image;
-        for (const one of [segment, swatch]) one.style.backgroundSize = "8px 8px";
-        segment.style.width = `${100 * shares[fate]}%`;
-        segment.classList.toggle("some", shares[fate] > 0);
-        share.textContent = percent(shares[fate]);
-        share.dataset.share = shares[fate];
-      }
-    },
-  };
-}
-
-function observedBar(layers, log2Scale) {
-  const fill = h("span");
-  const words = h("div", { class: "lk-quiet" });
-  const element = h("div", { class: "uf-observed" }, h("div", { class: "uf-observed-track" }, fill), words);
-  element.hidden = layers[0].observed === null;
-  return {
-    element,
-    set(row) {
-      if (row.observed === null) return;
-      fill.style.width = `${100 * row.observed}%`;
-      const share = h("b", { text: percent(row.observed) });
-      words.replaceChildren(rich(`zeros counted inside the FP16 pass at scale 2^${log2Scale}: `), share, " of all elements");
-    },
-  };
-}
-
-function dragging(main, binade, now, set, scale, life) {
-  let start = null;
-  life.listen(main.canvas, "pointerdown", (event) => {
-    start = { x: event.clientX, scale: now() };
-    main.canvas.setPointerCapture(event.pointerId);
-    event.preventDefault();
-    scale.input.focus({ preventScroll: true }); // from here on the arrow keys go on
-  });
-  life.listen(main.canvas, "pointermove", (event) => {
-    if (!start) return;
-    const moved = Math.round((event.clientX - start.x) / binade());
-    const next = Math.min(Number(scale.input.max), Math.max(0, start.scale + moved));
-    if (next !== now()) set(next);
-  });
-  for (const type of ["pointerup", "pointercancel"]) life.listen(main.canvas, type, () => (start = null));
-}
-
-export default { render };
+});

@@ -8,7 +8,7 @@ Invariant: `fractions` and `sentence` always belong to the present `log2_scale` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import traitlets
@@ -18,7 +18,7 @@ from labkit.instrument import Fate, GradSnapshot, fate, shift
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.tour import tour_of
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.underflow.figure import WHY_STATIC, static_underflow
 from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
 
@@ -88,20 +88,9 @@ class UnderflowHistogram(LabWidget):
         )
         self._follow()
 
-    @traitlets.validate("log2_scale")
-    def _valid_scale(self, proposal: dict[str, Any]) -> int:
-        value: int = proposal["value"]
-        if value not in LOG2_SCALES:
-            raise traitlets.TraitError(f"log2_scale goes from 0 to {LOG2_SCALES[-1]}; it was given {value}")
-        return value
-
-    @traitlets.validate("layer")
-    def _valid_layer(self, proposal: dict[str, Any]) -> str:
-        value: str = proposal["value"]
-        if value not in self._histograms:
-            names = ", ".join(repr(name) for name in self._histograms)
-            raise traitlets.TraitError(f"there is no layer {value!r} in this snapshot; it has {names}")
-        return value
+    @limited("log2_scale", "layer")
+    def _places(self) -> dict[str, Collection[Any]]:
+        return {"log2_scale": LOG2_SCALES, "layer": self._histograms}
 
     @traitlets.observe("log2_scale", "layer")
     def _follow(self, _change: object = None) -> None:

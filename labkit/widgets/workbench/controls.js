@@ -72,10 +72,9 @@ function forkControls(store) {
       const most = Math.max(Math.min(step, total - 1), 1);
       const value = at.touched ? Math.min(at.value, most) : Math.floor(most / 2);
       if (Number(at.input.max) !== most || at.value !== value) {
-        at.input.max = most;
+        at.limit(most);
         at.set(value);
       }
-      at.input.style.setProperty("--lk-filled", `${(100 * at.value) / most}%`);
       for (const one of [at, fork]) one.enable(step > 0);
       active.element.hidden = branches.length < 2;
       if (upToDate(store)) active.set(String(of));

@@ -3,6 +3,8 @@
 // FP32 is broad here: it is seen under curves that cover it.
 const PLACE = panels({ loss: 216, scale: 62, underflow: 50, swallowed: 50 }, { width: 5, alpha: 0.45 });
 
+const PARTS = ["#56b4e9", "#b9b9b9", "#e8c15a", "#8fd0b5"]; // the colours of what memory is kept for, as `categories` has them
+
 // Bytes as bars on one scale; a letter in each part, so that colour is not the only sign.
 function showMemory(store, memory) {
   const rows = store.state.memory;
@@ -13,23 +15,23 @@ function showMemory(store, memory) {
   const letter = (i) => categories[i][0].toUpperCase();
   const most = Math.max(1, ...rows.map((row) => row.bytes.reduce((a, b) => a + b, 0)));
   const share = (row, bytes, i) =>
-    h("span", { title: row.texts[i], tabindex: "0", data: { part: i }, style: { width: `${(100 * bytes) / most}%` }, text: letter(i) });
+    h("span", { title: row.texts[i], tabindex: "0", data: { part: i }, style: { background: PARTS[i], width: `${(100 * bytes) / most}%` }, text: letter(i) });
   const bar = (row) =>
     h(
       "div",
       { class: "wb-bar", role: "img", "aria-label": `${row.name}: ${row.texts.join(", ")}` },
       ...row.bytes.map((bytes, i) => (bytes ? share(row, bytes, i) : null)),
     );
-  const legend = h("div", { class: "wb-legend lk-quiet" }, h("span", { text: "Bytes kept between steps (no activations):" }));
-  categories.forEach((name, i) => legend.append(h("span", { class: "wb-key" }, h("span", { data: { part: i }, text: letter(i) }), name)));
-  const lines = rows.map((row) => [h("span", { class: "wb-name", text: row.name }), bar(row), h("span", { class: "lk-number", text: row.total })]);
+  const legend = h("div", { class: "lk-row lk-quiet wb-legend" }, h("span", { text: "Bytes kept between steps (no activations):" }));
+  categories.forEach((name, i) => legend.append(h("span", { class: "lk-row lk-tight wb-key" }, h("span", { data: { part: i }, style: { background: PARTS[i] }, text: letter(i) }), name)));
+  const lines = rows.map((row) => [h("span", { class: "wb-name", text: row.name }), bar(row), h("span", { text: row.total })]);
   memory.replaceChildren(...(rows.length ? [legend, h("div", { class: "wb-bars" }, ...lines.flat())] : []));
 }
 
 function layout(store, parts, owner, root) {
   const choose = (what) => (to) => tell(store, { do: "choose", [what]: to });
   const save = (what) => button({ label: `Save ${what}`, onPress: () => tell(store, { do: "save", what }) });
-  const group = (title, ...made) => h("fieldset", { class: "wb-group" }, h("legend", { text: title }), ...made.map((k) => k.element));
+  const group = (title, ...made) => h("fieldset", { class: "lk-row wb-group" }, h("legend", { class: "lk-quiet", text: title }), ...made.map((k) => k.element));
   const [task, recipe] = [choice({ label: "Task", onChange: choose("task") }), choice({ label: "Recipe", onChange: choose("recipe") })];
   const [record, picture] = [save("record"), save("picture")];
   const open = h("input", { type: "text", class: "wb-open", readonly: true, "aria-label": "A line that opens this workbench" });
@@ -81,7 +83,7 @@ function layout(store, parts, owner, root) {
   };
 }
 
-const FACE = {
+export default drivenView({
   label: "Workbench",
   kind: "workbench",
   picture: "Loss, scale, underflow and swallowed updates by step",
@@ -90,6 +92,4 @@ const FACE = {
   paint: (page, step) => drawRuns(page, PLACE, step),
   layout,
   expose: (store) => ({ ...exposeRuns(store), task: store.state.task, recipe: store.state.recipe }),
-};
-
-export default { render: (page) => renderDriven(page, FACE) };
+});

@@ -120,5 +120,3 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
 def memory_bars(workers: Workers) -> ipywidgets.HTML:
     """Return bars of the bytes that one rank held in the last training of each way; a sentence where one is missing."""
     return ipywidgets.HTML(words.bars(workers.held_by))
-
-

@@ -5,27 +5,22 @@ const DISTANCES = ["network", "layer", "tensor", "gradient"];
 const DEEPEST = DISTANCES.length - 1;
 const STRIP = 64; // height of a picture of the film
 
-function render({ model, el }) {
-  const life = scope();
-  const { kind, shapes } = model.get("_about");
+const labelOf = (model) => `${model.get("_about").kind}, from the network to the bits`;
+
+export default view({ label: labelOf, kind: "zoom" }, (root, model, life) => {
+  const { shapes } = model.get("_about");
   const limits = model.get("_windows");
   const film = model.get("_film").map(({ step, rows }) => ({ step, rows: prepared(rows) }));
   const names = film[0].rows.slice(1).map((row) => row.name);
   const cells = floats(model.get("_cells"));
   const perFrame = shapes.reduce((sum, [rows, columns]) => sum + rows * columns, 0);
-  const root = mount(el, { label: `${kind}, from the network to the bits`, kind: "zoom", scope: life, model });
-  let palette = colours(root);
-  onTheme(life, () => { palette = colours(root); show(); }, root);
+  const palette = colours(root, life, () => show());
   const get = (name) => model.get(name);
   const now = () => ({ at: names.indexOf(get("layer")), shot: film[get("frame")], k: get("log2_scale") });
   const set = (change) => { put(model, change); show(); };
   const zoomTo = (zoom) => set({ zoom: Math.min(DEEPEST, Math.max(0, zoom)) });
 
-  const lever = (label, trait, max, text) => {
-    const made = slider({ label, min: 0, max, value: get(trait), page: 4, text, onInput: (value) => set({ [trait]: value }) });
-    made.element.classList.add("gz-lever");
-    return made;
-  };
+  const lever = (label, trait, max, text) => slider({ label, min: 0, max, value: get(trait), page: 4, text, onInput: (value) => set({ [trait]: value }) });
   const distance = lever("Zoom", "zoom", DEEPEST, (at) => DISTANCES[at]);
   const scale = lever("Scale", "log2_scale", 30, (k) => `2^${k} = ${decimal(2 ** k)}`);
   const step = lever("Step", "frame", film.length - 1, (at) => String(film[at].step));
@@ -45,7 +40,7 @@ function render({ model, el }) {
   const grid = figure({ scope: life, label: "A piece of the tensor, each cell coloured by what FP16 makes of it; arrow keys choose a cell", height: (width) => Math.min(420, width * 0.5), draw: drawGrid });
   grid.canvas.tabIndex = 0;
   const bits = bitRow(() => show()); // they are looked at, not turned
-  const stage = h("div", { class: "gz-stage" }, list.element, main.element, grid.element, h("div", { class: "labkit-bits" }, bits.element));
+  const stage = h("div", { class: "gz-stage" }, list.element, main.element, grid.element, bits.element);
   const legend = h("p", { class: "lk-quiet gz-legend" });
   root.append(levers, strip.element, words.element, stage, legend);
 
@@ -159,7 +154,7 @@ function render({ model, el }) {
     scale.set(k);
     step.set(get("frame"));
     step.element.hidden = strip.element.hidden = film.length < 2;
-    [list.element, main.element, grid.element, bits.element.parentElement].forEach((one, i) => (one.hidden = i !== zoom));
+    [list.element, main.element, grid.element, bits.element].forEach((one, i) => (one.hidden = i !== zoom));
     list.set(names[at], shot.rows.slice(1).map((row) => fractions(row, k, limits)));
     if (get("_bits").length) bits.set({ format: "FP16", fields: get("_bits") });
     words.say(get("sentence"));
@@ -170,7 +165,4 @@ function render({ model, el }) {
 
   watch(life, model, ["zoom", "frame", "layer", "row", "column", "log2_scale", "sentence", "_bits"], show);
   show();
-  return () => life.dispose();
-}
-
-export default { render };
+});

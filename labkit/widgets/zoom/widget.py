@@ -8,7 +8,7 @@ Invariant: `sentence`, and the bits where there are any, always belong to the pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from labkit.instrument import fate, shift, snapshot
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.number_words import spaced
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.bits.view import fields
 from labkit.widgets.bits.words import explore
 from labkit.widgets.underflow.figure import static_underflow
@@ -99,30 +99,14 @@ class GradientZoom(LabWidget):
         lead: tuple[Any, ...] = np.unravel_index(self.row, shape[:-1]) if len(shape) > 1 else ()
         return f"{self.layer}[{', '.join(str(int(i)) for i in (*lead, self.column))}]"
 
-    @traitlets.validate("frame")
-    def _valid_frame(self, proposal: dict[str, Any]) -> int:
-        frame: int = proposal["value"]
-        if not 0 <= frame < len(self.snapshots):
-            steps = [shot.step for shot in self.snapshots]
-            raise traitlets.TraitError(
-                f"frame goes from 0 to {len(steps) - 1}, for the steps {steps}; it was given {frame}"
-            )
-        return frame
+    @limited("frame", "layer")
+    def _known(self) -> dict[str, Collection[Any]]:
+        return {"frame": range(len(self.snapshots)), "layer": self._shapes}
 
-    @traitlets.validate("layer")
-    def _valid_layer(self, proposal: dict[str, Any]) -> str:
-        name: str = proposal["value"]
-        if name not in self._shapes:
-            raise traitlets.TraitError(f"there is no layer {name!r}; there are {list(self._shapes)}")
-        return name
-
-    @traitlets.validate("row", "column")
-    def _valid_cell(self, proposal: dict[str, Any]) -> int:
-        at, axis = proposal["value"], proposal["trait"].name
-        size = self._tables[0][self.layer].shape[axis == "column"]
-        if not 0 <= at < size:
-            raise traitlets.TraitError(f"{axis} goes from 0 to {size - 1} in {self.layer}; it was given {at}")
-        return int(at)
+    @limited("row", "column")
+    def _cell(self) -> dict[str, Collection[Any]]:
+        rows, columns = self._tables[0][self.layer].shape
+        return {"row": range(rows), "column": range(columns)}
 
     @traitlets.observe("zoom", "frame", "layer", "row", "column", "log2_scale")
     def _follow(self, _change: object = None) -> None:
