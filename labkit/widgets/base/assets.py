@@ -34,8 +34,8 @@ def script(*names: str) -> str:
 def style(*names: str) -> str:
     """Return the style sheet of a widget: that of `base/`, then of each folder that has one.
 
-    A folder's own rules stand inside the room of a widget. So they count more than those of the base, also where another
-    widget of the page brings the base once more. `page.css` is for what lies outside.
+    A folder's view.css stands inside the room of a widget. So its rules count more than those of the base, also where
+    another widget of the page brings the base once more. page.css is for what lies outside.
     """
     own = f".labkit-room {{\n{_joined(names, 'view.css')}\n}}"
     return "\n".join((_joined(("base",), ".css"), own, _joined(names, "page.css")))
