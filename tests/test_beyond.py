@@ -113,3 +113,12 @@ def test_the_table_of_four_tasks_says_what_is_on_record() -> None:
     assert [recipe for recipe in BEYOND if small[recipe] == "as good"] == ["FP8 current"]
     assert "is *as good* as FP32" in TEXT
     assert set(BEYOND) <= RECIPES.keys()
+
+
+def test_twenty_four_seeds_tell_what_three_cannot() -> None:
+    found = {}
+    for seeds in (3, 24):
+        runs = [recorded("segmentation_small", name, seed) for name in ("FP32", "BF16 Kahan") for seed in range(seeds)]
+        found[seeds] = Comparison("segmentation_small", tuple(runs)).difference("BF16 Kahan")
+    assert [found[seeds].verdict for seeds in (3, 24)] == ["cannot tell", "as good"]
+    assert (round(found[3].interval_90, 2), found[24].interval_90 < 0.01) == (0.05, True)
