@@ -6,6 +6,7 @@ has them and the lab, in a place that every user can read; without it that test 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -13,8 +14,10 @@ import subprocess
 import tempfile
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +78,19 @@ def test_a_folder_that_learners_cannot_reach_is_refused_before_a_user_is_made(tm
 class Hub:
     """`labkit classroom`, started as a teacher does."""
 
-    def __init__(self, python: str, folder: Path) -> None:
-        self.folder, self.python = folder, python
+    def __init__(self, python: str, folder: Path, *more: str, user: str = "") -> None:
+        self.folder, self.python, self.more = folder, python, more
+        self.as_user = ["runuser", "-u", user, "--"] if user else []
         self.start()
 
     def start(self) -> None:
         """Start, and wait until the log-in page answers."""
         words = ["classroom", "--users", "2", "--folder", str(self.folder), "--lessons", "00", "--port", str(PORT)]
+        words += self.more
         log = (self.folder.parent / "hub.log").open("ab")
-        self.process = subprocess.Popen([self.python, "-m", "labkit", *words], cwd="/", stdout=log, stderr=log)
+        command = [*self.as_user, self.python, "-m", "labkit", *words]
+        home = {**os.environ, "HOME": str(self.folder.parent)}
+        self.process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log, env=home)
         until = time.monotonic() + 180 * slowness()
         while not self.answers():
             assert self.process.poll() is None, self.log()[-3000:]
@@ -124,6 +131,74 @@ def hub() -> Iterator[Hub]:
     for name in learners_named(2):
         subprocess.run(["userdel", name], check=False)
     shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture
+def trial() -> Iterator[Hub]:
+    """A hub of a user who is not root, in which a kernel may rest for two seconds."""
+    psutil = pytest.importorskip("psutil")
+    python = os.environ.get("LABKIT_HUB")
+    if not python:
+        pytest.skip("no hub: LABKIT_HUB=/path/to/python with jupyterhub and the lab runs this test")
+    top = Path(tempfile.mkdtemp(prefix="labkit-classroom-"))
+    is_root = os.geteuid() == 0
+    if is_root:
+        shutil.chown(top, "nobody")
+    started = Hub(python, top / "room", "--idle", "2", user="nobody" if is_root else "")
+    yield started
+    for process in psutil.Process(started.process.pid).children(recursive=True):
+        process.kill()
+    started.process.wait(60 * slowness())
+    shutil.rmtree(top, ignore_errors=True)
+
+
+class Visitor:
+    """A learner's browser, without a window: pages by their path, with cookies."""
+
+    def __init__(self) -> None:
+        self.cookies = CookieJar()
+        self.opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(self.cookies))
+
+    def ask(self, path: str, data: bytes | None = None, under: str = "/hub/") -> bytes:
+        """Return what a path answers; `under` is whose token stands for us."""
+        tokens = [cookie.value or "" for cookie in self.cookies if (cookie.name, cookie.path) == ("_xsrf", under)]
+        request = urllib.request.Request(f"http://127.0.0.1:{PORT}{path}", data, {"X-XSRFToken": "".join(tokens)})
+        with self.opener.open(request, timeout=60 * slowness()) as answer:
+            return bytes(answer.read())
+
+    def log_in(self, name: str, password: str) -> None:
+        """Log in, and wait until the learner's server is there."""
+        self.ask("/hub/login")
+        token = next(cookie.value for cookie in self.cookies if cookie.name == "_xsrf")
+        form = {"username": name, "password": password, "_xsrf": token}
+        self.ask("/hub/login?next=%2Fhub%2Fspawn", urllib.parse.urlencode(form).encode())
+        while b"started" not in self.status(name):
+            time.sleep(0.5)  # the hub tells nobody from outside
+
+    def status(self, name: str) -> bytes:
+        try:
+            self.ask(f"/user/{name}/lab")  # logs in at the server, too
+            return self.ask(f"/user/{name}/api/status")
+        except (OSError, urllib.error.HTTPError):
+            return b""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900 * slowness())
+def test_without_root_it_says_that_no_wall_stands_and_a_kernel_that_rests_is_ended(trial: Hub) -> None:
+    assert "walls between learners: none. They all run as your user, for this is not root" in trial.log()
+    visitor = Visitor()
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        Visitor().log_in("learner01", "a guess")
+    visitor.log_in("learner01", trial.passwords()["learner01"])
+    home, place = trial.folder / "homes" / "learner01", "/user/learner01/"
+    assert (home / "fp16-lab" / "00_start.ipynb").is_file()
+    assert "malloc_trim" in (home / ".ipython" / "profile_default" / "startup" / "labkit-memory.py").read_text()
+    (kernel,) = [json.loads(visitor.ask(f"{place}api/kernels", b"{}", under=place))]
+    while kernel["id"] in visitor.ask(f"{place}api/kernels").decode():
+        time.sleep(0.5)  # no event tells it either
+    assert json.loads(visitor.ask(f"{place}api/kernels")) == []
+    assert (home / "fp16-lab" / "00_start.ipynb").is_file()
 
 
 def log_in(browser: Any, name: str, password: str) -> Any:
