@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from labkit.grading.exercise import LESSONS
-from labkit.grading.submission import MAX_BYTES, MOODLE
+from labkit.grading.submission import CANVAS, MAX_BYTES, MOODLE
 
 WANTED = (".ipynb", ".jsonl", ".zip")
 DEEPEST = 3
@@ -47,14 +47,21 @@ def unpacked(paths: Iterable[Path], folder: Path) -> list[Path]:
 
 
 def _archives_in(path: Path, folder: Path) -> list[Path]:
-    """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is."""
-    for archive in sorted(path.rglob("*.[zZ][iI][pP]")) if path.is_dir() else []:
+    """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
+
+    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own.
+    """
+    classes = []
+    for number, archive in enumerate(sorted(path.rglob("*.[zZ][iI][pP]")) if path.is_dir() else []):
         inside = archive.relative_to(path)
         if not any(part.startswith(".") or part == "__MACOSX" for part in inside.parts):
+            target = folder / inside.with_suffix("")
             with suppress(zipfile.BadZipFile, NotImplementedError, OSError):
-                (folder / inside.with_suffix("")).mkdir(parents=True)
-                _unpack(archive.read_bytes(), folder / inside.with_suffix(""), DEEPEST)
-    return [folder] if folder.is_dir() else []
+                target.mkdir(parents=True)
+                _unpack(archive.read_bytes(), target, DEEPEST)
+                if len(inside.parts) == 1 and any(_is_exported(entry.name) for entry in _class_in(target).iterdir()):
+                    classes.append(_class_in(target.rename(folder.with_name(f"{folder.name} class {number}"))))
+    return classes + [folder] * (folder.is_dir() and any(folder.iterdir()))
 
 
 def _unpack(content: bytes, folder: Path, depth: int) -> None:
@@ -102,6 +109,10 @@ def _class_in(folder: Path) -> Path:
         if only is None or MOODLE.fullmatch(only.name) or any(_is_lesson(path) for path in only.glob("*.ipynb")):
             return folder
         folder = only
+
+
+def _is_exported(name: str) -> bool:
+    return bool(MOODLE.fullmatch(name) or CANVAS.fullmatch(name))
 
 
 def _is_lesson(path: Path) -> bool:

@@ -276,6 +276,19 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
     assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
 
 
+def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_learner(tmp_path: Path) -> None:
+    (tmp_path / "class" / "dan").mkdir(parents=True)
+    zipped(tmp_path / "class" / "dan" / "work.zip", {"a_1_2_b.ipynb": NOTEBOOK})
+    zipped(tmp_path / "class" / "Moodle export.zip", {
+        "Course-9/Ada Ö_11_assignsubmission_file_/deep/er/06_loss_scaling.ipynb": NOTEBOOK,
+        "Course-9/Bob_12_assignsubmission_file_/": b"",
+    })  # fmt: skip
+    zipped(tmp_path / "class" / "fay.zip", {"06_loss_scaling.ipynb": NOTEBOOK})
+    found = find(unpacked([tmp_path / "class"], tmp_path / "out"))
+    assert {one.student for one in found if one.path} == {"Ada Ö_11", "dan", "fay"}
+    assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
+
+
 def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"no")
     with pytest.raises(ValueError, match=r"x\.zip is no zip archive"):

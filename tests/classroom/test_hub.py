@@ -177,7 +177,7 @@ class Visitor:
 
     def status(self, name: str) -> bytes:
         try:
-            self.ask(f"/user/{name}/lab")  # logs in at the server, too
+            self.ask(f"/user/{name}/files/fp16-lab/00_start.ipynb")  # logs in at the server, too
             return self.ask(f"/user/{name}/api/status")
         except (OSError, urllib.error.HTTPError):
             return b""
