@@ -65,7 +65,10 @@ def grade(
     todo = plan(reads, lesson)
     for one in reads:
         if all(one is not planned for planned, _ in todo):
-            progress(f"passed over, as no exercise asked for is in it: {one.submission.path}")
+            learner = [planned.lesson for planned, _ in todo if planned.submission.student == one.submission.student]
+            other = f"another notebook of this learner stands for {one.lesson} (--take chooses)"
+            why = other if one.lesson in learner and one.lesson else "no exercise asked for is in it"
+            progress(f"passed over, as {why}: {one.submission.path}")
     journal = journal or Journal(None, {"seed": seed})
     keys = {id(one): key_of(one) for one, _ in todo}
     left = _left(todo, keys, journal)
