@@ -14,7 +14,8 @@ from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
 from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
-from labkit.widgets.bench.controller import Bench, Turn
+from labkit.widgets.bench.commands import Turn
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.figure import static_bench
 from labkit.widgets.bench.knobs import knobs_of, recipe_of
 from labkit.widgets.bench.labels import changed

@@ -16,11 +16,13 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn, names
+from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import knobs_of, lives_on, preset_of, recipe_of, turn
 from labkit.widgets.bench.labels import changed, why_fixed
 from labkit.widgets.bench.outbox import BenchOutbox
 from labkit.widgets.bench.positions import ACCUMULATORS, GROWTH_INTERVAL, MASTERS, POSITIONS, PRESETS, Knobs, Scaling
+from labkit.widgets.bench.report import names
 from labkit.widgets.bench.words import scene, sentence
 from labkit.widgets.driven.state import Button, Phase
 from labkit.widgets.workbench.code import code_of, opened

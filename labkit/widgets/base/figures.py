@@ -79,9 +79,7 @@ def as_page(content: dict[str, Any], *sentences: str) -> dict[str, Any]:
     told = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     body = content.get("text/html", f"<pre>{escape(content['text/plain'])}</pre>")
     if "image/png" in content:
-        encoded = base64.b64encode(content["image/png"]).decode()
-        alt = escape(content["text/plain"], quote=True)
-        body = f'<img alt="{alt}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
+        body = _as_element(content["image/png"], content["text/plain"])
     return {"text/plain": words, "text/html": f'<div role="note">{told}</div>{body}'}
 
 
@@ -99,15 +97,19 @@ def described(figure: Figure, *sentences: str) -> Figure:
 
     IPython asks the figure itself for its HTML; matplotlib's own answer is only for windows in a browser.
     """
-    words = escape(" ".join(sentences), quote=True)
-
-    def image() -> str:
-        encoded = base64.b64encode(png(figure)).decode()
-        return f'<img alt="{words}" style="max-width:100%" src="data:image/png;base64,{encoded}">'
-
-    figure._repr_html_ = image  # type: ignore[method-assign]
+    figure._repr_html_ = lambda: _as_element(png(figure), " ".join(sentences))  # type: ignore[method-assign]
     figure._repr_png_ = lambda: png(figure)  # type: ignore[attr-defined]  # for hosts that show no HTML
     return figure
+
+
+def _as_element(picture: bytes, words: str) -> str:
+    """Return a PNG file as an element of a page, with words for who does not see it."""
+    return f'<img alt="{escape(words, quote=True)}" style="max-width:100%" src="{data_url(picture)}">'
+
+
+def data_url(picture: bytes) -> str:
+    """Return a PNG file as an address that holds it."""
+    return f"data:image/png;base64,{base64.b64encode(picture).decode()}"
 
 
 def captioned(figure: Figure, at: tuple[float, float], words: str, why: str, *, foot: float = 0.02) -> Figure:

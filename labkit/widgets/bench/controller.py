@@ -10,51 +10,21 @@ is trained is the recipe that was given, to its last field.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import Place, RunRecord, StepRecord, Task, bytes_held, place
-from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turn
-from labkit.widgets.bench.labels import changed, describe, why_fixed
+from labkit.train import Place, StepRecord, Task, place
+from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
+from labkit.widgets.bench.knobs import knobs_of, lives_on, turn
+from labkit.widgets.bench.labels import changed, why_fixed
 from labkit.widgets.bench.positions import ALL, GROWTH_INTERVAL, Knobs
 from labkit.widgets.bench.runs import Branch, MakeRun, make_run
 from labkit.widgets.driven.lockstep import Lockstep
 from labkit.widgets.driven.state import Phase
 
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A command: put knobs of the active branch into positions, all of them or none."""
-
-    knobs: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Fork:
-    """A command: let a second run leave the first one after a step."""
-
-    step: int
-
-
-@dataclass(frozen=True)
-class Choose:
-    """A command: another task, recipe or device, or the branch that the knobs turn (0 the run, 1 its fork)."""
-
-    task: Task | None = None
-    recipe: Recipe | None = None
-    branch: int | None = None
-    place: Place | None = None
-
-
-@dataclass(frozen=True)
-class Do:
-    """A command: let the training's thread do something between two steps; what it returns is the notice."""
-
-    work: Callable[[], str]
 
 
 class Bench(Lockstep):
@@ -279,51 +249,8 @@ class Bench(Lockstep):
         marks = self.fork.marks
         return changed(self.fork.left, marks[0].before if marks else self.fork.wanted)
 
-    def memory(self) -> list[tuple[str, dict[str, int]]]:
-        """Return name and bytes by category of each run that has done a step."""
-        named = zip(("FP32", *names(self)), (self.fp32, *self.branches), strict=True)
-        return [(name, bytes_held(b.run.engine)) for name, b in named if b.run is not None and b.done]
-
     @property
     def metric(self) -> tuple[int, float, float] | None:
         """The latest step at which both metrics were measured: (step, the run, FP32)."""
         step = max(self.run.metrics.keys() & self.fp32.metrics.keys(), default=None)
         return None if step is None else (step, self.run.metrics[step], self.fp32.metrics[step])
-
-    def record(self) -> RunRecord:
-        """Return the record of the branch whose knobs are on show.
-
-        Raises:
-            ValueError: it has not done a step.
-        """
-        branch = self.shown
-        if branch.run is None or not self.path(branch):
-            raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
-        record: RunRecord = branch.run.record(
-            self.path(branch),
-            recipe=self._name_on_record(branch),
-            seconds=float("nan"),  # it waited for a hand: its time says nothing
-            stopped=branch.done < self.total,
-            memory=bytes_held(branch.run.engine),
-            step_seconds=branch.step_seconds,
-        )
-        return record
-
-    def _name_on_record(self, branch: Branch) -> str:
-        marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
-        if branch.origin:
-            marks.insert(0, f"forked after step {branch.origin} from {recipe_of(self.run.wanted).name}")
-        plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
-        return "; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks))
-
-
-def names(bench: Bench) -> list[str]:
-    """Return what the branches are called in the figure.
-
-    >>> from labkit.train import TASKS
-    >>> names(Bench(TASKS["digits"], RECIPES["O2"])), names(Bench(TASKS["digits"], RECIPES["O0"]))
-    (['O2'], ['run'])
-    """
-    own = recipe_of(bench.run.wanted).name
-    short = own if len(own) <= 4 else bench.run.wanted.format
-    return ["run" if short in ("FP32", "O0") else short, "fork"][: len(bench.branches)]

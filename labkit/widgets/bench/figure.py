@@ -23,7 +23,8 @@ from labkit.widgets.base.figures import (
     raised,
 )
 from labkit.widgets.base.number_words import short
-from labkit.widgets.bench.controller import Bench, names
+from labkit.widgets.bench.controller import Bench
+from labkit.widgets.bench.report import names
 from labkit.widgets.bench.words import rates_text, scene, sentence
 
 if TYPE_CHECKING:

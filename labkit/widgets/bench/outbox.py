@@ -13,10 +13,11 @@ from typing import Any
 from labkit.amp import ScalerConfig
 from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, StepRecord, Task
 from labkit.widgets.base.number_words import power
-from labkit.widgets.bench.controller import Bench, names
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import recipe_of
 from labkit.widgets.bench.labels import epsilon_text, own_epsilon
 from labkit.widgets.bench.positions import ACCUMULATORS, EPSILONS, FORMATS, LOG2_SCALE_RANGE, LR_RANGE, MASTERS, Scaling
+from labkit.widgets.bench.report import names
 from labkit.widgets.bench.words import rates_text, scene, sentence
 from labkit.widgets.driven.devices import offered
 from labkit.widgets.driven.outbox import Send, Sender, pack

@@ -9,11 +9,13 @@ import traitlets
 
 from labkit.train import Place, RunRecord, StepRecord
 from labkit.train import place as place_of
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.figure import static_bench
 from labkit.widgets.bench.labels import epsilon_text
 from labkit.widgets.bench.outbox import BenchOutbox, positions
 from labkit.widgets.bench.positions import EPSILONS, Scaling
+from labkit.widgets.bench.report import record_of
 from labkit.widgets.bench.words import scene, sentence
 from labkit.widgets.driven.devices import chosen
 from labkit.widgets.driven.widget import DrivenWidget
@@ -57,7 +59,7 @@ class BenchWidget(DrivenWidget):
         Raises:
             ValueError: nothing has run yet.
         """
-        return self.bench.record()
+        return record_of(self.bench)
 
     def train_on(self, device: str | Place) -> None:
         """Begin anew on another device: "cpu", "gpu", or one of `labkit.train.places()`; returns at once.

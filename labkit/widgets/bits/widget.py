@@ -57,7 +57,7 @@ class BitExplorer(LabWidget):
     """
 
     _esm = script("bit_row", "bits")
-    _css = style("bits")
+    _css = style("bit_row", "bits")
 
     text = traitlets.Unicode()
     code = traitlets.Int()

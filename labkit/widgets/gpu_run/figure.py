@@ -5,14 +5,13 @@ Invariant: only records of the device that was measured are told as measured; a 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from labkit.records import on_record
 from labkit.train import Place, pace_sentence
-from labkit.widgets.base.figures import png
+from labkit.widgets.base.figures import data_url, png
 from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
 from labkit.widgets.gemm.words import recorded_gemm
 
@@ -47,7 +46,7 @@ def _picture(sweep: str) -> dict[str, str]:
     except ValueError as too_little:
         return {"src": "", "alt": f"{sweep} is not drawn: {too_little}"}
     alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
-    return {"src": f"data:image/png;base64,{base64.b64encode(png(figure)).decode()}", "alt": alt}
+    return {"src": data_url(png(figure)), "alt": alt}
 
 
 def paces(where: Place) -> list[str]:

@@ -15,7 +15,8 @@ from labkit.amp import DYNAMIC, RECIPES, Recipe
 from labkit.train import Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.outbox import BenchOutbox, state, tasks
 from labkit.widgets.bench.positions import GROWTH_INTERVAL, Scaling
 from labkit.widgets.bench.runs import MakeRun, make_run

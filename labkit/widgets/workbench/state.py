@@ -9,6 +9,7 @@ from labkit.widgets.bench import outbox
 from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import preset_of, recipe_of
 from labkit.widgets.bench.positions import PRESETS
+from labkit.widgets.bench.report import memory
 from labkit.widgets.workbench.code import code_of
 from labkit.widgets.workbench.lines import torch_lines
 
@@ -48,7 +49,7 @@ def memory_rows(bench: Bench) -> list[dict[str, Any]]:
             "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
             "total": size(sum(held.values())),
         }
-        for name, held in bench.memory()
+        for name, held in memory(bench)
     ]
 
 

@@ -20,7 +20,8 @@ from labkit.train import StepRecord, Task, places
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.tour import tour_of
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.outbox import BenchOutbox, tasks
 from labkit.widgets.bench.widget import BenchWidget, position
 from labkit.widgets.driven.widget import row_of

@@ -57,7 +57,7 @@ class GradientZoom(LabWidget):
     """
 
     _esm = script("histogram", "bit_row", "zoom")
-    _css = style("underflow", "bits", "zoom")
+    _css = style("underflow", "bit_row", "zoom")
     zoom = traitlets.Int(0, min=0, max=len(DISTANCES) - 1).tag(sync=True)
     frame = traitlets.Int(0).tag(sync=True)
     layer = traitlets.Unicode().tag(sync=True)
