@@ -1,6 +1,5 @@
 """What does the hardware do with a number? FP16 in, FP32 accumulate, one rounding; a Tensor Core, to the bit."""
 
-from labkit.gemm.accumulated import matmul
 from labkit.gemm.accumulators import (
     ACCUMULATORS,
     EXACT,
@@ -15,6 +14,7 @@ from labkit.gemm.emulate import emulate
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
+from labkit.gemm.product import matmul
 
 __all__ = [
     "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",

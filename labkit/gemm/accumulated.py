@@ -1,7 +1,7 @@
 """How does training fare with another accumulator?
 
-Idea: every matrix product of a network, forward and backward, is D = A @ B; so one differentiable `matmul` that adds up
-as told, and a reduction of linear layers, convolutions and attention to it, put a V100 or an FP16 accumulator under
+Idea: every matrix product of a network, forward and backward, is D = A @ B; so one differentiable `product` that adds
+up as told, and a reduction of linear layers, convolutions and attention to it, put a V100 or an FP16 accumulator under
 any model.
 
 Invariant: results and gradients have the dtype that a GPU would have stored; between two GEMMs nothing is rounded but
@@ -21,39 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from labkit.gemm.accumulators import AnyAccumulator, accumulate
-from labkit.interop import format_of
-
-
-def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a @ b with torch.matmul's rules for shapes, added up by `accumulator`, forward and backward.
-
-    The two GEMMs of the backward pass, dA = dD @ B^T and dB = A^T @ dD, go through the accumulator as well; the
-    gradient that comes in is rounded to the operands' dtype first, as they are multiplied by it, and theirs are
-    rounded to it once.
-
-    Args:
-        dtype: of the result, rounded once; that of `a` unless given.
-
-    Raises:
-        RuntimeError: the operands' dtypes differ.
-        TypeError, ValueError: see `accumulate`.
-
-    >>> from labkit.gemm.accumulators import SEQUENTIAL_FP16
-    >>> w = torch.ones(4096).half().requires_grad_()
-    >>> y = matmul(torch.ones(1, 4096).half(), w, SEQUENTIAL_FP16); y.backward(torch.ones(1).half())
-    >>> y.item(), w.grad.dtype
-    (2048.0, torch.float16)
-    """
-    if a.dtype != b.dtype:
-        raise RuntimeError(f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}")
-    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    product = _batched(left, right, accumulator, dtype or a.dtype)
-    product = product.squeeze(-2) if a.dim() == 1 else product
-    return product.squeeze(-1) if b.dim() == 1 else product
+from labkit.gemm.accumulators import AnyAccumulator
+from labkit.gemm.product import matmul, product
 
 
 def run(
@@ -83,45 +54,6 @@ def run(
     spelled = OPERANDS.get(name, {})
     named = {spelled.get(key, key): value for key, value in kwargs.items() if (key, value) != ("out", None)}
     return REDUCTIONS[name](accumulator, *args, **named)
-
-
-class _Product(torch.autograd.Function):
-    """D[g,m,n] = A[g,m,k] @ B[g,k,n], and its two backward products; all three multiply numbers of dtype `operands`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype
-    ) -> Tensor:
-        ctx.save_for_backward(a, b)
-        ctx.accumulator, ctx.operands = accumulator, operands
-        return accumulate(a.to(operands), b.to(operands), None, accumulator, format_of(result))
-
-    @staticmethod
-    @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        a, b = ctx.saved_tensors
-        d = gradients[0].to(ctx.operands)
-        need_a, need_b = ctx.needs_input_grad[:2]
-        of_a = accumulate(d, b.mT.to(d), None, ctx.accumulator, format_of(a.dtype)) if need_a else None
-        of_b = accumulate(a.mT.to(d), d, None, ctx.accumulator, format_of(b.dtype)) if need_b else None
-        return of_a, of_b, None, None, None
-
-
-def _product(a: Tensor, b: Tensor, accumulator: AnyAccumulator, operands: torch.dtype, result: torch.dtype) -> Tensor:
-    if callable(accumulator):  # a product of its own, such as `labkit.amp.scales` brings
-        return accumulator(a, b)
-    d: Tensor = _Product.apply(a, b, accumulator, operands, result)  # type: ignore[no-untyped-call]
-    return d
-
-
-def _batched(a: Tensor, b: Tensor, accumulator: AnyAccumulator, result: torch.dtype) -> Tensor:
-    """a[..., m, k] @ b[..., k, n] with broadcast leading dimensions; those of `a` are rows if `b` has none."""
-    if b.dim() == 2:
-        flat = _product(a.reshape(-1, a.shape[-1]), b, accumulator, a.dtype, result)
-        return flat.reshape(*a.shape[:-1], b.shape[-1])
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = (part.expand(*batch, *part.shape[-2:]) for part in (a, b))
-    return _product(a, b, accumulator, a.dtype, result)
 
 
 def _linear(accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -187,13 +119,13 @@ def _transposed_convolution(dimensions: int) -> Callable[..., Tensor]:
             )
         weights = weight.reshape(groups, channels // groups, -1).mT
         columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
-        product = _product(weights, columns, accumulator, input.dtype, torch.float32)
-        product = product.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
+        d = product(weights, columns, accumulator, input.dtype, torch.float32)
+        d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
         reach = zip(places, steps, holes, window, more, strict=True)
         size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
-        y = product.new_zeros(batch, groups * out, *size)
+        y = d.new_zeros(batch, groups * out, *size)
         for tap, reached in enumerate(_taps(places, window, steps, holes)):
-            y[:, :, *reached] += product[:, tap]
+            y[:, :, *reached] += d[:, tap]
         inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
         return _finished(y[:, :, *inside], input, bias)
 
@@ -230,7 +162,7 @@ def _convolved(
     inside = channels // groups * math.prod(window)
     patches = patches.reshape(batch, groups, inside, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
     weights = kernel.reshape(groups, out // groups, -1)
-    y = _product(weights, patches, accumulator, image.dtype, torch.float32)
+    y = product(weights, patches, accumulator, image.dtype, torch.float32)
     return y.reshape(out, batch, *places).transpose(0, 1)
 
 

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labkit.formats import FP16, FP32, FP64, Format, round_to
+from labkit.formats import E4M3, E5M2, FP16, FP32, FP64, Format, round_to
 from labkit.gemm.blocks import tiles, to_half
 from labkit.gemm.emulate import check_shapes, emulate, operand, sheets
 from labkit.gemm.mma import MmaSpec
@@ -62,16 +62,19 @@ AnyAccumulator: TypeAlias = Accumulator | MmaSpec | Callable[[Tensor, Tensor], T
 
 
 def accumulate(
-    A: Tensor, B: Tensor, C: Tensor | None = None, accumulator: AnyAccumulator = EXACT, out: Format = FP32
-) -> Tensor:
+    A: Tensor, B: Tensor, C: Tensor | None = None, accumulator: AnyAccumulator = EXACT, out: Format = FP32,
+    operands: tuple[Format, Format] | None = None,
+) -> Tensor:  # fmt: skip
     """Return D[..., m, n] = A[..., m, k] @ B[..., k, n] + C[..., m, n], added up as `accumulator` does it.
 
     The accumulator's result is rounded to `out`, nearest even, as a kernel does when it stores; `EXACT` rounds only
     then. A row of `SPECS` stands for its GPU: FP16 operands take its FP16 instruction, BF16 ones its BF16 instruction.
 
     Args:
-        A, B: tensors of one dtype, FP32 or narrower. FP32 tensors hold values of the operands that an `MmaSpec` names.
+        A, B: tensors of one dtype, FP32 or narrower, or of the two FP8 dtypes. FP32 tensors hold values of the operands
+            that an `MmaSpec` names.
         C: values that the accumulator's format holds, or None for zeros.
+        operands: the formats whose values A and B hold; those of their dtypes unless given.
 
     Raises:
         TypeError, ValueError: no such accumulator; dtypes, shapes or values do not fit (see `emulate`).
@@ -80,44 +83,40 @@ def accumulate(
     >>> [accumulate(ones, ones.T, accumulator=by).item() for by in (SEQUENTIAL_FP16, SEQUENTIAL_FP32)]
     [2048.0, 4096.0]
     """
+    formats = operands or (format_of(A.dtype), format_of(B.dtype))
     if isinstance(accumulator, MmaSpec):
-        return _stored(emulate(A, B, C, instruction_for(accumulator, A.dtype)), out)
+        return _stored(emulate(A, B, C, instruction_for(accumulator, *formats)), out)
     if not isinstance(accumulator, Accumulator):
         names = ", ".join(f'"{name}"' for name in ACCUMULATORS)
         raise TypeError(f"an accumulator is a row of SPECS or of ACCUMULATORS ({names}); it was given {accumulator!r}.")
-    format = _operands(A, B)
-    a, b = (operand(side, format, name).astype(np.float64) for side, name in ((A, "A"), (B, "B")))
+    if FP64 in formats or (formats[0] != formats[1] and {*formats} != {E4M3, E5M2}):
+        raise ValueError(f"A and B are of one dtype, FP32 or narrower; they were {A.dtype} and {B.dtype}.")
+    a, b = operand(A, formats[0], "A").astype(np.float64), operand(B, formats[1], "B").astype(np.float64)
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = np.zeros(shape) if C is None else operand(C, accumulator.format or FP32, "C").astype(np.float64)
-    add = _sum(accumulator, exact_products=2 * format.precision <= FP32.precision)
+    add = _sum(accumulator, exact_products=formats[0].precision + formats[1].precision <= FP32.precision)
     with np.errstate(over="ignore", invalid="ignore"):
         d = add(sheets(a), sheets(b), sheets(c), out).reshape(shape)
     return _stored(torch.from_numpy(d), out).to(A.device)
 
 
-def instruction_for(spec: MmaSpec, dtype: torch.dtype) -> MmaSpec:
-    """Return the instruction of the same GPU that takes a dtype; FP32 tensors may hold any operands, so `spec` itself.
+def instruction_for(spec: MmaSpec, a: Format, b: Format | None = None) -> MmaSpec:
+    """Return the instruction of the same GPU for operands of these formats; FP32 may hold any, so that is `spec`.
 
     Raises:
         ValueError: this GPU has none.
 
+    >>> from labkit.formats import BF16
     >>> from labkit.gemm.mma import SPECS
-    >>> instruction_for(SPECS["A100"], torch.bfloat16).operands.name
+    >>> instruction_for(SPECS["A100"], BF16).operands.name
     'BF16'
     """
-    format = format_of(dtype)
-    if format in (FP32, FP64, spec.operands):
+    b = a if b in (None, FP32, FP64) else b
+    if a in (FP32, FP64) or (a, b) == (spec.operands, spec.right):
         return spec
-    row = spec.for_operands(format)
+    row = spec.for_operands(a, b)
     return replace(row, result=spec.result) if spec.result in row.results else row
-
-
-def _operands(A: Tensor, B: Tensor) -> Format:
-    format = format_of(A.dtype)
-    if A.dtype != B.dtype or format == FP64:
-        raise ValueError(f"A and B are of one dtype, FP32 or narrower; they were {A.dtype} and {B.dtype}.")
-    return format
 
 
 def _stored(values: Tensor, out: Format) -> Tensor:

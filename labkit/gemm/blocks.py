@@ -24,6 +24,7 @@ below 2^27. L of them add up in 32 bits (`width_for` sees to it); C joins them i
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,13 +100,13 @@ def emulator() -> str:
 def blocks(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) -> Floats:
     """D[g,m,n] for A[g,m,k], B[g,k,n] and C[g,m,n]: tile by tile, in as many threads as torch may use."""
     if a.shape[1] > b.shape[2]:  # the last dimension is walked along fastest, so let it be the longer one
-        return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec, result).swapaxes(1, 2)
+        return blocks(b.swapaxes(1, 2), a.swapaxes(1, 2), c.swapaxes(1, 2), spec.transposed(), result).swapaxes(1, 2)
     if emulator() != "numpy" and spec.block_length % 4 == 0:  # it takes four products at a time, as all GPUs' blocks do
         return _compiled(a, b, c, spec, result)
     width = width_for(a, b, c, spec)
     a, b = a.transpose(2, 0, 1)[..., None], b.transpose(1, 0, 2)[:, :, None]  # [k, g, m, 1] and [k, g, 1, n]
     a, b, c = (np.ascontiguousarray(each, width.floats) for each in (a, b, c))
-    exponents_a, exponents_b = _exponents(a, spec.operands, width), _exponents(b, spec.operands, width)
+    exponents_a, exponents_b = _exponents(a, spec.operands, width), _exponents(b, spec.right, width)
     d = np.empty(c.shape, np.float32)
 
     def work(tile: tuple[slice, slice, slice]) -> None:
@@ -125,7 +126,7 @@ def _compiled(a: Floats, b: Floats, c: Floats, spec: MmaSpec, result: Format) ->
     if more := -a.shape[2] % spec.block_length:
         a, b = np.pad(a, ((0, 0), (0, 0), (0, more))), np.pad(b, ((0, 0), (0, more), (0, 0)))
     a, b = (np.require(each, np.float32, ("C", "W")) for each in (a, b))  # one kind of array is compiled for
-    operands, d = (a, _powers(a, spec.operands), b, _powers(b, spec.operands)), np.array(c, np.float32, order="C")
+    operands, d = (a, _powers(a, spec.operands), b, _powers(b, spec.right)), np.array(c, np.float32, order="C")
     kept = -1 << (_POINT - spec.result_significand_bits)
     narrow = width_for(a, b, None, spec) is NARROW
     how = spec.block_length, spec.fraction_bits, 2.0**result.emin, kept, result == FP16, spec.reaches_subnormals
@@ -174,8 +175,9 @@ def tiles(shape: tuple[int, ...], elements: int) -> Iterator[tuple[slice, slice,
 
 def width_for(a: Floats, b: Floats, c: Floats | None, spec: MmaSpec) -> Width:
     """Return the width that loses nothing, see above; without C if that is added in FP64 and may be anything."""
-    largest = (2 - 2.0**-spec.operands.significand_bits) ** 2  # of two significands
-    if not FP16.holds(spec.operands) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
+    formats = spec.operands, spec.right
+    largest = math.prod(2 - 2.0**-format.significand_bits for format in formats)  # of significands
+    if not all(map(FP16.holds, formats)) or spec.block_length * largest * 2**spec.fraction_bits >= 2**31:
         return WIDE
     finite = np.isfinite(a).all() and np.isfinite(b).all()
     small = c is not None and bool(((np.abs(c) < 2.0**-48) & (c != 0)).any())

@@ -39,8 +39,8 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
     not full is filled up with zeros, which change nothing.
 
     Args:
-        A, B: torch tensors or numpy arrays with values of `spec.operands`, in its dtype or a wider one. For TF32, FP32
-            numbers whose last 13 bits are cut off, of a NaN too: the instruction ignores them.
+        A, B: torch tensors or numpy arrays with values of `spec.operands` and `spec.right`, in their dtypes or wider
+            ones. For TF32, FP32 numbers whose last 13 bits are cut off, of a NaN too: the instruction ignores them.
             Leading dimensions must agree.
         C: values of the result format, or None for zeros.
         out: FP32 or FP16, the format of C and D; `spec.result` unless given.
@@ -64,7 +64,7 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
             f"it was asked for {result.name}. Round its FP32 result, as a kernel's last lines do."
         )
     a: Floats = operand(A, spec.operands, "A")
-    b: Floats = operand(B, spec.operands, "B")
+    b: Floats = operand(B, spec.right, "B")
     check_shapes(a.shape, b.shape, None if C is None else tuple(C.shape))
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = np.zeros(shape, np.float32) if C is None else operand(C, result, "C")

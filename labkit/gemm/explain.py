@@ -132,7 +132,7 @@ def explain(
     D = 1.1920928955078125e-07 (FP32)
     """
     format = out or spec.result
-    left, right = (_values(side, spec.operands, name) for side, name in ((a, "a"), (b, "b")))
+    left, right = _values(a, spec.operands, "a"), _values(b, spec.right, "b")
     start = float(_values([c], format, "c")[0])
     if len(left) != len(right) or not 1 <= len(left) <= spec.block_length or format not in spec.results:
         raise ValueError(
@@ -141,7 +141,7 @@ def explain(
             f"of b, in {format.name}. Explain a longer sum block by block, with the last result as c."
         )
     products = [
-        _product(i, *pair, spec.operands)
+        _product(i, *pair, spec)
         for i, pair in enumerate(zip(left.tolist(), right.tolist(), strict=True))
     ]  # fmt: skip
     whole = [*products, ("C", start, *_significand(start, format), format.significand_bits)]
@@ -164,10 +164,11 @@ def _significand(value: float, format: Format) -> tuple[int, int]:
     return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
 
 
-def _product(index: int, a: float, b: float, format: Format) -> tuple[str, float, int, int, int]:
+def _product(index: int, a: float, b: float, spec: MmaSpec) -> tuple[str, float, int, int, int]:
     """Multiply exactly: significands are multiplied, exponents added, and nothing is normalised."""
-    (left, of_a), (right, of_b) = _significand(a, format), _significand(b, format)
-    return f"a{index}*b{index}", a * b, left * right, of_a + of_b, 2 * format.significand_bits
+    (left, of_a), (right, of_b) = _significand(a, spec.operands), _significand(b, spec.right)
+    bits = spec.operands.significand_bits + spec.right.significand_bits
+    return f"a{index}*b{index}", a * b, left * right, of_a + of_b, bits
 
 
 def _align(

@@ -14,7 +14,7 @@ Mikaitis and Pranesh 2021 (doi:10.7717/peerj-cs.330), who found block, truncatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, Rounding
 
@@ -32,7 +32,7 @@ class MmaSpec:
     block's C. The exponent of a product is the sum of its operands' exponents: products are not normalised.
 
     name                       the GPU
-    operands                   format of A and B
+    operands, operands_b       format of A, and of B where that is another one
     m, n, k                    shape of the widest instruction of that kind; several blocks if k > block_length
     block_length               products in a block (C comes on top)
     fraction_bits              bits behind the binary point that a term keeps once it is aligned
@@ -61,6 +61,7 @@ class MmaSpec:
     result: Format = FP32
     result_significand_bits: int = FP32.significand_bits
     note: str = ""
+    operands_b: Format | None = None
 
     def __post_init__(self) -> None:
         if self.result not in self.results:
@@ -75,6 +76,15 @@ class MmaSpec:
         return (FP32,) if self.operands.emax > FP16.emax else (FP32, FP16)
 
     @property
+    def right(self) -> Format:
+        """The format of B."""
+        return self.operands_b or self.operands
+
+    def transposed(self) -> MmaSpec:
+        """Return the instruction for B^T A^T, whose D is the transpose of A B's."""
+        return replace(self, operands=self.right, operands_b=self.operands) if self.operands_b else self
+
+    @property
     def sum_limit(self) -> int:
         """A bound of a block's sum, in units of the last place that an aligned term keeps."""
         return (_PRODUCT_LIMIT * self.block_length + 2) << self.fraction_bits
@@ -82,17 +92,27 @@ class MmaSpec:
     @property
     def reaches_subnormals(self) -> bool:
         """Whether a block's sum may be finer than FP32's subnormals: a term's last bit lies below theirs."""
-        return 2 * self.operands.emin < FP32.emin
+        return self.operands.emin + self.right.emin < FP32.emin
 
-    def for_operands(self, operands: Format) -> MmaSpec:
-        """Return the same GPU's instruction for other operands.
+    def for_operands(self, operands: Format, operands_b: Format | None = None) -> MmaSpec:
+        """Return the same GPU's instruction for other operands, A and B; where FP8 is taken, E4M3 meets E5M2 too.
 
         Raises:
             ValueError: this GPU's Tensor Cores do not take them; the message lists those they take.
 
-        >>> SPECS["A100"].for_operands(BF16).instruction
-        'mma.sync'
+        Source: PTX ISA and arXiv:2511.10909 (E4M3 by E5M2: same block, same bits, each exponent by its own format).
+
+        >>> SPECS["A100"].for_operands(BF16).instruction, SPECS["H100"].for_operands(E5M2, E4M3).fraction_bits
+        ('mma.sync', 13)
         """
+        if operands_b not in (None, operands):
+            row = self.for_operands(operands)
+            if {operands, operands_b} != {E4M3, E5M2}:
+                raise ValueError(
+                    f"{self.name} Tensor Cores multiply numbers of one format, or E4M3 by E5M2 where they take those; "
+                    f"asked for {operands.name} by {operands_b.name}."
+                )
+            return replace(row, operands_b=operands_b)
         rows = {row.operands: row for row in ROWS if row.name == self.name}
         if operands not in rows:
             raise ValueError(f"{self.name} Tensor Cores take {_names(rows)} operands; asked for {operands.name}.")

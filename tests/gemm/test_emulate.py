@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format, round_to
-from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, blocks, emulate
+from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, blocks, emulate, explain
 from labkit.gemm.blocks import VARIABLE, to_half
 from tests.oracles import mma_reference
 from tests.oracles.mma_cases import MAKERS, Cases, cases
@@ -19,9 +19,21 @@ from tests.oracles.mma_cases import MAKERS, Cases, cases
 SEED = 20251110
 NAN_CODES = {FP32: 0x7FFFFFFF, FP16: 0x7FFF}
 CASES = [(row, result) for row in (*ROWS, TURING_4) for result in row.results]
-NAMES = [
-    f"{row.name}-{row.operands.name}-{row.block_length}x{row.fraction_bits}-to-{result.name}" for row, result in CASES
+MIXED = [
+    (SPECS[gpu].for_operands(*pair), result)
+    for gpu in ("Ada", "H100", "B200")
+    for pair in ((E4M3, E5M2), (E5M2, E4M3))
+    for result in (FP32, FP16)
 ]
+
+
+def named(case: tuple[MmaSpec, Format]) -> str:
+    row, result = case
+    operands = row.operands.name + (f"*{row.right.name}" if row.operands_b else "")
+    return f"{row.name}-{operands}-{row.block_length}x{row.fraction_bits}-to-{result.name}"
+
+
+NAMES = [named(case) for case in CASES]
 
 
 def one(spec: MmaSpec, c: float, a: list[float], b: list[float], out: Format = FP32) -> float:
@@ -107,7 +119,8 @@ def emulated(spec: MmaSpec, result: Format, numbers: Cases) -> np.ndarray:
 def referenced(spec: MmaSpec, result: Format, numbers: Cases, **wrong: object) -> np.ndarray:
     settings = (spec.operands.name, spec.block_length, spec.fraction_bits, result.name, min(23, spec.fraction_bits))
     a, b, c = (side.tolist() for side in numbers)
-    return np.array([mma_reference.dot(*case, *settings, **wrong) for case in zip(a, b, c, strict=True)])
+    also = {"operands_b": spec.right.name, **wrong}
+    return np.array([mma_reference.dot(*case, *settings, **also) for case in zip(a, b, c, strict=True)])
 
 
 def different(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
@@ -135,9 +148,24 @@ def test_every_spec_against_the_reference(row: MmaSpec, result: Format) -> None:
     assert_same(row, result, *proof(row, result))
 
 
+@pytest.mark.parametrize(("row", "result"), MIXED[3:8:2], ids=map(named, MIXED[3:8:2]))
+def test_fp8_of_both_kinds_against_the_reference(row: MmaSpec, result: Format) -> None:
+    numbers = cases(row, result, 200, SEED)
+    assert_same(row, result, numbers, referenced(row, result, numbers))
+
+
+def test_in_fp8_of_both_kinds_a_subnormal_counts_with_the_exponent_of_its_own_format() -> None:
+    # 2^-9 is E4M3's smallest subnormal, with exponent -6, so 2^-20 lies beyond the 13 bits kept; for E5M2 it is normal.
+    h100, wide, fine = SPECS["H100"], [1.0, 2.0**-14], [2.0**-9, 2.0**-6]
+    assert one(h100.for_operands(E5M2, E4M3), 0.0, wide, fine) == 2.0**-9
+    assert one(h100.for_operands(E4M3, E5M2), 0.0, fine, wide) == 2.0**-9
+    assert one(h100.for_operands(E5M2), 0.0, wide, fine) == 2.0**-9 + 2.0**-20
+    assert explain(wide, fine, 0.0, h100.for_operands(E5M2, E4M3)).result == 2.0**-9
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
+@pytest.mark.parametrize(("row", "result"), [*CASES, *MIXED], ids=[*NAMES, *map(named, MIXED)])
 def test_100000_dot_products_of_every_spec_against_the_reference(row: MmaSpec, result: Format) -> None:
     for seed in range(10):
         numbers = cases(row, result, 10_000, seed)

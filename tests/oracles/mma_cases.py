@@ -20,7 +20,7 @@ def cases(row: MmaSpec, result: Format, count: int, seed: int) -> Cases:
     shape = -(-count // len(MAKERS)), 2 * row.block_length + 3
     parts = [maker(row, result, rng, shape) for maker in MAKERS]
     a, b, c = (np.concatenate(side)[:count] for side in zip(*parts, strict=True))
-    return round_to(a, row.operands), round_to(b, row.operands), round_to(c, result)
+    return round_to(a, row.operands), round_to(b, row.right), round_to(c, result)
 
 
 def values_of(format: Format) -> np.ndarray:

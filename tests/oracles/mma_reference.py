@@ -36,27 +36,29 @@ def exponent_of(value: int, emin: int) -> int:
 def dot(
     a: Sequence[float], b: Sequence[float], c: float, operands: str, block_length: int, fraction_bits: int,
     result: str = "FP32", result_bits: int = 23, align: str = "truncate", normalise: bool = False,
+    operands_b: str = "",
 ) -> float:  # fmt: skip
-    """D = C + sum of a[i] * b[i], block after block."""
+    """D = C + sum of a[i] * b[i], block after block; `operands_b` names the format of b where it is another one."""
     for first in range(0, len(a), block_length):
         part = slice(first, first + block_length)
-        c = block(a[part], b[part], c, operands, fraction_bits, result, result_bits, align, normalise)
+        pair = operands, operands_b or operands
+        c = block(a[part], b[part], c, pair, fraction_bits, result, result_bits, align, normalise)
     return c
 
 
 def block(
-    a: Sequence[float], b: Sequence[float], c: float, operands: str, fraction_bits: int,
+    a: Sequence[float], b: Sequence[float], c: float, operands: tuple[str, str], fraction_bits: int,
     result: str, result_bits: int, align: str, normalise: bool,
 ) -> float:  # fmt: skip
     special = special_sum(a, b, c)
     if special is not None:
         return special
-    emin, _ = FORMATS[operands]
+    emin, emin_b = (FORMATS[name][0] for name in operands)
     terms = []
     for x, y in zip(a, b, strict=True):
         left, right = whole(x), whole(y)
         product = left * right >> GRID
-        exponent = exponent_of(product, -(10**9)) if normalise else exponent_of(left, emin) + exponent_of(right, emin)
+        exponent = exponent_of(product, -(10**9)) if normalise else exponent_of(left, emin) + exponent_of(right, emin_b)
         terms.append((product, exponent))
     terms.append((whole(c), exponent_of(whole(c), FORMATS[result][0])))
     largest = max([exponent for value, exponent in terms if value], default=-126)

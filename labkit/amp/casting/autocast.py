@@ -34,6 +34,7 @@ from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.gemm import GEMMS
+from labkit.gemm.product import Emulated
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, open_modes, tensors_in
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -129,6 +130,8 @@ class autocast(LabMode, ContextDecorator):
         self.enabled = enabled
         self.listen = listen
         self.uses_cache = cache
+        if accumulator is not None and self.lower.dtype is None:
+            accumulator = Emulated(accumulator, format, gradient_format or format)
         self.accumulator = accumulator
         self.cache = CastCache()
         self._origin = self
