@@ -30,7 +30,8 @@ def require_trainable(model: object) -> nn.Module:
     """Return the model, if its parameters can be trained in mixed precision.
 
     Raises:
-        ValueError: it is no module, it has no parameter that requires a gradient, or one that is complex or FP64.
+        ValueError: it is no module, it has no parameter that requires a gradient, or one that is complex, FP64, or made
+            under inference_mode.
     """
     if not isinstance(model, nn.Module):
         of_modules = isinstance(model, list | tuple) and all(isinstance(layer, nn.Module) for layer in model)
@@ -52,12 +53,22 @@ def require_trainable(model: object) -> nn.Module:
                 "imaginary part as one real parameter: torch.view_as_real, and torch.view_as_complex where it is used."
             )
     for name, p in parameters.items():
-        if p.dtype == torch.float64:
-            raise ValueError(
-                f"parameter {name!r} is FP64, and a recipe's widest format is FP32: its digits would be lost without a "
-                "word. If that is meant, model.float() before the engine is made."
-            )
+        _require_single(name, p)
     return model
+
+
+def _require_single(name: str, p: Tensor) -> None:
+    """Refuse a parameter that can have no gradient, or has more digits than a recipe keeps."""
+    if p.is_inference():
+        raise ValueError(
+            f"parameter {name!r} was made under torch.inference_mode(), and such a tensor never gets a gradient. Make "
+            "the model outside of that block, or train copy.deepcopy(model), made outside of it."
+        )
+    if p.dtype == torch.float64:
+        raise ValueError(
+            f"parameter {name!r} is FP64, and a recipe's widest format is FP32: its digits would be lost without a "
+            "word. If that is meant, model.float() before the engine is made."
+        )
 
 
 def require_known(model: nn.Module, known: Container[int]) -> None:

@@ -552,6 +552,11 @@ def frozen() -> nn.Module:
     return nn.Linear(2, 1).requires_grad_(False)
 
 
+def made_for_inference() -> nn.Module:
+    with torch.inference_mode():
+        return nn.Linear(2, 1)
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
@@ -561,6 +566,7 @@ def frozen() -> nn.Module:
         (torch.relu, r"a torch.nn.Module; it was given a builtin"),
         (nn.Linear(2, 1, dtype=torch.complex64), r"parameter 'weight' is complex .*view_as_real"),
         (nn.Linear(2, 1).double(), r"parameter 'weight' is FP64, .*model.float\(\)"),
+        (made_for_inference(), r"parameter 'weight' was made under torch.inference_mode\(\).*deepcopy"),
     ],
 )
 @pytest.mark.parametrize("recipe", ["FP32", "O1", "O2"])

@@ -127,6 +127,17 @@ def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors(name: str
         assert torch.equal(weight, master.to(weight.dtype))
 
 
+def test_an_optimizer_of_the_models_own_weights_is_refused_where_they_are_not_what_is_stepped() -> None:
+    """It would step tensors that get no gradient: nothing would be learned, and every step be called well."""
+    half = nn.Linear(2, 1).half()
+    with pytest.raises(ValueError, match=r"this SGD steps 2 tensors that it was not given.*lambda weights: SGD"):
+        Weights(half, lambda _: torch.optim.SGD(half.parameters(), lr=0.1))
+    single = nn.Linear(2, 1)  # is its own master
+    weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
+    weights.step([torch.ones(1, 2), torch.ones(1)])
+    assert weights.master_weights[0] is single.weight
+
+
 def test_an_optimizer_that_wants_a_closure_is_refused() -> None:
     with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
         Weights(small_net(), torch.optim.LBFGS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # what they do depends on where a tensor ends
 
@@ -21,14 +21,21 @@ def require_shapes(names: Mapping[nn.Parameter, str]) -> None:
         )
 
 
-def require_fitting(optimizer: torch.optim.Optimizer, flat: bool) -> None:
-    """Refuse an optimizer whose step needs a closure, or that a flat master would give another problem."""
+def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, given: Sequence[Tensor] = ()) -> None:
+    """Refuse an optimizer whose step needs a closure, that does not step what it was given, or not a flat master."""
     name = type(optimizer).__name__
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
             f"{name} evaluates the loss several times inside its step, and a scaled loss cannot be unscaled or skipped "
             "in there. Take an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
+        )
+    stepped, own = {id(p) for group in optimizer.param_groups for p in group["params"]}, {id(p) for p in given}
+    if own - stepped and stepped - own:
+        raise ValueError(
+            f"this {name} steps {len(stepped - own)} tensors that it was not given, the model's own perhaps, and not "
+            f"{len(own - stepped)} masters, which would never move. Make it of what comes in: lambda weights: "
+            f"{name}(weights, lr=0.1)."
         )
     if flat and isinstance(optimizer, NOT_ELEMENTWISE):
         raise ValueError(

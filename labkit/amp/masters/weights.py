@@ -50,8 +50,8 @@ class Weights:
 
     Raises:
         ValueError: the groups leave out a trainable parameter, name one twice, or one that is not the model's; the
-            optimizer's step needs a closure; flat=True and the optimizer does not work element by element; a lazy
-            layer has not seen its first batch.
+            optimizer's step needs a closure, or steps other tensors than it was given; flat=True and the optimizer does
+            not work element by element; a lazy layer has not seen its first batch.
 
     >>> layer = nn.Linear(1, 1, bias=False).half()
     >>> _ = nn.init.ones_(layer.weight)
@@ -89,7 +89,7 @@ class Weights:
             self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
         self._pair_up()
         self._require_all_trainable()
-        require_fitting(self.optimizer, flat)
+        require_fitting(self.optimizer, flat, self.optimizer_weights)
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
         self._generator = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
         self._note()
