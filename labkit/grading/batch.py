@@ -63,12 +63,8 @@ def grade(
     """
     reads = [read(submission) for submission in submissions]
     todo = plan(reads, lesson)
-    for one in reads:
-        if all(one is not planned for planned, _ in todo):
-            learner = [planned.lesson for planned, _ in todo if planned.submission.student == one.submission.student]
-            other = f"another notebook of this learner stands for {one.lesson} (--take chooses)"
-            why = other if one.lesson in learner and one.lesson else "no exercise asked for is in it"
-            progress(f"passed over, as {why}: {one.submission.path}")
+    for line in _passed_over(reads, todo):
+        progress(line)
     journal = journal or Journal(None, {"seed": seed})
     keys = {id(one): key_of(one) for one, _ in todo}
     left = _left(todo, keys, journal)
@@ -83,6 +79,17 @@ def grade(
             rows = [_row(each.one, _judged(exercise, seed, reply), seed) for exercise, reply in each.waiting]
             journal.add(keys[id(each.one)], rows)
     return journal.all_rows(dict.fromkeys(keys.values()))
+
+
+def _passed_over(reads: Sequence[Read], todo: Asked) -> list[str]:
+    """Return which notebooks are not graded, and why, each as a line."""
+    graded = {(one.submission.student, one.lesson) for one, _ in todo}
+    said = []
+    for one in (one for one in reads if all(one is not planned for planned, _ in todo)):
+        other = f"another notebook of this learner stands for {one.lesson} (--take chooses)"
+        other = other if one.lesson and (one.submission.student, one.lesson) in graded else ""
+        said.append(f"passed over, as {other or 'no exercise asked for is in it'}: {one.submission.path}")
+    return said
 
 
 def _left(todo: Asked, keys: dict[int, str], journal: Journal) -> Asked:
