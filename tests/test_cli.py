@@ -52,6 +52,28 @@ def test_without_a_command_it_lists_them(capsys):
         assert row.help in out
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["html", "missing.ipynb"], "labkit html: there is no notebook missing.ipynb\n"),
+        (["progress", "missing"], "labkit progress: there is no folder missing\n"),
+    ],
+)
+def test_what_is_not_there_is_named(asked, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(asked) == 2
+    assert capsys.readouterr().err == said
+
+
+def test_a_task_that_there_is_not_is_told_those_that_there_are(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["race", "digit"])
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert "there is no task 'digit'; there are all, autoencoder, " in err
+    assert "[]" not in err
+
+
 def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["docter"])

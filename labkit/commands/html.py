@@ -16,8 +16,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     try:
         for notebook in arguments.notebooks:
+            if not notebook.is_file():
+                raise FileNotFoundError(f"there is no notebook {notebook}")
             print(to_html(notebook))
     except (OSError, ValueError) as error:
-        print(error, file=sys.stderr)
+        print(f"labkit html: {error}", file=sys.stderr)
         return 2
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -13,5 +14,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    if not arguments.folder.is_dir():
+        print(f"labkit progress: there is no folder {arguments.folder}", file=sys.stderr)
+        return 2
     print(progress(arguments.folder))
     return 0

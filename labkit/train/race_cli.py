@@ -24,7 +24,7 @@ BOTH = TASKS | GPU_TASKS
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Say what `labkit race` takes."""
-    parser.add_argument("tasks", nargs="*", choices=[*sorted(BOTH), "all", []], metavar="TASK",
+    parser.add_argument("tasks", nargs="*", type=_known_task, metavar="TASK",
                         help="what to learn, one or more of: " + ", ".join(TASKS) + '; or "all" of these; or, where '
                         "there is a GPU, one of a size that is worth it: " + ", ".join(GPU_TASKS))  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say what the tasks are, and which have a GPU's size")
@@ -40,6 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, default=None, help="where records are kept, those of a GPU in a "
                         "folder of its name (default: data/runs; where there is no checkout, fp16-lab/data/runs in the "
                         "home folder)")  # fmt: skip
+
+
+def _known_task(name: str) -> str:
+    if name not in (*BOTH, "all"):
+        raise argparse.ArgumentTypeError(f"there is no task {name!r}; there are all, {', '.join(sorted(BOTH))}")
+    return name
 
 
 def run(args: argparse.Namespace) -> int:

@@ -60,7 +60,7 @@ def test_a_knob_moves_the_saw_tooth_while_the_kernel_agrees(notebook):
     latencies = []
     for knob, keys in (
         ("growth_interval", ["ArrowLeft"] * 4 + ["Home", "End"]),
-        ("init_log2_scale", ["PageUp", "End"]),
+        ("init_log2_scale", ["Home", "PageUp", "End"]),
     ):
         timeline.locator(f"[data-knob={knob}] input").focus()
         for key in keys:
@@ -68,6 +68,7 @@ def test_a_knob_moves_the_saw_tooth_while_the_kernel_agrees(notebook):
             page.keyboard.press(key)
             wait_for(notebook, "scaler-timeline", f"d.drawn > {drawn}")
             latencies.append(float(timeline.get_attribute("data-latency")))
+    notebook.settle()
     assert (notebook.python("timeline.growth_interval"), notebook.python("timeline.init_log2_scale")) == (2000, 32)
     page.wait_for_function(
         "s => document.querySelector('.lk-sentence').dataset.text === s", arg=notebook.python("timeline.sentence")
