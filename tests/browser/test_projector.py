@@ -36,8 +36,8 @@ TALL = """(kind) => {
   const root = document.querySelector(`.labkit-${kind}`);
   const box = (element) => element.getBoundingClientRect();
   const all = [...root.querySelectorAll(":scope > * :is(button, input, select)")];
-  const below = ".uf-layers, .wb-export, .run-place, details";
-  const knobs = all.filter((one) => one.checkVisibility() && !one.closest(below));
+  const others = ".lk-tour, .uf-layers, .wb-export, .run-place, details"; // above and below what is worked with
+  const knobs = all.filter((one) => one.checkVisibility() && !one.closest(others));
   const picture = box([...root.querySelectorAll(".lk-figure")].at(kind === "underflow" ? 0 : -1));
   const needed = [...knobs.map((one) => box(one).bottom), box(root.querySelector(".lk-sentence")).bottom];
   return Math.max(...needed, picture.top + picture.height / 2) - Math.min(...knobs.map((one) => box(one).top));
