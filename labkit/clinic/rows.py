@@ -26,7 +26,7 @@ FP32_FIRST = "Compute this place in FP32: `x = x.float()` before it; autocast(en
 EPSILONS = ("log_of_epsilon", "switched_off_but_half", "scale_falls_to_zero", "denominator_underflows")
 SUMS = ("dice_overflows", "validation_sum", "forward_overflow", "norm_squared_in_half")
 ROWS: dict[str, Row] = {
-    # heard
+    # seen while a step runs
     "overflow": Row(BAD, FP32_FIRST, ("forward_overflow", "halves_by_hand", "norm_squared_in_half")),
     "log of 0": Row(BAD, FP32_FIRST, EPSILONS),
     "exp overflows": Row(BAD, "Use torch.softmax, log_softmax or logsumexp, in FP32.", ("softmax_by_hand",)),

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.amp.distributed.group import hearing_of_lost
+from labkit.amp.distributed.group import raising_rank_lost
 from labkit.frameworks.torch_scaler import GradScaler
 
 
@@ -51,6 +51,6 @@ class ShardedGradScaler(GradScaler):
     ) -> dict[torch.device, Tensor]:
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
         worst = torch.stack([each.reshape(()).to(found_inf.device) for each in found.values()]).amax()
-        with hearing_of_lost("while it agreed with the others on found_inf", self.process_group):
+        with raising_rank_lost("while it agreed with the others on found_inf", self.process_group):
             dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group)
         return {device: worst.to(device) for device in found}

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 
 from labkit.amp.checkpoint import generators, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
-from labkit.amp.distributed.group import hearing_of_lost
+from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.resume import require_same
 from labkit.amp.scaling.scaler import ScalerState
@@ -54,7 +54,7 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
     }
     small |= {"groups": state["weights"]["optimizer"]["param_groups"], "names": list(state["weights"]["master"])}
     mine = {"rng": generators(), "generator": state["weights"]["generator"], "extra": extra}
-    with hearing_of_lost("while it wrote a checkpoint", engine.group):
+    with raising_rank_lost("while it wrote a checkpoint", engine.group):
         if first:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
@@ -95,7 +95,7 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     weights = {"optimizer": {"param_groups": stored["groups"]}, "master": dict.fromkeys(stored["names"])}
     require_same(here, {**stored, "weights": weights, "model": {}})
     wanted = _tensors(engine, here, found)
-    with hearing_of_lost("while it read a checkpoint", engine.group):
+    with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(wanted, checkpoint_id=path, process_group=engine.group)
     _take(engine, here, stored, {name: _local(tensor) for name, tensor in wanted.items()})
     if stored["world"] == engine.world:

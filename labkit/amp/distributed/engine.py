@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.parallel import DistributedDataParallel
 
-from labkit.amp.distributed.group import hearing_of_lost, largest
+from labkit.amp.distributed.group import largest, raising_rank_lost
 from labkit.amp.distributed.shards import OwnParts, ShardedWeights, clip_parts_, fsdp_modules, shard
 from labkit.amp.engine import Engine
 from labkit.amp.masters.convert import uncompiled
@@ -114,7 +114,7 @@ class DistributedEngine(Engine):
         self._sync = True
         if sharded and options.get("groups") is not None:
             options["groups"] = self._groups_of_parts(options["groups"])
-        with hearing_of_lost("while the ranks built the engine", self.group):
+        with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
 
     def _groups_of_parts(self, groups: Any) -> Callable[[nn.Module], Sequence[Group]]:
@@ -147,7 +147,7 @@ class DistributedEngine(Engine):
         Raises:
             RankLost: another rank ended or hangs.
         """
-        with hearing_of_lost("in the forward pass", self.group):
+        with raising_rank_lost("in the forward pass", self.group):
             return super().__call__(*args, **kwargs)
 
     @contextmanager
@@ -186,7 +186,7 @@ class DistributedEngine(Engine):
                 f"gradients of loss {self._waits[0]}, at scale {self._waits[1]:g}, wait since no_sync(): only one "
                 "loss at one scale accumulates so. Run its last backward outside of no_sync() first."
             )
-        with hearing_of_lost("in the backward pass", self.group):
+        with raising_rank_lost("in the backward pass", self.group):
             super().backward(loss, loss_id, **options)
         self._waits = None if self._sync else here
 
@@ -219,7 +219,7 @@ class DistributedEngine(Engine):
     def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
         if not self.sharded:  # all gradients are here, the same on each rank
             return super()._clip(gradients, max_norm, norm_type)
-        with hearing_of_lost("while it measured the gradients' common length", self.group):
+        with raising_rank_lost("while it measured the gradients' common length", self.group):
             return clip_parts_(gradients, max_norm, norm_type, self.device, self.group)
 
     def step(self, closure: object = None) -> StepReport:
@@ -231,7 +231,7 @@ class DistributedEngine(Engine):
         """
         if self._waits is not None:
             raise RuntimeError("gradients wait since no_sync(): run the last backward before a step outside of it.")
-        with hearing_of_lost("in the step", self.group):
+        with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
             self._agree_on_scales()
         return report

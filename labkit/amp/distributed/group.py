@@ -49,7 +49,7 @@ def start_group(timeout_s: float = 60.0) -> torch.device:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     backend = "gloo" if device.type == "cpu" else "nccl"
-    with hearing_of_lost("while it joined the group"):
+    with raising_rank_lost("while it joined the group"):
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     return device
 
@@ -59,7 +59,7 @@ def largest(
 ) -> list[float]:
     """Return, for each number, the largest that a rank of the group has given: the same on all of them."""
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
-    with hearing_of_lost("while it agreed with the others on a number", group):
+    with raising_rank_lost("while it agreed with the others on a number", group):
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
     return [float(number) for number in numbers.tolist()]
 
@@ -81,7 +81,7 @@ def while_all_have(
 
 
 @contextmanager
-def hearing_of_lost(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
+def raising_rank_lost(doing: str, group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Turn what a broken connection or a timeout raises inside into a `RankLost`."""
     try:
         yield

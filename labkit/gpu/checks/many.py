@@ -58,7 +58,7 @@ def told(answers: dict[str, Any]) -> str:
 def be_a_rank() -> None:
     """Train in each way, and print what came of it as JSON; rank 0 speaks."""
     device = start_group(timeout_s=LIMIT_S)
-    one = _trained(Engine(_network(), _sgd, RECIPES["FP16 static"], device=device), 0, 1)
+    one = _trained(Engine(exact_network(), _sgd, RECIPES["FP16 static"], device=device), 0, 1)
     found = {}
     for sharded in (False, True):
         for reduce in (FP32, FP16):
@@ -73,7 +73,7 @@ def be_a_rank() -> None:
 def _compared(device: torch.device, one: dict[str, Tensor], sharded: bool, reduce: Any) -> str:
     rank, world = dist.get_rank(), dist.get_world_size()
     options: dict[str, Any] = {"sharded": sharded, "reduce": reduce, "device": device}
-    engine = DistributedEngine(_network(), _sgd, RECIPES["FP16 static"], **options)
+    engine = DistributedEngine(exact_network(), _sgd, RECIPES["FP16 static"], **options)
     mine = _trained(engine, rank, world)
     apart = [name for name, master in mine.items() if not torch.equal(master, _part(one[name], engine, name))]
     engine.scaler = ScalerState(1024.0)
@@ -113,20 +113,22 @@ def _loss(engine: Engine, inputs: Tensor, targets: Tensor) -> Tensor:
     return loss
 
 
-def _halves(*shape: int, seed: int) -> Tensor:
+def halves(*shape: int, seed: int) -> Tensor:
+    """Return -1, -1/2, 0, 1/2 and 1 at random, in that shape: their sums are exact in any order."""
     return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)) / 2.0
 
 
 def _batch(rank: int, world: int) -> tuple[Tensor, Tensor]:
-    inputs, targets = _halves(ROWS, 4, seed=10), _halves(ROWS, 3, seed=20)
+    inputs, targets = halves(ROWS, 4, seed=10), halves(ROWS, 3, seed=20)
     return inputs.chunk(world)[rank].clone(), targets.chunk(world)[rank].clone()
 
 
-def _network() -> nn.Module:
+def exact_network() -> nn.Module:
+    """Return two layers with halves for weights: 4 -> 5 -> 3; 5 is odd, so parts differ in size."""
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     with torch.no_grad():
         for seed, p in enumerate(net.parameters()):
-            p.copy_(_halves(*p.shape, seed=seed))
+            p.copy_(halves(*p.shape, seed=seed))
     return net
 
 

@@ -31,6 +31,7 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, start_group, while_all_have
 from labkit.formats import FP16, FP32
 from labkit.frameworks import GradScaler, ShardedGradScaler
+from labkit.gpu.checks.many import exact_network, halves
 from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
 
@@ -110,20 +111,6 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 # --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not matter ----------
-
-
-def halves(*shape: int, seed: int) -> Tensor:
-    """Return -1, -1/2, 0, 1/2 and 1 at random."""
-    return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)) / 2.0
-
-
-def exact_network() -> nn.Module:
-    """Return two layers with halves for weights: 4 -> 5 -> 3; 5 is odd, so parts differ in size."""
-    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    with torch.no_grad():
-        for seed, p in enumerate(net.parameters()):
-            p.copy_(halves(*p.shape, seed=seed))
-    return net
 
 
 def exact_batches(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
