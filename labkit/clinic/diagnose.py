@@ -1,7 +1,7 @@
 """What is wrong with this training loop? A few of its own steps are run, listened to and watched; a table names faults.
 
-Idea: whatever was heard, and whatever `watch` found, is of a kind; each kind is a row that says how bad it is, what to
-do, and which patients have it. So what the doctor can find is a table, and so is what it claims.
+Idea: whatever was seen in a step, and whatever `watch` found, is of a kind; each kind is a row that says how bad it is,
+what to do, and which patients have it. So what the doctor can find is a table, and so is what it claims.
 
 Invariant: nothing is bad that was not seen in these steps.
 """
@@ -48,7 +48,7 @@ def diagnose(
     Args:
         step: does one step on one batch: forward, backward, optimizer and scaler. Its result is not looked at.
         model: what is trained; None looks at the operations alone.
-        optimizer: the one that is meant to train the model; others that step are heard as well.
+        optimizer: the one that is meant to train the model; others that step are seen as well.
         scaler: one with the methods of torch.amp.GradScaler that is not derived from it. torch's own is found.
         batches: what `step` is given, one after another.
         steps: at most so many of them.
@@ -87,7 +87,7 @@ def _check(step: Any, model: Any, steps: Any) -> None:
 
 
 class Examined:
-    """Models before and after, and what was heard meanwhile, put together."""
+    """Models before and after, and what was seen meanwhile, put together."""
 
     def __init__(self, listener: Listener, constants: list[Constant]) -> None:
         self.listener, self.constants, self.steps = listener, constants, 0

@@ -38,7 +38,7 @@ def in_backward() -> bool:
 
 
 def compiled(model: nn.Module) -> str:
-    """Return why a compiled model's layers cannot be heard; "" for a plain one."""
+    """Return why a compiled model's layers cannot be hooked; "" for a plain one."""
     for name, module in model.named_modules():
         if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
             return f"{name.removesuffix('_orig_mod') or type(module).__name__} is compiled, and hooks would change it"

@@ -137,8 +137,8 @@ class Watch(OptimizerSteps):
         self._ranks = Ranks(self._log.name, self._parameters, self._group) if self._group is not None else None
         self._names = {id(module): name or type(module).__name__ for name, module in self.model.named_modules()}
         self._blind = compiled(self.model)
-        unheard = f"activations and their gradients: {self._blind}" if self._blind else ""
-        for unseen in filter(None, (unheard, alone_among() if self._ranks is None else "")):
+        unhooked = f"activations and their gradients: {self._blind}" if self._blind else ""
+        for unseen in filter(None, (unhooked, alone_among() if self._ranks is None else "")):
             self._log.cannot_see(unseen)
         self._scale: Callable[[], float] = no_scale
         self._scaled = False

@@ -18,7 +18,7 @@ from labkit.formats import FP16, FP32
 from labkit.train import Place, devices
 from labkit.widgets import GpuRun
 from labkit.widgets.gpu_run import figure, words
-from labkit.widgets.gpu_run.process import HeardProcess
+from labkit.widgets.gpu_run.process import BackgroundProcess
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 
@@ -212,7 +212,7 @@ def test_lines_come_while_the_process_runs_and_its_status_last() -> None:
         said.append(line)
         first.set()
 
-    process = HeardProcess(
+    process = BackgroundProcess(
         program("print('one', flush=True); import time; time.sleep(600)"),
         hear,
         lambda status: said.append(str(status)),

@@ -23,7 +23,7 @@ from labkit.widgets.bench.outbox import BenchOutbox, state
 from labkit.widgets.bench.positions import Knobs, Scaling
 from labkit.widgets.bench.runs import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.words import Scene, scene, sentence, who
-from labkit.widgets.driven.outbox import FRAME_SECONDS, IN_FLIGHT, UNHEARD_SECONDS
+from labkit.widgets.driven.outbox import FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS
 from labkit.widgets.driven.state import AFTER, Button, Phase, enabled, press
 from labkit.widgets.driven.thread import Driver
 from labkit.widgets.live.widget import OFFERED
@@ -477,7 +477,7 @@ def test_a_browser_that_does_not_draw_is_told_less_often():
     for _ in range(400):
         post.now += 0.005
         post.box.post()
-    assert len(post.frames) <= IN_FLIGHT + 2.0 / UNHEARD_SECONDS + 1
+    assert len(post.frames) <= IN_FLIGHT + 2.0 / UNANSWERED_SECONDS + 1
 
 
 # --- the thread ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 FRAME_SECONDS = 1 / 30
-UNHEARD_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
+UNANSWERED_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
 IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
@@ -54,7 +54,7 @@ class Sender(ABC):
         """Send a frame if it is time for one, or in any case if it is urgent; return whether it was sent."""
         now = self.clock()
         waiting = self._number - self._drawn
-        if not urgent and (now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNHEARD_SECONDS)):
+        if not urgent and (now < self._due or (waiting >= IN_FLIGHT and now - self._last < UNANSWERED_SECONDS)):
             return False
         self._due = max(self._due + FRAME_SECONDS, now)  # the average counts: steps and frames do not share a beat
         self._last = now

@@ -1,4 +1,4 @@
-"""How does a notebook run a command without waiting for it? In a process of its own, heard by a thread.
+"""How does a notebook run a command without waiting for it? In a process of its own, read by a thread.
 
 Idea: the thread does nothing but read lines, so it ends when the process does; whoever stops the process stops both.
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from labkit.records import system
 
 
-class HeardProcess:
+class BackgroundProcess:
     """A command that runs in the background.
 
     Args:

@@ -1,7 +1,7 @@
 """How does a learner's own GPU come into the figures? A button, a bar, and the pictures that it fills.
 
-Idea: `labkit gpu --quick` runs in a process of its own (`HeardProcess`), so the kernel stays free; its lines move the
-bar, and what it keeps in the data folder is drawn, part by part.
+Idea: `labkit gpu --quick` runs in a process of its own (`BackgroundProcess`), so the kernel stays free; its lines move
+the bar, and what it keeps in the data folder is drawn, part by part.
 
 Invariant: one measurement at a time for each button; where there is no GPU the button is disabled and says why.
 """
@@ -19,7 +19,7 @@ from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.gpu_run import figure, words
-from labkit.widgets.gpu_run.process import HeardProcess
+from labkit.widgets.gpu_run.process import BackgroundProcess
 
 COMMAND = (sys.executable, "-m", "labkit", "gpu", "--quick")
 LINES_KEPT = 200
@@ -46,7 +46,7 @@ class GpuRun(LabWidget):
     def __init__(self, where: Place | None = None, *, command: Sequence[str] | None = None) -> None:
         self.where = where or place()
         self._command = tuple(command or COMMAND)
-        self._process: HeardProcess | None = None
+        self._process: BackgroundProcess | None = None
         self._stopped = False
         self._lines: list[str] = []
         super().__init__()
@@ -66,7 +66,7 @@ class GpuRun(LabWidget):
             self.part, self.printed = 0, ""
             self.phase, self.sentence = "running", "It begins: torch is loaded."
             try:
-                self._process = HeardProcess(self._command, self._on_line, self._on_end)
+                self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
             except OSError as error:
                 self.phase, self.sentence = "failed", f"It could not be started: {error}"
 

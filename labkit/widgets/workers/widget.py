@@ -1,7 +1,7 @@
 """What do four processes decide? Start them from a notebook, choose how they work together, and read what each did.
 
-Idea: torchrun runs `labkit.train.workers` once, in the background (`HeardProcess`); each press of Train sends them one
-line, and their answers fill a table. ipywidgets' own controls do for that, and a script that keeps their keys inside.
+Idea: torchrun runs `labkit.train.workers` once, a `BackgroundProcess`; each press of Train sends them one line,
+and their answers fill a table. ipywidgets' own controls do for that, and a script that keeps their keys inside.
 
 Invariant: no process is left: not after Stop, which ends all of them, and not after the kernel's end, of whatever kind,
 since they read from it and end when it does.
@@ -20,7 +20,7 @@ import ipywidgets
 from labkit.train import STEPS, Plan
 from labkit.widgets.base.assets import script
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.gpu_run.process import HeardProcess
+from labkit.widgets.gpu_run.process import BackgroundProcess
 from labkit.widgets.workers import words
 
 WORLD = 4
@@ -43,7 +43,7 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
 
     def __init__(self, command: Sequence[str] | None = None) -> None:
         self._command = tuple(command or (*COMMAND, "labkit.train.workers"))
-        self._process: HeardProcess | None = None
+        self._process: BackgroundProcess | None = None
         self._said: list[str] = []
         self._stopped = False
         self.steps: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
         """Let the processes train by the plan; start them where they do not run."""
         if self._process is None or not self._process.running:
             self._said, self._stopped, self.sentence.value = [], False, words.starting(WORLD)
-            self._process = HeardProcess(self._command, self._on_line, self._on_end)
+            self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
         self.train_button.disabled, self.stop_button.disabled = True, False
         self.steps, self.bar.value = [], 0
         self._process.tell(json.dumps(asdict(self.plan)))

@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 from labkit.train import Plan
+from labkit.widgets.base.figures import RAISED
 
 CELL = "padding: 1px 10px; text-align: right"
 SHADES = {"stepped": "", "skipped": "; background: var(--jp-warn-color3); color: black"}
@@ -39,7 +40,8 @@ def table(steps: Sequence[dict[str, Any]]) -> str:
         cells = [_cell(str(step["step"])), _cell(f"{step['loss']:.4g}")]
         for scale, stepped, found, _ in step["ranks"]:
             did = "stepped" if stepped else "skipped"
-            cells.append(_cell(f"2^{math.log2(scale):.0f} {did}{' (inf here)' if found else ''}", SHADES[did]))
+            power = "2" + f"{math.log2(scale):.0f}".translate(RAISED)
+            cells.append(_cell(f"{power} {did}{' (inf here)' if found else ''}", SHADES[did]))
         rows += f"<tr>{''.join(cells)}</tr>"
     return f"<table><tr>{head}</tr>{rows}</table>"
 
