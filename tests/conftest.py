@@ -5,6 +5,8 @@ be tens of times slower. The variables are set before anything imports torch, an
 """
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,3 +26,18 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under --no-loadscope-reorder."""
     items.sort(key=lambda item: min([i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99))
+
+
+@pytest.fixture(scope="session")
+def simulated_gpu() -> Callable[..., Any]:
+    """`run` of tests.gpu.simulated: run a function or a script in a process with a simulated card.
+
+    Where there cannot be one, the test is skipped; with LABKIT_REQUIRE_SIMULATED_GPU=1, it fails.
+    """
+    from tests.gpu import simulated
+
+    if (reason := simulated.reason_against()) is not None:
+        if os.environ.get(simulated.REQUIRE) == "1":
+            pytest.fail(f"{simulated.REQUIRE}=1, but {reason}", pytrace=False)
+        pytest.skip(f"NO SIMULATED GPU: {reason}")
+    return simulated.run

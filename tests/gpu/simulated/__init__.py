@@ -1,0 +1,81 @@
+"""A simulated CUDA card for the tests: T4, V100, A100 or H100, in a process of its own.
+
+    python -m tests.gpu.simulated T4 -- labkit lab     # any command; each Python process below it has the card
+
+What it shows: everything that follows from devices and dtypes (what CUDA refuses and the CPU takes, copies, host waits,
+random states, memory statistics, out of memory). What it does not show: the numerics of cuBLAS and cuDNN, speed,
+asynchrony, NCCL, Triton and what torch.compile makes with it.
+
+The card is torch's own CUDA key with the CPU's kernels below (`cpp/`), compiled once for a version of torch
+(`build.py`) and loaded before torch (`startup/`); `refusals.py` lists what CUDA refuses, and `counting.py` counts.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.simulated.build import library, reason_against
+from tests.gpu.simulated.cards import CARDS
+
+ROOT = Path(__file__).parents[3]
+STARTUP = Path(__file__).with_name("startup")
+REQUIRE = "LABKIT_REQUIRE_SIMULATED_GPU"
+
+
+def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the environment in which Python processes have the card, compiled now if it was not."""
+    if card not in CARDS:
+        raise ValueError(f"expected one of the cards {', '.join(CARDS)}, got {card!r}")
+    if (reason := reason_against()) is not None:
+        raise RuntimeError(reason)
+    paths = [str(STARTUP), str(ROOT), *filter(None, [base.get("PYTHONPATH")])]
+    return {
+        **base,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "LABKIT_SIMULATED_GPU": card,
+        "LABKIT_SIMULATED_GPU_LIBRARY": str(library()),
+    }
+
+
+def run(card: str, code: str | Callable[..., Any], *arguments: Any, timeout: float = 200) -> Any:
+    """Run code in a process with the card and return its answer.
+
+    `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the process, whose result
+    is returned; or a script, whose last printed line is returned, read as JSON where it is JSON.
+
+    Raises:
+        AssertionError: the process failed; with its traceback.
+
+    """
+    if callable(code):
+        source, module = Path(inspect.getfile(code)), code.__name__
+        code = _CALL.format(module=".".join(source.relative_to(ROOT).with_suffix("").parts), name=module)
+    words = [json.dumps(argument) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=environment(card), cwd=ROOT, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise AssertionError(
+            f"a process with a simulated {card} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+    last = done.stdout.rstrip("\n").rpartition("\n")[2]
+    try:
+        return json.loads(last)
+    except json.JSONDecodeError:
+        return last
+
+
+_CALL = """
+import json, sys
+from importlib import import_module
+import torch
+print("\\n" + json.dumps(getattr(import_module("{module}"), "{name}")(*map(json.loads, sys.argv[1:]))))
+"""
