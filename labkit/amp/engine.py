@@ -12,10 +12,12 @@ apex.amp.scale_loss (a scale for each loss).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -27,14 +29,15 @@ from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_given, require_known, 
 from labkit.amp.gradients import Stage, StepGradients, finite
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.masters.convert import to_model_format, uncompiled
-from labkit.amp.masters.half_beside_fp32 import reaches_beyond
+from labkit.amp.masters.half_beside_fp32 import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.resume import Resumable
 from labkit.amp.scales.products import Products
-from labkit.amp.scaling.clip import clip_
+from labkit.amp.scaling.clip import clip_without_waiting_, in_fp32_where_held
 from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.scaling.skips import diagnosis, report
+from labkit.amp.scaling.unscale import largest_magnitudes, read
 from labkit.interop import dtype_of
 
 CPU = torch.device("cpu")
@@ -99,6 +102,9 @@ class Engine(Resumable):
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
+        self._inner_losses: list[Tensor] = []  # such gradients, on a device that nobody has waited for
+        self._ranges, self._arguments = RangeMemory(), 0  # how many arguments the model was called with so far
+        self._found_before = False  # the last step found inf or NaN, so this one is likely to as well
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
         recipe = self.recipe
@@ -130,19 +136,24 @@ class Engine(Resumable):
         """
         self._require_known()
         self.weights.restore_dtypes()
-        return self.recipe.forward(self.device, self.products)
+        return self.recipe.forward(self.device, self.products, self._ranges)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in.
 
         A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
         """
+        self._arguments = 0
         kwargs = kwargs and _each_tensor(self._argument, kwargs)
         return _each_tensor(self._result, self.call(*_each_tensor(self._argument, args), **kwargs))
 
     def _argument(self, tensor: Tensor) -> Tensor:
-        beyond = self._dtype is not torch.float32 and reaches_beyond(tensor, self._dtype)
-        return tensor if beyond or not tensor.is_floating_point() else tensor.to(self._dtype)
+        if not tensor.is_floating_point() or tensor.dtype is self._dtype is torch.float32:
+            return tensor
+        self._arguments += 1
+        kind = ("argument", self._arguments, tensor.dim())
+        beyond = self._dtype is not torch.float32 and self._ranges.reaches(kind, tensor, self._dtype)
+        return tensor if beyond else tensor.to(self._dtype)
 
     def _result(self, tensor: Tensor) -> Tensor:
         if tensor.dtype == torch.float16 and tensor.dim() == 0 and tensor.requires_grad:
@@ -150,8 +161,14 @@ class Engine(Resumable):
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _look_at_loss(self, gradient: Tensor) -> None:
-        """Note and say that a loss which the model computed got a gradient, the scale, that FP16 does not hold."""
-        if not self._loss_inside and not finite(gradient):
+        """Look at the gradient of a loss that the model computed in FP16: the scale, which FP16 may not hold."""
+        if gradient.device.type == "cpu":
+            self._note_inner_loss(gradient.item())
+        else:
+            self._inner_losses.append(gradient.detach())  # the step reads it
+
+    def _note_inner_loss(self, gradient: float) -> None:
+        if not self._loss_inside and not math.isfinite(gradient):
             self._loss_inside = True
             warnings.warn(LOSS_INSIDE_MODEL, stacklevel=2)
 
@@ -244,12 +261,18 @@ class Engine(Resumable):
             raise ValueError(
                 f"max_norm is a positive number, the longest that the gradients may be; it was given {max_norm!r}"
             )
-        gradients = [g for g in self._gradients.unscaled() if g is not None]
-        self._gradients.maybe_changed = True
-        return self._clip(gradients, max_norm, norm_type)
+        return self._clip([g for g in self._gradients.unscaled() if g is not None], max_norm, norm_type)
 
     def _clip(self, gradients: Sequence[Tensor], max_norm: float, norm_type: float) -> Tensor:
-        return clip_(gradients, max_norm, norm_type)
+        """Clip as far as the gradients' device can by itself; on a CPU, all of it is done here."""
+        if self._gradients.clippings:
+            self._gradients.finish_clippings()
+        clipping = clip_without_waiting_(gradients, max_norm, norm_type)
+        self._gradients.clippings.append(clipping)
+        if clipping.length.device.type != "cpu":
+            return clipping.length
+        self._gradients.finish_clippings()
+        return in_fp32_where_held(clipping.length, float(clipping.length))
 
     def gradients(self) -> dict[str, Tensor]:
         """Return parameter name -> unscaled gradient, after the last backward before the step: to look at or to change.
@@ -257,6 +280,7 @@ class Engine(Resumable):
         The step takes these: what is done to them in place counts, and is looked at again for inf and NaN.
         """
         gradients = self._gradients.unscaled()
+        self._gradients.finish_clippings()
         self._gradients.maybe_changed = True
         return self.weights.by_name(gradients)
 
@@ -278,36 +302,74 @@ class Engine(Resumable):
         if self._gradients.stage is Stage.TAKEN:
             raise RuntimeError("step() took these gradients already: zero_grad(), forward and backward come first.")
         gradients = self._gradients.unscaled()
-        self._gradients.check_again()
+        seen = self._look(gradients)
         found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
         if not found:
-            self._gradients = StepGradients(self.weights)
-            why = "no gradient arrived: was backward called, on a loss of this model?"
-            return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+            return self._without_gradients()
+        if seen.beyond_range:
+            return self._beyond_range()
         self._tell(Moment.UNSCALED)
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
-        reported = self._report(decisions[worst], gradients)
+        reported = self._report(decisions[worst], gradients, seen.culprits)
         if reported.stepped:
-            self.weights.step(gradients)
+            self.weights.step(gradients, edited=None if self._listeners else seen.edited)
         for loss_id, decision in decisions.items():
             self.scalers[loss_id] = decision.after
         self.skips_in_a_row = reported.skips_in_a_row
         self.steps += 1
+        self._found_before = reported.found_inf
         self._gradients.stage = Stage.TAKEN
         self._tell(Moment.STEPPED, reported)
         return reported
+
+    def _look(self, gradients: Sequence[Tensor | None]) -> _Seen:
+        """Wait for the device, once, for all that this step has to know."""
+        named = self.weights.by_name(gradients) if self._found_before else {}
+        sizes, edits = largest_magnitudes(list(named.values())), self.weights.edits()
+        groups = (edits or [], self._inner_losses, self._ranges.pending, sizes)
+        values = iter(self._gradients.look([scalar for group in groups for scalar in group]))
+        edited, inner, beyond, size = (list(islice(values, len(group))) for group in groups)
+        for gradient in inner:
+            self._note_inner_loss(gradient)
+        self._inner_losses.clear()
+        culprits = tuple(name for name, s in zip(named, size, strict=True) if not math.isfinite(s)) if named else None
+        return _Seen(edits is None or any(edited), self._ranges.learn(beyond), culprits)
+
+    def _without_gradients(self) -> StepReport:
+        self._gradients = StepGradients(self.weights)
+        why = "no gradient arrived: was backward called, on a loss of this model?"
+        return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+
+    def _beyond_range(self) -> StepReport:
+        """Leave out a step whose forward pass cast finite numbers to infinity; the scale is not at fault, and stays."""
+        self._gradients.stage = Stage.TAKEN
+        why = (
+            f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast to "
+            "it, since earlier ones held none. From the next step on it stays FP32."
+        )
+        report = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+        self.steps += 1
+        self._tell(Moment.STEPPED, report)
+        return report
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf, which is found here alone, unless processes share the work."""
         return found
 
-    def _culprits(self, gradients: Sequence[Tensor | None]) -> tuple[str, ...]:
-        return tuple(name for name, gradient in self.weights.by_name(gradients).items() if not finite(gradient))
+    def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Return the names of the gradients that hold inf or NaN; `known` ones were looked for with all else."""
+        if known is not None:
+            return known
+        named = self.weights.by_name(gradients)
+        sizes = read(largest_magnitudes(list(named.values())))
+        return tuple(name for name, size in zip(named, sizes, strict=True) if not math.isfinite(size))
 
-    def _report(self, decision: Decision, gradients: Sequence[Tensor | None]) -> StepReport:
+    def _report(
+        self, decision: Decision, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None
+    ) -> StepReport:
         """Say what becomes of the step, whose gradients are at fault, and what else is."""
-        culprits = self._culprits(gradients) if decision.found_inf else ()
+        culprits = self._culprits(gradients, known) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
         more = [] if wrong is None else [wrong + self._beyond_gradients()]
@@ -328,6 +390,15 @@ class Engine(Resumable):
         """Forget the gradients of the last step."""
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a step read from the device: were weights edited, did a forward pass go beyond range, which gradients."""
+
+    edited: bool
+    beyond_range: bool
+    culprits: tuple[str, ...] | None
 
 
 def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:

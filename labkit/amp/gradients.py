@@ -1,8 +1,9 @@
-"""Where are the gradients between backward and step, and are they still multiplied by a scale?
+"""The gradients of one step, between backward and the optimizer.
 
-Idea: backward leaves them in the model, scaled and in the model's format. From there each loss's are added up in FP32,
-still scaled; then all are unscaled and summed, once; then a step takes them. Scaled and unscaled ones never meet, and
-nobody takes the same ones twice.
+Backward leaves them in the model, scaled and in the model's format. From there each loss's are added up in FP32, still
+scaled; then all are unscaled and summed, once; then a step takes them. Scaled and unscaled ones never meet, and none
+are taken twice. Whether they are finite is decided on their device; `look` brings the answers to the host, in one
+transfer with whatever else a step has to know.
 
 Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32.
 
@@ -11,15 +12,18 @@ Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (su
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.weights import Weights
-from labkit.amp.scaling.unscale import unscale
+from labkit.amp.scaling.clip import Clipping, finish_clipping
+from labkit.amp.scaling.unscale import non_finite_flags, read, unscale_with_flags
 
 Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
 
@@ -58,8 +62,9 @@ class StepGradients:
     """The gradients of one step, on their way from the model to the optimizer.
 
     stage             how far they have come
-    found             loss -> found_inf, once they are unscaled
-    maybe_changed     somebody may have written into the unscaled ones: `check_again` before a step
+    found             loss -> found_inf, once `look` has waited for the device
+    maybe_changed     the unscaled ones may have been written to since they were checked: `look` checks them again
+    clippings         what they were clipped to, for `look` to finish where the device could not
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -67,6 +72,8 @@ class StepGradients:
         self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}
         self.maybe_changed = False
+        self.clippings: list[Clipping] = []
+        self._flags: dict[int, list[Tensor]] = {}  # of each loss, on the devices of its gradients
         self._left: _Left | None = None
         self._sums: dict[tuple[int, float], Sum] = {}  # of each loss and scale, while they are scaled
         self._total: Sum = []  # of all losses, once they are not
@@ -122,31 +129,48 @@ class StepGradients:
             )
 
     def unscaled(self) -> Sum:
-        """Return the sum of all losses' gradients, unscaled, and set `found`; None for a tensor that none reached.
+        """Return the sum of all losses' gradients, unscaled; None for a tensor that none reached.
 
         Raises:
-            RuntimeError: somebody changed the scaled ones.
+            RuntimeError: the scaled ones were changed.
         """
         if self.stage is Stage.SCALED:
             self._collect()
             self._total = [None] * len(self.weights.optimizer_weights)
             for number, ((loss_id, scale), scaled) in enumerate(self._sums.items()):
-                plain, found_inf = unscale([g for g in scaled if g is not None], scale, in_place=True)
+                plain, flags = unscale_with_flags([g for g in scaled if g is not None], scale, in_place=True)
                 each = iter(plain)
                 these = [None if g is None else next(each) for g in scaled]
                 self._total = _added(self._total, these) if number else these
-                self.found[loss_id] = self.found.get(loss_id, False) or found_inf
+                self._flags.setdefault(loss_id, []).extend(flags)
             self.maybe_changed = len(self._sums) > 1  # finite ones may have a sum that is not
             self._sums = {}
             self.stage = Stage.UNSCALED
         return self._total
 
-    def check_again(self) -> None:
-        """Look for inf and NaN in what a step would take, if it may not be what was looked at before."""
-        if not self.maybe_changed or any(self.found.values()):
-            return
-        if not all(finite(gradient) for gradient in self._total if gradient is not None):
-            self.found = dict.fromkeys(self.found, True)
+    def look(self, others: Sequence[Tensor] = ()) -> list[float]:
+        """Wait for the device, once; set `found`, finish what was clipped, and return the values of `others`.
+
+        `others` are scalars on their devices that come to the host in the same transfer.
+        """
+        here = [g for g in self._total if g is not None]
+        again = non_finite_flags(here) if self.maybe_changed else []
+        flags = [flag for flags in self._flags.values() for flag in flags]
+        values = iter(read([*flags, *again, *(clipping.length for clipping in self.clippings), *others]))
+        found = {i: any(list(islice(values, len(flags)))) for i, flags in self._flags.items()}
+        anywhere = any(list(islice(values, len(again))))
+        self.found = dict.fromkeys(found, True) if anywhere and not any(found.values()) else found
+        for clipping in self.clippings:
+            finish_clipping(here, clipping, next(values))
+        self.clippings, self.maybe_changed = [], False
+        return list(values)
+
+    def finish_clippings(self) -> None:
+        """Wait for the device, and multiply by what was too small for one factor."""
+        here = [g for g in self._total if g is not None]
+        for clipping in self.clippings:
+            finish_clipping(here, clipping, float(clipping.length))
+        self.clippings = []
 
 
 def finite(tensor: Tensor) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from labkit.amp.casting.autocast import autocast, current
-from labkit.amp.masters.half_beside_fp32 import half_beside_fp32
+from labkit.amp.masters.half_beside_fp32 import RangeMemory, half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
 from labkit.amp.scales.product_format import PRODUCTS, ProductFormat
 from labkit.amp.scales.products import Products
@@ -136,12 +136,19 @@ class Recipe:
         values = {"scaler": asdict(self.scaler), "rounding": self.rounding.value, "accumulator": accumulator}
         return plain | values | {"products": _plain(self.products), "fields": in_full}
 
-    def forward(self, device: torch.device | str, products: Products | None = None) -> AbstractContextManager[None]:
-        """Open the region in which a forward pass and its loss run under this recipe; `products` are an engine's."""
-        plain = self.model == FP32 and self.autocast is None and products is None
-        return nullcontext() if plain and current() is None else together(partial(self.modes, device, products))
+    def forward(
+        self, device: torch.device | str, products: Products | None = None, ranges: RangeMemory | None = None
+    ) -> AbstractContextManager[None]:
+        """Open the region in which a forward pass and its loss run under this recipe.
 
-    def modes(self, device: torch.device | str, products: Products | None) -> Iterator[AbstractContextManager[Any]]:
+        `products` and `ranges` are an engine's: what scales, and what masks, remember from one step to the next.
+        """
+        plain = self.model == FP32 and self.autocast is None and products is None
+        return nullcontext() if plain and current() is None else together(partial(self.modes, device, products, ranges))
+
+    def modes(
+        self, device: torch.device | str, products: Products | None, ranges: RangeMemory | None = None
+    ) -> Iterator[AbstractContextManager[Any]]:
         """Yield the modes that a forward pass runs under, the outermost first."""
         if products is not None:
             yield products.begun()
@@ -151,7 +158,7 @@ class Recipe:
         elif current() is not None:
             yield autocast(enabled=False)
         if self.model != FP32:
-            yield half_beside_fp32(wide_masks=self.accumulator is None)
+            yield half_beside_fp32(wide_masks=self.accumulator is None, ranges=ranges)
 
 
 def _plain(value: Any) -> Any:

@@ -40,8 +40,8 @@ class AloneEngine(DistributedEngine):
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         return found
 
-    def _culprits(self, gradients: Any) -> tuple[str, ...]:
-        return Engine._culprits(self, gradients)
+    def _culprits(self, gradients: Any, known: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        return Engine._culprits(self, gradients, known)
 
 
 def training(plan: Plan, steps: int = STEPS) -> Iterator[dict[str, Any]]:

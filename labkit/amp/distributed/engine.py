@@ -28,6 +28,7 @@ from labkit.amp.distributed.shards import OwnParts, ShardedWeights, clip_parts_,
 from labkit.amp.engine import Engine
 from labkit.amp.masters.convert import uncompiled
 from labkit.amp.masters.flat import cut
+from labkit.amp.masters.half_beside_fp32 import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
 from labkit.amp.scaling.scaler import StepReport
@@ -116,6 +117,7 @@ class DistributedEngine(Engine):
             options["groups"] = self._groups_of_parts(options["groups"])
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
+        self._ranges = RangeMemory(look_always=True)  # one rank's batch may be beyond range, and none may step alone
 
     def _groups_of_parts(self, groups: Any) -> Callable[[nn.Module], Sequence[Group]]:
         if not callable(groups):
@@ -248,10 +250,10 @@ class DistributedEngine(Engine):
         answers = largest([float(found.get(i, -1)) for i in range(len(self.scalers))], self.device, self.group)
         return {i: answer > 0 for i, answer in enumerate(answers) if answer >= 0}
 
-    def _culprits(self, gradients: Sequence[Tensor | None]) -> tuple[str, ...]:
+    def _culprits(self, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """Return the names that any rank has found, in the order of the model's parameters."""
         every: list[tuple[str, ...]] = [()] * self.world
-        dist.all_gather_object(every, super()._culprits(gradients), group=self.group)
+        dist.all_gather_object(every, super()._culprits(gradients, known), group=self.group)
         return tuple(name for name in self.weights.names.values() if any(name in names for names in every))
 
     def zero_grad(self) -> None:

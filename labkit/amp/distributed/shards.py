@@ -99,11 +99,11 @@ class ShardedWeights(Weights):
         self.parts.publish()
 
     @torch.no_grad()
-    def adopt_edits(self) -> None:
-        """Do as `Weights.adopt_edits` does, for parts in a flat master too."""
+    def edits(self) -> list[Tensor] | None:
+        """Do as `Weights.edits` does, for parts in a flat master too."""
         for read, stepped in self.parts.moved():
             stepped.copy_(read)
-        super().adopt_edits()
+        return super().edits()
 
 
 def _local(tensor: Tensor) -> Tensor:

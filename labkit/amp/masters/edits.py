@@ -1,9 +1,10 @@
-"""Has somebody changed the model's weights since they were copied back?
+"""Edits of the model's weights, noticed by a checksum.
 
-Idea: torch counts the changes of a tensor, but not those through `.data`, which is how published code clips weights and
-loads vectors. To compare each weight with its rounded master costs a tenth of a step; to remember what stood there,
-another copy of the model. So whole numbers are added up, 8 bytes at a time, row upon row of WIDTH, which leaves one row
-for each tensor. What does not fill a row is remembered as it is, so small tensors are compared to the bit.
+torch counts the changes of a tensor, but not those through `.data`, which is how published code clips weights and loads
+vectors. To compare each weight with its rounded master costs a tenth of a step; to remember what stood there, another
+copy of the model. So whole numbers are added up, 8 bytes at a time, row upon row of WIDTH, which leaves one row for
+each tensor. What does not fill a row is remembered as it is, so small tensors are compared to the bit. Two checksums
+are compared on their device: the answer is a flag there.
 
 Invariant: equal weights have equal checksums. An edit of a single number always shows; one that only swaps numbers
 hides if each of them goes a multiple of 8 * WIDTH bytes away.
@@ -15,6 +16,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from labkit.amp.scaling.unscale import read
 
 WIDTH = 2039  # of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
 ROW = 8 * WIDTH  # bytes
@@ -35,11 +38,35 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     for tensor in tensors:
         small, large = groups.setdefault((tensor.device, tensor.dtype), ([], []))
         (small if tensor.nbytes < 4 * ROW else large).append(_as_it_lies(tensor))
-    pieces = [piece for small, large in groups.values() for piece in (*([torch.cat(small)] if small else []), *large)]
     found: dict[torch.device, list[Tensor]] = {}
-    for piece in pieces:
-        found.setdefault(piece.device, []).extend(_rows(piece.view(torch.uint8)))
-    return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
+    for (device, _), (small, large) in groups.items():
+        for piece in (*([torch.cat(small)] if small else []), *large):
+            found.setdefault(device, []).extend(_rows(piece.view(torch.uint8)))
+    return [_joined(parts) for parts in found.values()]
+
+
+def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
+    """Return flags, one on each device, that are not 0 where two checksums differ; None if they are of other weights.
+
+    >>> differences(checksum([torch.ones(3)]), checksum([torch.zeros(3)]))
+    [tensor(True)]
+    """
+    if [(part.device, part.shape) for part in before] != [(part.device, part.shape) for part in after]:
+        return None
+    return [torch.ne(one, other).any() for one, other in zip(before, after, strict=True)]
+
+
+def same(before: Checksum, after: Checksum) -> bool:
+    """Whether two checksums are of the same weights."""
+    differ = differences(before, after)
+    return differ is not None and not any(read(differ))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Join bytes to whole numbers of 8 bytes, for torch compares those faster; zeros fill up the last one."""
+    missing = -sum(map(len, parts)) % 8
+    whole = torch.cat([*parts, parts[0].new_zeros(missing)]) if missing or len(parts) > 1 else parts[0]
+    return whole.view(torch.int64)
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:
@@ -56,15 +83,3 @@ def _rows(content: Tensor) -> tuple[Tensor, ...]:
     filled = len(content) - len(content) % ROW
     numbers = content[:filled].view(torch.int64 if content.storage_offset() % 8 == 0 else torch.uint8)
     return numbers.view(-1, WIDTH).sum(0, dtype=torch.int64).view(torch.uint8), content[filled:]
-
-
-def same(before: Checksum, after: Checksum) -> bool:
-    """Whether two checksums are of the same weights."""
-    places = [[(part.device, part.shape) for part in parts] for parts in (before, after)]
-    return places[0] == places[1] and all(map(_equal, before, after))
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    filled = len(one) - len(one) % 8  # eight bytes at a time, for torch compares one number after the other
-    rest = filled < len(one) and not torch.equal(one[filled:], other[filled:])
-    return not rest and torch.equal(one[:filled].view(torch.int64), other[:filled].view(torch.int64))

@@ -1,22 +1,23 @@
-"""How do a half layer and an FP32 buffer meet in one model?
+"""Half layers and FP32 tensors in one model.
 
-Idea: a model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. What
-is added to one or multiplied by one becomes FP32, as torch promotes; the next matrix product rounds it to FP16 again.
+A model in FP16 keeps its own buffers in FP32, since masks, angles and positions lose their meaning in FP16. What is
+added to one or multiplied by one becomes FP32, as torch promotes; the next matrix product rounds it to FP16 again.
 torch refuses operands of two dtypes where it does not promote, so here they are made to agree: by the lists of
 autocast, but only where they differ.
 
 Invariant: a call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be -inf in
 FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
 
-What it does not do: keep attention with such a mask fast; on a GPU, let masks be boolean.
+Limit: attention with such a mask is slow; on a GPU, let masks be boolean.
 
 Source: torch.amp.autocast's lists (allow, promote); torch's type promotion (elementwise operations; a tensor without
-dimensions counts for nothing).
+dimensions counts for nothing); aten layer_norm_kernel.cu and group_norm_kernel.cu (weights of the input's dtype).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import Rule, rule_for
+from labkit.amp.scaling.unscale import read
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, tensors_in
 
@@ -33,8 +35,57 @@ from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composit
 REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
 WRITES = frozenset("__setitem__ index_put_ scatter_add_ addcmul_ addcdiv_".split()) | {f"{n}_" for n in REFUSE_TOO}
 MASKS = {"scaled_dot_product_attention": (3, "attn_mask"), "baddbmm": (0, "input")}  # which operand is one
+# CUDA's kernels read weights of the input's dtype only: those of half input beside FP32 weights run in FP32 there.
+NORMS_OF_ONE_DTYPE = frozenset(("layer_norm", "group_norm"))
+MOST_PENDING = 256
 _MUST_AGREE = (Rule.ALLOW, Rule.PROMOTE, Rule.DENY, Rule.BANNED)
 _MUST_AGREE_TOO = NORMS | WRITES | REFUSE_TOO
+
+
+class RangeMemory:
+    """Which FP32 tensors hold finite numbers that are infinite in a half format, known without waiting for a device.
+
+    On a CPU, and where no gradients are recorded, each tensor is looked at. On another device the first tensor of a
+    kind is looked at, and the host waits for it; a later one of a kind that was within range is taken to be so, and its
+    largest magnitude is left on the device for the step to read (`pending`, `learn`). A kind that was beyond stays so.
+
+    Args:
+        look_always: wait for each tensor, on any device.
+    """
+
+    def __init__(self, *, look_always: bool = False) -> None:
+        self.look_always = look_always
+        self._beyond: dict[Hashable, bool] = {}
+        self._pending: list[tuple[Hashable, torch.dtype, Tensor]] = []
+        self._learnt = False  # that one was beyond, before anybody asked
+
+    def reaches(self, kind: Hashable, tensor: Any, dtype: torch.dtype) -> bool:
+        """Return whether a tensor of a kind, such as the first argument of a model, reaches beyond a half format."""
+        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.float32:
+            return False
+        if self.look_always or tensor.device.type == "cpu" or not torch.is_grad_enabled():
+            return reaches_beyond(tensor, dtype)
+        known = self._beyond.get(kind)
+        if known is None:
+            known = self._beyond[kind] = reaches_beyond(tensor, dtype)
+        elif not known and tensor.numel():
+            if len(self._pending) == MOST_PENDING:  # forward passes that no step follows
+                self._learnt = self.learn(read(self.pending))
+            self._pending.append((kind, dtype, _largest_finite(tensor)))
+        return known
+
+    @property
+    def pending(self) -> list[Tensor]:
+        """The magnitudes, scalars on their devices, of tensors that were taken to be within range."""
+        return [magnitude for _, _, magnitude in self._pending]
+
+    def learn(self, magnitudes: Sequence[float]) -> bool:
+        """Take the values of `pending`, and forget them; return whether one of the tensors was beyond range."""
+        both = zip(self._pending, magnitudes, strict=True)
+        kinds = [kind for (kind, dtype, _), magnitude in both if magnitude >= infinite_from(dtype)]
+        self._beyond.update(dict.fromkeys(kinds, True))
+        any_beyond, self._pending, self._learnt = bool(kinds) or self._learnt, [], False
+        return any_beyond
 
 
 class half_beside_fp32(LabMode):
@@ -47,15 +98,16 @@ class half_beside_fp32(LabMode):
     Args:
         wide_masks: False rounds a mask's numbers to the half format's range, where an accumulator is emulated, which
             FP32 would go past.
+        ranges: what is known of earlier masks; None knows nothing, and looks at each.
 
     >>> with half_beside_fp32():
     ...     (torch.ones(1, 2) @ torch.ones(2, 1).half()).dtype
     torch.float16
     """
 
-    def __init__(self, *, wide_masks: bool = True) -> None:
+    def __init__(self, *, wide_masks: bool = True, ranges: RangeMemory | None = None) -> None:
         super().__init__()
-        self.wide_masks = wide_masks
+        self.wide_masks, self.ranges = wide_masks, ranges or RangeMemory()
 
     def __enter__(self) -> Any:
         self._flag = torch.is_autocast_enabled(FLAGGED_DEVICE)
@@ -75,6 +127,8 @@ class half_beside_fp32(LabMode):
         break_graph()
         name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
+        if name in NORMS_OF_ONE_DTYPE and args and _is_half_beside_fp32_weights(args[0], args, kwargs):
+            return self.call_below(func, types, *mapped((args, kwargs), _float)).to(args[0].dtype)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
@@ -89,10 +143,11 @@ class half_beside_fp32(LabMode):
         half = next((dtype for dtype in found if dtype in HALVES), None)
         if half is None or torch.float32 not in found:
             return args, kwargs
-        if name in NORMS:  # FP32 weights beside a half input are as they shall be
+        if name in NORMS:  # a CPU's kernels, and batch norm's everywhere, take FP32 weights beside a half input
             return ((_cast(args[0], half), *args[1:]) if args and found[0] is torch.float32 else args), kwargs
         to = args[0].dtype if name in WRITES else half if rule is Rule.ALLOW else torch.float32
-        if name in MASKS and reaches_beyond(_operand(args, kwargs, *MASKS[name]), half):
+        mask = _operand(args, kwargs, *MASKS[name]) if name in MASKS else None
+        if isinstance(mask, Tensor) and self.ranges.reaches((name, mask.dim()), mask, half):
             if self.wide_masks:
                 to = torch.float32
             else:
@@ -114,10 +169,37 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
     True
     """
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32:
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or not mask.numel():
         return False
-    infinite = mask.to(dtype).isinf()
-    return bool(infinite.any()) and bool((mask.isfinite() & infinite).any())
+    return float(_largest_finite(mask)) >= infinite_from(dtype)
+
+
+def infinite_from(dtype: torch.dtype) -> float:
+    """Return the least number that becomes infinite in a half format.
+
+    >>> infinite_from(torch.float16)
+    65520.0
+    """
+    largest = torch.finfo(dtype).max
+    return largest + math.ldexp(torch.finfo(dtype).eps, math.frexp(largest)[1] - 2)  # half an ulp: a tie goes to even
+
+
+@torch.no_grad()
+def _largest_finite(tensor: Tensor) -> Tensor:
+    """Return the largest magnitude among a tensor's finite numbers, a scalar on its device."""
+    largest: Tensor = torch.linalg.vector_norm(tensor.detach().nan_to_num(0.0, 0.0, 0.0), math.inf)
+    return largest
+
+
+def _is_half_beside_fp32_weights(input: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a norm off the CPU has half input and FP32 weights."""
+    if not isinstance(input, Tensor) or input.dtype not in HALVES or input.device.type == "cpu":
+        return False
+    return any(t.dtype is torch.float32 for t in tensors_in((*args[1:], *kwargs.values())))
+
+
+def _float(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype in HALVES else tensor
 
 
 def _in_range(tensor: Tensor, dtype: torch.dtype) -> Tensor:

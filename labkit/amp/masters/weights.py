@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.masters.edits import checksum, same
+from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.fitting import require_fitting, require_shapes
 from labkit.amp.masters.flat import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
+from labkit.amp.scaling.unscale import read
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
@@ -155,14 +156,17 @@ class Weights:
         return [flat_gradient(weights, self.names) for weights in self._members if weights]
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor | None]) -> None:
+    def step(self, gradients: Sequence[Tensor | None], *, edited: bool | None = None) -> None:
         """Step the master weights with unscaled gradients, one for each of `optimizer_weights`, then copy them back.
+
+        `edited` says whether the model's weights were edited since the last step, by what `edits` returned a moment
+        ago; None finds out.
 
         Raises:
             RuntimeError: other values stand in the model for a while (`replaced_by`).
             ValueError: a weight's `.data` were given another shape.
         """
-        self.adopt_edits()
+        self.adopt_edits(edited)
         for weight, gradient in zip(self.optimizer_weights, gradients, strict=True):
             weight.grad = gradient if gradient is None or gradient.dtype is weight.dtype else gradient.to(weight.dtype)
         self.optimizer.step()
@@ -200,12 +204,24 @@ class Weights:
             master.copy_(torch.where(master.to(weight.dtype) == weight, master, weight.to(master.dtype)))
         self._note()
 
-    def adopt_edits(self) -> None:
-        """Do as `adopt` does if somebody changed the model's weights since they were copied back, through `.data` too.
+    def adopt_edits(self, edited: bool | None = None) -> None:
+        """Do as `adopt` does if the model's weights were changed since they were copied back, through `.data` too.
 
         Raises:
             RuntimeError: other values stand in the model for a while (`replaced_by`).
             ValueError: a weight's `.data` were given another shape.
+        """
+        if edited is None:
+            flags = self.edits()
+            edited = flags is None or any(read(flags))
+        if edited:
+            self.adopt()
+
+    def edits(self) -> list[Tensor] | None:
+        """Return flags on the weights' devices: not 0 where they were changed; None if they moved to another device.
+
+        Raises:
+            RuntimeError, ValueError: as `adopt_edits`.
         """
         if self._replaced:
             raise RuntimeError(
@@ -213,8 +229,7 @@ class Weights:
                 "masters would take them over. Step and save after the `with` block."
             )
         self.restore_dtypes()
-        if self._copied and not same(self._noted, checksum(self._copied)):
-            self.adopt()
+        return differences(self._noted, checksum(self._copied)) if self._copied else []
 
     def restore_dtypes(self) -> None:
         """Put `.data` that somebody gave a weight into the weight's own dtype; the master takes all their digits.

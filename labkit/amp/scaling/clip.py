@@ -1,7 +1,7 @@
-"""How long are the gradients together, and how are they shortened, if their squares are beyond FP32?
+"""Clipping of gradients to a common length that may be far outside FP32's range.
 
-Idea: a norm of type p adds up p-th powers. From p = 2 on, those of 1e20 are beyond FP32, and those of 1e-30 are zero.
-Where the FP32 norm comes near either end, it is taken again in FP64, of gradients divided by the largest of them.
+A norm of type 2 adds up squares. In FP32 those of 1e20 overflow, and those of 1e-30 are zero; so lengths are measured
+in FP64, whose range holds the sixth power of any FP32 number. Length and factor stay on the gradients' device.
 
 Invariant: the length is right for any finite gradients, and what is longer than it may be is shortened to that.
 
@@ -12,13 +12,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit.amp.scaling.scaler import FP32_MAX, FP32_SMALLEST_NORMAL
 
-_SAFE = (2.0**-40, math.inf)  # between these, a norm of type 1 or 2 that FP32 added up lost nothing that counts
+_EPSILON = 1e-6  # torch's
+_LEAST_FACTOR = 2.0**-100  # that FP32 gradients are multiplied by at once; what is less comes in two factors
+_FP64_HOLDS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)  # norm types whose powers of FP32 numbers FP64 holds
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Gradients were clipped to `max_norm`; `length`, a scalar on their device, is what they had before."""
+
+    length: Tensor
+    max_norm: float
+
+    def rest(self, length: float) -> float:
+        """Return the factor that is still missing, of gradients that had this length."""
+        if not math.isfinite(length):
+            return 1.0
+        return min(1.0, self.max_norm / (length + _EPSILON) / _LEAST_FACTOR)
 
 
 @torch.no_grad()
@@ -31,32 +48,75 @@ def clip_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) 
     >>> clip_(gradients, 1.0), [round(g.item(), 6) for g in gradients]
     (tensor(5.0000e+30), [0.6, 0.8])
     """
+    clipping = clip_without_waiting_(gradients, max_norm, norm_type)
+    length = clipping.length.item()
+    finish_clipping(gradients, clipping, length)
+    return in_fp32_where_held(clipping.length, length)
+
+
+@torch.no_grad()
+def clip_without_waiting_(gradients: Sequence[Tensor], max_norm: float, norm_type: float = 2.0) -> Clipping:
+    """Do as `clip_` does as far as the device can by itself; `finish_clipping` does the rest, which is mostly nothing.
+
+    Norm types beside 1 to 6 and infinity are measured after a look at the largest magnitude, for which the host waits.
+    """
     values = [g._values() if g.is_sparse else g for g in gradients if g.numel()]  # nothing has no largest element
-    norm = torch.nn.utils.get_total_norm(values, norm_type)
-    if norm_type <= 0 or (norm_type in (1.0, 2.0) and _SAFE[0] < norm < _SAFE[1]):
-        shorter = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for value in values:
-            value.mul_(shorter.to(value.device))
-        return norm
-    length = _length_in_fp64(values, norm_type)
-    if not math.isfinite(length):
-        return norm.new_tensor(length)
-    shorten_(values, length, max_norm)
-    held = length == 0 or FP32_SMALLEST_NORMAL <= length <= FP32_MAX
-    return torch.tensor(length, dtype=norm.dtype if held else torch.float64, device=norm.device)
+    if not values:
+        return Clipping(torch.zeros(()), max_norm)
+    length = total_norm(values, norm_type)
+    longest = min(max_norm, torch.finfo(length.dtype).max / 4)
+    # Inf and NaN become a length that is short enough, so that the factor is 1 and they stay where they are.
+    within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
+    factor = torch.empty((), dtype=values[0].dtype, device=length.device)
+    torch.mul(within.add_(_EPSILON).reciprocal_(), longest, out=factor)
+    _multiply(values, factor.clamp_(_LEAST_FACTOR, 1.0))
+    return Clipping(length, max_norm)
+
+
+def finish_clipping(gradients: Sequence[Tensor], clipping: Clipping, length: float) -> None:
+    """Multiply gradients of this length by what was too small for one factor."""
+    rest = clipping.rest(length)
+    if rest != 1.0:
+        torch._foreach_mul_([g._values() if g.is_sparse else g for g in gradients if g.numel()], rest)
+
+
+def in_fp32_where_held(length: Tensor, value: float) -> Tensor:
+    """Return a length, whose value is known, in FP32 if that is a normal number there, and else as it is."""
+    held = value == 0 or not math.isfinite(value) or FP32_SMALLEST_NORMAL <= value <= FP32_MAX
+    return length.float() if held else length
+
+
+@torch.no_grad()
+def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
+    """Return the common length of tensors that are not empty, a scalar on the device of the first, in FP64."""
+    home = values[0].device
+    wide = torch.float64 if all(v.device.type != "mps" for v in values) else None  # Apple's GPUs have no FP64
+    if norm_type == math.inf or (norm_type in _FP64_HOLDS and all(v.dtype is not torch.float64 for v in values)):
+        norms = torch._foreach_norm(list(values), norm_type, dtype=None if norm_type == math.inf else wide)
+        whole: Tensor = torch.linalg.vector_norm(torch.stack([n.to(home) for n in norms]), norm_type, dtype=wide)
+        return whole
+    if norm_type <= 0:
+        norm: Tensor = torch.nn.utils.get_total_norm(values, norm_type)
+        return norm.to(wide or norm.dtype)
+    largest = total_norm(values, math.inf)
+    size = float(largest)
+    if not 0 < size < math.inf:
+        return largest
+    parts = [torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type) for value in values]
+    combined: Tensor = torch.linalg.vector_norm(torch.stack([p.to(home) for p in parts]), norm_type)
+    return largest * combined
 
 
 def shorten_(values: Sequence[Tensor], length: float, max_norm: float) -> None:
     """Shorten gradients of this common length, a finite one, in place to at most `max_norm`, in FP64."""
-    if max_norm < length + 1e-6:
+    if max_norm < length + _EPSILON:
         for value in values:
-            value.copy_(value.double() * (max_norm / (length + 1e-6)))
+            value.copy_(value.double() * (max_norm / (length + _EPSILON)))
 
 
-def _length_in_fp64(values: Sequence[Tensor], norm_type: float) -> float:
-    """Return the common length; inf and NaN only where a gradient is."""
-    largest = float(torch.nn.utils.get_total_norm(values, math.inf))
-    if not 0 < largest < math.inf:
-        return largest
-    norms = [float(torch.linalg.vector_norm(value.double() / largest, norm_type)) for value in values]
-    return largest * float(torch.linalg.vector_norm(torch.tensor(norms, dtype=torch.float64), norm_type))
+def _multiply(values: Sequence[Tensor], factor: Tensor) -> None:
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for value in values:
+        groups.setdefault((value.device, value.dtype), []).append(value)
+    for (device, dtype), group in groups.items():
+        torch._foreach_mul_(group, factor.to(device, dtype))

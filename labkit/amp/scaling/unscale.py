@@ -1,8 +1,9 @@
-"""What were the gradients before the loss was scaled, and are they all finite?
+"""Unscaling of gradients, with a check for inf and NaN.
 
-Idea: cast to FP32 *before* dividing. The other way round, the division would push every small gradient off FP16's
-bottom again, and all the scaling was for nothing. Gradients of one device and dtype go through one kernel, which
-multiplies by the reciprocal and looks for inf and NaN in the same pass, and leaves its answer on the device.
+Gradients are cast to FP32 *before* they are divided by the scale: the other way round, the division would push every
+small gradient off FP16's bottom again. Gradients of one device and dtype go through one kernel, which multiplies by the
+reciprocal and looks for inf and NaN in the same pass. The kernel leaves its answer on the device as a flag; `read`
+brings any number of such scalars to the host in one transfer, so that a step waits for the device once.
 
 Invariant: found_inf is False exactly when every gradient that is returned is finite.
 
@@ -59,64 +60,105 @@ def unscale(
     >>> unscale([torch.ones(2), torch.tensor(math.nan)], 8.0, names=["weight", "bias"])[1:]
     (True, ('bias',))
     """
-    if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
-        raise ValueError(f"a loss scale is a positive finite number, 2^-126 to 3.4e38; it was given {scale!r}")
     if names is not None and len(names) != len(gradients):
         raise ValueError(f"names has one name for each gradient; it was given {len(names)} for {len(gradients)}")
-    unscaled = [
-        g if in_place and g.dtype in _WIDE and g.layout is torch.strided else _copied(g, in_place) for g in gradients
-    ]
-    values = [g if g.layout is torch.strided else g._values() for g in unscaled]
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for tensor in values:
-        groups.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-    flags = [_multiply(group, scale) for group in groups.values()]
+    unscaled, flags = unscale_with_flags(gradients, scale, in_place=in_place)
     if names is None:
-        return unscaled, any(_read(flags))
-    bad = _which(values, flags)
-    return unscaled, any(bad), tuple(name for name, is_bad in zip(names, bad, strict=True) if is_bad)
+        return unscaled, any(read(flags))
+    if all(flag.device.type == "cpu" for flag in flags) and not any(read(flags)):
+        return unscaled, False, ()  # on a CPU a second look costs no wait, so most steps go without it
+    sizes = read(largest_magnitudes(unscaled))
+    bad = tuple(name for name, size in zip(names, sizes, strict=True) if not math.isfinite(size))
+    return unscaled, bool(bad), bad
 
 
-def _copied(gradient: Tensor, in_place: bool) -> Tensor:
-    if not gradient.is_floating_point() or gradient.layout not in (torch.strided, torch.sparse_coo):
-        given = f"{gradient.dtype}, {gradient.layout}"
-        raise TypeError(f"a gradient holds floating-point numbers, dense or sparse COO; it was given {given}")
-    wide = gradient.detach() if gradient.dtype in _WIDE else gradient.detach().float()  # before duplicates are added
-    ours = wide.coalesce() if wide.is_sparse else wide
-    return ours.clone() if wide.dtype == gradient.dtype and not in_place else ours
+@torch.no_grad()
+def unscale_with_flags(
+    gradients: Sequence[Tensor], scale: float, *, in_place: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Do as `unscale` does without waiting: found_inf is that any of the flags, scalars on their devices, is not 0."""
+    if not FP32_SMALLEST_NORMAL <= scale <= FP32_MAX:
+        raise ValueError(f"a loss scale is a positive finite number, 2^-126 to 3.4e38; it was given {scale!r}")
+    unscaled = _wide(gradients, in_place)
+    return unscaled, [_multiply(group, scale) for group in _by_device_and_dtype(unscaled)]
+
+
+@torch.no_grad()
+def non_finite_flags(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return flags, one for each device and dtype of the gradients: not 0 where some gradient holds inf or NaN."""
+    return [_look(group, 1.0) for group in _by_device_and_dtype(gradients)]
+
+
+@torch.no_grad()
+def largest_magnitudes(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return for each gradient a scalar on its device: its largest magnitude, inf or NaN if it holds such a number."""
+    values = [_values(g) for g in gradients]
+    full = [v for v in values if v.numel()]  # nothing has no largest element
+    norms = iter(torch._foreach_norm(full, math.inf) if full else ())
+    return [next(norms) if v.numel() else torch.zeros(()) for v in values]
+
+
+def read(scalars: Sequence[Tensor]) -> list[float]:
+    """Bring scalars, each on its device, to the host: one wait for all.
+
+    >>> read([torch.tensor(1.0), torch.tensor(True)])
+    [1.0, 1.0]
+    """
+    if len(scalars) < 2:
+        return [float(scalar.item()) for scalar in scalars]
+    home = max((scalar.device for scalar in scalars), key=lambda device: device.type != "cpu")
+    there = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]
+    values: list[float] = torch.stack(there).tolist()
+    return [float(value) for value in values]
+
+
+def _wide(gradients: Sequence[Tensor], in_place: bool) -> list[Tensor]:
+    """Return copies in FP32 or FP64; in place, those that have such a dtype are returned themselves."""
+    wide: list[Tensor] = []
+    copied: list[tuple[Tensor, Tensor]] = []
+    for g in gradients:
+        if not g.is_floating_point() or g.layout not in (torch.strided, torch.sparse_coo):
+            given = f"{g.dtype}, {g.layout}"
+            raise TypeError(f"a gradient holds floating-point numbers, dense or sparse COO; it was given {given}")
+        if g.is_sparse:  # FP32 before duplicates are added up; where there are none, coalesce() returns its argument
+            own = (g.detach() if g.dtype in _WIDE else g.detach().float()).coalesce()
+            wide.append(own.clone() if not in_place and g.dtype in _WIDE else own)
+        elif in_place and g.dtype in _WIDE:
+            wide.append(g.detach())
+        else:
+            wide.append(torch.empty_like(g, dtype=g.dtype if g.dtype in _WIDE else torch.float32))
+            copied.append((wide[-1], g.detach()))
+    if copied:
+        torch._foreach_copy_([to for to, _ in copied], [narrow for _, narrow in copied])
+    return wide
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient._values() if gradient.is_sparse else gradient
+
+
+def _by_device_and_dtype(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for gradient in gradients:
+        groups.setdefault((gradient.device, gradient.dtype), []).append(_values(gradient))
+    return list(groups.values())
 
 
 def _multiply(group: list[Tensor], scale: float) -> Tensor:
     """Divide tensors of one device and dtype by the scale, in place; return a flag, on their device: found_inf."""
-    device = group[0].device
     reciprocal = 1.0 / scale  # in FP64
     apart = group[0].dtype == torch.float64  # the kernel takes an FP32 reciprocal: let it look, and multiply apart
-    found, by = torch.zeros((), device=device), torch.full((), 1.0 if apart else reciprocal, device=device)
-    torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
+    found = _look(group, 1.0 if apart else reciprocal)
     if apart:
         torch._foreach_mul_(group, reciprocal)
     if scale < 1:  # then dividing may overflow, and the kernel looked before
-        torch._amp_foreach_non_finite_check_and_unscale_(group, found, torch.ones((), device=device))
+        _look(group, 1.0, found)
     return found
 
 
-def _read(flags: Sequence[Tensor]) -> list[float]:
-    """Bring scalars, each on its device, to the host: one wait for all."""
-    if len(flags) < 2:
-        return [flag.item() for flag in flags]
-    home = max((flag.device for flag in flags), key=lambda device: device.type != "cpu")
-    return torch.stack([flag.to(home, non_blocking=True) for flag in flags]).tolist()
-
-
-def _which(values: Sequence[Tensor], flags: Sequence[Tensor]) -> list[bool]:
-    """Return for each tensor whether it holds inf or NaN.
-
-    On the CPU a second look costs no wait, so most steps go without it. On an accelerator it would: there every tensor
-    has its own answer from the start.
-    """
-    if all(flag.device.type == "cpu" for flag in flags) and not any(_read(flags)):
-        return [False] * len(values)
-    looked_at = [index for index, tensor in enumerate(values) if tensor.numel() > 0]  # nothing has no largest element
-    largest = _read(torch._foreach_norm([values[index] for index in looked_at], math.inf))
-    bad = {index for index, norm in zip(looked_at, largest, strict=True) if not math.isfinite(norm)}
-    return [index in bad for index in range(len(values))]
+def _look(group: list[Tensor], reciprocal: float, found: Tensor | None = None) -> Tensor:
+    """Multiply tensors of one device and dtype, in place, and set a flag if one of them held inf or NaN."""
+    found = torch.zeros((), device=group[0].device) if found is None else found
+    by = torch.full((), reciprocal, device=group[0].device)
+    torch._amp_foreach_non_finite_check_and_unscale_(group, found, by)
+    return found
