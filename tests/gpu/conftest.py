@@ -8,6 +8,8 @@ from typing import NoReturn
 import pytest
 import torch
 
+collect_ignore = ["simulated"]  # no tests: what they import exists in a process with a simulated card alone
+
 
 def without_a_gpu(required: bool) -> NoReturn:
     """End a test that needs a GPU where there is none."""
