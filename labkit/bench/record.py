@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase
 from labkit.bench.device import DeviceReport, device_report
 from labkit.bench.sweeps import Extent, Sweep, sweeps
-from labkit.bench.timing import ROUNDS, GemmRun, run_cases
+from labkit.bench.timing import ROUNDS, GemmRun, timed_rounds
 from labkit.formats import FORMATS
 from labkit.records import now, versions
 
@@ -104,21 +104,37 @@ def measure(
     >>> from_json(record.to_json()) == record
     True
     """
+    options = {"extent": extent, "rounds": rounds, "threads": threads, "seconds": seconds, "stop": stop}
+    *_, last = measured(sweep, device, **options)  # type: ignore[arg-type]
+    return last
+
+
+def measured(
+    sweep: str,
+    device: torch.device | str | None = None,
+    *,
+    extent: Extent | None = None,
+    rounds: int = ROUNDS,
+    threads: int = 1,
+    seconds: float = float("inf"),
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[GemmRecord]:
+    """Yield, after each round, the record that `measure` returns after the last."""
     report = device_report(device)
     known = sweeps(report, extent)
     if sweep not in known:
         raise ValueError(f"there is no sweep {sweep!r}; there are {', '.join(known)}.")
     end = time.monotonic() + seconds
     missing: list[str] = []
-    runs = run_cases(
+    for runs in timed_rounds(
         known[sweep].cases,
         report.kind,
         rounds=rounds,
         threads=threads,
         stop=lambda: stop() or time.monotonic() > end,
         left_out=lambda case, why: missing.append(f"{case.label}: {why}"),
-    )
-    return _record(known[sweep], runs, missing, report, rounds, threads)
+    ):
+        yield _record(known[sweep], runs, missing, report, rounds, threads)
 
 
 def _record(

@@ -108,18 +108,48 @@ def run_cases(
     Raises:
         ValueError: rounds or threads is below 1.
     """
+    *_, last = timed_rounds(cases, device, rounds=rounds, threads=threads, stop=stop, left_out=left_out)
+    return last
+
+
+def timed_rounds(
+    cases: Sequence[Case],
+    device: torch.device | str = "cpu",
+    *,
+    rounds: int = ROUNDS,
+    threads: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    left_out: Callable[[Case, str], None] = lambda case, why: None,
+) -> Iterator[list[GemmRun]]:
+    """Yield, after each round, what `run_cases` returns after the last: who keeps it loses one round at most.
+
+    A case whose turn raises, by the memory that is gone for instance, is left out from then on.
+    """
     if rounds < 1 or threads < 1:
         raise ValueError(f"rounds and threads are 1 or more; they were given as {rounds} and {threads}.")
     where = torch.device(device)
     clock = _clock(where, threads)
     with _threads(threads), torch.no_grad():
-        ready = list(_warm_up(cases, where, clock, stop, left_out))
-        seconds = take_turns(
-            {timed: partial(timed.seconds, clock) for timed in ready},
-            rounds,
-            over=lambda timed, seen: bool(seen) and (timed.has_had_enough(seen) or stop()),
-        )
-    return [timed.result(seconds[timed]) for timed in ready]
+        seconds: dict[_Ready, list[float]] = {timed: [] for timed in _warm_up(cases, where, clock, stop, left_out)}
+
+    def turn(timed: _Ready) -> float:
+        try:
+            return timed.seconds(clock)
+        except RuntimeError as refused:
+            left_out(timed.case, str(refused).splitlines()[0])
+            del seconds[timed]
+            return float("nan")
+
+    def over(timed: _Ready, _: object) -> bool:
+        seen = seconds[timed]
+        return bool(seen) and (timed.has_had_enough(seen) or stop())
+
+    for _ in range(rounds):
+        with _threads(threads), torch.no_grad():
+            turns = take_turns({timed: partial(turn, timed) for timed in seconds}, 1, over)
+        for timed in seconds:
+            seconds[timed] += turns[timed]
+        yield [timed.result(each) for timed, each in seconds.items()]
 
 
 _Clock = Callable[[Callable[[int], Tensor], int], float]

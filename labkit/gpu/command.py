@@ -7,6 +7,7 @@ Invariant: all of it ends within LIMIT, a quick one within QUICK_LIMIT; what a p
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import torch
 
 from labkit.bench import device_report
+from labkit.gpu import passport
 from labkit.gpu.order import Order
 from labkit.gpu.parts import PARTS, QUICK_PARTS
 from labkit.records import results_folder
@@ -24,6 +26,7 @@ from labkit.records import results_folder
 CHECKOUT = Path(__file__).parents[2]
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
 QUICK_LIMIT = 180.0
+NO_GPU = "torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
 GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to end
 
 
@@ -35,7 +38,12 @@ def add_arguments(parser: ArgumentParser) -> None:
                         "whether everything runs")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=None, help="where results are kept (default: data; where "
                         "there is no checkout, fp16-lab/data in the home folder)")  # fmt: skip
-    parser.add_argument("--only", nargs="+", choices=list(PARTS), default=None, metavar="PART",
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--passport", type=Path, metavar="FILE", help="write into a new FILE a line for each thing that "
+                     "this GPU does, in 3 minutes and 2 of timings, to be sent to the lab's maintainers")  # fmt: skip
+    one.add_argument("--read", type=Path, metavar="FILE", help="say what in such a FILE differs from expectation; "
+                     "status 0: it is whole, 1: a part is missing, 2: it is no passport")  # fmt: skip
+    one.add_argument("--only", nargs="+", choices=list(PARTS), default=None, metavar="PART",
                         help="one or more of: " + ", ".join(PARTS))  # fmt: skip
     parser.add_argument("--seconds", type=float, default=None,
                         help=f"for everything (default: {LIMIT:.0f}; quick on a GPU: {QUICK_LIMIT:.0f})")  # fmt: skip
@@ -46,15 +54,15 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Run the parts; return 0 if all were done, 1 if one did not, 2 where there is no GPU."""
+    """Run the parts, or write or read a passport; return 0 if all was done, 1 if not, 2 where nothing can be."""
+    if arguments.read is not None:
+        return _read(arguments.read)
+    if arguments.passport is not None:
+        return _write_passport(arguments)
     try:
         report = device_report(arguments.device)
     except ValueError:
-        sys.stderr.write(
-            "labkit gpu: torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
-            "to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal\n"
-        )
-        return 2
+        return _refuse(f"{NO_GPU}to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal")
     folder = (arguments.folder or results_folder()).resolve()
     budgets = budgets_of(arguments)
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
@@ -103,6 +111,43 @@ def _apart(name: str, which: str, seconds: float, folder: Path, arguments: Names
     except subprocess.TimeoutExpired:
         return f"stopped after {seconds + GRACE:.0f} s; what it had by then is kept"
     return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
+
+
+def _write_passport(arguments: Namespace) -> int:
+    if arguments.device == "cuda" and not torch.cuda.is_available():  # asks the driver, and begins nothing on a card
+        return _refuse(f"{NO_GPU}to rehearse: labkit gpu --device cpu --quick --passport /tmp/rehearsal.jsonl")
+    path: Path = arguments.passport
+    seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
+    command = passport.worker_command(arguments.device, quick=arguments.quick)
+    try:
+        end = passport.make(path, command, seconds=seconds, say=_say)
+    except FileExistsError:
+        return _refuse(f"{path} is there already and was left as it is; choose another name, e.g. {_free_name(path)}")
+    except OSError as error:
+        return _refuse(f"{path} cannot be written ({error.strerror}); choose another folder")
+    _say(f"{end}. The passport is in {path.resolve()}\nSend this file. `labkit gpu --read {path}` says what is in it.")
+    return int(end != "complete")
+
+
+def _free_name(path: Path) -> Path:
+    names = (path.with_stem(f"{path.stem}-{n}") for n in itertools.count(2))
+    return next(name for name in names if not name.exists())
+
+
+def _read(path: Path) -> int:
+    try:
+        found = passport.read_file(path)
+    except OSError as error:
+        return _refuse(f"{path} cannot be read ({error.strerror})")
+    except ValueError as error:
+        return _refuse(f"{path} is no passport: {error}")
+    _say(passport.report(found))
+    return int(not found.whole)
+
+
+def _refuse(sentence: str) -> int:
+    sys.stderr.write(f"labkit gpu: {sentence}\n")
+    return 2
 
 
 def _say(line: str) -> None:

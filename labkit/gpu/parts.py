@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from labkit.amp import RECIPES
-from labkit.bench import DeviceReport, GemmRecord, from_json, measure, sweeps
-from labkit.bench.record import bench_versions
+from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
+from labkit.bench.record import bench_versions, measured
 from labkit.bench.sweeps import GPU_SHORT, QUICK, Extent
 from labkit.capture.instructions import COLUMNS, INSTRUCTIONS
 from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
 from labkit.gpu.checks import CHECKS
+from labkit.gpu.checks.progress import reason, release_memory
 from labkit.gpu.order import Order, Part
 from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
@@ -51,11 +52,14 @@ def _captures(order: Order) -> Iterator[str]:
         tiles = 2 if order.quick else 512 // row.m  # of each family: 4096 sums
         try:
             answers = ask(row, tiles)
-        except RuntimeError as refused:
-            yield f"{row.name}: NOT CAPTURED, {refused}"
+            path = write_whole(order.path("mma", f"{row.name}.npz"), answers.to_bytes())
+        except Exception as refused:
+            yield f"{row.name}: NOT CAPTURED, {reason(refused)}"
             continue
-        path = write_whole(order.path("mma", f"{row.name}.npz"), answers.to_bytes())
-        yield f"{path}: {_compared(answers, tiles, seeds=1 if order.quick else 5)}"
+        try:
+            yield f"{path}: {_compared(answers, tiles, seeds=1 if order.quick else 5)}"
+        except Exception as refused:
+            yield f"{path}: kept, but NOT COMPARED with the emulator, {reason(refused)}"
 
 
 def _compared(answers: MmaCapture, tiles: int, seeds: int) -> str:
@@ -79,9 +83,14 @@ def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
         extent = _extent(order)
         known = [name for name in names if name in sweeps(order.report, extent)]
         for i, name in enumerate(known):
-            seconds = order.left() / (len(known) - i)
-            record = measure(name, order.report.kind, extent=extent, seconds=seconds)
-            yield _kept(order.path("gemm", f"{name}.json"), record, quick=order.quick)
+            path, seconds = order.path("gemm", f"{name}.json"), order.left() / (len(known) - i)
+            said = f"{path}: nothing was timed"
+            try:
+                for record in measured(name, order.report.kind, extent=extent, seconds=seconds):
+                    said = _kept(path, record, quick=order.quick)
+            except Exception as error:
+                said = f"{said}; ENDED by {reason(error)}"
+            yield said
 
     return run
 
@@ -118,10 +127,15 @@ def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
             check = CHECKS[name]
             takes = inspect.signature(check.main).parameters
             given = {"seconds": order.left(), **(SMALL if order.rehearsal else {})}
-            answers = check.main(order.report.kind, **{key: value for key, value in given.items() if key in takes})
-            found = {**answers, **_provenance(order.report)}
-            kept = write_whole(order.path("checks", f"{name}.json"), json.dumps(found, indent=1).encode())
-            yield f"{kept}:\n{check.told(found)}"
+            path, said = order.path("checks", f"{name}.json"), "no item was begun"
+            try:
+                for answers in check.main(order.report.kind, **{key: given[key] for key in given if key in takes}):
+                    found = {**_provenance(order.report), **answers, "device": order.report.name}
+                    write_whole(path, json.dumps(found, indent=1).encode())
+                    said = check.told(found)
+            except Exception as error:
+                said = f"{said}\n{name} was ENDED by {reason(error)}"
+            yield f"{path}:\n{said}"
 
     return run
 
@@ -136,19 +150,28 @@ def _races(order: Order) -> Iterator[str]:
     Quick ones are shortened, so they are another task, and are kept in a folder of their own.
     """
     folder = order.folder / "runs" / order.report.slug
-    for name, recipes in RACES[:1] if order.quick else RACES:
-        for recipe in recipes[:1] if order.quick else recipes:
-            task = (TASKS | GPU_TASKS)[name]
-            task = replace(task, steps=2) if order.quick else task
+    runs = [(name, recipe) for name, recipes in RACES for recipe in recipes]
+    for name, recipe in runs[:1] if order.quick else runs:
+        if order.over():
+            yield f"{name} under {recipe}: not begun, the time was up"
+            continue
+        task = (TASKS | GPU_TASKS)[name]
+        task = replace(task, steps=2) if order.quick else task
+        try:
             record = train(task, RECIPES[recipe], 0, device=order.report.kind, stop=order.over)
             if record.stopped:
                 yield f"{name} under {recipe}: not finished, the time was up"
-                return
+                continue
             kept = replace(record, fingerprint=fingerprint(task, RECIPES[recipe]))
             path = kept.save(record_path(folder / "quick" if order.quick else folder, name, recipe, 0))
-            pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
-            told = f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} s"
-            yield f"{path}: {told}{pace}"
+        except Exception as error:
+            yield f"{name} under {recipe}: FAILED, {reason(error)}"
+            continue
+        finally:
+            release_memory()
+        pace = f", {kept.steps_per_second:.3g} steps a second" if kept.steps_per_second else ""
+        said = f"{record.metric_name} {record.metric:.3f}, {record.skipped} skipped, {record.seconds:.1f} s"
+        yield f"{path}: {said}{pace}"
 
 
 def _own_kernel(order: Order) -> Iterator[str]:

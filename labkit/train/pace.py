@@ -30,14 +30,16 @@ def steps_per_second(
     steps: int = 5,
     rounds: int = 3,
     stop: Callable[[], bool] | None = None,
+    failed: Callable[[str, Exception], object] | None = None,
 ) -> dict[str, float]:
-    """Return recipe -> training steps a second; a recipe that had no turn before `stop` is not there.
+    """Return recipe -> training steps a second; a recipe that had no turn before `stop`, or failed, is not there.
 
     Args:
         device: where, as `labkit.train.place` takes it.
         steps: in a turn.
         rounds: how many turns of each count.
         stop: asked before each turn.
+        failed: called with a recipe and the exception that ended it; the others go on. None: the exception is raised.
 
     Raises:
         ValueError: steps or rounds is less than 1, or there is no such device here.
@@ -50,10 +52,29 @@ def steps_per_second(
     """
     if min(steps, rounds) < 1:
         raise ValueError(f"a pace needs 1 step and 1 round or more; it was given {steps} and {rounds}")
-    runs = {recipe.name: TrainingRun(task, recipe, device=device, measure_every=0) for recipe in recipes}
-    ways = {name: partial(host_seconds, run.step, steps) for name, run in runs.items()}
-    seen = take_turns(ways, rounds + 1, over=lambda *_: stop is not None and stop())
-    return {name: 1 / statistics.median(seconds[1:]) for name, seconds in seen.items() if seconds[1:]}
+    ended: set[str] = set()
+    runs: dict[str, TrainingRun] = {}
+
+    def turn(recipe: Recipe) -> float:
+        try:
+            if recipe.name not in runs:
+                runs[recipe.name] = TrainingRun(task, recipe, device=device, measure_every=0)
+            return host_seconds(runs[recipe.name].step, steps)
+        except Exception as error:
+            if failed is None:
+                raise
+            ended.add(recipe.name)
+            runs.pop(recipe.name, None)
+            failed(recipe.name, error)
+            return float("nan")
+
+    ways = {recipe.name: partial(turn, recipe) for recipe in recipes}
+    seen = take_turns(ways, rounds + 1, over=lambda name, _: name in ended or (stop is not None and stop()))
+    return {
+        name: 1 / statistics.median(seconds[1:])
+        for name, seconds in seen.items()
+        if seconds[1:] and name not in ended
+    }
 
 
 def recorded_paces(records: Iterable[RunRecord]) -> dict[str, float]:

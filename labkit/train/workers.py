@@ -44,7 +44,7 @@ class AloneEngine(DistributedEngine):
         return Engine._culprits(self, gradients, known)
 
 
-def training(plan: Plan, steps: int = STEPS) -> Iterator[dict[str, Any]]:
+def training(plan: Plan, steps: int = STEPS, device: str | torch.device = "cpu") -> Iterator[dict[str, Any]]:
     """Train on every rank of the group; yield, after each step, what all of them did: the same on each rank.
 
     step, loss   the loss is the mean over the ranks, before the step
@@ -58,9 +58,10 @@ def training(plan: Plan, steps: int = STEPS) -> Iterator[dict[str, Any]]:
     layer, teacher = nn.Linear(INPUTS, OUTPUTS, bias=False), torch.randn(INPUTS, OUTPUTS)
     nn.init.zeros_(layer.weight)
     format_ = FORMATS[plan.reduce]
-    engine = kind(layer, _sgd, recipe, sharded=plan.sharded, reduce=format_, predivide=plan.predivide)
+    options: dict[str, Any] = {"sharded": plan.sharded, "reduce": format_, "predivide": plan.predivide}
+    engine = kind(layer, _sgd, recipe, device=device, **options)
     for step in range(1, steps + 1):
-        inputs, targets = _batch(teacher, step)
+        inputs, targets = (each.to(device) for each in _batch(teacher, step))
         sent = bytes_written()
         engine.zero_grad()
         with engine.forward():
@@ -107,9 +108,9 @@ def main() -> None:
         linux.end_with_parent()
     if os.getppid() == 1:
         return  # torchrun ended before that
-    start_group(timeout_s=DAY_S)
+    device = start_group("cpu", timeout_s=DAY_S)  # four processes, on any machine: they need no GPU each
     first = dist.get_rank() == 0
-    largest([0.0])
+    largest([0.0], device)
     if first:
         _print({"ready": dist.get_world_size()})
     while True:
@@ -117,7 +118,7 @@ def main() -> None:
         dist.broadcast_object_list(told)
         if not told[0]:
             break
-        for step in training(Plan(**json.loads(told[0]))):
+        for step in training(Plan(**json.loads(told[0])), device=device):
             if first:
                 _print(step)
         if first:

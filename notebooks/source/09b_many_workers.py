@@ -245,11 +245,11 @@ check("workers.parts", my_rows)
 # from labkit.amp.distributed.engine import DistributedEngine
 # from labkit.amp.distributed.group import start_group, while_all_have
 #
-# start_group()
-# engine = DistributedEngine(model, make_optimizer, RECIPES["O2"], sharded=True)
+# device = start_group("cuda")  # a GPU for each rank; "cpu" needs none
+# engine = DistributedEngine(model, make_optimizer, RECIPES["O2"], sharded=True, device=device)
 # if path := latest("run"):
 #     load(path, engine)  # by another number of ranks, too
-# for inputs, targets in while_all_have(batches):  # the rank with the fewest batches ends the epoch of all
+# for inputs, targets in while_all_have(batches, device):  # the rank with the fewest batches ends the epoch of all
 #     engine.zero_grad()
 #     with engine.forward():
 #         loss = loss_function(engine(inputs), targets)

@@ -6,7 +6,8 @@ small all-reduce: the largest of what the ranks say is what all of them do.
 Invariant: no wait is for ever. Where another rank has ended or hangs, a call ends with a `RankLost` that says what this
 rank was doing: at once where the connection breaks, after the group's timeout where nothing comes.
 
-Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group (timeout).
+Source: torch.distributed.run (RANK, WORLD_SIZE, LOCAL_RANK); torch.distributed.init_process_group (timeout);
+torch.distributed, "Environment variables" (TORCH_NCCL_BLOCKING_WAIT).
 """
 
 from __future__ import annotations
@@ -21,47 +22,70 @@ import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 class RankLost(RuntimeError):
     """Another process of the group has ended or hangs, so this one cannot go on."""
 
 
-def start_group(timeout_s: float = 60.0) -> torch.device:
-    """Join the group that torchrun has started; return this process's device: its own GPU (NCCL), or the CPU (gloo).
+def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device:
+    """Join the group that torchrun has started; return this process's device.
 
     NCCL's part was written by its documentation and has never run: there was no machine with two GPUs.
 
     Args:
+        device: "cpu": the ranks exchange by gloo, on any machine. "cuda": by NCCL, each rank on a GPU of its own.
         timeout_s: how long a rank waits for the others before it gives up.
 
     Raises:
-        RuntimeError: this process was not started by torchrun; the message says how.
+        ValueError: the device is neither.
+        RuntimeError: this process was not started by torchrun, or there is no GPU for this rank; the message says what
+            to do.
         RankLost: another process of the group did not come in time, or ended.
     """
+    if device not in BACKENDS:
+        raise ValueError(f'expected device "cpu" or "cuda", got {device!r}; torchrun decides which GPU a rank has')
     if "RANK" not in os.environ:
         raise RuntimeError(
             "this process knows no rank: it was not started by torchrun. Start it so: "
             "torchrun --standalone --nproc-per-node 4 script.py"
         )
-    device = torch.device("cpu")
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    backend = "gloo" if device.type == "cpu" else "nccl"
+    own = torch.device(device)
+    if device == "cuda":
+        own = torch.device("cuda", _own_gpu(int(os.environ.get("LOCAL_RANK", "0"))))
+        torch.cuda.set_device(own)
+        os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a timeout raises here; else NCCL's watchdog aborts
     with raising_rank_lost("while it joined the group"):
-        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    return device
+        dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
+    return own
+
+
+def _own_gpu(local_rank: int) -> int:
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if local_rank >= there:
+        raise RuntimeError(
+            f"expected a GPU for each rank, got {there} for local rank {local_rank}: start at most as many processes "
+            f'as there are GPUs (torchrun --nproc-per-node {max(there, 1)}), or take start_group("cpu")'
+        )
+    return local_rank
 
 
 def largest(
     values: Sequence[float], device: torch.device | str = "cpu", group: dist.ProcessGroup | None = None
 ) -> list[float]:
-    """Return, for each number, the largest that a rank of the group has given: the same on all of them."""
+    """Return, for each number, the largest that a rank of the group has given: the same on all of them.
+
+    Args:
+        device: the one that `start_group` returned: NCCL exchanges what lies on a GPU alone.
+
+    Raises:
+        RankLost: another rank ended or hangs.
+    """
     numbers = torch.tensor(values, dtype=torch.float64, device=device)
     with raising_rank_lost("while it agreed with the others on a number", group):
         dist.all_reduce(numbers, dist.ReduceOp.MAX, group=group)
-    return [float(number) for number in numbers.tolist()]
+        return [float(number) for number in numbers.tolist()]  # NCCL's errors come here: all_reduce only begins it
 
 
 def while_all_have(

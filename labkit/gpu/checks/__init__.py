@@ -1,11 +1,12 @@
 """What is asked of a GPU beyond timings and captures? Checks, each with `main`, which asks, and `told`, which says.
 
-Invariant: `main(device)` returns plain values, ready for JSON; `told` of them is what a person reads.
+Invariant: `main(device, seconds=...)` yields its answers after each item, in plain values, ready for JSON: what one
+item cannot do is in them, and the others go on. `told` of them is what a person reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +15,9 @@ from labkit.gpu.checks import amp, cards, many, recurrent, speed, tasks, triton
 
 @dataclass(frozen=True)
 class Check:
-    """main(device, ...) -> answers; told(answers) -> text."""
+    """main(device, ...) yields answers, more after each item; told(answers) -> text."""
 
-    main: Callable[..., dict[str, Any]]
+    main: Callable[..., Iterator[dict[str, Any]]]
     told: Callable[[dict[str, Any]], str]
 
 

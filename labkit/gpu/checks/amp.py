@@ -22,7 +22,8 @@ from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler, autocast
 from labkit.gpu.checks.networks import NETWORKS, task
 from labkit.gpu.checks.outputs import EQUAL, check_autocast
-from labkit.gpu.checks.price import Step, median_seconds, peak
+from labkit.gpu.checks.price import Step, all_prepared, median_seconds
+from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
 Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
 
@@ -59,22 +60,24 @@ def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, 
     return seen
 
 
-def check_training(
-    device: str, theirs: Pair, ours: Pair, *, width: int, steps: int, networks: Collection[str] = NETWORKS
-) -> dict[str, str]:
-    """Return network -> "equal", or the first step that differs.
+def compare_network(network: str, device: str, theirs: Pair, ours: Pair, *, width: int, steps: int) -> str:
+    """Return "equal", or the first step at which two trainings of a network differ.
 
     The scale begins so high that the first steps overflow, and grows every third step, so that all of it is met.
     """
-    outcome = {}
-    for network in networks:
-        runs = []
-        for region, scaler_class in (theirs, ours):
-            scaler = scaler_class(device, init_scale=2.0**24, growth_interval=3)
-            runs.append(train(network, device, region, scaler, width=width, steps=steps))
-        different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
-        outcome[network] = next(different, EQUAL)
-    return outcome
+    runs = []
+    for region, scaler_class in (theirs, ours):
+        scaler = scaler_class(device, init_scale=2.0**24, growth_interval=3)
+        runs.append(train(network, device, region, scaler, width=width, steps=steps))
+    different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
+    return next(different, EQUAL)
+
+
+def check_training(
+    device: str, theirs: Pair, ours: Pair, *, width: int, steps: int, networks: Collection[str] = NETWORKS
+) -> dict[str, str]:
+    """Return network -> what `compare_network` says of it."""
+    return {name: compare_network(name, device, theirs, ours, width=width, steps=steps) for name in networks}
 
 
 def _plain_step(region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor) -> Step:
@@ -116,20 +119,25 @@ def ways(device: str, theirs: Pair) -> dict[str, Callable[..., Step]]:
     }
 
 
-def prices(
-    device: str, theirs: Pair, *, width: int, batch: int, steps: int, rounds: int, networks: Collection[str] = NETWORKS
-) -> Iterator[dict[str, Any]]:
-    """Yield what a step costs, network by network and way by way: milliseconds, as a multiple of torch.amp's, MiB."""
-    for network in networks:
-        new = partial(task, network, width, batch, device)
-        making = {way: partial(_made, make, new) for way, make in ways(device, theirs).items()}
-        memory = {way: peak(make, device) for way, make in making.items()}
-        seconds = median_seconds({way: make() for way, make in making.items()}, device, steps, rounds)
-        yield from (
-            {"network": network, "way": way, "milliseconds": 1000 * seconds[way],
-             "ratio": seconds[way] / seconds["torch.amp"], "mebibytes": memory[way]}
-            for way in making
-        )  # fmt: skip
+def price(
+    network: str, device: str, theirs: Pair, left_out: Answers, *, width: int, batch: int, steps: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Return what a step costs by each way: milliseconds, as a multiple of torch.amp's, MiB.
+
+    A way that raises is named in `left_out`; without torch.amp the ratio is None.
+    """
+    new = partial(task, network, width, batch, device)
+    making = {way: partial(_made, make, new) for way, make in ways(device, theirs).items()}
+    made, memory = all_prepared(
+        making, device, lambda way, why: left_out.__setitem__(f"prices of {network} by {way}", why)
+    )
+    seconds = median_seconds(made, device, steps, rounds)
+    reference = seconds.get("torch.amp")
+    return [
+        {"network": network, "way": way, "milliseconds": 1000 * seconds[way],
+         "ratio": seconds[way] / reference if reference else None, "mebibytes": memory[way]}
+        for way in made
+    ]  # fmt: skip
 
 
 def _made(make: Callable[..., Step], new: Callable[[], tuple[Any, ...]]) -> Step:
@@ -144,6 +152,14 @@ def repeatable() -> Iterator[None]:
         yield
 
 
+def pairs(device: str) -> tuple[Pair, Pair]:
+    """Return torch's region and scaler, and ours; off a GPU ours on both sides, a rehearsal."""
+    ours = pair(device)
+    if device != "cuda":
+        return ours, ours
+    return (partial(torch.autocast, device, torch.float16), torch.amp.GradScaler), ours
+
+
 def main(
     device: str = "cuda",
     *,
@@ -152,27 +168,44 @@ def main(
     steps: int = 20,
     rounds: int = 7,
     networks: Collection[str] = NETWORKS,
-) -> dict[str, Any]:
-    """Ask all three questions; return the answers in plain values, ready for JSON. Off a GPU, see the module's head."""
+    seconds: float = float("inf"),
+) -> Iterator[Answers]:
+    """Answer all three questions, item by item, in plain values ready for JSON. Off a GPU, see the module's head.
+
+    Raises:
+        RuntimeError: there is no GPU.
+    """
     if device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("this compares with torch.amp on a GPU, and torch sees none here. Rehearse with: cpu")
-    ours = theirs = pair(device)
-    if device == "cuda":
-        theirs = partial(torch.autocast, device, torch.float16), torch.amp.GradScaler
-    knobs: dict[str, Any] = {"width": width, "batch": batch, "steps": steps, "rounds": rounds, "networks": networks}
-    with repeatable():
-        outputs = check_autocast(device, theirs[0], ours[0])
-        training = check_training(device, theirs, ours, width=min(width, 256), steps=30, networks=networks)
-    return {
+    theirs, ours = pairs(device)
+    answers: Answers = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "CPU (a rehearsal)",
         "torch": torch.__version__,
-        "autocast": outputs,
-        "training": training,
-        "prices": list(prices(device, theirs, **knobs)),
+        "autocast": {},
+        "training": {},
+        "prices": [],
+        "left_out": {},
     }
 
+    def outputs() -> None:
+        with repeatable():
+            answers["autocast"] = check_autocast(device, theirs[0], ours[0])
 
-def told(answers: dict[str, Any]) -> str:
+    def training(network: str) -> None:
+        with repeatable():
+            found = compare_network(network, device, theirs, ours, width=min(width, 256), steps=30)
+        answers["training"][network] = found
+
+    def prices(network: str) -> None:
+        sizes = {"width": width, "batch": batch, "steps": steps, "rounds": rounds}
+        answers["prices"] += price(network, device, theirs, answers["left_out"], **sizes)
+
+    trainings = [(f"training of {network}", partial(training, network)) for network in networks]
+    priced = [(f"prices of {network}", partial(prices, network)) for network in networks]
+    yield from each([("autocast", outputs), *trainings, *priced], answers, seconds)
+
+
+def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
     outputs = answers["autocast"]
     unlike = {call: how for call, how in outputs.items() if how != EQUAL and not how.startswith("unusable")}
@@ -185,8 +218,10 @@ def told(answers: dict[str, Any]) -> str:
         *(f"training {network}: {how}" for network, how in answers["training"].items()),
         f"{'network':<12} {'way':<10} {'ms/step':>9} {'x torch':>8} {'MiB':>8}",
     ]
-    for price in answers["prices"]:
-        memory = "-" if price["mebibytes"] is None else f"{price['mebibytes']:.1f}"
-        numbers = f"{price['milliseconds']:9.3f} {price['ratio']:8.2f} {memory:>8}"
-        lines.append(f"{price['network']:<12} {price['way']:<10} {numbers}")
-    return "\n".join(lines)
+    for row in answers["prices"]:
+        memory = "-" if row["mebibytes"] is None else f"{row['mebibytes']:.1f}"
+        ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        lines.append(
+            f"{row['network']:<12} {row['way']:<10} {row['milliseconds']:9.3f} {ratio:>8} {memory:>8}"
+        )
+    return "\n".join([*lines, *left_out_lines(answers)])

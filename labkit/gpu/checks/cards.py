@@ -5,28 +5,34 @@ labkit gpu --only cards
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from labkit.clinic.gpu_cards import gpu_cards
 from labkit.clinic.on_gpu import measured
+from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
 
-def main(device: str = "cuda", *, width: int = 4096) -> dict[str, Any]:
-    """Return card -> what both forms measured, None where an error ended one, and whether the fault shows."""
-    found = {}
-    for card in gpu_cards().values():
+def main(device: str = "cuda", *, width: int = 4096, seconds: float = float("inf")) -> Iterator[Answers]:
+    """Find card -> what both forms measured, None where an error ended one, and whether the fault shows."""
+    answers: Answers = {"cards": {}}
+
+    def run(card: Any) -> None:
         torch.manual_seed(0)
         (broken, error), (cured, why) = (measured(card, device, form, width) for form in (False, True))
         shows = not why and (not error or any(known in error for known in card.errors)) and card.shows(broken, cured)
-        found[card.id] = {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
-    return {"cards": found}
+        found = {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
+        answers["cards"][card.id] = found
+
+    yield from each([(card.id, partial(run, card)) for card in gpu_cards().values()], answers, seconds)
 
 
-def told(answers: dict[str, Any]) -> str:
+def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
-    return "\n".join(_told(name, card) for name, card in answers["cards"].items())
+    return "\n".join([*(_told(name, card) for name, card in answers["cards"].items()), *left_out_lines(answers)])
 
 
 def _told(name: str, card: dict[str, Any]) -> str:

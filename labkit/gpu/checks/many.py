@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,22 +29,23 @@ ROWS, LIMIT_S = 16, 60.0
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-def main(device: str = "cuda", *, seconds: float = LIMIT_S) -> dict[str, Any]:
-    """Return how many GPUs trained together, and way -> "equal", or how it differs from one process."""
+def main(device: str = "cuda", *, seconds: float = LIMIT_S) -> Iterator[dict[str, Any]]:
+    """Find how many GPUs trained together, and way -> "equal", or how it differs from one process."""
     if device != "cuda":
-        return {"unavailable": "NCCL needs a GPU, and this is a rehearsal", "ranks": 0, "many": {}}
-    return trained(torch.cuda.device_count(), seconds)
+        yield {"unavailable": "NCCL needs a GPU, and this is a rehearsal", "ranks": 0, "many": {}}
+    else:
+        yield trained(torch.cuda.device_count(), seconds, "cuda")
 
 
-def trained(world: int, seconds: float = LIMIT_S) -> dict[str, Any]:
-    """Train with so many processes, with NCCL where there are GPUs, and with gloo where there are none."""
-    command = [*TORCHRUN, str(world), "-m", __name__]
+def trained(world: int, seconds: float = LIMIT_S, device: str = "cpu") -> dict[str, Any]:
+    """Train with so many processes: each on a GPU of its own with NCCL, or all on the CPU with gloo."""
+    command = [*TORCHRUN, str(world), "-m", __name__, device]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=True).stdout
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        lines = [line for line in str(error.stderr or "").splitlines() if "Error" in line] or [str(error)]
-        return {"unavailable": lines[-1], "ranks": world, "many": {}}
-    answers: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+        answers: dict[str, Any] = json.loads(said.strip().splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
+        lines = [line for line in str(getattr(error, "stderr", "") or "").splitlines() if "Error" in line]
+        return {"unavailable": (lines or [str(error)])[-1], "ranks": world, "many": {}}
     return answers
 
 
@@ -55,9 +57,9 @@ def told(answers: dict[str, Any]) -> str:
     return "\n".join(f"{way}, {with_}: {said}" for way, said in answers["many"].items())
 
 
-def be_a_rank() -> None:
+def be_a_rank(kind: str) -> None:
     """Train in each way, and print what came of it as JSON; rank 0 speaks."""
-    device = start_group(timeout_s=LIMIT_S)
+    device = start_group(kind, timeout_s=LIMIT_S)
     one = _trained(Engine(exact_network(), _sgd, RECIPES["FP16 static"], device=device), 0, 1)
     found = {}
     for sharded in (False, True):
@@ -137,4 +139,4 @@ def _sgd(weights: Any) -> torch.optim.Optimizer:
 
 
 if __name__ == "__main__":
-    be_a_rank()
+    be_a_rank(sys.argv[1])

@@ -8,7 +8,7 @@ Invariant: both sides have the same weights and input; what is compared are the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from labkit.frameworks import autocast
 from labkit.gpu.checks.outputs import EQUAL
+from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
 LENGTHS = (7, 5, 2)
@@ -38,17 +39,25 @@ class Remembering(nn.Module):
         return rows
 
 
-def main(device: str = "cuda", *, width: int = 256) -> dict[str, Any]:
-    """Return layer -> "equal", or how ours differs from torch's; off a GPU ours is on both sides, a rehearsal."""
+def main(device: str = "cuda", *, width: int = 256, seconds: float = float("inf")) -> Iterator[Answers]:
+    """Find layer -> "equal", or how ours differs from torch's; off a GPU ours is on both sides, a rehearsal."""
+    answers: Answers = {"recurrent": {}}
+
+    def run(layer: str) -> None:
+        answers["recurrent"] |= compared(layer, device, width=width)
+
+    yield from each([(name, partial(run, name)) for name in LAYERS], answers, seconds)
+
+
+def compared(layer: str, device: str, *, width: int) -> dict[str, str]:
+    """Return what `main` finds of one layer, with padded and with packed input."""
     ours = partial(autocast, device, torch.float16)
     theirs = partial(torch.autocast, device, torch.float16) if device == "cuda" else ours
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
-        found = {
-            f"{name}{', packed' * packed}": _compared(layer, width, packed, device, theirs, ours)
-            for name, layer in LAYERS.items()
+        return {
+            f"{layer}{', packed' * packed}": _compared(LAYERS[layer], width, packed, device, theirs, ours)
             for packed in (False, True)
         }
-    return {"recurrent": found}
 
 
 def _compared(layer: Callable[..., nn.Module], width: int, packed: bool, device: str, theirs: Any, ours: Any) -> str:
@@ -79,6 +88,7 @@ def _results(
     return {"outputs": outputs.detach(), **gradients}
 
 
-def told(answers: dict[str, Any]) -> str:
+def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
-    return "\n".join(f"{layer} under autocast: {how}" for layer, how in answers["recurrent"].items())
+    lines = [f"{layer} under autocast: {how}" for layer, how in answers["recurrent"].items()]
+    return "\n".join([*lines, *left_out_lines(answers)])

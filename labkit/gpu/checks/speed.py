@@ -8,16 +8,16 @@ round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
 from labkit.bench.work import tf32_allowed
-from labkit.gpu.checks.price import Step, median_seconds, peak
+from labkit.gpu.checks.price import Step, all_prepared, median_seconds
+from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
 TORCH_AMP = "torch.autocast, which is no recipe"
 WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),
@@ -133,29 +133,55 @@ def inference(way: str, new: Callable[[], Task], device: str) -> Step:
 
 
 def main(
-    device: str = "cuda", *, width: int = 4096, batch: int = 256, steps: int = 5, rounds: int = 7
-) -> dict[str, Any]:
-    """Return what each way takes for each task: milliseconds, times as fast as FP32, and MiB."""
-    rows = []
-    for name, new in tasks(width, batch, device).items():
-        for kind, make in (("training", training_step), ("inference", inference)):
-            memory = {way: peak(partial(make, way, new, device), device) for way in WAYS}
-            seconds = median_seconds({way: make(way, new, device) for way in WAYS}, device, steps, rounds)
-            rows += [
-                {"task": name, "kind": kind, "way": way, "milliseconds": 1000 * seconds[way],
-                 "times_as_fast": seconds["FP32"] / seconds[way], "mebibytes": memory[way]}
-                for way in WAYS
-            ]  # fmt: skip
-    return {"rows": rows}
+    device: str = "cuda",
+    *,
+    width: int = 4096,
+    batch: int = 256,
+    steps: int = 5,
+    rounds: int = 7,
+    seconds: float = float("inf"),
+) -> Iterator[Answers]:
+    """Find what each way takes for each task: milliseconds, times as fast as FP32, and MiB.
+
+    What has to be compiled comes after everything else: a compilation may take longer than all the rest.
+    """
+    answers: Answers = {"rows": [], "left_out": {}}
+    compiled = [way for way, (_, extra) in WAYS.items() if extra == "compiled"]
+    plain = [way for way in WAYS if way not in compiled]
+
+    def run(name: str, kind: str, ways: Collection[str]) -> None:
+        new, make = tasks(width, batch, device)[name], KINDS[kind]
+        steps_of, memory = all_prepared(
+            {way: partial(make, way, new, device) for way in ("FP32", *(way for way in ways if way != "FP32"))},
+            device,
+            lambda way, why: answers["left_out"].__setitem__(f"{name}, {kind}, {way}", why),
+        )
+        took = median_seconds(steps_of, device, steps, rounds)
+        answers["rows"] += [
+            {"task": name, "kind": kind, "way": way, "milliseconds": 1000 * took[way],
+             "times_as_fast": took["FP32"] / took[way] if "FP32" in took else None, "mebibytes": memory[way]}
+            for way in ways if way in took
+        ]  # fmt: skip
+
+    items = [
+        (f"{name}, {kind}, {', '.join(ways)}", partial(run, name, kind, ways))
+        for ways in (plain, *([way] for way in compiled))
+        for name in tasks(width, batch, device)
+        for kind in KINDS
+    ]
+    yield from each(items, answers, seconds)
 
 
-def told(answers: dict[str, Any]) -> str:
+KINDS: dict[str, Callable[..., Step]] = {"training": training_step, "inference": inference}
+
+
+def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
     lines = []
     for row in answers["rows"]:
         memory = "" if row["mebibytes"] is None else f"{row['mebibytes']:9.0f} MiB"
+        faster = "" if row["times_as_fast"] is None else f" {row['times_as_fast']:5.2f} x as fast as FP32"
         lines.append(
-            f"{row['task']:<45} {row['kind']:<9} {row['way']:<18} {row['milliseconds']:9.3f} ms "
-            f"{row['times_as_fast']:5.2f} x as fast as FP32{memory}"
+            f"{row['task']:<45} {row['kind']:<9} {row['way']:<18} {row['milliseconds']:9.3f} ms{faster}{memory}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *left_out_lines(answers)])

@@ -9,10 +9,11 @@ CPU? A GPU may add up in another order each time; where it does, that is told.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from labkit.amp import RECIPES
+from labkit.gpu.checks.progress import TIME_UP, Answers, each, left_out_lines, reason
 from labkit.train import GPU_TASKS, TASKS, pace_sentence, place, steps_per_second, train
 
 NAMES = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
@@ -27,42 +28,46 @@ def main(
     steps: int = 5,
     rounds: int = 3,
     seconds: float = float("inf"),
-) -> dict[str, Any]:
-    """Return task -> recipe -> steps a second, or why a task was not timed; and how many losses of two runs differ.
+) -> Iterator[Answers]:
+    """Find task -> recipe -> steps a second, or why one was not timed; and how many losses of two runs differ.
 
     The seconds are shared evenly among the tasks that are left; the last turn may go beyond them.
     """
-    rates: dict[str, dict[str, float]] = {}
-    left_out: dict[str, str] = {}
     end = time.monotonic() + seconds
-    for i, name in enumerate(names):
-        until = time.monotonic() + (end - time.monotonic()) / (len(names) - i)
-        recipes = [RECIPES[recipe] for recipe in RECIPES_ASKED]
-        pace = partial(steps_per_second, BOTH[name], recipes, device=device, steps=steps, rounds=rounds)
-        try:
-            found = pace(stop=partial(_over, until))
-        except RuntimeError as refused:  # a small GPU has not the memory for all four of them
-            left_out[name] = str(refused).splitlines()[0][:120]
-            continue
-        if "FP32" in found:
-            rates[name] = found
+    answers: Answers = {"where": place(device).name, "rates": {}, "left_out": {}, "twice": None}
+
+    def pace(name: str, tasks_left: int) -> None:
+        until = time.monotonic() + (end - time.monotonic()) / tasks_left
+        found = steps_per_second(
+            BOTH[name],
+            [RECIPES[recipe] for recipe in RECIPES_ASKED],
+            device=device,
+            steps=steps,
+            rounds=rounds,
+            stop=lambda: time.monotonic() > until,
+            failed=lambda recipe, error: answers["left_out"].__setitem__(f"{name} under {recipe}", reason(error)),
+        )
+        if found:
+            answers["rates"][name] = found
         else:
-            left_out[name] = "the time was up"
-    again = partial(train, BOTH[names[0]], RECIPES["O1"], device=device, steps=steps, measure_every=0)
-    runs = [again() for _ in range(2)]
-    differ = sum(a != b for a, b in zip(runs[0].steps, runs[1].steps, strict=True))
-    twice = {"task": names[0], "steps_that_differ": differ}
-    return {"where": place(device).name, "rates": rates, "left_out": left_out, "twice": twice}
+            answers["left_out"].setdefault(name, TIME_UP)
+
+    def twice() -> None:
+        task = BOTH[names[0]]
+        runs = [train(task, RECIPES["O1"], device=device, steps=steps, measure_every=0) for _ in range(2)]
+        differ = sum(a != b for a, b in zip(runs[0].steps, runs[1].steps, strict=True))
+        answers["twice"] = {"task": names[0], "steps_that_differ": differ}
+
+    paces = [(name, partial(pace, name, len(names) - i)) for i, name in enumerate(names)]
+    yield from each([*paces, ("training twice", twice)], answers, seconds)
 
 
-def _over(until: float) -> bool:
-    return time.monotonic() > until
-
-
-def told(answers: dict[str, Any]) -> str:
+def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
     lines = [f"{task}: {pace_sentence(rates, answers['where'])}" for task, rates in answers["rates"].items()]
-    lines += [f"{task} was not timed: {why}" for task, why in answers["left_out"].items()]
-    task, differ = answers["twice"]["task"], answers["twice"]["steps_that_differ"]
-    again = "the same losses" if not differ else f"{differ} losses that differ in some bit"
-    return "\n".join([*lines, f"{task} under O1, trained twice: {again}"])
+    lines += left_out_lines(answers)
+    if answers["twice"]:
+        task, differ = answers["twice"]["task"], answers["twice"]["steps_that_differ"]
+        again = "the same losses" if not differ else f"{differ} losses that differ in some bit"
+        lines.append(f"{task} under O1, trained twice: {again}")
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""Host waits of one training step: each call that makes Python wait for the device, or copies from host to device.
+
+Source: torch.cuda.set_sync_debug_mode, which is asked too; a dispatch mode says in which line of the lab it was.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+READS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero", "aten::masked_select",
+         "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"}  # fmt: skip
+COPIES = {"aten::_to_copy", "aten::copy_"}
+
+
+class HostWaits(TorchDispatchMode):
+    """Count, by operation and line, the waits for a device of this type and the copies to it.
+
+    >>> with HostWaits("cpu") as seen:
+    ...     _ = torch.ones(2).sum().item()
+    >>> sum(seen.waits.values())
+    1
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device, self.operations = device, 0
+        self.waits: Counter[str] = Counter()
+        self.copies: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name, takes = func._schema.name, [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+        there = [tensor.device.type == self.device for tensor in takes]
+        gives = isinstance(out, Tensor) and out.device.type == self.device
+        self.operations += (any(there) or gives) and not func.is_view
+        masked = name in ("aten::index", "aten::index_put_") and any(
+            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
+        )
+        if any(there) and (name in READS or masked or (name in COPIES and not (gives and there[0]))):
+            kind = self.copies if name in COPIES and gives else self.waits
+            kind[f"{name} at {_line()}"] += 1
+        elif name in COPIES and gives and not all(there):
+            self.copies[f"{name} at {_line()}"] += 1
+        return out
+
+
+def _line() -> str:
+    """Return the innermost line of the lab, this file aside."""
+    frames = [frame for frame in traceback.extract_stack() if "labkit" in frame.filename and frame.filename != __file__]
+    return f"labkit/{frames[-1].filename.rpartition('labkit/')[2]}:{frames[-1].lineno}" if frames else "torch"
+
+
+def synchronizations(step: Callable[[], object]) -> int | None:
+    """Return how often CUDA says that a step synchronizes; None where this torch cannot say it."""
+    if not hasattr(torch._C, "_cuda_set_sync_debug_mode"):
+        return None
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchronizing CUDA operation" in str(each.message) for each in caught)
+
+
+def launches(step: Callable[[], object]) -> dict[str, int]:
+    """Return name -> count of a step's calls of the CUDA runtime, by torch.profiler."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
+        step()
+        torch.cuda.synchronize()
+    return {row.key: row.count for row in profiled.key_averages() if row.key.startswith(("cuda", "cuLaunch"))}
