@@ -19,6 +19,7 @@ from labkit.capture.tiles import load_capture
 from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
 from labkit.gpu.checks import many
+from labkit.gpu.checks.progress import complete
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.fingerprint import fingerprint
 
@@ -170,7 +171,7 @@ def test_an_instruction_that_fails_does_not_keep_the_others_from_being_asked(hop
     monkeypatch.setattr(tiles, "capture", refuse)
     lines = list(parts._captures(order(tmp_path, HOPPER)))
     assert len(list(tmp_path.rglob("mma.sync*.npz"))) == 6
-    assert sum("NOT CAPTURED, the GPU's driver refused" in line for line in lines) == 6
+    assert sum("NOT CAPTURED, RuntimeError: the GPU's driver refused" in line for line in lines) == 6
 
 
 def test_when_the_time_is_up_the_rest_is_named(hopper, tmp_path):
@@ -196,7 +197,7 @@ class Found:
 
 def test_a_check_is_run_told_and_kept(monkeypatch, tmp_path, capsys):
     def main(device, *, width=1024):
-        return {"device asked": device, "width": Found(width).number}
+        yield {"device asked": device, "width": Found(width).number}
 
     def told(answers):
         return f"asked {answers['device asked']} with width {answers['width']}"
@@ -213,7 +214,7 @@ def test_a_check_is_run_told_and_kept(monkeypatch, tmp_path, capsys):
 def test_a_check_that_can_share_its_time_is_told_how_much_is_left(monkeypatch, tmp_path):
     given = []
     monkeypatch.setitem(
-        parts.CHECKS, "tasks", checks.Check(lambda device, *, seconds: given.append(seconds) or {}, str)
+        parts.CHECKS, "tasks", checks.Check(lambda device, *, seconds: given.append(seconds) or [{}], str)
     )
     list(parts.PARTS["tasks"].run(order(tmp_path, seconds=50)))
     assert 0 < given[0] <= 50
@@ -229,9 +230,9 @@ def test_the_lab_s_tasks_are_timed_and_told(tmp_path, capsys):
 
 
 def test_tasks_for_which_no_time_is_left_are_named():
-    answers = checks.tasks.main("cpu", names=("digits",), steps=1, seconds=-1)
-    assert answers["left_out"] == {"digits": "the time was up"}
-    assert "digits was not timed: the time was up" in checks.tasks.told(answers)
+    answers = complete(checks.tasks.main("cpu", names=("digits",), steps=1, seconds=-1))
+    assert answers["left_out"] == dict.fromkeys(["digits", "training twice"], "the time was up")
+    assert "digits: LEFT OUT, the time was up" in checks.tasks.told(answers)
 
 
 def test_a_training_is_on_record_apart_from_those_of_other_devices(tmp_path):
@@ -251,7 +252,7 @@ def test_a_race_looks_for_a_gpus_runs_where_this_command_keeps_them(tmp_path, na
 
 def test_a_training_that_was_cut_short_is_not_kept(tmp_path):
     (line,) = parts._races(order(tmp_path, seconds=-1))
-    assert line.endswith("not finished, the time was up")
+    assert line.endswith("not begun, the time was up")
     assert not list(tmp_path.rglob("*.json"))
 
 
@@ -318,7 +319,7 @@ def test_the_device_is_told_in_two_sentences(capsys):
 
 
 def test_gpus_are_trained_together_where_there_are_some():
-    assert many.told(many.main("cpu")) == "not run: NCCL needs a GPU, and this is a rehearsal"
+    assert many.told(complete(many.main("cpu"))) == "not run: NCCL needs a GPU, and this is a rehearsal"
 
 
 @pytest.mark.slow

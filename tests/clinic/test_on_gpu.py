@@ -10,6 +10,7 @@ from labkit.clinic import cards, explain, gpu_cards, patients
 from labkit.clinic.on_gpu import GpuCard
 from labkit.clinic.patient import code_of
 from labkit.gpu.checks import cards as check
+from labkit.gpu.checks.progress import complete
 
 CARDS = gpu_cards()
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
@@ -53,7 +54,7 @@ def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() 
 
 def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
     before = torch.get_float32_matmul_precision()
-    answers = check.main("cpu", width=64)
+    answers = complete(check.main("cpu", width=64))
     assert set(answers["cards"]) == set(CARDS)
     assert torch.get_float32_matmul_precision() == before
     told = check.told(answers).splitlines()

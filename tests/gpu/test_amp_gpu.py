@@ -14,6 +14,7 @@ import torch
 
 from labkit.frameworks import GradScaler, autocast
 from labkit.gpu.checks import amp, networks, outputs, recurrent
+from labkit.gpu.checks.progress import complete
 
 TORCHS = {device: (partial(torch.autocast, device, torch.float16), torch.amp.GradScaler) for device in ("cpu", "cuda")}
 
@@ -35,10 +36,10 @@ class TestOnAGpu:
         assert outcome == dict.fromkeys(networks.NETWORKS, "equal")
 
     def test_recurrent_layers_give_torchs_bits(self):
-        assert set(recurrent.main()["recurrent"].values()) == {"equal"}
+        assert set(complete(recurrent.main())["recurrent"].values()) == {"equal"}
 
     def test_prices_are_told_with_their_memory(self):
-        answers = amp.main(width=64, batch=8, steps=2, rounds=1)
+        answers = complete(amp.main(width=64, batch=8, steps=2, rounds=1))
         assert all(price["mebibytes"] > 0 for price in answers["prices"])
         assert torch.cuda.get_device_name() in amp.told(answers)
 
@@ -90,14 +91,15 @@ def test_it_sees_a_scaler_that_grows_one_step_late():
 
 
 def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
-    answers = json.loads(json.dumps(amp.main("cpu", width=16, batch=2, steps=1, rounds=1, networks=["MLP"])))
+    answers = complete(amp.main("cpu", width=16, batch=2, steps=1, rounds=1, networks=["MLP"]))
+    answers = json.loads(json.dumps(answers))
     assert answers["training"] == {"MLP": "equal"}
     assert [price["way"] for price in answers["prices"]][:2] == ["torch.amp", "drop-in"]
     assert "CPU (a rehearsal)" in amp.told(answers)
 
 
 def test_recurrent_layers_are_compared_padded_and_packed():
-    found = recurrent.main("cpu", width=8)["recurrent"]
+    found = complete(recurrent.main("cpu", width=8))["recurrent"]
     assert list(found) == ["RNN", "RNN, packed", "GRU", "GRU, packed", "LSTM", "LSTM, packed"]
 
 
@@ -131,4 +133,4 @@ def test_torch_and_numpy_are_all_it_needs():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so():
     with pytest.raises(RuntimeError, match="torch sees none here"):
-        amp.main()
+        complete(amp.main())

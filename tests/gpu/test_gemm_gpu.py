@@ -11,6 +11,7 @@ from labkit.capture.tiles import ask
 from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS
 from labkit.gpu.checks import speed, triton
+from labkit.gpu.checks.progress import complete
 from tests.gpu.conftest import without_a_gpu
 
 
@@ -26,7 +27,7 @@ def test_a_real_tensor_core_answers_as_the_emulator_does(row):
 
 @pytest.mark.gpu
 def test_our_own_kernel_is_right_on_this_gpu():
-    answers = triton.main()
+    answers = complete(triton.main())
     if answers["unavailable"]:
         pytest.skip(answers["unavailable"])
     assert not any(answers["wrong"].values())
@@ -42,7 +43,7 @@ def test_cases_run_on_this_gpu():
 
 def test_the_speed_of_training_is_told_for_every_way_and_task():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-    answers = speed.main("cpu", width=64, batch=8, steps=1, rounds=1)
+    answers = complete(speed.main("cpu", width=64, batch=8, steps=1, rounds=1))
     rows = answers["rows"]
     assert len(rows) == 3 * 2 * len(speed.WAYS)
     assert all(row["times_as_fast"] == 1 for row in rows if row["way"] == "FP32")
@@ -58,18 +59,18 @@ def test_a_unet_gives_back_what_it_was_given_the_size_of():
 def test_wrong_products_are_counted_and_told(monkeypatch):
     tile = triton.TILES[-1]
     monkeypatch.setattr(triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype))
-    assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 0
+    assert triton.wrong(tile, torch.float16, 20, 30, 40, "cpu") == 0
     monkeypatch.setattr(triton, "matmul", lambda a, b, _: (a.float() @ b.float()).to(a.dtype) + torch.eye(20, 30))
-    assert triton._wrong(tile, torch.float16, 20, 30, 40, "cpu") == 20
-    told = triton.told({"unavailable": "", "wrong": {"a": 0, "b": 20}, "refused": {"c": "too small"}})
+    assert triton.wrong(tile, torch.float16, 20, 30, 40, "cpu") == 20
+    told = triton.told({"unavailable": "", "wrong": {"a": 0, "b": 20}, "left_out": {"c": "too small"}})
     assert told.splitlines() == [
-        "our Triton kernel: 2 products, 1 of them wrong", "  b: 20 elements wrong", "  c: too small"
+        "our Triton kernel: 2 products, 1 of them wrong", "  b: 20 elements wrong", "c: LEFT OUT, too small"
     ]  # fmt: skip
 
 
 def test_without_triton_the_check_says_why(monkeypatch):
     monkeypatch.setattr(triton, "why_unavailable", lambda device: "Triton is not installed")
-    assert triton.told(triton.main("cpu")) == "our Triton kernel was not run: Triton is not installed"
+    assert triton.told(complete(triton.main("cpu"))) == "our Triton kernel was not run: Triton is not installed"
 
 
 def test_what_was_not_asked_is_said_and_is_an_error_where_there_must_be_a_gpu():

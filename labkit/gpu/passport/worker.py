@@ -102,7 +102,7 @@ def short_traceback(error: BaseException) -> list[str]:
 def without_folders(text: str) -> str:
     """Return a text of paths without the folders that lead to a package, and without the home folder.
 
-    >>> without_folders("/home/ada/lab/.venv/lib/python3.12/site-packages/torch/nn/functional.py")
+    >>> without_folders("somewhere/site-packages/torch/nn/functional.py")
     'torch/nn/functional.py'
     """
     inside = text.rpartition("site-packages/")[2]
