@@ -1,0 +1,513 @@
+"""The passport of a GPU: items that raise, hang and kill their process cost their own line, and no other.
+
+The items of most tests are small functions of this module, served by a process as the real ones are. The last part
+writes a passport on the simulated T4; `passport_t4_simulated.jsonl` is such a one, and the input of the reader's tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import cli
+from labkit.gpu import passport
+from labkit.gpu.passport import items as passport_items
+from labkit.gpu.passport.items import TIMING, Item, ulps_apart
+from labkit.gpu.passport.refusals import REFUSALS, reason_of
+from labkit.gpu.passport.waits import HostWaits
+from labkit.gpu.passport.worker import answer
+
+ROOT = Path(__file__).parents[2]
+T4 = Path(__file__).with_name("passport_t4_simulated.jsonl")
+Found = dict[str, Any]
+
+# --- writing -----------------------------------------------------------------------------------------------------
+
+
+def lines_before(device: str, found: Found) -> None:
+    """Count the lines that the file of this passport holds while this item runs."""
+    found["lines"] = len(Path(os.environ["TEST_PASSPORT"]).read_text().splitlines())
+
+
+def fails(device: str, found: Found) -> None:
+    found["by then"] = 3
+    raise ValueError("expected an even number, got 3")
+
+
+def hangs(device: str, found: Found) -> None:
+    print("about to wait", file=sys.stderr)
+    threading.Event().wait()
+
+
+def aborts(device: str, found: Found) -> None:
+    os.abort()
+
+
+def prints(device: str, found: Found) -> None:
+    print('{"item": "not an answer"}')  # a library that prints does not stand between the answers
+    found["ok"] = True
+
+
+def has_no_memory(device: str, found: Found) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def breaks_the_context(device: str, found: Found) -> None:
+    from labkit.gpu.passport import worker
+
+    def refuse(device: str) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    worker._synchronize = refuse
+    refuse(device)
+
+
+SERVED = {
+    function.__name__: function
+    for function in (lines_before, fails, hangs, aborts, prints, has_no_memory, breaks_the_context)
+}
+
+
+def serving(*names: str) -> list[str]:
+    """Return the command of a process that serves these functions; "time NAME" is a timing."""
+    return [sys.executable, "-c", f"from tests.gpu.test_passport import serve\nserve({names!r})"]
+
+
+def serve(names: tuple[str, ...]) -> None:
+    from labkit.gpu.passport.worker import serve
+
+    kinds = {True: TIMING, False: "facts"}
+    serve([Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")]) for name in names], "cpu")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TEST_PASSPORT", str(tmp_path / "passport.jsonl"))
+    return tmp_path / "passport.jsonl"
+
+
+def lines_of(file: Path) -> dict[str, Any]:
+    return {line["item"]: line for line in map(json.loads, file.read_text().splitlines())}
+
+
+def test_worked_example_each_item_has_its_line_on_the_disk_before_the_next_begins(file: Path) -> None:
+    said: list[str] = []
+    assert passport.make(file, serving("prints", "lines_before"), say=said.append) == "complete"
+    lines = lines_of(file)
+    assert list(lines) == ["start", "prints", "lines_before", "end"]
+    assert lines["start"]["schema"] == "labkit.passport/1"
+    assert lines["lines_before"]["lines"] == 2
+    assert lines["end"]["missing"] == []
+    assert said == ["facts: 2 items"]
+
+
+def test_an_item_that_raises_has_its_traceback_and_what_it_had_found(file: Path) -> None:
+    passport.make(file, serving("fails", "prints"))
+    lines = lines_of(file)
+    assert (lines["fails"]["outcome"], lines["fails"]["by then"]) == ("failed", 3)
+    assert lines["fails"]["error"] == "ValueError: expected an even number, got 3"
+    assert any("test_passport.py" in frame and "fails" in frame for frame in lines["fails"]["traceback"])
+    assert str(Path.home()) + os.sep not in json.dumps(lines), "no folder of this machine is sent"
+    assert lines["prints"]["ok"]
+
+
+def test_an_item_that_hangs_is_ended_and_says_where_it_was(file: Path) -> None:
+    assert passport.make(file, serving("hangs", "prints"), item_seconds=2.0) == "complete"
+    lines = lines_of(file)
+    assert lines["hangs"]["outcome"] == "process lost"
+    assert lines["hangs"]["error"] == "no answer within 2 s, so its process was ended"
+    assert "about to wait" in lines["hangs"]["said"]
+    assert "in hangs" in lines["hangs"]["said"], "the place in the code"
+    assert lines["prints"]["ok"]
+
+
+def test_an_item_that_kills_its_process_costs_its_own_line(file: Path) -> None:
+    assert passport.make(file, serving("prints", "aborts", "lines_before")) == "complete"
+    lines = lines_of(file)
+    assert lines["aborts"]["error"] == "its process ended with SIGABRT"
+    assert "in aborts" in lines["aborts"]["said"]
+    assert lines["lines_before"]["lines"] == 3
+
+
+def test_a_device_whose_context_is_broken_gets_a_new_process(file: Path) -> None:
+    assert passport.make(file, serving("breaks_the_context", "prints")) == "complete"
+    lines = lines_of(file)
+    assert lines["breaks_the_context"]["broken"]
+    assert "illegal memory access" in lines["breaks_the_context"]["error"]
+    assert lines["prints"]["ok"]
+
+
+def test_a_full_card_is_said_and_the_run_goes_on(file: Path) -> None:
+    passport.make(file, serving("has_no_memory", "prints"))
+    lines = lines_of(file)
+    assert lines["has_no_memory"]["outcome"] == "out of memory"
+    assert lines["prints"]["ok"]
+
+
+def test_when_the_time_is_up_no_item_begins_but_timings_have_a_time_of_their_own(file: Path) -> None:
+    command = serving("prints", "fails", "time prints")
+    assert passport.make(file, command, seconds=0.0) == "the time was up"
+    lines = lines_of(file)
+    assert list(lines) == ["start", "time prints", "end"]
+    assert lines["end"]["missing"] == ["prints", "fails"]
+
+
+def test_a_process_that_cannot_start_is_named(file: Path) -> None:
+    end = passport.make(file, [sys.executable, "-c", "raise SystemExit('no torch here')"])
+    assert end == "no process for the items could be started: its process ended with status 1"
+    lines = lines_of(file)
+    assert "no torch here" in lines["process"]["said"]
+    assert lines["end"]["outcome"] == end
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from labkit.gpu import passport
+from tests.gpu.test_passport import serving
+passport.make(Path(sys.argv[1]), serving("prints", "hangs", "fails"), item_seconds=300.0, say=lambda line: print(line, flush=True))
+"""
+
+
+def test_ctrl_c_leaves_what_is_done_and_names_what_is_missing(file: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(file)], env=environment, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "facts: 3 items\n"
+    while "prints" not in file.read_text():  # ends, since that item does
+        os.sched_yield()
+    writer.send_signal(signal.SIGINT)
+    said = writer.stdout.read()
+    assert writer.wait() == 0
+    assert "interrupted; what is done is in the file" in said
+    lines = lines_of(file)
+    assert list(lines) == ["start", "prints", "end"]
+    assert (lines["end"]["outcome"], lines["end"]["missing"]) == ("interrupted", ["hangs", "fails"])
+
+
+# --- the command -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_there_is_a_sentence_and_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["gpu", "--passport", str(tmp_path / "p.jsonl")]) == 2
+    assert "torch reaches no GPU here, so nothing was recorded" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def rehearse(path: Path) -> int:
+    return cli.main(["gpu", "--device", "cpu", "--quick", "--seconds", "0", "--passport", str(path)])
+
+
+def test_an_old_passport_is_never_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = tmp_path / "p.jsonl"
+    old.write_text("old")
+    (tmp_path / "p-2.jsonl").write_text("older")
+    assert rehearse(old) == 2
+    said = capsys.readouterr().err
+    assert "is there already and was left as it is" in said
+    assert str(tmp_path / "p-3.jsonl") in said, "a name that is free"
+    assert old.read_text() == "old"
+
+
+@pytest.mark.parametrize("path", ["no folder/p.jsonl", "file/p.jsonl"])
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert rehearse(tmp_path / path) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_end_says_where_the_file_is_and_to_send_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(passport, "worker_command", lambda device, quick: serving("prints", "fails"))
+    assert cli.main(["gpu", "--device", "cpu", "--passport", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert f"complete. The passport is in {file}\nSend this file." in said
+    assert "  fails: failed, ValueError: expected an even number, got 3" in said
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = cli.main(["gpu", "--read", str(path)])
+    said = capsys.readouterr()
+    return status, said.out + said.err
+
+
+def test_worked_example_the_simulated_t4(capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = read(T4, capsys)
+    assert status == 0
+    assert said.startswith("Passport of Tesla T4 (simulated), 15 GiB, compute capability 7.5")
+    assert "layer_norm with mixed dtypes: refused, as expected: expected scalar type Half but found Float" in said
+    assert "batch_norm with mixed dtypes: taken, as expected" in said
+    assert "  O1 " in said.partition("Host waits of a step")[2]
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "got an empty file"),
+        (bytes(range(256)), "got 256 bytes of something else"),
+        (b'{"cells": [], "nbformat": 4}\n', "got JSON of another kind (dict)"),
+        (b"[1, 2]", "got JSON of another kind (list)"),
+        (b"[" * 100_000, "got 100000 bytes of something else"),
+    ],
+)
+def test_what_is_no_passport_is_refused(
+    tmp_path: Path, content: bytes, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(content)
+    status, said = read(path, capsys)
+    assert status == 2
+    assert "expected lines of JSON that `labkit gpu --passport` wrote" in said
+    assert sentence in said
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read(tmp_path / "none", capsys) == (2, f"labkit gpu: {tmp_path / 'none'} cannot be read (No such file or directory)\n")
+    assert read(tmp_path, capsys)[0] == 2
+
+
+def test_a_passport_cut_off_in_its_last_line_is_read_up_to_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = T4.read_bytes()
+    cut = tmp_path / "p.jsonl"
+    cut.write_bytes(whole[: len(whole) // 2])
+    status, said = read(cut, capsys)
+    assert status == 1
+    number, size = whole[: len(whole) // 2].count(b"\n") + 1, len(whole[: len(whole) // 2].rpartition(b"\n")[2])
+    assert f"DAMAGED: the last line, {number}, was cut off after {size} bytes" in said
+    assert "DAMAGED: the last line, which says how it ended, is missing" in said
+    assert "Passport of Tesla T4" in said
+
+
+def test_garbage_between_lines_is_named_and_the_others_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = T4.read_bytes().split(b"\n")
+    rows[5] = b"\xff\x00\xfe"
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\n".join(rows))
+    status, said = read(path, capsys)
+    assert status == 1
+    assert "DAMAGED: line 6 is not a line of a passport" in said
+    assert len(passport.parse(path.read_bytes()).lines) == len(rows) - 2  # that one, and what follows the last newline
+
+
+def test_it_is_read_wherever_it_was_cut() -> None:
+    whole = T4.read_bytes()
+    first = whole.index(b"\n")
+    for end in range(first, len(whole), 997):
+        found = passport.parse(whole[:end])
+        assert not found.whole
+        assert passport.report(found)
+
+
+JUNK: tuple[Any, ...] = (None, -1, "junk", [], ["0x1p+0", 3], {"a": "b"}, True)
+
+
+def test_no_value_in_a_line_keeps_the_rest_from_being_read() -> None:
+    rows = [json.loads(row) for row in T4.read_text().splitlines()]
+    one_of_a_kind = {row["kind"] + row["item"].split(" ")[0]: n for n, row in enumerate(rows)}
+    for number in one_of_a_kind.values():
+        for key in rows[number]:
+            for junk in JUNK:
+                changed = [*rows]
+                changed[number] = {**rows[number], key: junk}
+                text = passport.report(passport.parse("\n".join(map(json.dumps, changed)).encode()))
+                assert "Tesla T4" in text or rows[number]["item"] == "card"
+            del changed[number][key]
+            assert passport.report(passport.parse("\n".join(map(json.dumps, changed)).encode()))
+
+
+def told(*changed: Found) -> str:
+    """Return the report of the T4's passport with these lines in the place of those of the same items."""
+    rows = {row["item"]: row for row in map(json.loads, T4.read_text().splitlines())}
+    return passport.report(passport.parse("\n".join(json.dumps(row) for row in {**rows, **{r["item"]: r for r in changed}}.values()).encode()))
+
+
+def line_of(item: str) -> Found:
+    found: Found = passport.read_file(T4).line(item)
+    assert found, item
+    return found
+
+
+def test_a_loss_that_is_off_is_in_the_table() -> None:
+    line = line_of("train digits FP32")
+    loss = float.fromhex(line["cpu"][1])
+    off = [line["cpu"][0], (loss * 1.001).hex(), line["cpu"][2]]
+    text = told({**line, "losses": off, "again": off, "ulps": [0, 12345, 0]})
+    assert "train digits FP32" in text
+    assert "step 2: within 9.5e-07 of the CPU's" in text
+    assert "0.001 off, 12345 ulps" in text
+    assert "0.001 off" not in told({**line, "recipe": "BF16", "losses": off, "again": off}), "BF16 may differ by as much"
+
+
+def test_a_training_that_differs_the_second_time_is_in_the_table() -> None:
+    line = line_of("train digits O1")
+    assert "the same losses twice" in told({**line, "again": [*line["losses"][:2], (9.0).hex()]})
+    assert "the same losses twice" not in told(line)
+
+
+def test_a_refusal_that_does_not_come_or_another_one_is_said() -> None:
+    line = line_of("refusal layer_norm with mixed dtypes")
+    name = "layer_norm with mixed dtypes"
+    assert f"{name}: taken, EXPECTED TO BE refused" in told({**line, "refused": False, "message": ""})
+    assert f"{name}: refused, BUT FOR ANOTHER REASON" in told({**line, "message": "CUDA error: unknown"})
+    assert "a new one: refused, no row of the table knows it" in told({**line, "refusal": "a new one"})
+
+
+def test_the_budget_of_waits_is_settled_for_each_recipe() -> None:
+    line = line_of("waits O1")
+    within = {**line, "waits": {"aten::equal at labkit/a.py:1": 1}, "copies": {}}
+    assert "1 waits   0 copies" in told(within)
+    above = {**line, "waits": {"aten::equal at labkit/a.py:1": 5}, "copies": {"aten::copy_ at labkit/b.py:2": 1}}
+    (row,) = (row for row in told(above).splitlines() if row.startswith("  O1  "))
+    assert "5 waits   1 copies" in row
+    assert row.endswith("ABOVE, most of them aten::equal at labkit/a.py:1")
+
+
+def test_equal_differences_stand_in_one_row_and_a_known_reason_is_named() -> None:
+    lost = {"outcome": "failed", "error": "RuntimeError: expected scalar type Half but found Float\nmore"}
+    text = told(*({**line_of(f"train digits {recipe}"), **lost} for recipe in ("FP32", "O1")))
+    assert text.count("failed, RuntimeError: expected scalar type Half but found Float") == 1
+    assert "(as layer_norm with mixed dtypes)" in text
+    assert "  the same: train digits O1" in text
+
+
+def test_what_is_missing_is_counted_by_kind() -> None:
+    end = {**line_of("end"), "outcome": "the time was up", "missing": ["train unet O1", "train unet O2", "pace gpt"]}
+    assert "Missing (the time was up): 2 of 'train', 1 of 'pace'" in told(end)
+
+
+# --- the items ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", REFUSALS, ids=lambda row: row.name)
+def test_the_cpu_takes_every_call_of_the_table(row: Any) -> None:
+    row.call("cpu")
+
+
+def test_a_refusal_is_recognized_by_its_words() -> None:
+    assert reason_of("CUDA error: out of memory") == ""
+    assert reason_of("RuntimeError: \"igamma_cuda\" not implemented for 'Half'") == "igamma of half"
+
+
+def test_ulps_are_counted_as_numpy_steps_from_number_to_number() -> None:
+    rng = np.random.default_rng(0)
+    for start in [*rng.normal(size=20).astype("f4"), np.float32(0), np.float32(2**-149), np.float32(-(2.0**-126))]:
+        there = start
+        for steps in range(4):
+            assert ulps_apart(float(start), float(there)) == steps
+            there = np.nextafter(there, np.float32(np.inf))
+    inf = float("inf")
+    assert (ulps_apart(inf, inf), ulps_apart(inf, -inf), ulps_apart(inf, 1.0)) == (0, None, None)
+
+
+def test_host_waits_are_counted_where_they_are() -> None:
+    x = torch.ones(4)
+    with HostWaits("cpu") as seen:
+        x.sum().item()
+        x[x > 0]
+        torch.equal(x, x)
+        x + x
+    assert sum(seen.waits.values()) == 3
+    assert not seen.copies
+
+
+def test_names_are_unique_and_every_recipe_and_task_is_there() -> None:
+    from labkit.amp import RECIPES
+    from labkit.train import TASKS
+
+    catalogue = passport_items.catalogue("cpu")
+    names = [item.name for item in catalogue]
+    assert len(set(names)) == len(names)
+    assert {f"train {task} {recipe}" for task in TASKS for recipe in RECIPES} <= set(names)
+    kinds = [item.kind for item in catalogue]
+    assert kinds.index(TIMING) == len(kinds) - kinds.count(TIMING), "timings are last"
+
+
+def test_an_item_of_the_catalogue_answers_in_plain_values() -> None:
+    (item,) = (item for item in passport_items.catalogue("cpu", quick=True) if item.name == "train digits O1")
+    line = json.loads(json.dumps(answer(item, "cpu")))
+    assert line["outcome"] == "done"
+    assert line["losses"] == line["cpu"] == line["again"]
+    assert line["ulps"] == [0, 0, 0]
+
+
+# --- on the simulated card ---------------------------------------------------------------------------------------
+
+ON_T4 = ("card", "versions", "flags", "refusal layer_norm with mixed dtypes", "train digits O1", "train gpt FP16",
+         "waits O1", "autocast torch_fp16", "capture mma.sync.m16n8k8.f32.f16.f16.f32", "pace digits")  # fmt: skip
+
+
+def serve_chosen(names: tuple[str, ...]) -> None:
+    """Serve the items of these names on the card."""
+    from labkit.gpu.passport.worker import serve
+
+    serve([item for item in passport_items.catalogue("cuda", quick=True) if item.name in names], "cuda")
+
+
+def on_the_card(path: str) -> Any:
+    """Write a passport of ON_T4, and return its lines."""
+    command = [sys.executable, "-c", f"from tests.gpu.test_passport import *\nserve_chosen({ON_T4!r})"]
+    assert passport.make(Path(path), command) == "complete"
+    return lines_of(Path(path))
+
+
+def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
+    lines = simulated_gpu("T4", on_the_card, str(file))
+    assert set(lines) == {"start", *ON_T4, "end"}
+    assert lines["card"]["capability"] == [7, 5]
+    assert lines["train digits O1"]["losses"] == lines["train digits O1"]["cpu"]
+    assert lines["refusal layer_norm with mixed dtypes"]["refused"]
+    assert sum(lines["waits O1"]["waits"].values()) >= 1
+    assert lines["pace digits"]["steps_per_second"]["FP32"] > 0
+    assert lines["capture mma.sync.m16n8k8.f32.f16.f16.f32"]["outcome"] == "failed", "it has no driver to ask"
+
+
+def waits_and_copies() -> Any:
+    x, index = torch.ones(4, device="cuda"), torch.tensor([0, 1])
+    counts = []
+    for call in (lambda: x.cpu(), lambda: index.cuda(), lambda: x + 1, lambda: bool(x.sum() > 0)):
+        with HostWaits("cuda") as seen:
+            call()
+        counts.append([sum(seen.waits.values()), sum(seen.copies.values())])
+    return counts
+
+
+def test_a_read_of_the_device_is_a_wait_and_a_copy_to_it_is_a_copy(simulated_gpu: Any) -> None:
+    assert simulated_gpu("T4", waits_and_copies) == [[1, 0], [0, 1], [0, 0], [1, 0]]
+
+
+def fill_the_card() -> Any:
+    from tests.gpu.simulated.runtime import limited_memory
+
+    def large(device: str, found: Found) -> None:
+        found["before"] = 1
+        torch.empty(2**28, device=device)
+
+    with limited_memory(2**20):
+        line = answer(Item("large", "facts", large), "cuda")
+        after = answer(Item("small", "facts", lambda device, found: found.update(sum=torch.ones(3, device=device).sum().item())), "cuda")
+    return [line, after]
+
+
+def test_a_card_that_is_full_in_the_middle_costs_that_item_alone(simulated_gpu: Any) -> None:
+    line, after = simulated_gpu("T4", fill_the_card)
+    assert (line["outcome"], line["before"]) == ("out of memory", 1)
+    assert (after["outcome"], after["sum"]) == ("done", 3.0)
