@@ -8,6 +8,7 @@ Invariant: `round_tensor` equals `round_to` bit for bit, on any device, and neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from math import ldexp
 
@@ -25,6 +26,7 @@ _DTYPES = {
     E4M3: torch.float8_e4m3fn,
     E8M0: torch.float8_e8m0fnu,
 }
+_E4M3_ENDS = 464.0  # half-way between 448 and what would be the next number; a tie goes to 448, whose last bit is 0
 _FORMATS = {dtype: format for format, dtype in _DTYPES.items()}
 _CARRIERS = {torch.float64: torch.int64, torch.float32: torch.int32}  # the types rounding is done in, and their bits
 MKL_PARALLEL_FROM = 2**11  # MKL, which torch asks for whole numbers, wakes threads of its own above this (seen at 2^12)
@@ -99,6 +101,43 @@ def round_tensor(
     else:
         rounded = _in_pieces(values, target, rounding, overflow, random_bits)
     return rounded.to(tensor.dtype)
+
+
+def round_keeping_infinity(values: torch.Tensor, format: Format) -> torch.Tensor:
+    """Do as `round_tensor` does to the nearest number, but keep infinity where a format has none: masks have it.
+
+    FP32 values without history; torch's own casts to 8 bits take few operations.
+
+    >>> round_keeping_infinity(torch.tensor([1.06, 500.0, math.inf]), E4M3)
+    tensor([1., nan, inf])
+    """
+    if format is E5M2 and casts_to_8_bits(values):
+        return values.to(torch.float8_e5m2).to(torch.float32)
+    if format is E4M3 and casts_to_8_bits(values):
+        size, rounded = values.abs(), values.to(torch.float8_e4m3fn).to(torch.float32)
+        rounded.masked_fill_(size > _E4M3_ENDS, math.nan)  # beyond, casts differ: between torch's versions, too
+        return torch.where(size == math.inf, values, rounded)
+    rounded = round_tensor(values, format)
+    return rounded if format.infinity_code is not None else torch.where(values.isinf(), values, rounded)
+
+
+def casts_to_8_bits(values: torch.Tensor) -> bool:
+    """Whether torch casts these to E4M3 and E5M2; Apple's GPUs do not, and only FP32 is cast in one rounding."""
+    return values.dtype == torch.float32 and values.device.type != "mps"
+
+
+def random_bits_like(tensor: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
+    """Draw a random whole number below 2^32 for each element, as stochastic rounding takes them."""
+    return torch.randint(2**RANDOM_BITS, tensor.shape, generator=generator, device=tensor.device)
+
+
+def round_with_bits(tensor: torch.Tensor, format: Format, random_bits: torch.Tensor) -> torch.Tensor:
+    """Do as `round_tensor` does with Rounding.STOCHASTIC, of FP32 or FP64, and bits of `random_bits_like`.
+
+    The bits are not checked, which on a GPU would have to wait for it.
+    """
+    target = common_format(format_of(tensor.dtype), format)
+    return _in_pieces(tensor, target, Rounding.STOCHASTIC, Overflow.TO_INFINITY, random_bits)
 
 
 def _in_pieces(

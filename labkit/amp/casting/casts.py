@@ -4,7 +4,7 @@ Idea: FP16 and BF16 are torch dtypes, and a cast to them is torch's. Any other f
 FP32, its values are rounded to the format, and on the way back its gradient is rounded to a format as well. That is
 what storage in the format would have done to both.
 
-Invariant: equal to `round_tensor` written out, but that an infinity that is given stays one: masks are made of them.
+Invariant: equal to `round_tensor` written out, but that an infinity stays one: masks are made of them.
 A gradient passes through a cast unchanged but for rounding.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labkit.amp.casting.cast_cache import CastCache, keeps
 from labkit.formats import FP32, Format
-from labkit.interop import format_of, round_tensor
+from labkit.interop import format_of, round_keeping_infinity
 
 # Stored as what they are (an FP8 tensor has no kernels but the scaled GEMM's), and their casts: Tensor.half takes half
 # the time of Tensor.to, which has to find out first what it is asked.
@@ -77,10 +77,7 @@ class Cast:
 
     def _emulated(self, tensor: Tensor) -> Tensor:
         wide = tensor.float()
-        values = round_tensor(wide.detach(), self.format)
-        if self.format.infinity_code is None:  # -inf in a mask is no number that is stored; NaN would be every result
-            values = torch.where(wide.detach().isinf(), wide.detach(), values)
-        return self.linked(wide, values)
+        return self.linked(wide, round_keeping_infinity(wide.detach(), self.format))
 
     def linked(self, tensor: Tensor, values: Tensor) -> Tensor:
         """Return values that were computed without history as the cast of a tensor."""

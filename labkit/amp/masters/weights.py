@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.fitting import require_fitting, require_shapes
 from labkit.amp.masters.flat import cut, flat_gradient, flatten, join_state, split_state
-from labkit.amp.masters.without_master import WeightRounding, store_rounded
+from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
 from labkit.amp.scaling.unscale import read
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
@@ -187,8 +187,7 @@ class Weights:
         if self.master and self._copied:
             torch._foreach_copy_(self._copied, self._masters)
         elif not self.master:
-            for weight, master in zip(self._copied, self._masters, strict=True):
-                store_rounded(master, weight, self.rounding, self._generator)
+            store_all_rounded(self._masters, self._copied, self.rounding, self._generator)
         self._note()
 
     # --- what others do to the model's weights ------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""Can training do without master weights, if the rounding is cleverer?
+"""Training without master weights, with a better rounding than to nearest.
 
-Idea: a step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp
-are gone each time. Stochastic rounding drops them too, but goes up as often as the cut digits say, so that a thousand
-small updates arrive on average. Kahan's compensation keeps what was cut off in a second FP16 number and adds it the
-next time.
+A step's result has more digits than FP16 keeps. Rounding to nearest drops them, and updates below half an ulp are gone
+each time. Stochastic rounding drops them too, but goes up as often as the cut digits say, so that a thousand small
+updates arrive on average. Kahan's compensation keeps what was cut off in a second FP16 number and adds it the next
+time.
 
 Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's compensation.
 
@@ -13,13 +13,15 @@ arXiv:2010.06192 (both, for weights in 16 bits).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 import torch
 from torch import Tensor
 
-from labkit.formats import Rounding
-from labkit.interop import format_of, round_tensor
+from labkit.interop import format_of, random_bits_like, round_with_bits
+
+TOGETHER = 2**22  # numbers that are rounded at once: a small network's all, with bounded copies of a large one's
 
 
 class WeightRounding(Enum):
@@ -47,11 +49,11 @@ def store_rounded(
     0.0
     """
     if rounding is WeightRounding.STOCHASTIC:
-        bits = torch.randint(2**32, wide.shape, generator=generator, device=wide.device)
+        bits = random_bits_like(wide, generator)
         if wide.dtype == torch.float32 and weight.dtype == torch.bfloat16:
             weight.copy_(stochastic_bf16(wide, bits))
         else:
-            weight.copy_(round_tensor(wide.detach(), format_of(weight.dtype), Rounding.STOCHASTIC, random_bits=bits))
+            weight.copy_(round_with_bits(wide.detach(), format_of(weight.dtype), bits))
     else:
         weight.copy_(wide)
     kept = weight.to(wide.dtype)
@@ -62,6 +64,43 @@ def store_rounded(
         rest = (rest.view(torch.int16) - too_far.to(torch.int16)).view(weight.dtype)
         kept = kept + rest
     wide.copy_(kept)
+
+
+@torch.no_grad()
+def store_all_rounded(
+    wide: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    rounding: WeightRounding,
+    generator: torch.Generator | None = None,
+) -> None:
+    """Do as `store_rounded` does for each pair of tensors, with the same numbers, many of them at once."""
+    if not wide:
+        return
+    if rounding is WeightRounding.NEAREST:
+        torch._foreach_copy_(list(weights), list(wide))
+        torch._foreach_copy_(list(wide), list(weights))
+        return
+    for part in _pieces(wide, weights):
+        masters, stored = list(wide[part]), list(weights[part])
+        flat = torch.cat([master.reshape(-1) for master in masters])
+        rounded = torch.empty_like(flat, dtype=stored[0].dtype)
+        store_rounded(flat, rounded, rounding, generator)
+        sizes = [master.numel() for master in masters]
+        for whole, tensors in ((rounded, stored), (flat, masters)):
+            parts = [piece.view(t.shape) for piece, t in zip(whole.split(sizes), tensors, strict=True)]
+            torch._foreach_copy_(tensors, parts)
+
+
+def _pieces(wide: Sequence[Tensor], weights: Sequence[Tensor]) -> Iterator[slice]:
+    """Yield runs of neighbours that may be rounded as one tensor: of the same devices and dtypes, not too many."""
+    first, count = 0, 0
+    for index, (master, weight) in enumerate(zip(wide, weights, strict=True)):
+        kinds = {(t.device, m.dtype, t.dtype) for m, t in ((wide[first], weights[first]), (master, weight))}
+        if index > first and (len(kinds) > 1 or count + master.numel() > TOGETHER):
+            yield slice(first, index)
+            first, count = index, 0
+        count += master.numel()
+    yield slice(first, len(wide))
 
 
 def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
