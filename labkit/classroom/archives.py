@@ -3,12 +3,13 @@
 Idea: notebooks and journals are written out, with their times, into folders of one's own; archives inside of archives
 too. Everything else stays in the archive.
 
-Invariant: nothing is written outside of the folder that was given, and an archive that cannot be read leaves an empty
-folder of its name, so that its learner has rows like the others.
+Invariant: nothing is written outside of the folder that was given, and what should have been written and cannot be is
+named with its reason, so that its learner has rows like the others.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import time
@@ -18,79 +19,143 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from labkit.grading.exercise import LESSONS
-from labkit.grading.submission import CANVAS, MAX_BYTES, MOODLE
+from labkit.grading.submission import CANVAS, MAX_BYTES, MAX_DEPTH, MOODLE, Unreadable, content_of, files_in
 
 WANTED = (".ipynb", ".jsonl", ".zip")
 DEEPEST = 3
+LONGEST_NAME = 255  # bytes, of a file or a folder
+MAX_ARCHIVE = 256 << 20  # bytes of a learner's archive, and
+MAX_UNPACKED = 512 << 20  # of all that comes out of it: a few kilobytes may hold terabytes
+MAX_MEMBERS = 5000
 UTF8_NAME = 0x800  # general purpose bit 11 (APPNOTE 6.3.10, 4.4.4)
+ENCRYPTED = 0x1  # bit 0
+Refused = dict[Path, str]  # where it would stand -> why it does not
 
 
-def unpacked(paths: Iterable[Path], folder: Path) -> list[Path]:
+def unpacked(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
     """Return folders and notebooks to grade: those given, and what is in archives among them and inside of them.
+
+    And what the archives hold that could not be unpacked, as `labkit.grading.submission.find` takes it.
 
     Raises:
         ValueError: an archive that was given by its name is none.
+        OSError: it cannot be read, or the disk is full.
     """
-    found = []
+    found: list[Path] = []
+    refused: Refused = {}
     for number, path in enumerate(paths):
         inside = folder / str(number)
-        if path.suffix.lower() != ".zip":
-            found.append(path)
-            found += _archives_in(path, inside)
+        if path.suffix.lower() != ".zip" or path.is_dir():
+            found += [path, *_archives_in(path, inside, refused)]
             continue
         try:
-            _unpack(path.read_bytes(), inside / path.stem, DEEPEST)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
+            archive = zipfile.ZipFile(path)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
             raise ValueError(f"{path} is no zip archive that can be read: {error}") from error
-        found.append(_class_in(inside))
+        with archive:
+            _Unpacking(refused).unpack(archive, inside / path.stem)
+        found.append(_class_in(inside, refused))
+    return found, refused
+
+
+def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
+    """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
+
+    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own, unless its own name is
+    one that these give to what a learner handed in.
+    """
+    found = []
+    for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):
+        inside = archive.relative_to(path)
+        root = folder.with_name(f"{folder.name}.{number}")
+        target = root / inside.with_suffix("")
+        try:
+            content = content_of(archive, path.resolve() / inside.parts[0], MAX_ARCHIVE)
+        except Unreadable as error:
+            content, refused[target] = b"", str(error)
+        root.mkdir(parents=True)
+        if content:
+            _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
+        alone = len(inside.parts) == 1 and not _is_exported(archive.name)
+        of_class = _class_in(target, refused) if alone and target.is_dir() else root
+        found.append(of_class if any(_is_exported(name) for name in _entries(of_class, refused)) else root)
     return found
 
 
-def _archives_in(path: Path, folder: Path) -> list[Path]:
-    """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
+class _Unpacking:
+    """The unpacking of an archive and of those inside of it: what was refused, and what may still be written.
 
-    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own.
+    bytes, members   None: any number
     """
-    classes = []
-    for number, archive in enumerate(sorted(path.rglob("*.[zZ][iI][pP]")) if path.is_dir() else []):
-        inside = archive.relative_to(path)
-        if not any(part.startswith(".") or part == "__MACOSX" for part in inside.parts):
-            target = folder / inside.with_suffix("")
-            with suppress(zipfile.BadZipFile, NotImplementedError, OSError):
-                target.mkdir(parents=True)
-                _unpack(archive.read_bytes(), target, DEEPEST)
-                if len(inside.parts) == 1 and any(_is_exported(entry.name) for entry in _class_in(target).iterdir()):
-                    classes.append(_class_in(target.rename(folder.with_name(f"{folder.name} class {number}"))))
-    return classes + [folder] * (folder.is_dir() and any(folder.iterdir()))
 
+    def __init__(self, refused: Refused, bytes: int | None = None, members: int | None = None) -> None:
+        self.refused, self.bytes, self.members = refused, bytes, members
 
-def _unpack(content: bytes, folder: Path, depth: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    def unpack_bytes(self, content: bytes, folder: Path, depth: int = DEEPEST) -> None:
+        """Unpack the archive in these bytes; where they are none, say so."""
+        try:
+            archive = zipfile.ZipFile(io.BytesIO(content))
+        except Exception as error:  # what is damaged is noticed in many ways
+            self.refused[folder] = f"its archive cannot be unpacked: {str(error)[:100]}"
+            return
+        with archive:
+            self.unpack(archive, folder, depth)
+
+    def unpack(self, archive: zipfile.ZipFile, folder: Path, depth: int = DEEPEST) -> None:
+        """Write what is wanted of an archive below a folder, which is made."""
+        folder.mkdir(parents=True, exist_ok=True)
         for info in archive.infolist():
-            inside = PurePosixPath(_name_of(info).replace("\\", "/"))
-            hidden = any(part in ("..", "__MACOSX") or part.startswith(".") for part in inside.parts)
-            if info.is_dir() and not hidden and not inside.is_absolute():
-                (folder / inside).mkdir(parents=True, exist_ok=True)
-            if info.is_dir() or hidden or inside.is_absolute() or inside.suffix.lower() not in WANTED:
+            path = PurePosixPath(_name_of(info).replace("\\", "/"))
+            parts = [part for part in path.parts if part not in ("..", "/")]
+            if not parts or any(part == "__MACOSX" or part.startswith(".") for part in parts):
                 continue
-            if info.file_size <= MAX_BYTES:
-                with suppress(
-                    zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError
-                ):  # RuntimeError: encrypted
-                    _write(archive.read(info), folder / inside, info, depth)
+            if not info.is_dir() and path.suffix.lower() not in WANTED:
+                continue
+            target = folder.joinpath(*parts)
+            why = "its name leads out of the archive" if len(parts) < len(path.parts) else self._problem(info, parts)
+            try:
+                if not why and info.is_dir():
+                    target.mkdir(parents=True, exist_ok=True)
+                elif not why:
+                    self._write(archive.read(info), target, info, depth)
+            except Exception as error:
+                if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                    raise  # nobody's archive is to blame
+                why = f"it cannot be unpacked: {getattr(error, 'strerror', None) or str(error)[:100]}"
+            if why:
+                self.refused[target] = why
 
+    def _problem(self, info: zipfile.ZipInfo, parts: list[str]) -> str:
+        """Return why a member is not unpacked, or ""; count it, where it is."""
+        if len(parts) > MAX_DEPTH or any(len(part.encode(errors="replace")) > LONGEST_NAME for part in parts):
+            return f"its name has more than {LONGEST_NAME} bytes, or it lies in more than {MAX_DEPTH} folders"
+        if info.flag_bits & ENCRYPTED:
+            return "it is encrypted"
+        if info.file_size > MAX_BYTES and not parts[-1].lower().endswith(".zip"):
+            return f"it is larger than {MAX_BYTES >> 20} MiB"
+        if info.file_size > MAX_ARCHIVE:
+            return f"an archive inside of an archive has at most {MAX_ARCHIVE >> 20} MiB"
+        if self.bytes is not None and self.members is not None:
+            self.bytes, self.members = self.bytes - info.file_size, self.members - 1
+            if self.bytes < 0 or self.members < 0:
+                return f"its archive holds more than {MAX_UNPACKED >> 20} MiB or {MAX_MEMBERS} files"
+        return ""
 
-def _write(content: bytes, target: Path, info: zipfile.ZipInfo, depth: int) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.suffix.lower() == ".zip":
-        if depth:
-            _unpack(content, target.with_suffix(""), depth - 1)
-        return
-    target.write_bytes(content)
-    with suppress(ValueError, OverflowError):
-        when = time.mktime((*info.date_time, 0, 0, -1))
-        os.utime(target, (when, when))
+    def _write(self, content: bytes, target: Path, info: zipfile.ZipInfo, depth: int) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix.lower() == ".zip":
+            if depth:
+                inner = self if self.bytes is not None else _Unpacking(self.refused, MAX_UNPACKED, MAX_MEMBERS)
+                inner.unpack_bytes(content, target.with_suffix(""), depth - 1)
+            else:
+                self.refused[target.with_suffix("")] = f"archives lie more than {DEEPEST} deep in each other"
+            return
+        target.write_bytes(content)
+        with suppress(ValueError, OverflowError, OSError):
+            when = time.mktime((*info.date_time, 0, 0, -1))
+            os.utime(target, (when, when))
 
 
 def _name_of(info: zipfile.ZipInfo) -> str:
@@ -101,14 +166,22 @@ def _name_of(info: zipfile.ZipInfo) -> str:
     return info.filename
 
 
-def _class_in(folder: Path) -> Path:
+def _class_in(folder: Path, refused: Refused) -> Path:
     """Return the folder whose entries are learners: an archive may hold folders around them, or be one learner's."""
     while True:
-        entries = list(folder.iterdir())
-        only = entries[0] if len(entries) == 1 and entries[0].is_dir() else None
-        if only is None or MOODLE.fullmatch(only.name) or any(_is_lesson(path) for path in only.glob("*.ipynb")):
+        entries = _entries(folder, refused)
+        only = folder / min(entries) if len(entries) == 1 else folder
+        if only == folder or not only.is_dir() or MOODLE.fullmatch(only.name):
+            return folder
+        if any(_is_lesson(path) for path in only.glob("*.ipynb")):
             return folder
         folder = only
+
+
+def _entries(folder: Path, refused: Refused) -> set[str]:
+    """Return the names in a folder, those with it that would be there and were refused."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return there | {path.relative_to(folder).parts[0] for path in refused if folder in path.parents}
 
 
 def _is_exported(name: str) -> bool:

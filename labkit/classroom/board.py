@@ -22,6 +22,7 @@ from typing import Any
 from labkit.classroom.model_answers import predictions
 from labkit.classroom.page import page
 from labkit.grading.leader_board import Board, Entrant, in_order
+from labkit.grading.submission import is_own
 from labkit.grading.table import kept_rows
 from labkit.records.journal import NAME, entries
 
@@ -37,6 +38,8 @@ def guesses(folder: Path) -> list[dict[str, Any]]:
     asked: dict[str, tuple[str, int]] = {}
     for journal in sorted(path for pattern in (NAME, f"*/{NAME}", f"*/*/{NAME}") for path in folder.glob(pattern)):
         learner = journal.relative_to(folder).parts[0]
+        if not is_own(journal, folder.resolve() / learner):
+            continue
         for number, line in enumerate(entries(journal, "prediction")):
             latest[learner, line["id"]] = line["answer"]
             asked[line["id"]] = max(asked.get(line["id"], ("", 0)), (str(line.get("when", "")), number))
@@ -125,7 +128,7 @@ def _bar(row: Mapping[str, Any], answer: str) -> str:
     if not (math.isfinite(number) and number > 0):
         return ""
     decade = math.floor(math.log10(number))
-    return f"{10.0**decade:g} to {10.0 ** (decade + 1):g}"
+    return f"{float(f'1e{decade}'):g} to {float(f'1e{decade + 1}'):g}"  # 1e308 is a guess, and 10.0 ** 309 an error
 
 
 def _counted(row: Mapping[str, Any], given: list[str]) -> list[tuple[str, int]]:

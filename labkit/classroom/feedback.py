@@ -5,7 +5,10 @@ Invariant: of a hidden check a page has the name and the points only; whatever a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,17 +20,32 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.grade import heading
 from labkit.records import write_whole
 
+LONGEST_NAME = 200  # bytes, which leaves room for what is added to a name of at most 255
+
 
 def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], Said]) -> list[Path]:
     """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
+    students = by_student(marks)
+    places = _places(folder, students)
     return [
-        write_whole(_place(folder, student), feedback(student, own, said.get((same_name(student), ""))))
-        for student, own in by_student(marks).items()
+        write_whole(places[student], feedback(student, own, said.get((same_name(student), ""))))
+        for student, own in students.items()
     ]
 
 
-def _place(folder: Path, student: str) -> Path:
-    return folder / student / "feedback.html" if (folder / student).is_dir() else folder / f"{student}.html"
+def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
+    """Return a page's place for each: none twice, where a system takes Ann and ann for one, and none too long."""
+    places: dict[str, Path] = {}
+    taken = Counter[str]()
+    for student in students:
+        taken[same_name(student)] += 1
+        again = f" ({taken[same_name(student)]})" * (taken[same_name(student)] > 1)
+        short = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
+        if short != student:
+            short += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
+        own = folder / short / "feedback.html"
+        places[student] = own if own.parent.is_dir() and short == student else folder / f"{short}{again}.html"
+    return places
 
 
 def feedback(student: str, marks: Sequence[Mark], comment: Said | None = None) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from labkit.classroom.marks import Mark, by_student, total
 from labkit.classroom.model_answers import predictions_of
 from labkit.classroom.page import page, table
 from labkit.grading.exercises import EXERCISES
+from labkit.grading.submission import Submission, is_own
 from labkit.records.journal import NAME, entries, last_answers
 
 
@@ -43,9 +44,10 @@ def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[st
     return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), rows))
 
 
-def journals_beside(notebooks: Iterable[Path]) -> list[Path]:
-    """Return the journals that lie beside these notebooks, each once."""
-    return sorted({path.parent / NAME for path in notebooks if (path.parent / NAME).is_file()})
+def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
+    """Return the journals that lie beside these notebooks and are their learners' own, each once."""
+    places = {one.path.parent / NAME: one.own for one in submissions if one.path}
+    return sorted(journal for journal, own in places.items() if is_own(journal, own))
 
 
 def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
@@ -98,7 +100,7 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
     answers: dict[str, Counter[str]] = {}
     for journal in journals:
         for id, answer in last_answers(journal, "prediction").items():
-            answers.setdefault(id, Counter())[answer] += 1
+            answers.setdefault(id, Counter())[answer[:200]] += 1
     parts = []
     lessons = dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks)
     for id, row in ((id, row) for lesson in lessons for id, row in predictions_of(lesson).items() if id in answers):
@@ -109,10 +111,12 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
 
 
 def _time(text: str) -> datetime | None:
+    """Return a time of a journal; UTC where it names no zone, so that all can be compared."""
     try:
-        return datetime.fromisoformat(text)
+        when = datetime.fromisoformat(text)
     except ValueError:
         return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def _whole(value: object) -> int:

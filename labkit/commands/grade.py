@@ -39,10 +39,10 @@ def run(arguments: Namespace) -> int:
         if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
             raise ValueError("--late takes 0 to 100 percent a day, and needs --due")
         with TemporaryDirectory(prefix="labkit-hand-in-") as scratch:
-            arguments.submissions = unpacked(arguments.submissions, Path(scratch))
-            status, rows = cli.graded(arguments)
+            arguments.submissions, refused = unpacked(arguments.submissions, Path(scratch))
+            status, rows = cli.graded(arguments, refused)
             if status == 0:
-                submissions = find(arguments.submissions)
+                submissions = find(arguments.submissions, refused)
                 late = {(one.student, one.notebook): late_days(one, arguments.due) for one in submissions}
                 marks = marks_of(rows, late, arguments.late, said)
                 told = unused(said, rows) + (
@@ -50,7 +50,7 @@ def run(arguments: Namespace) -> int:
                 )
                 if arguments.due is not None:
                     told += doubtful(submissions, datetime.fromisoformat(now()).timestamp())
-                journals = journals_beside([one.path for one in submissions if one.path])
+                journals = journals_beside(submissions)
                 _give_back(arguments, marks, said, told, roster, journals)
             return status
     except (OSError, ValueError) as error:

@@ -45,9 +45,9 @@ def plain(source: str) -> str:
     """
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # a cell with an await at its top, or one that does not run
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        return ast.unparse(tree)
+    except Exception:  # it does not run, or is deeper or has longer numbers than can be written anew: it is like itself
         return source
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)

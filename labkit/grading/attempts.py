@@ -56,8 +56,15 @@ def doubtful(submissions: Sequence[Submission], now: float) -> list[str]:
     now   in seconds since 1970
     """
     cannot_be = [one for one in submissions if one.path and not EARLIEST <= handed_in(one) <= now + MINUTE]
-    says = "{0.student}: {0.notebook} has the time {1:%Y-%m-%d %H:%M}, which cannot be; see yourself whether it is late"
-    return [says.format(one, datetime.fromtimestamp(handed_in(one))) for one in cannot_be]
+    says = "{0.student}: {0.notebook} has the time {1}, which cannot be; see yourself whether it is late"
+    return [says.format(one, _date(handed_in(one))) for one in cannot_be]
+
+
+def _date(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):  # file systems keep times that no calendar has
+        return f"{seconds:.0f} s after 1970"
 
 
 def attempts(submissions: Sequence[Submission], take: str | None, due: float | None = None) -> list[list[Submission]]:

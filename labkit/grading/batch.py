@@ -88,7 +88,8 @@ def _passed_over(reads: Sequence[Read], todo: Asked) -> list[str]:
     for one in (one for one in reads if all(one is not planned for planned, _ in todo)):
         other = f"another notebook of this learner stands for {one.lesson} (--take chooses)"
         other = other if one.lesson and (one.submission.student, one.lesson) in graded else ""
-        said.append(f"passed over, as {other or 'no exercise asked for is in it'}: {one.submission.path}")
+        what = one.submission.path or f"{one.submission.student}, {one.submission.notebook}"
+        said.append(f"passed over, as {one.problem or other or 'no exercise asked for is in it'}: {what}")
     return said
 
 
@@ -131,24 +132,36 @@ def _marked(
 ) -> Marked:
     """Run the code of a submission, and judge what a comparison decides."""
     notes: dict[str, Reply] = {}
-    questions: list[Question] = []
+    programs: dict[str, list[str]] = {}
     for exercise in asked:
         try:
             if one.problem:
                 raise Unreadable(one.problem)
-            questions.append(question(paper_of(exercise, seed), program_of(one.cells, exercise)))
+            programs[exercise.id] = program_of(one.cells, exercise)
         except Unreadable as error:
             notes[exercise.id] = Reply(exercise.id, str(error))
+        except Exception as error:  # whatever is in the cells, the class goes on
+            notes[exercise.id] = Reply(exercise.id, f"it cannot be graded: {type(error).__name__}: {str(error)[:100]}")
+    answered = [exercise for exercise in asked if exercise.id in programs]
+    questions = [question(paper_of(exercise, seed), programs[exercise.id]) for exercise in answered]
     shared = {q.exercise: alike.reply(q) for q in questions if q.run_by}
     replies = runner.run([q for q in questions if not q.run_by]) | shared | notes
     marked = Marked(one, [])
     for exercise in asked:
         reply = replies[exercise.id]
-        if not reply.note and trainings.ask(paper_of(exercise, seed), answers_in(reply)):
+        if not reply.note and _takes_training(trainings, paper_of(exercise, seed), reply):
             marked.waiting.append((exercise, reply))
         else:
             marked.rows.append(_row(one, _judged(exercise, seed, reply), seed))
     return marked
+
+
+def _takes_training(trainings: Trainings, paper: Paper, reply: Reply) -> bool:
+    """Ask for the trainings that judge these answers; answers that no recipe can be read from take none."""
+    try:
+        return trainings.ask(paper, answers_in(reply))
+    except Exception:  # they are judged as they are, which says what is wrong with them
+        return False
 
 
 def question(paper: Paper, program: list[str]) -> Question:

@@ -14,7 +14,7 @@ import argparse
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -52,10 +52,13 @@ def run(args: argparse.Namespace) -> int:
     return graded(args)[0]
 
 
-def graded(args: argparse.Namespace) -> tuple[int, list[Row]]:
-    """Grade and write the file; return the exit status, and the rows of a grading that ended."""
+def graded(args: argparse.Namespace, refused: Mapping[Path, str] | None = None) -> tuple[int, list[Row]]:
+    """Grade and write the file; return the exit status, and the rows of a grading that ended.
+
+    refused   what archives hold and could not be unpacked, as labkit.grading.submission.find takes it
+    """
     try:
-        submissions = find(args.submissions)
+        submissions = find(args.submissions, refused)
         if not submissions:
             raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
         if not args.csv.parent.is_dir():

@@ -31,6 +31,8 @@ def read(submission: Submission) -> Read:
         cells, problem = tuple(read_cells(submission)), ""
     except Unreadable as error:
         cells, problem = (), str(error)
+    except Exception as error:  # whatever is in it, the class goes on
+        cells, problem = (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
     return Read(submission, cells, problem, lesson_of(submission, cells))
 
 

@@ -14,6 +14,7 @@ import ast
 import builtins
 import re
 import symtable
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,8 +23,8 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.submission import Cell, Unreadable, is_of
 
 _CELL_MAGIC = re.compile(r"\A(\s*)%%(?=time\b|timeit\b|capture\b|prun\b)")
-_TIMED = re.compile(r"^(\s*|[\w, ]+=\s*)%time[ \t]+(?=\S)", re.MULTILINE)
-_STARTER = re.compile(r"^    raise NotImplementedError", re.MULTILINE)
+_TIMED = re.compile(r"^([ \t]*|[\w, ]+=[ \t]*)%time[ \t]+(?=\S)", re.MULTILINE)
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)?")  # as Python's tokenizer cuts them
 _CHANGES = frozenset("append extend update add insert setdefault sort reverse remove discard pop clear".split())
 _STAND_INS = {
     "display": "def display(*_, **__): pass",
@@ -33,25 +34,32 @@ _STAND_INS = {
     ),
 }
 _BUILT_IN = frozenset(vars(builtins))
-_NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MAX_TRANSFORMED = 256 << 10  # characters that IPython may read of one cell, which it reads anew for each magic
 
 
 @dataclass(frozen=True)
 class _Statement:
     """A statement at the top of a cell: the names that it binds or changes, and the global names that it uses.
 
-    light   it takes no time: an import, a definition or a constant
+    light       it takes no time: an import, a definition or a constant
+    definition  it is a function or a class
+    starter     it is what the learner found: its body raises NotImplementedError
+    star        it is `from ... import *`
     """
 
     source: str
     binds: frozenset[str] = frozenset()
     uses: frozenset[str] = frozenset()
     light: bool = True
+    definition: bool = False
+    starter: bool = False
+    star: bool = False
 
     @property
     def defines(self) -> frozenset[str]:
         """Return the names that it binds anew: not those that it changes, nor X in X = X + 1."""
-        return self.binds if self.source.startswith(("def ", "class ", "@")) else self.binds - self.uses
+        return self.binds if self.definition else self.binds - self.uses
 
 
 def program_of(cells: Sequence[Cell], exercise: Exercise) -> list[str]:
@@ -84,14 +92,36 @@ def as_python(source: str) -> str:
     >>> as_python("x = !ls\\nprint?")
     "x = get_ipython().getoutput('ls')\\nget_ipython().run_line_magic('pinfo', 'print')"
     """
-    from IPython.core.inputtransformer2 import TransformerManager
-
+    source = source.removeprefix("\ufeff")
+    if not _syntax_problem(source):
+        return source
     source = _TIMED.sub(r"\1", _CELL_MAGIC.sub(r"\1# %%", source))
     blank = source[: len(source) - len(source.lstrip("\n"))]
     try:
-        return blank + str(TransformerManager().transform_cell(source.lstrip("\n"))).rstrip("\n")  # type: ignore[no-untyped-call]
-    except _NOT_PYTHON:
+        return blank + _transformed(source.lstrip("\n")).rstrip("\n")
+    except Exception:  # what IPython cannot take apart is no Python either, and will be called so
         return source
+
+
+def _transformed(source: str) -> str:
+    """Return a cell by IPython's own rules.
+
+    Raises:
+        ValueError: it has so many magics that IPython, which reads the cell anew for each, would not come to an end.
+    """
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    class Bounded(TransformerManager):
+        def do_token_transforms(self, lines: list[str]) -> list[str]:
+            changed, read = True, 0
+            while changed:
+                read += sum(map(len, lines))
+                if read > MAX_TRANSFORMED:
+                    raise ValueError("too many magics")
+                changed, lines = self.do_one_token_transform(lines)  # type: ignore[no-untyped-call]
+            return lines
+
+    return str(Bounded().transform_cell(source))  # type: ignore[no-untyped-call]
 
 
 def defines(cells: Iterable[Cell], exercise: Exercise) -> bool:
@@ -111,10 +141,11 @@ def _answers(sources: Sequence[str], entry: str) -> tuple[list[str], list[str]]:
     return solved if answered else sound, list(problems.values())
 
 
+@lru_cache(maxsize=4096)
 def _syntax_problem(source: str) -> str:
     try:
         ast.parse(source)
-    except _NOT_PYTHON as error:
+    except Exception as error:  # SyntaxError, or ValueError, RecursionError, MemoryError of what is too deep or too odd
         at = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
         return f"syntax error{at}: {getattr(error, 'msg', error)}"
     return ""
@@ -126,7 +157,7 @@ def _binds(statements: Sequence[_Statement], name: str) -> list[_Statement]:
 
 def _answered(statements: Sequence[_Statement], entry: str) -> list[_Statement]:
     """Return the statements that bind the function to something else than what the learner found."""
-    return [statement for statement in _binds(statements, entry) if not _STARTER.search(statement.source)]
+    return [statement for statement in _binds(statements, entry) if not statement.starter]
 
 
 def _around(cells: Sequence[Cell], places: Sequence[int]) -> tuple[list[_Statement], list[_Statement]]:
@@ -167,13 +198,16 @@ def _closure(
 ) -> set[int]:
     """Return which statements bind these names, and the names that they use in turn; earlier cells go first."""
     statements, taken = [*before, *after], set[int]()
+    places = defaultdict[str, list[int]](list)
+    for i, statement in enumerate(statements):
+        for name in statement.binds:
+            places[name].append(i)
     asked, waiting = set[str](), set(names)
     while waiting:
         name = waiting.pop()
         asked.add(name)
-        places = [i for i, s in enumerate(statements) if name in s.binds]
-        early = [i for i in places if i < len(before)]
-        new = set(early or places) - taken
+        early = [i for i in places[name] if i < len(before)]
+        new = set(early or places[name]) - taken
         taken |= new
         waiting |= {used for i in new for used in statements[i].uses} - asked - bound
     return taken
@@ -181,23 +215,50 @@ def _closure(
 
 def _stars(statements: Sequence[_Statement]) -> set[int]:
     """Return the star imports: any of them may bind a name that nothing else does."""
-    return {i for i, s in enumerate(statements) if re.match(r"from \S+ import \*$", s.source)}
+    return {i for i, s in enumerate(statements) if s.star}
 
 
 @lru_cache(maxsize=4096)
 def _statements(source: str) -> list[_Statement]:
+    """Return the statements of a cell as they are written; none where it is not Python, or Python gives up on it."""
     try:
         body = ast.parse(source).body
-    except _NOT_PYTHON:
+        return [_statement(node, text) for node, text in zip(body, _texts(source, body), strict=True)]
+    except Exception:
         return []
-    texts = [ast.unparse(statement) for statement in body]
-    return [_Statement(t, frozenset(_bound(s)), _used(s, t), _is_light(s)) for s, t in zip(body, texts, strict=True)]
+
+
+def _statement(node: ast.stmt, text: str) -> _Statement:
+    return _Statement(
+        text, frozenset(_bound(node)), _used(node, text), _is_light(node), isinstance(node, _DEFINITIONS),
+        any(_is_unanswered(each) for each in getattr(node, "body", ())),
+        isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
+    )  # fmt: skip
+
+
+def _texts(source: str, body: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield the text of each statement. What was parsed is not written anew: that fails where it is deep or large."""
+    lines = [line.encode() for line in _LINE.findall(source)]
+    for node in body:
+        first = min([node, *getattr(node, "decorator_list", ())], key=lambda part: part.lineno)
+        start, end = first.lineno - 1, (node.end_lineno or node.lineno) - 1
+        rows = lines[start : end + 1]
+        rows[-1] = rows[-1][: node.end_col_offset]
+        rows[0] = rows[0][0 if first is not node else node.col_offset :]  # the @ stands before the decorator
+        yield b"".join(rows).decode().lstrip()
+
+
+def _is_unanswered(node: object) -> bool:
+    """Return whether a statement is `raise NotImplementedError`, called or not."""
+    raised = node.exc if isinstance(node, ast.Raise) else None
+    raised = raised.func if isinstance(raised, ast.Call) else raised
+    return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
 
 
 def _bound(statement: ast.AST) -> Iterator[str]:
     """Yield the names that a statement binds or changes, wherever in it, but not those inside of its functions."""
     for node in _outside_functions(statement):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(node, _DEFINITIONS):
             yield node.name
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
@@ -210,10 +271,11 @@ def _bound(statement: ast.AST) -> Iterator[str]:
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
-    yield node
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension)):
-        for child in ast.iter_child_nodes(node):
-            yield from _outside_functions(child)
+    waiting = [node]
+    while waiting:
+        yield (each := waiting.pop())
+        if not isinstance(each, (*_DEFINITIONS, ast.Lambda, ast.comprehension)):
+            waiting += ast.iter_child_nodes(each)
 
 
 def _root(node: ast.AST) -> Iterator[str]:
@@ -228,19 +290,20 @@ def _used(statement: ast.stmt, text: str) -> frozenset[str]:
     """Return the global names that a statement uses; a function's own variables are none."""
     try:
         table = symtable.symtable(text, "cell", "exec")
-    except SyntaxError:  # an await at the top, in a comprehension
+    except Exception:  # an await at the top, in a comprehension; or deeper than the compiler goes
         return frozenset(node.id for node in ast.walk(statement) if isinstance(node, ast.Name))
     names = {s.get_name() for s in table.get_symbols() if s.is_referenced()}
     return frozenset(names | {s.get_name() for scope in _scopes(table) for s in scope.get_symbols() if s.is_global()})
 
 
 def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    for child in table.get_children():
-        yield child
-        yield from _scopes(child)
+    waiting = table.get_children()
+    while waiting:
+        yield (each := waiting.pop())
+        waiting += each.get_children()
 
 
 def _is_light(statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Assign, ast.AnnAssign)) and statement.value is not None:
         return not any(isinstance(node, (ast.Call, ast.Await)) for node in _outside_functions(statement.value))
-    return isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+    return isinstance(statement, (*_DEFINITIONS, ast.Import, ast.ImportFrom))

@@ -3,15 +3,18 @@
 Idea: a submission is a notebook, read as JSON. An exercise's cell is found by its tag or its id, and a notebook's
 lesson by the exercises in it. Which of its code is run, labkit.grading.program says.
 
-Invariant: nothing in here runs a learner's code.
+Invariant: nothing in here runs a learner's code, and nothing is read through a link that leads out of what its learner
+handed in.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 
 MAX_BYTES = 64 << 20
+MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook: a lesson with all its solutions has 60,000
+MAX_DEPTH = 20  # folders inside of each other
 CANVAS = re.compile(r"(?P<who>[^_]+)_(?:LATE_)?(?P<number>\d+)_\d+_(?P<file>.+)")
 MOODLE = re.compile(r"(?P<who>.+)_(?P<number>\d+)_assignsubmission_[a-z]+_?(?P<file>.*)")
 
@@ -29,11 +34,18 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Submission:
-    """One notebook of one student. `path` is None where a student's folder holds no notebook."""
+    """One notebook of one student.
+
+    path      None where a student's folder holds no notebook, or an archive's could not be unpacked
+    own       what the student's files lie in, the notebook itself where that is all; None: the caller named the file
+    problem   why it cannot be graded, where that was known before it was opened
+    """
 
     student: str
     notebook: str
     path: Path | None
+    own: Path | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,12 +57,14 @@ class Cell:
     source: str
 
 
-def find(paths: Iterable[Path]) -> list[Submission]:
+def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> list[Submission]:
     """Return the submissions in files and folders, in order of name.
 
     <folder>/<student>.ipynb and <folder>/<student>/.../<lesson>.ipynb both do, mixed or not; a file given by itself
     is its student's. Names that Canvas and Moodle give are taken apart. Checkpoints, hidden files and what macOS adds
     to an archive (__MACOSX) are passed over.
+
+    refused   path -> why there is no such file: what an archive holds and was not unpacked. Its student is told so
 
     Raises:
         FileNotFoundError: a path does not exist.
@@ -60,7 +74,12 @@ def find(paths: Iterable[Path]) -> list[Submission]:
         if not path.exists():
             raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
         found += _in_folder(path) if path.is_dir() else [_of_file(path)]
-    return found
+        inside = {f.relative_to(path): why for f, why in (refused or {}).items() if f != path and path in f.parents}
+        for file, why in inside.items():
+            student, name = learner_in(file.parts[0])
+            found.append(Submission(student, "/".join(file.parts[1:]) or name, None, problem=why))
+    handed_in = {one.student for one in found if one.path or one.problem}  # an empty folder is no news beside it
+    return [one for one in found if one.path or one.problem or one.student not in handed_in]
 
 
 def learner_in(name: str) -> tuple[str, str]:
@@ -77,24 +96,25 @@ def learner_in(name: str) -> tuple[str, str]:
     return (f"{found['who']}_{found['number']}", found["file"]) if found else (name.removesuffix(".ipynb"), name)
 
 
-def _of_file(path: Path) -> Submission:
+def _of_file(path: Path, own: Path | None = None) -> Submission:
     student, name = learner_in(path.name)
-    return Submission(student, name, path)
+    return Submission(student, name, path, own)
 
 
 def _in_folder(folder: Path) -> Iterator[Submission]:
+    real = folder.resolve()
     for entry in sorted(folder.iterdir()):
         if _is_hidden(entry.name):
             continue
+        own = real / entry.name
         if _is_folder(entry):
-            inside = [p.relative_to(entry) for p in _notebooks_in(entry)]
-            notebooks = [p for p in inside if not any(_is_hidden(part) for part in p.parts)]
             student, _ = learner_in(entry.name)
-            yield from (Submission(student, p.as_posix(), entry / p) for p in notebooks)
+            notebooks = [path.relative_to(entry) for path in files_in(entry, ".ipynb")]
+            yield from (Submission(student, p.as_posix(), entry / p, own) for p in notebooks)
             if not notebooks:
                 yield Submission(student, "", None)
         elif entry.suffix == ".ipynb":
-            yield _of_file(entry)
+            yield _of_file(entry, own)
 
 
 def _is_folder(entry: Path) -> bool:
@@ -104,11 +124,60 @@ def _is_folder(entry: Path) -> bool:
         return entry.suffix != ".ipynb"
 
 
-def _notebooks_in(folder: Path) -> list[Path]:
+def files_in(folder: Path, suffix: str) -> list[Path]:
+    """Return what has a name with this ending, of any case, below a folder, and is not hidden, in order.
+
+    A link to a folder is not followed. Folders deeper than MAX_DEPTH, and those that cannot be read, are passed over.
+    """
+    found, waiting = [], [(folder, 0)]
+    while waiting:
+        place, depth = waiting.pop()
+        try:
+            entries = [entry for entry in os.scandir(place) if not _is_hidden(entry.name)]
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                waiting += [(place / entry.name, depth + 1)] if depth < MAX_DEPTH else []
+            elif entry.name.lower().endswith(suffix):
+                found.append(place / entry.name)
+    return sorted(found)
+
+
+def content_of(path: Path, own: Path | None, most: int = MAX_BYTES) -> bytes:
+    """Return what is in a file that a learner handed in.
+
+    own    what the learner's files lie in, resolved: the file may be a link to another one in there; None: anywhere
+    most   bytes that it may have
+
+    Raises:
+        Unreadable: it is no file, too large, or a link to what is not the learner's.
+    """
     try:
-        return sorted(folder.rglob("*.ipynb"))
-    except OSError:
-        return []
+        real = path.resolve(strict=True)
+        if own is not None and not real.is_relative_to(own):
+            raise Unreadable("it is a link to something outside of what its learner handed in: hand in the file itself")
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(real, flags), "rb") as file:  # non-blocking: a pipe that nobody writes to
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+                raise Unreadable(f"not a file of at most {most >> 20} MiB")
+            if own is not None and path.resolve(strict=True) != real:
+                raise Unreadable("it changed while it was opened")
+            return file.read(most)
+    except RuntimeError as error:  # how Python before 3.13 says that a link leads to itself
+        raise Unreadable("it is a link that leads nowhere") from error
+    except OSError as error:
+        raise Unreadable(f"it cannot be opened: {error.strerror}") from error
+
+
+def is_own(path: Path, own: Path | None) -> bool:
+    """Return whether a learner's file can be read: it is there, and is theirs."""
+    try:
+        content_of(path, own)
+    except Unreadable:
+        return False
+    return True
 
 
 def _is_hidden(name: str) -> bool:
@@ -121,22 +190,18 @@ def read_cells(submission: Submission) -> list[Cell]:
     Raises:
         Unreadable: it is no notebook, or has no code.
     """
-    path = submission.path
-    if path is None:
-        raise Unreadable("no notebook in this student's folder, or none that can be read")
+    if submission.path is None or submission.problem:
+        raise Unreadable(submission.problem or "no notebook in this student's folder, or none that can be read")
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise Unreadable(f"not a file of at most {MAX_BYTES >> 20} MiB")
-    except OSError as error:
-        raise Unreadable(f"it cannot be opened: {error.strerror}") from error
-    try:
-        notebook = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        notebook = json.loads(content_of(submission.path, submission.own).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"not a notebook: its text is not JSON ({str(error)[:100]})") from error
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise Unreadable("not a notebook: it has no list of cells (nbformat 4 is asked for)")
     code = [_cell(cell) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
+    if sum(100 + len(cell.source) + len(cell.id) + sum(map(len, cell.tags)) for cell in code) > MAX_CODE:
+        raise Unreadable(f"more code than a lesson takes: {MAX_CODE >> 20} MiB in all cells together is read")
     if not any(cell.source.strip() for cell in code):
         raise Unreadable("empty notebook: no cell holds any code")
     return code

@@ -113,6 +113,8 @@ class Runner:
             for line in stream:
                 if not line.startswith(b"{"):
                     raise NotStarted(line.decode(errors="replace").strip())
+                if not line.endswith(b"\n"):  # the keeper was ended in the middle of it
+                    break
                 yield Reply(**json.loads(line))
         self._open.discard(ours)
 

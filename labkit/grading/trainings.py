@@ -20,7 +20,7 @@ from labkit.amp import RECIPES
 from labkit.grading.exercises.project_runs import Asked, keep, kept, runs_asked
 from labkit.grading.given.child import Question
 from labkit.grading.given.project_tasks import Run
-from labkit.grading.given.wire import Instance, Json, load
+from labkit.grading.given.wire import Failure, Instance, Json, load
 from labkit.grading.judge import Paper
 from labkit.grading.supervise import NotStarted, Runner, packed
 from labkit.records import system
@@ -67,10 +67,13 @@ class Trainings:
     def _train(self, asked: Asked) -> None:
         question = Question("training", [PROGRAM], "run", "run(task, recipe, seed)", [[packed(asked)]])
         (reply,) = self.runner.run([question], self.limits).values()
-        run = load(json.loads(reply.answers[0])[0]) if not reply.note else None
-        if isinstance(run, Instance):
-            keep(asked, Run(**run.fields))  # type: ignore[arg-type]
-            return
+        try:
+            run = load(json.loads(reply.answers[0])[0]) if not reply.note else None
+            if isinstance(run, Instance):
+                keep(asked, Run(**run.fields))  # type: ignore[arg-type]
+                return
+        except (LookupError, TypeError, ValueError, RecursionError) as error:  # nobody asked its process for this
+            run = Failure("error", f"what the training says cannot be read: {error}")
         why = reply.note or getattr(run, "message", "the training says nothing")
         if asked[1] == replace(RECIPES["FP32"], name="yours"):  # no learner's fault: this grading would be unjust
             raise NotStarted(f"task {asked[0]!r} cannot be trained here, not even in FP32: {why}")

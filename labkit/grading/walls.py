@@ -101,7 +101,7 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = {
             "references": [str(Path(__file__).parent / "exercises" / "__init__.py")],
-            "submissions": [str(path.resolve()) for path in private],  # the probe stands in a folder of its own
+            "submissions": [os.path.realpath(path) for path in private],  # the probe stands in a folder of its own
             "output": str(output.resolve()), "memory": system.memory_files(os.getpid()),
             "port": server.getsockname()[1], "name": name,
             "variables": [*KEPT_VARIABLES, "HOME", "TMPDIR", "USER", "CUDA_VISIBLE_DEVICES", "LABKIT_DATA", "LC_CTYPE"],

@@ -95,7 +95,7 @@ def _entry(line: str) -> dict[str, Any]:
     """Return what a line says, or {} where it says nothing that a journal would."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     fits = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("kind", "id", "answer"))
     return entry if fits else {}

@@ -265,7 +265,7 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
         "Ada_2_assignsubmission_file_/all.zip": inner, "Eve_3_assignsubmission_file_/broken.zip": b"PK no",
     })  # fmt: skip
     around = zipped(tmp_path / "class.zip", {"class/dan/x.ipynb": NOTEBOOK, "class/fay.ipynb": NOTEBOOK})
-    found = find(unpacked([canvas, moodle, around], tmp_path / "out"))
+    found = find(*unpacked([canvas, moodle, around], tmp_path / "out"))
     assert {(one.student, Path(one.notebook).name) for one in found} == {
         ("muellerzoe_77", "06_loss_scaling.ipynb"), ("carlc_78", "06_loss_scaling-1.ipynb"),
         ("Zoë Müller_1", "06_loss_scaling.ipynb"), ("Ada_2", "06_loss_scaling.ipynb"), ("Eve_3", ""),
@@ -284,7 +284,7 @@ def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_le
         "Course-9/Bob_12_assignsubmission_file_/": b"",
     })  # fmt: skip
     zipped(tmp_path / "class" / "fay.zip", {"06_loss_scaling.ipynb": NOTEBOOK})
-    found = find(unpacked([tmp_path / "class"], tmp_path / "out"))
+    found = find(*unpacked([tmp_path / "class"], tmp_path / "out"))
     assert {one.student for one in found if one.path} == {"Ada Ö_11", "dan", "fay"}
     assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
 
