@@ -268,10 +268,13 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
     found = find(*unpacked([canvas, moodle, around], tmp_path / "out"))
     assert {(one.student, Path(one.notebook).name) for one in found} == {
         ("muellerzoe_77", "06_loss_scaling.ipynb"), ("carlc_78", "06_loss_scaling-1.ipynb"),
-        ("Zoë Müller_1", "06_loss_scaling.ipynb"), ("Ada_2", "06_loss_scaling.ipynb"), ("Eve_3", ""),
-        ("dan", "x.ipynb"), ("fay", "fay.ipynb"),
+        ("Zoë Müller_1", "06_loss_scaling.ipynb"), ("Ada_2", "06_loss_scaling.ipynb"), ("Eve_3", "broken"),
+        ("dan", "x.ipynb"), ("fay", "fay.ipynb"), ("evil", "evil.ipynb"),
     }  # fmt: skip
     assert not list(tmp_path.glob("**/evil*"))
+    refused = {one.student: one.problem for one in found if one.problem}
+    assert "leads out of the archive" in refused["evil"]
+    assert "cannot be unpacked" in refused["Eve_3"]
     carl = next(one for one in found if one.student == "carlc_78")
     assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
 
