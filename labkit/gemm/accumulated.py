@@ -157,13 +157,25 @@ def _convolved(
     if channels != kernel.shape[1] * groups or out % groups:
         raise RuntimeError(f"weight {list(kernel.shape)} in {groups} groups does not fit input {list(image.shape)}")
     places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
-    wide = image.float()
-    patches = torch.stack([wide[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
     inside = channels // groups * math.prod(window)
-    patches = patches.reshape(batch, groups, inside, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+    patches = _patches(image.float(), places, window, stride, dilation)
+    patches = patches.reshape(groups, inside, batch * math.prod(places))
     weights = kernel.reshape(groups, out // groups, -1)
     y = product(weights, patches, accumulator, image.dtype, torch.float32)
     return y.reshape(out, batch, *places).transpose(0, 1)
+
+
+def _patches(
+    image: Tensor, places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Return the numbers under a window at each of its places, [channels, *window, batch, *places]."""
+    if any(d != 1 for d in dilation):
+        taps = torch.stack([image[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
+        return taps.permute(1, 2, 0, *range(3, taps.dim()))
+    n = len(window)
+    for axis, (size, step) in enumerate(zip(window, stride, strict=True), 2):
+        image = image.unfold(axis, size, step)  # a view: of [batch, channels, *places, *window] in the end
+    return image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
 
 
 def _taps(

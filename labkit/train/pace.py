@@ -71,9 +71,7 @@ def steps_per_second(
     ways = {recipe.name: partial(turn, recipe) for recipe in recipes}
     seen = take_turns(ways, rounds + 1, over=lambda name, _: name in ended or (stop is not None and stop()))
     return {
-        name: 1 / statistics.median(seconds[1:])
-        for name, seconds in seen.items()
-        if seconds[1:] and name not in ended
+        name: 1 / statistics.median(seconds[1:]) for name, seconds in seen.items() if seconds[1:] and name not in ended
     }
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
 from labkit.amp.casting.lists import Rule, rule_for
-from labkit.amp.scaling.unscale import read
+from labkit.amp.scaling.unscale import largest_magnitude, read
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, tensors_in
 
@@ -187,8 +187,7 @@ def infinite_from(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def _largest_finite(tensor: Tensor) -> Tensor:
     """Return the largest magnitude among a tensor's finite numbers, a scalar on its device."""
-    largest: Tensor = torch.linalg.vector_norm(tensor.detach().nan_to_num(0.0, 0.0, 0.0), math.inf)
-    return largest
+    return largest_magnitude(tensor.detach().nan_to_num(0.0, 0.0, 0.0))
 
 
 def _is_half_beside_fp32_weights(input: Any, args: Any, kwargs: Any) -> bool:

@@ -1,9 +1,10 @@
-"""How does one layer multiply scaled, rounded operands, forward and backward?
+"""One layer's scaled, rounded products, forward and backward.
 
-Idea: each of its three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
+Each of a layer's three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
 autograd gets the two of the backward pass.
 
-Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once.
+Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once. An operand
+that holds inf or NaN makes its product NaN where it is used, so that the step finds it.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from labkit.amp.scales.memory import ScaleMemory
+from labkit.amp.scales.memory import ScaleMemory, quotient
 from labkit.amp.scales.operand_rounding import largest_in, round_saturating, round_tiles, tiled, untiled
 from labkit.amp.scales.product_format import ProductFormat, TensorScale
 from labkit.amp.scales.rotation import rotate
-from labkit.formats import FP32, BlockFormat, Format
+from labkit.amp.scaling.unscale import largest_magnitude
+from labkit.formats import BlockFormat, Format
 
 
 class Written(NamedTuple):
     """An operand as its product takes it: values of its format, and what they were multiplied by."""
 
     values: Tensor
-    scale: float
+    scale: Tensor | float
 
 
 class Layer:
@@ -71,18 +72,31 @@ class Layer:
         tensor = rotate(tensor, axis) if rotated else tensor
         if not tensor.numel():
             return Written(tensor, 1.0)
-        tiles = tiled(tensor, self._tile(format, role, axis)) if isinstance(format, BlockFormat) else tensor
-        largest = largest_in(tiles) if isinstance(format, BlockFormat) else tensor.abs().amax()
-        size = float(largest.amax())
-        if not math.isfinite(size):
-            return Written(tensor, 1.0)  # so that the step finds it
-        scale = self._scale(tensor, role, format, size)
-        scaled, largest = (tiles, largest) if scale == 1 else (tiles * scale, largest * scale)
         random = self.memory.generator if role == "gradient" and self.format.stochastic_gradients else None
+        scale = self._scale(tensor, role, format)
+        scaled = tensor if _is_one(scale) else tensor * scale
         if not isinstance(format, BlockFormat):
-            return Written(round_saturating(scaled, format, random), scale)
-        rounded = round_tiles(scaled, largest, format, scale_up=self.format.scale_up, generator=random)
-        return Written(untiled(rounded, tensor.shape), scale)
+            return Written(self._found(round_saturating(scaled, format, random), scaled), scale)
+        tiles = tiled(scaled, self._tile(format, role, axis))
+        rounded = round_tiles(
+            tiles,
+            largest_in(tiles),
+            format,
+            scale_up=self.format.scale_up,
+            scales_fit=self.format.scale is TensorScale.CURRENT,
+            generator=random,
+        )
+        return Written(untiled(self._found(rounded, tiles), tensor.shape), scale)
+
+    def _found(self, rounded: Tensor, values: Tensor) -> Tensor:
+        """Make NaN of what was inf or NaN, and may have become the largest number; the step finds it.
+
+        A current scale has done so already: with an infinite magnitude it is 0, and 0 times inf is NaN.
+        """
+        return rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
+
+    def _random(self, role: str) -> torch.Generator | None:
+        return self.memory.generator if role == "gradient" and self.format.stochastic_gradients else None
 
     def keeps(self, role: str) -> bool:
         """Say whether an operand is the same numbers in the backward pass, along whichever axis it is summed over."""
@@ -94,20 +108,25 @@ class Layer:
             return format.size, format.size
         return (1, format.size) if axis == -1 else (format.size, 1)
 
-    def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat, size: float) -> float:
-        """Return the FP32 number that a whole tensor is multiplied by."""
+    def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
+        """Return the FP32 number that a whole tensor is multiplied by, on its device unless the host knows it.
+
+        If it follows from a magnitude that is inf, it is 0, and the product NaN: the step finds it.
+        """
         kind = self.format.scale
+        if kind is TensorScale.NONE:
+            return 1.0
         if kind is TensorScale.UNIT:
             return 2.0 ** self._log2_unit(tensor, role)
-        if kind is TensorScale.DELAYED:
-            key, now = f"{self.key}:{role}", size
-            size = self.memory.earlier(key)
-            if self._notes or role == "gradient":
-                self.memory.note(key, now)
-        if kind is TensorScale.NONE or size == 0:
-            return 1.0
         top = format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
-        return float(np.float32(min(top / size, FP32.max)))
+        size = largest_magnitude(tensor)
+        if kind is TensorScale.CURRENT:
+            return quotient(top, size)
+        key = f"{self.key}:{role}"
+        scale = self.memory.scale(key, top)
+        if self._notes or role == "gradient":
+            self.memory.note(key, size, top)
+        return scale
 
     def _log2_unit(self, tensor: Tensor, role: str) -> int:
         """Return the power of two that brings an operand near size 1, from the layer's shape.
@@ -173,11 +192,16 @@ class _Rewritten(torch.autograd.Function):
 
 
 def _read(written: Written) -> Tensor:
-    return written.values if written.scale == 1 else written.values / written.scale
+    return written.values if _is_one(written.scale) else written.values / written.scale
 
 
 def _multiplied(one: Written, two: Written) -> Tensor:
     """Multiply, then take both scales out again."""
     product = one.values @ two.values
     scale = one.scale * two.scale
-    return product if scale == 1 else product.div_(scale)
+    return product if _is_one(scale) else product.div_(scale)
+
+
+def _is_one(scale: Tensor | float) -> bool:
+    """Whether the host knows that there is nothing to multiply by."""
+    return isinstance(scale, float) and scale == 1

@@ -1,11 +1,11 @@
-"""How is a whole tensor rounded to 8 or 4 bits, block by block, at the speed of training?
+"""Rounding of whole tensors to 8 or 4 bits, block by block, at the speed of training.
 
-Idea: beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s): what a format with s significand bits has at
-exponent e. Adding that number rounds, subtracting it is exact. Exponents are read off the bits, so a block's
-power-of-two scale is whole-number arithmetic.
+To E4M3 and E5M2 torch casts. For the other formats: beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s),
+what a format with s significand bits has at exponent e; adding that number rounds, subtracting it is exact. Exponents
+are read off the bits, so a block's power-of-two scale is whole-number arithmetic.
 
-Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; a zero
-is +0. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
+Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; the sign
+of zero is not kept. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
 
 Source: OCP Microscaling Formats 1.0, 6.3; arXiv:2506.08027, 3.1 (a scale that is rounded up).
 """
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from labkit.formats import BlockFormat, Format
+from labkit.amp.scaling.unscale import largest_magnitude
+from labkit.formats import E4M3, E5M2, BlockFormat, Format
+from labkit.interop import casts_to_8_bits, dtype_of
 
 _POINT, _BIAS = 23, 127  # of FP32: where its exponent field begins, and what is added to the exponent there
 _EXPONENT, _FRACTION = 0xFF << _POINT, (1 << _POINT) - 1
@@ -33,15 +35,21 @@ def round_saturating(values: Tensor, format: Format, generator: torch.Generator 
     tensor([  1.,  16., 448.])
     """
     limited = values.clamp(-format.max, format.max)
+    return round_within(limited, format, generator)
+
+
+def round_within(limited: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+    """Round FP32 values whose rounding is within a format's range; they may be overwritten."""
+    if generator is None and format in (E4M3, E5M2) and casts_to_8_bits(limited):
+        return limited.to(dtype_of(format)).to(torch.float32)
     bits = limited.view(torch.int32) & _EXPONENT
     bits.clamp_(min=(format.emin + _BIAS) << _POINT)
     if generator is None:
-        bits += ((_POINT - format.significand_bits) << _POINT) + (1 << (_POINT - 1))  # 2^e becomes 1.5 * 2^(e + 23 - s)
-        anchor = bits.view(torch.float32)
-        return limited.add_(anchor).sub_(anchor)
+        power, factor = bits.view(torch.float32), 1.5 * 2.0 ** (_POINT - format.significand_bits)
+        return limited.add_(power, alpha=factor).sub_(power, alpha=factor)
     bits -= format.significand_bits << _POINT
     spacing = bits.view(torch.float32)
-    random = torch.rand(values.shape, generator=generator, device=values.device)
+    random = torch.rand(limited.shape, generator=generator, device=limited.device)
     below = limited.div_(spacing).floor()
     goes_up = random.lt_(limited.sub_(below))
     return below.add_(goes_up).mul_(spacing)
@@ -68,24 +76,39 @@ def round_to_blocks(
 
 
 def round_tiles(
-    tiles: Tensor, largest: Tensor, format: BlockFormat, *, scale_up: bool, generator: torch.Generator | None = None
+    tiles: Tensor,
+    largest: Tensor,
+    format: BlockFormat,
+    *,
+    scale_up: bool,
+    scales_fit: bool = False,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Round tiles, whose largest magnitudes are given, each at its own scale; a generator: stochastically."""
-    if not bool(largest.all()):  # zeros at scale 1: subnormal scales are slow
+    """Round tiles, whose largest magnitudes are given, each at its own scale.
+
+    Args:
+        scale_up: as in `round_to_blocks`.
+        scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
+        generator: for stochastic rounding.
+    """
+    if largest.device.type == "cpu" and not bool(largest.all()):  # zeros at scale 1: subnormal scales are slow there
         largest = largest.masked_fill(largest == 0, format.element.max)
     if format.scale.significand_bits:
         scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
-        scale = scale if format.scale.significand_bits == _POINT else round_saturating(scale, format.scale)
-    else:
-        scale = _power_of_two(largest, format, scale_up)
-    return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+        if format.scale.significand_bits != _POINT:
+            scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
+        return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+    scaled = tiles / (scale := _power_of_two(largest, format, scale_up))
+    if scale_up:  # then no tile is beyond its format
+        return round_within(scaled, format.element, generator).mul_(scale)
+    return round_saturating(scaled, format.element, generator).mul_(scale)
 
 
 def _power_of_two(largest: Tensor, format: BlockFormat, up: bool) -> Tensor:
     """Return scales in E8M0, whole-number arithmetic on the bits of FP32 numbers above 0."""
     bits = largest.view(torch.int32)
     if up:  # one exponent higher where the significand is above that of the largest element
-        bits = bits + int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1
+        bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
     bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
     return bits.view(torch.float32)
 
@@ -107,7 +130,5 @@ def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
 
 def largest_in(tiles: Tensor) -> Tensor:
     """Return the largest magnitude of each tile, [..., m / rows, 1, n / columns, 1]."""
-    sizes = tiles.abs()
-    for axis in (-3, -1):  # one after the other is fast
-        sizes = sizes if tiles.shape[axis] == 1 else sizes.amax(axis, keepdim=True)
-    return sizes
+    axes = [axis for axis in (-3, -1) if tiles.shape[axis] != 1]
+    return largest_magnitude(tiles, axes) if axes else tiles.abs()

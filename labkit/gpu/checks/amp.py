@@ -221,7 +221,5 @@ def told(answers: Answers) -> str:
     for row in answers["prices"]:
         memory = "-" if row["mebibytes"] is None else f"{row['mebibytes']:.1f}"
         ratio = "-" if row["ratio"] is None else f"{row['ratio']:.2f}"
-        lines.append(
-            f"{row['network']:<12} {row['way']:<10} {row['milliseconds']:9.3f} {ratio:>8} {memory:>8}"
-        )
+        lines.append(f"{row['network']:<12} {row['way']:<10} {row['milliseconds']:9.3f} {ratio:>8} {memory:>8}")
     return "\n".join([*lines, *left_out_lines(answers)])
