@@ -164,7 +164,7 @@ class _Passport:
 
     def __init__(self, file: IO[str], say: Callable[[str], object]) -> None:
         self._file, self._say = file, say
-        self._to_come: dict[str, str] = {}  # name -> kind
+        self._items: list[tuple[str, str]] = []  # name and kind
 
     def write(self, line: Line) -> None:
         self._file.write(json.dumps(line) + "\n")
@@ -172,8 +172,10 @@ class _Passport:
         os.fsync(self._file.fileno())
 
     def missing(self) -> list[str]:
-        """Return the names of the items that have no line, in their order."""
-        return list(self._to_come)
+        """Return the names of the items that have no line, in their order: by the file, whenever it was interrupted."""
+        self._file.flush()
+        there = {json.loads(line)["item"] for line in Path(self._file.name).read_text(encoding="utf-8").splitlines()}
+        return [name for name, _ in self._items if name not in there]
 
     def run(self, command: Sequence[str], item_seconds: float, over: Callable[[str], bool]) -> str:
         """Write a line for each item that begins in time, and return why no further one did."""
@@ -181,18 +183,17 @@ class _Passport:
         before = ""
         try:
             worker = Worker(command)
-            self._to_come = dict(worker.items)
-            for name, kind in worker.items:
+            self._items = worker.items
+            for name, kind in self._items:
                 if over(kind):
                     continue  # a timing has more time than the item before it
                 if kind != before:
-                    self._say(f"{kind}: {sum(each == kind for each in self._to_come.values())} items")
+                    self._say(f"{kind}: {sum(each == kind for _, each in self._items)} items")
                     before = kind
                 if worker is None:
                     worker = Worker(command)
                 line, lost = _line(worker, name, kind, item_seconds)
                 self.write(line)
-                del self._to_come[name]
                 if lost:
                     worker.close()
                     worker = None
@@ -204,7 +205,7 @@ class _Passport:
         finally:
             if worker is not None:
                 worker.close()
-        return "the time was up" if self._to_come else "complete"
+        return "the time was up" if self.missing() else "complete"
 
 
 def _line(worker: Worker, name: str, kind: str, seconds: float) -> tuple[Line, bool]:

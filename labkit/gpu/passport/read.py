@@ -102,9 +102,9 @@ def _parsed(row: bytes) -> Line | None:
         line = json.loads(row)
     except (ValueError, RecursionError):  # also what is no UTF-8
         return None
-    if not isinstance(line, dict) or not isinstance(line.get("item"), str) or line.get("kind") not in KINDS:
+    if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("item", "kind")):
         return None
-    return line
+    return line if line["kind"] in KINDS else None
 
 
 def _kind_of(content: bytes) -> str:
@@ -123,7 +123,7 @@ def report(passport: Passport) -> str:
     for line in passport.lines:
         try:
             differences += _differences(line)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             damage.append(f"{line['item']}: its line is not what it should be ({type(error).__name__}: {error})")
     return "\n".join(
         [
@@ -182,7 +182,7 @@ def _settled(passport: Passport, title: str, rows: Callable[[Line], Iterator[str
     for line in passport.lines:
         try:
             said += list(rows(line))
-        except (KeyError, TypeError, AttributeError):
+        except (LookupError, TypeError, ValueError, AttributeError):
             continue  # is named among the damage
     if said:
         yield f"\n{title}:"

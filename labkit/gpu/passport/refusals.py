@@ -1,11 +1,11 @@
 """Calls that CUDA is expected to refuse and the CPU takes, and one that both take. Data, for the items of a passport.
 
-The name of a row is what the report says of it: "layer_norm with mixed dtypes: refused, as expected".
+The name of a row is what the report says of it: "layer_norm of Half with weights of Float: refused, as expected".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,24 +33,32 @@ def _half(device: str, *shape: int) -> torch.Tensor:
     return torch.rand(*shape, device=device).half()
 
 
+def _norm(kind: str, norm: Callable[[], nn.Module], source: str, refused: bool = True) -> Iterator[Refusal]:
+    for dtype, word in ((torch.float16, "Half"), (torch.bfloat16, "BFloat16")):
+        yield Refusal(
+            f"{kind} of {word} with weights of Float",
+            lambda device, dtype=dtype: norm().to(device)(torch.rand(2, 4, device=device).to(dtype)),  # type: ignore[misc]
+            f"expected scalar type {word} but found Float" if refused else "",
+            source,
+            refused,
+        )
+
+
 REFUSALS = (
-    Refusal(
-        "layer_norm with mixed dtypes",
-        lambda device: nn.LayerNorm(8).to(device)(_half(device, 2, 8)),
-        "but found Float",
-        "aten layer_norm_kernel.cu, `gamma.const_data_ptr<T>()`; pytorch#135969",
+    *_norm(
+        "layer_norm",
+        lambda: nn.LayerNorm(4),
+        "aten/src/ATen/native/cuda/layer_norm_kernel.cu, LayerNormKernelImpl; pytorch#135969",
     ),
-    Refusal(
-        "group_norm with mixed dtypes",
-        lambda device: nn.GroupNorm(2, 4).to(device)(_half(device, 2, 4, 4)),
-        "but found Float",
-        "aten group_norm_kernel.cu, `gamma.const_data_ptr<T>()`; pytorch#135969",
+    *_norm(
+        "group_norm",
+        lambda: nn.GroupNorm(2, 4),
+        "aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormKernelImplInternal; pytorch#135969",
     ),
-    Refusal(
-        "batch_norm with mixed dtypes",
-        lambda device: nn.BatchNorm1d(4).to(device)(_half(device, 8, 4)),
-        "",
-        "aten Normalization.cu: weights of the accumulator's type beside a half input",
+    *_norm(
+        "batch_norm",
+        lambda: nn.BatchNorm1d(4),
+        "aten/src/ATen/native/cuda/Normalization.cuh: weights of the accumulator's type beside a half input",
         refused=False,
     ),
     Refusal(
@@ -85,6 +93,6 @@ def reason_of(message: str) -> str:
     """Return the name of the first expected refusal whose words a message contains; "" where there is none.
 
     >>> reason_of("RuntimeError: expected scalar type Half but found Float")
-    'layer_norm with mixed dtypes'
+    'layer_norm of Half with weights of Float'
     """
     return next((row.name for row in REFUSALS if row.words and row.words in message), "")
