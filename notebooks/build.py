@@ -57,6 +57,7 @@ BADGES = {  # what it opens, its picture, the address it leads to
                "https://mybinder.org/v2/gh/{place}/{revision}?labpath=notebooks/{lesson}.ipynb"),
 }  # fmt: skip
 
+GITHUB = "https://github.com/"
 GLOSSARY = "glossary.ipynb"
 MAP = "| | lesson | minutes | you will see |\n|---|---|---|---|\n"  # under it, lesson 00 has a row for each
 MAP_ROW = re.compile(r"^\| \**(\w+)\** \| .*(?:\n|$)", re.MULTILINE)
@@ -109,11 +110,21 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
     setting  "https://github.com/OWNER/NAME", with "@REVISION" at its end where that is not main
 
     Only GitHub's addresses get badges: the hosts ask for them.
+
+    Raises:
+        ValueError: the setting is an address that a host without a key cannot clone.
     """
     if not setting:
         return cells
+    if not setting.startswith(("https://", "file://")):
+        raise ValueError(
+            f'expected [tool.labkit] repository = "https://github.com/OWNER/NAME" in pyproject.toml, got {setting!r}. '
+            "A host clones without a key: give the address that a browser shows."
+        )
     address, _, revision = setting.partition("@")
-    revision, place = revision or "main", address.removeprefix("https://github.com/")
+    if address.startswith(GITHUB):
+        address = address.removesuffix("/").removesuffix(".git")  # `git clone` takes both, a page's address has neither
+    revision, place = revision or "main", address.removeprefix(GITHUB)
     names = {"address": address, "place": place, "revision": revision, "lesson": lesson}
     badges = [f"[![open in {host}]({picture})]({link.format(**names)})" for host, (picture, link) in BADGES.items()]
     title, *others = cells

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
 
 from labkit.commands.setup import complete
@@ -58,6 +63,96 @@ def test_where_the_lab_is_installed_the_first_cell_does_nothing(monkeypatch: pyt
 
     monkeypatch.setattr(subprocess, "run", run)
     exec("".join(build.for_hosts(CELLS, "06_loss_scaling", GITHUB)[1]["source"]), {})
+
+
+@pytest.mark.parametrize("written", [f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"])
+def test_an_address_as_git_writes_it_leads_to_the_same_page(written: str) -> None:
+    assert build.for_hosts(CELLS, "06_loss_scaling", written) == build.for_hosts(CELLS, "06_loss_scaling", GITHUB)
+
+
+@pytest.mark.parametrize("written", ["git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"])
+def test_what_no_host_can_clone_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')):
+        build.for_hosts(CELLS, "06_loss_scaling", written)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Every lesson as built in a checkout whose pyproject.toml names an address: file -> notebook."""
+    checkout = tmp_path_factory.mktemp("published")
+    own = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.sub(r'^repository = ""$', f'repository = "{GITHUB}"', own, flags=re.MULTILINE)
+    assert named != own
+    (checkout / "pyproject.toml").write_text(named, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "ROOT", checkout)
+        return {path.name: json.loads(text) for path, text in build.wanted().items() if path.name != build.GLOSSARY}
+
+
+def test_each_lessons_badges_lead_to_its_own_file(published: dict[str, Any]) -> None:
+    assert len(published) == len(build.sources())
+    for name, notebook in published.items():
+        links = re.findall(r"\[!\[open in (\w+)\]\([^)]*\)\]\(([^)]*)\)", "".join(notebook["cells"][0]["source"]))
+        assert dict(links) == {
+            "Colab": f"https://colab.research.google.com/github/ada/fp16-lab/blob/main/notebooks/{name}",
+            "Kaggle": f"https://kaggle.com/kernels/welcome?src={GITHUB}/blob/main/notebooks/{name}",
+            "Binder": f"https://mybinder.org/v2/gh/ada/fp16-lab/main?labpath=notebooks/{name}",
+        }
+        assert (ROOT / "notebooks" / name).is_file(), "what the link leads to is committed there"
+
+
+def test_nothing_runs_before_the_first_cell_and_the_notebook_is_valid(published: dict[str, Any]) -> None:
+    for notebook in published.values():
+        code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        assert code[0]["id"] == "get-the-lab"
+        nbformat.validate(nbformat.from_dict(notebook))
+
+
+class Commands:
+    """`subprocess.run` on a host without the lab: what was asked for, and answers in its place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *returncodes: int) -> None:
+        self.asked: list[list[str]] = []
+        self.returncodes = iter(returncodes)
+        monkeypatch.setattr(subprocess, "run", self)
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(importlib, "invalidate_caches", lambda: self.asked.append(["look again"]))
+
+    def __call__(self, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        assert options == {"capture_output": True, "text": True}
+        self.asked.append(command)
+        code = next(self.returncodes)
+        return subprocess.CompletedProcess(command, code, "said", "no such revision" if code else "a warning of pip's")
+
+
+def test_on_a_host_the_first_cell_installs_the_lab_then_what_it_lacks(
+    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(monkeypatch, 0, 0)
+    exec("".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), {})
+    assert commands.asked == [
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"git+{GITHUB}@main"],
+        [sys.executable, "-m", "labkit", "setup", "--here"],
+        ["look again"],
+    ]
+    assert "a warning of pip's" not in capsys.readouterr().out
+
+
+def test_an_installation_that_fails_says_why_and_goes_no_further(
+    published: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = Commands(monkeypatch, 1)
+    with pytest.raises(subprocess.CalledProcessError):
+        exec("".join(published["06_loss_scaling.ipynb"]["cells"][1]["source"]), {})
+    assert [command[2] for command in commands.asked] == ["pip"]
+    assert "no such revision" in capsys.readouterr().out
+
+
+def test_the_command_of_the_first_cell_is_one_that_labkit_has() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", "setup", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert "--here" in done.stdout
 
 
 # --- what `labkit setup --here` does ---
