@@ -26,7 +26,7 @@ from labkit.amp.scales.product_format import PRODUCTS, ProductFormat
 from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
-from labkit.gemm import half_storage
+from labkit.gemm import fp32_precision, half_storage, has_tf32, tf32_products
 from labkit.modes import together
 
 
@@ -44,6 +44,8 @@ class Recipe:
     accumulator     what matrix products add up in: None for FP32, or one of `labkit.gemm`
     gradient_format format that autocast rounds gradients to; None for its own
     products        how a layer's operands are scaled and rounded (`labkit.amp.scales`); None: they are not
+    tf32            products of FP32 operands are TF32's: by torch's switch on GPUs that have it, else the operands are
+                    rounded (`labkit.gemm.tf32_products`)
     graph           autocast decides once, and a graph runs from the third step on (`CastGraph`): the same numbers
 
     Raises:
@@ -70,6 +72,7 @@ class Recipe:
     gradient_format: Format | None = None
     graph: bool = False
     products: ProductFormat | None = None
+    tf32: bool = False
 
     def __post_init__(self) -> None:
         for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
@@ -120,6 +123,8 @@ class Recipe:
             )
         if self.products is not None and (self.autocast is not None or self.model != FP32):
             return "products are written from FP32 numbers. Take model=FP32, autocast=None, or products=None."
+        if self.tf32 and (self.autocast is not None or self.model != FP32 or self.products is not None):
+            return "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
         if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
             return "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
         return ""
@@ -143,8 +148,12 @@ class Recipe:
 
         `products` and `ranges` are an engine's: what scales, and what masks, remember from one step to the next.
         """
-        plain = self.model == FP32 and self.autocast is None and products is None
+        plain = self.model == FP32 and self.autocast is None and products is None and not self.tf32
         return nullcontext() if plain and current() is None else together(partial(self.modes, device, products, ranges))
+
+    def backward(self, device: torch.device | str) -> AbstractContextManager[None]:
+        """Open the region in which a backward pass runs under this recipe: torch's TF32 switch applies to it too."""
+        return fp32_precision("tf32") if self.tf32 and has_tf32(device) else nullcontext()
 
     def modes(
         self, device: torch.device | str, products: Products | None, ranges: RangeMemory | None = None
@@ -152,6 +161,8 @@ class Recipe:
         """Yield the modes that a forward pass runs under, the outermost first."""
         if products is not None:
             yield products.begun()
+        if self.tf32:
+            yield tf32_products(device)
         yield half_storage(device, self.accumulator)
         if self.autocast is not None:
             yield autocast(self.autocast, gradient_format=self.gradient_format, accumulator=self.accumulator)
@@ -179,6 +190,7 @@ _ALONE = replace(_O2, name="FP16 no master", scaler=static(2.0**10), master_weig
 _BF16_ALONE = Recipe("BF16 no master", model=BF16, master_weights=False)
 _ROWS = (
     Recipe("FP32"),
+    Recipe("TF32", tf32=True),
     replace(_O2, name="FP16", scaler=NO_SCALING),
     replace(_O2, name="FP16 static", scaler=static(2.0**10)),
     replace(_O2, name="FP16 static too high", scaler=static(2.0**26)),

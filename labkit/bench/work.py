@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from labkit.bench.cases import Case, ConvCase, ElementwiseCase, GemmCase, output_format
 from labkit.bench.triton_gemm import TILES, matmul
 from labkit.formats import TF32, Format, ulp
+from labkit.gemm import fp32_precision
 from labkit.interop import dtype_of
 
 CPU_CACHE = 32 * 2**20  # bytes; the last cache of most CPUs that one core sees
@@ -147,19 +148,6 @@ def _result_shape(case: Case) -> tuple[int, ...]:
 
 
 @contextmanager
-def tf32_allowed(allowed: bool) -> Iterator[None]:
-    """Let FP32 products run as TF32, or forbid it, which cuDNN allows unless told otherwise."""
-    before, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    kept = {name: getattr(cudnn, name) for name in ("enabled", "benchmark", "deterministic")}
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    try:
-        with cudnn.flags(**kept, allow_tf32=allowed):  # torch lets only this set them where its own tests run
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextmanager
 def settings(case: Case) -> Iterator[None]:
     """Set torch's precision as a case asks: TF32 only where the format says so, reduced accumulation likewise."""
     matmul = torch.backends.cuda.matmul
@@ -167,7 +155,7 @@ def settings(case: Case) -> Iterator[None]:
     try:
         for name in before:
             setattr(matmul, name, getattr(case, "reduced", False))
-        with tf32_allowed(case.format is TF32):
+        with fp32_precision("tf32" if case.format is TF32 else "ieee"):
             yield
     finally:
         for name, value in before.items():

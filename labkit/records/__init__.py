@@ -2,9 +2,9 @@
 
 from labkit.records.files import alone, write_whole
 from labkit.records.places import checkout, data_folder, notebooks_folder, on_record, results_folder
-from labkit.records.provenance import device_name, now, versions
+from labkit.records.provenance import device_name, in_force, now, versions
 
 __all__ = [
-    "alone", "checkout", "data_folder", "device_name", "notebooks_folder", "now", "on_record", "results_folder",
-    "versions", "write_whole",
+    "alone", "checkout", "data_folder", "device_name", "in_force", "notebooks_folder", "now", "on_record",
+    "results_folder", "versions", "write_whole",
 ]  # fmt: skip

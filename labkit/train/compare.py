@@ -152,7 +152,32 @@ class Comparison:
     def __str__(self) -> str:
         others = [recipe for recipe in self.recipes if recipe != self.reference]
         lines = [f"  {self._sentence(recipe)}" for recipe in others] or ["  no other recipe has run"]
-        return "\n".join([f"{self.task} against {self.reference}:", *lines])
+        return "\n".join([f"{self.task} against {self.reference}:", *lines, *self._origins()])
+
+    def origins_that_differ(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Return what could change a number and was not the same for all runs: name -> value -> runs.
+
+        Compared are devices, versions and torch's switches. That the recipe TF32 computes in TF32 is meant to be.
+
+        >>> from labkit.train import recorded
+        >>> Comparison("digits", (recorded("digits", "FP32", 0), recorded("digits", "FP32", 1))).origins_that_differ()
+        {}
+        """
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for record in self.records:
+            for name, value in _origin(record).items():
+                if not (record.recipe == "TF32" and value.startswith("tf32")):
+                    values = found.setdefault(name, {})
+                    values[value] = (*values.get(value, ()), f"{record.recipe} seed {record.seed}")
+        return {name: values for name, values in found.items() if len(values) > 1}
+
+    def _origins(self) -> list[str]:
+        """Return a line for each difference, and one above them; nothing where there is none."""
+        lines = [
+            f"    {name}: " + "; ".join(f"{value} ({_some(runs)})" for value, runs in values.items())
+            for name, values in self.origins_that_differ().items()
+        ]
+        return ["  these runs were not made alike, and a difference may come from that:", *lines] if lines else []
 
     def _sentence(self, recipe: str) -> str:
         shared = {record.seed for record in self.of(self.reference)} & {record.seed for record in self.of(recipe)}
@@ -187,6 +212,18 @@ def compare(
     chosen = list(recipes)
     records = race(task, chosen, seeds, Path(folder), device=device, workers=workers, progress=progress, stop=stop)
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
+
+
+def _origin(record: RunRecord) -> dict[str, str]:
+    """Return what a record says of where and with what it was made."""
+    noted = "recorded" if record.arithmetic else "not recorded"
+    origin = {"device": record.device, "torch's switches": noted}
+    return origin | record.versions | record.arithmetic
+
+
+def _some(names: tuple[str, ...], shown: int = 3) -> str:
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
 def _number(metric: float) -> float:

@@ -57,6 +57,8 @@ class RunRecord:
     fingerprint  of task and recipe, where a race made it (labkit.train.fingerprint); "" elsewhere
     step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
               one. Two equal runs may differ in it
+    arithmetic  how products were computed: switch of torch -> its value in this run (`labkit.records.in_force`); empty
+              where it was not recorded
     memory    bytes by category after the first step that was not skipped (`bytes_held`); empty where nobody counted
     """
 
@@ -74,6 +76,7 @@ class RunRecord:
     snapshots: tuple[GradSnapshot, ...] = ()
     fingerprint: str = ""
     memory: dict[str, int] = field(default_factory=dict)
+    arithmetic: dict[str, str] = field(default_factory=dict)
     step_seconds: float | None = field(default=None, compare=False)
 
     @property
@@ -124,6 +127,7 @@ def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
     stored.setdefault("fingerprint", "")  # records from before there were these and swallowed updates
     stored.setdefault("memory", {})
+    stored.setdefault("arithmetic", {})
     stored.setdefault("step_seconds", None)
     columns.setdefault("swallowed", [None] * len(columns["step"]))
     del stored["schema"]

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from labkit.amp import Engine, Recipe, ScalerState, StepReport, Weights, initial, to_fp32
 from labkit.instrument import GradSnapshot, probe, snapshot, underflow
-from labkit.records import now, versions
+from labkit.records import in_force, now, versions
 from labkit.train.devices import Place, place
 from labkit.train.memory import bytes_held
 from labkit.train.record import RunRecord, StepRecord
-from labkit.train.repeatable import drawing, one_thread, unchanged
+from labkit.train.repeatable import arithmetic, drawing, generators_kept, one_thread, seed_generators, unchanged
 from labkit.train.swallowed import SwallowedUpdates
 from labkit.train.tasks import Task
 
@@ -58,8 +58,8 @@ class TrainingRun:
         self.place = place(device)
         self.device = self.place.device
         self.data = task.make_data()
-        with one_thread(), torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with one_thread(), arithmetic(recipe, self.device), generators_kept(self.device):
+            seed_generators(self.device, seed)
             self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
         self.steps_done = 0
 
@@ -115,9 +115,10 @@ class TrainingRun:
     def take_step(self) -> tuple[Tensor, StepReport]:
         """Do one training step and measure nothing; return its loss [] and what became of it."""
         self.engine.zero_grad()
-        loss = self.loss(*self.batch(self.steps_done + 1))
-        self.engine.backward(loss)
-        report = self.engine.step()
+        with arithmetic(self.recipe, self.device):
+            loss = self.loss(*self.batch(self.steps_done + 1))
+            self.engine.backward(loss)
+            report = self.engine.step()
         self.steps_done += 1
         return loss.detach(), report
 
@@ -181,7 +182,7 @@ class TrainingRun:
         training = self.model.training
         self.model.eval()
         try:
-            with one_thread(), torch.no_grad(), self.engine.forward():
+            with one_thread(), arithmetic(self.recipe, self.device), torch.no_grad(), self.engine.forward():
                 outputs = self.engine(self.data.test_inputs.to(self.device))
                 return self.task.metric(outputs, self.data.test_targets.to(self.device))
         finally:
@@ -193,7 +194,8 @@ class TrainingRun:
         parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         products = self.engine.products
         kept = nullcontext() if products is None else products.memory.unchanged()
-        with probe(self.model) as probed, unchanged(self.model.buffers()), kept:
+        looking = probe(self.model)
+        with arithmetic(self.recipe, self.device), looking as probed, unchanged(self.model.buffers()), kept:
             scaled = self.loss(inputs, targets) * scale
             found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
         if kind == "weight gradients":
@@ -204,7 +206,9 @@ class TrainingRun:
         """Return the record of these steps, with metric, device, versions and date of now; the rest is `measured`."""
         known = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
         metric = {"metric": self.evaluate(), "metric_name": self.task.metric_name}
-        origin = {"device": self.place.name, "versions": versions(), "date": now()}
+        origin = {"device": self.place.name, "versions": versions(self.device), "date": now()}
+        with arithmetic(self.recipe, self.device):
+            origin["arithmetic"] = in_force(self.device, tf32=self.recipe.tf32)
         return RunRecord(**{**known, **metric, **origin, **measured})
 
     def _underflow(self, inputs: Tensor, targets: Tensor) -> float:

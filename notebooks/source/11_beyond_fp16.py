@@ -679,8 +679,9 @@ for seeds in (3, 6, 12, 24):
 # %% [markdown]
 # ## Four cards
 #
-# **TF32** is what a Tensor Core makes of FP32: it keeps 11 significant bits. `1024.5 * 1` is 1024. **Recorded:** least squares of degree 8
-# forgave it in two of three seeds, and was 28 times worse in the third.
+# **TF32** is what a Tensor Core makes of FP32 where it is allowed: it keeps 11 significant bits. `1024.5 * 1` is 1024. From Ampere on,
+# torch allows it in convolutions unless told otherwise. In the lab FP32 is FP32, and `RECIPES["TF32"]` is TF32 on any device.
+# **Recorded:** least squares of degree 8 forgave it in two of three seeds, and was 28 times worse in the third.
 #
 # **The epsilon trap.** Adam divides by $\sqrt{v} + 10^{-8}$. If gradients are far below $10^{-8}$, epsilon is all that is left.
 # **Recorded** (digits, loss times $10^{-8}$): accuracy 0.09, with an epsilon of $10^{-15}$ 0.88. A loss scale does not help: it is divided

@@ -83,17 +83,20 @@ def test_a_recipe_without_knobs_is_refused() -> None:
         knobs_of(RECIPES["FP8"])
 
 
-@pytest.mark.parametrize("name", ["FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"])
+BESIDE_KNOBS = ("TF32", "FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+
+
+@pytest.mark.parametrize("name", BESIDE_KNOBS)
 def test_what_no_knob_turns_stays_as_the_recipe_has_it_and_is_told(name: str) -> None:
     knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
     assert recipe_of(knobs) == recipe
     scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
-    assert (scaled.rounding, scaled.products) == (recipe.rounding, recipe.products)
-    told = recipe.products.forward.name if recipe.products else recipe.rounding.value
+    assert (scaled.rounding, scaled.products, scaled.tf32) == (recipe.rounding, recipe.products, recipe.tf32)
+    told = recipe.products.forward.name if recipe.products else "TF32" if recipe.tf32 else recipe.rounding.value
     assert told in scaled.name
     assert told in torch_lines(knobs, DIGITS)
     elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
-    assert (elsewhere.rounding, elsewhere.products) == (WeightRounding.NEAREST, None)
+    assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (WeightRounding.NEAREST, None, False)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
-from labkit.bench.work import tf32_allowed
+from labkit.gemm import fp32_precision
 from labkit.gpu.checks.price import Step, all_prepared, median_seconds
 from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
@@ -83,7 +83,7 @@ def training_step(way: str, new: Callable[[], Task], device: str) -> Step:
     engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
 
     def step() -> None:
-        with tf32_allowed(extra == "TF32"):
+        with fp32_precision("tf32" if extra == "TF32" else "ieee"):
             engine.zero_grad()
             with engine.forward():
                 loss = engine(x).float().square().mean()
@@ -105,7 +105,7 @@ def _torch_amp_step(model: nn.Module, x: Tensor, device: str) -> Step:
     optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler(device)
 
     def step() -> None:
-        with tf32_allowed(False):
+        with fp32_precision("ieee"):
             optimizer.zero_grad()
             with torch.autocast(device, torch.float16):
                 loss = model(x).float().square().mean()
@@ -126,7 +126,7 @@ def inference(way: str, new: Callable[[], Task], device: str) -> Step:
 
     def step() -> None:
         region = torch.autocast(device, torch.float16) if engine is None else engine.forward()
-        with tf32_allowed(extra == "TF32"), torch.no_grad(), region:
+        with fp32_precision("tf32" if extra == "TF32" else "ieee"), torch.no_grad(), region:
             call(x)
 
     return step

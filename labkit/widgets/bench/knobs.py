@@ -79,6 +79,7 @@ def recipe_of(knobs: Knobs) -> Recipe:
         name=describe(knobs),
         rounding=given.rounding if forgets else WeightRounding.NEAREST,
         products=None if emulated else given.products,
+        tf32=given.tf32 and not emulated,
         model=number if converted else FP32,
         autocast=number if emulated and knobs.autocast else None,
         keep_norms=knobs.norms_fp32 or not converted,
@@ -148,7 +149,7 @@ def _told_by_knobs(knobs: Knobs) -> bool:
     """Say whether the knobs give the recipe back, but for what is told beside them: see `labels.describe`."""
     again = recipe_of(replace(knobs, given=RECIPES["FP32"]))
     given = knobs.given
-    beside = {name: getattr(given, name) for name in ("name", "scaler", "graph", "rounding", "products")}
+    beside = {name: getattr(given, name) for name in ("name", "scaler", "graph", "rounding", "products", "tf32")}
     return replace(again, **beside) == given
 
 

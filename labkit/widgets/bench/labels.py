@@ -18,8 +18,8 @@ def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[
     """
     why: dict[str, str] = {}
     if knobs.format == "FP32":
-        products = knobs.given.products
-        words = f"layers multiply {products.forward.name}; all else is FP32" if products else "everything is FP32"
+        multiplied = _multiplied(knobs)
+        words = f"layers multiply {multiplied}; all else is FP32" if multiplied else "everything is FP32"
         why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), words)
         why["masters"] = "the model itself is FP32 here, so its weights are their own master"
     elif knobs.autocast:
@@ -47,9 +47,9 @@ def describe(knobs: Knobs) -> str:
     has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
     has += [f"{_an(knobs.format)} optimizer"] * (converted and knobs.masters == "none")
     has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
-    forgets, products = converted and knobs.masters == "forgotten", knobs.given.products
+    forgets = converted and knobs.masters == "forgotten"
     has += [f"{knobs.given.rounding.value} rounding"] * (forgets and knobs.given.rounding is not WeightRounding.NEAREST)
-    has += [f"{products.forward.name} operands"] if products is not None and not emulated else []
+    has += [f"{_multiplied(knobs)} operands"] if _multiplied(knobs) and not emulated else []
     has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
     has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
     has += [] if knobs.epsilon is None else [f"epsilon {epsilon_text(knobs.epsilon)}"]
@@ -58,6 +58,13 @@ def describe(knobs: Knobs) -> str:
     said = knobs.format + " by autocast" * (knobs.autocast and emulated)
     said += f" with {_joined(has, 'and')}" * bool(has)
     return said + ("," * bool(has) + f" without {_joined(lacks, 'or')}") * bool(lacks)
+
+
+def _multiplied(knobs: Knobs) -> str:
+    """Return the format of what layers multiply under an FP32 recipe, "" where that is FP32 too."""
+    if knobs.given.products is not None:
+        return knobs.given.products.forward.name
+    return "TF32" if knobs.given.tf32 else ""
 
 
 def _joined(words: Sequence[str], last: str) -> str:

@@ -15,8 +15,8 @@ MASTERS = ("kept", "forgotten", "none")
 EPSILONS = (1e-8, 1e-6, 1e-4)
 LR_RANGE = (-6, 6)
 PRESETS = (
-    "O0", "O1", "O2", "O3", "FP16", "FP16 static", "FP16 no master", "BF16", "BF16 no master", "BF16 stochastic",
-    "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled",
+    "O0", "TF32", "O1", "O2", "O3", "FP16", "FP16 static", "FP16 no master", "BF16", "BF16 no master",
+    "BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled",
 )  # fmt: skip
 LOG2_SCALE_RANGE = (0, 30)
 DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own

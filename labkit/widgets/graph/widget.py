@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from labkit.amp import CastGraph, Explanation, autocast, explain
 from labkit.formats import FP16, Format
 from labkit.gemm import half_storage
-from labkit.train import one_thread
+from labkit.train.repeatable import generators_kept, one_thread
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
 from labkit.widgets.base.widget import LabWidget, limited
@@ -94,8 +94,9 @@ class CastPasses(LabWidget):
 def _explained(model: nn.Module, inputs: tuple[Any, ...], format: Format) -> Explanation:
     """Trace a network twice, without gradients, and explain its graph."""
     graph = CastGraph(model, format)
-    with one_thread(), torch.random.fork_rng():
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with one_thread(), generators_kept(device):
         for _ in range(2):
-            with half_storage(next((p.device for p in model.parameters()), "cpu")), autocast(format):
+            with half_storage(device), autocast(format):
                 graph(*inputs)
     return explain(graph)

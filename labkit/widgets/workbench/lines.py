@@ -65,6 +65,10 @@ def _scaling(knobs: Knobs, converted: bool) -> Scaling:
 
 def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
     lines = []
+    if knobs.given.tf32 and knobs.format == "FP32":
+        switches = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
+        lines.append("# on a GPU from Ampere on; elsewhere the operands of products were rounded to TF32 here")
+        lines += [f'torch.backends.{name}.fp32_precision = "tf32"' for name in switches]
     if knobs.accumulator != "FP32" and knobs.format != "FP32":
         lines.append(f"# plain torch cannot choose what products add up in; here it was {knobs.accumulator}")
     recipe = recipe_of(knobs)

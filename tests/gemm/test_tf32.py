@@ -1,0 +1,202 @@
+"""Products in TF32 without TF32 hardware: operands rounded, sums in FP32, in both directions.
+
+Oracles: `round_to` in float64 for the operands, float64 products for results, the Tensor Core's emulator where sums are
+exact, and torch's own layers for what is no product.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from labkit.formats import TF32, round_to
+from labkit.gemm import SPECS, emulate, tf32_products
+from labkit.modes import open_modes
+
+
+def rounded(tensor: Tensor) -> Tensor:
+    return torch.from_numpy(round_to(tensor.detach().double().numpy(), TF32))
+
+
+def test_worked_example_11_significant_bits() -> None:
+    a, b = torch.tensor([[1 + 2.0**-10, 1 + 2.0**-11]]), torch.tensor([[1.0], [2.0**13]])
+    with tf32_products("cpu"):
+        assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13, "the first number is one of TF32; the second is not"
+    assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13 + 4
+
+
+@pytest.mark.parametrize("gpu", ["A100", "Ada", "H100", "B200"])
+def test_one_product_is_the_tensor_cores_to_the_bit(gpu: str) -> None:
+    """k = 1: 11 by 11 bits fit into FP32's 24, so nothing but the operands is rounded."""
+    torch.manual_seed(0)
+    a, b = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1)), torch.randn(1, 30)
+    with tf32_products("cpu"):
+        ours = a @ b
+    spec = SPECS[gpu].for_operands(TF32)
+    assert torch.equal(ours, emulate(rounded(a).float(), rounded(b).float(), None, spec))
+    assert not torch.equal(ours, a @ b)
+
+
+@pytest.mark.parametrize("gpu", ["A100", "H100"])
+def test_sums_that_need_no_rounding_are_the_tensor_cores_to_the_bit(gpu: str) -> None:
+    """Sixteen products of whole numbers up to 990: every partial sum is below 2^24 = 16,777,216 in size."""
+    torch.manual_seed(0)
+    a, b = (torch.randint(-990, 990, shape).float() for shape in ((5, 16), (16, 9)))
+    with tf32_products("cpu"):
+        ours = a @ b
+    assert torch.equal(ours, emulate(a, b, None, SPECS[gpu].for_operands(TF32)))
+
+
+def test_forward_and_backward_of_a_linear_layer() -> None:
+    torch.manual_seed(0)
+    layer, x, gradient = nn.Linear(20, 7), torch.randn(5, 20, requires_grad=True), torch.randn(5, 7)
+    with tf32_products("cpu"):
+        y = layer(x)
+    y.backward(gradient)
+    w, d, given = rounded(layer.weight), rounded(gradient), rounded(x)
+    torch.testing.assert_close(y.double(), given @ w.T + layer.bias.double(), rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(x.grad.double(), d @ w, rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(layer.weight.grad.double(), d.T @ given, rtol=2e-6, atol=2e-6)
+    assert torch.equal(layer.bias.grad, gradient.sum(0)), "a bias is added, not multiplied: its gradient is not rounded"
+
+
+draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+A, B, V = draw(2, 3, 4), draw(2, 4, 5), draw(4)
+IMAGE, KERNEL = draw(2, 4, 6, 6), draw(6, 4, 3, 3)
+CALLS: dict[str, Any] = {
+    "matmul": (torch.matmul, (A, B)),
+    "@": (Tensor.__matmul__, (A, B)),
+    "bmm": (torch.bmm, (A, B)),
+    "mm": (torch.mm, (A[0], B[0])),
+    "mv": (torch.mv, (A[0], V)),
+    "dot": (torch.dot, (V, V + 1)),
+    "einsum": (torch.einsum, ("bij,bjk->bik", A, B)),
+    "tensordot": (torch.tensordot, (A, B[0], 1)),
+    "linear with a bias": (F.linear, (A, B[0].T.contiguous(), draw(5))),
+    "conv2d": (F.conv2d, (IMAGE, KERNEL)),
+    "conv2d with a bias and a stride": (F.conv2d, (IMAGE, KERNEL, draw(6), 2, 1)),
+    "conv1d without a batch": (F.conv1d, (draw(4, 9), draw(3, 4, 2), draw(3))),
+    "conv_transpose2d": (F.conv_transpose2d, (IMAGE, KERNEL.transpose(0, 1).contiguous(), draw(6))),
+    "convolution": (torch.convolution, (IMAGE, KERNEL, draw(6), [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
+    "conv_tbc": (torch.conv_tbc, (draw(6, 2, 4), draw(3, 4, 5), draw(5), 1)),
+}
+NOT_MULTIPLIED = {"linear with a bias": (2,), "conv2d with a bias and a stride": (2,), "conv1d without a batch": (2,),
+                  "conv_transpose2d": (2,), "convolution": (2,), "conv_tbc": (2,)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operands_are_rounded_and_biases_are_not(name: str) -> None:
+    func, args = CALLS[name]
+    with tf32_products("cpu"):
+        ours = func(*args)
+    kept = NOT_MULTIPLIED.get(name, ())
+    wide = [(a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+    torch.testing.assert_close(ours.double(), func(*wide), rtol=3e-6, atol=3e-6)
+    exact = [a.double() if isinstance(a, Tensor) else a for a in args]
+    assert float((ours.double() - func(*exact)).abs().max()) > 1e-5, "and that makes a difference"
+
+
+@pytest.mark.parametrize("func", [torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr])
+def test_an_addend_is_not_rounded(func: Any) -> None:
+    a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(func.__name__, (A, B))
+    shape = func(torch.zeros(()), a, b).shape
+    c = draw(shape)
+    with tf32_products("cpu"):
+        ours = func(c, a, b, beta=0.5, alpha=3)
+        nothing = func(torch.full(shape, torch.nan), a, b, beta=0)
+    want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
+    torch.testing.assert_close(ours.double(), want, rtol=3e-6, atol=3e-6)
+    assert nothing.isfinite().all()
+
+
+def test_the_two_products_of_attention_are_rounded_and_the_softmax_is_not() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 5, 8).unbind(0)
+    with tf32_products("cpu"):
+        ours = F.scaled_dot_product_attention(q, k, v)
+    weights = (rounded(q) @ rounded(k).mT / 8**0.5).softmax(-1).float()
+    torch.testing.assert_close(ours.double(), rounded(weights) @ rounded(v), rtol=1e-3, atol=1e-4)
+    assert not torch.equal(ours, F.scaled_dot_product_attention(q, k, v))
+
+
+def floats(values: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+SHAPES: list[dict[str, Any]] = [{}, {"bias": False}, {"num_layers": 2, "bidirectional": True, "batch_first": True}]
+LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAPES] + [("LSTM", {"proj_size": 3})]
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize(("kind", "options"), LAYERS, ids=str)
+@pytest.mark.parametrize("packed", [False, True])
+def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone(
+    kind: str, options: dict[str, Any], packed: bool
+) -> None:
+    """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero that has no effect."""
+    torch.manual_seed(0)
+    layer = getattr(nn, kind)(4, 6, **options)
+    x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
+    if packed:
+        lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
+        x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first="batch_first" in options)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(rounded(parameter))
+    with tf32_products("cpu"):
+        ours = layer(x)
+    theirs = layer(x)
+    for mine, other in zip(floats(ours), floats(theirs), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=2e-3)
+        assert mine.shape == other.shape
+    assert not torch.equal(floats(ours)[0], floats(theirs)[0]), "h is rounded from the second step on"
+    for name, parameter in layer.named_parameters():
+        if "weight_hh" in name:
+            nn.init.zeros_(parameter)
+    with tf32_products("cpu"):
+        ours = layer(x)
+    deep = options.get("num_layers", 1) > 1 or "proj_size" in options
+    for mine, other in zip(floats(ours), floats(layer(x)), strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=2e-3 if deep else 1e-6)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_is_one_step_of_its_layer(cell: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    one = cell(4, 6)
+    layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
+    layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
+    x = torch.randn(3, 4)
+    with tf32_products("cpu"):
+        ours, sequence = one(x), layer(x[None])[0]
+    torch.testing.assert_close(floats(ours)[0], sequence[0], rtol=0, atol=1e-6)
+    assert not torch.equal(floats(ours)[0], floats(one(x))[0])
+
+
+def test_gradients_flow_twice_through_a_product() -> None:
+    x = torch.tensor([[3.0]], requires_grad=True)
+    with tf32_products("cpu"):
+        (slope,) = torch.autograd.grad((x @ x).sum(), x, create_graph=True)
+    (curvature,) = torch.autograd.grad(slope.sum(), x)
+    assert (slope.item(), curvature.item()) == (6.0, 2.0)
+
+
+def test_other_dtypes_and_operations_are_torchs_own() -> None:
+    wide, half = torch.full((1, 1), 1 + 2.0**-20, dtype=torch.float64), torch.full((1, 1), 3.0).half()
+    with tf32_products("cpu"):
+        assert (wide @ wide).item() == ((1 + 2.0**-20) ** 2)
+        assert (half @ half).dtype == torch.float16
+        assert (torch.full((1,), 1 + 2.0**-20) * 1).item() == 1 + 2.0**-20
+
+
+def test_on_ampere_torchs_switch_is_set_and_no_mode_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with tf32_products("cuda"):
+        assert torch.backends.cudnn.conv.fp32_precision == torch.backends.cuda.matmul.fp32_precision == "tf32"
+        assert not open_modes()

@@ -1,0 +1,283 @@
+"""Arithmetic of a training: FP32 is IEEE's, TF32 a recipe of its own, and a record says which it was.
+
+What cuDNN would do is not asked here but of torch's switches: a dispatch mode reads them at each product, forward and
+backward. Before and after, they are as the session has them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.amp import RECIPES, Recipe
+from labkit.formats import FP16
+from labkit.records import in_force, versions
+from labkit.train import GPU_TASKS, TASKS, Comparison, Place, TrainingRun, compare, load, train, watch_step
+from labkit.train.repeatable import drawing, generators_kept
+from labkit.widgets import CastPasses
+
+CNN = replace(TASKS["digits_cnn"], steps=3)
+CPU = Place(torch.device("cpu"), "CPU (a machine with eight GPUs)", "cpu")
+PRODUCTS = ("aten::convolution", "aten::convolution_backward", "aten::mm", "aten::addmm")
+
+
+class AtEachProduct(TorchDispatchMode):
+    """What torch's switches say while products are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, set[tuple[str, bool, bool]]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.name in PRODUCTS:
+            cudnn = torch.backends.cudnn
+            switches = (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark)
+            self.seen.setdefault(func._schema.name, set()).add(switches)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def session() -> Iterator[None]:
+    """A user's session that timed cuDNN's algorithms; torch's defaults else."""
+    torch._C._set_cudnn_benchmark(True)  # torch.backends.cudnn.benchmark, which torch's own tests freeze
+    yield
+    torch._C._set_cudnn_benchmark(False)
+
+
+def one_step(recipe: Recipe) -> None:
+    TrainingRun(CNN, recipe, measure_every=1).step()
+
+
+def watched(recipe: Recipe) -> None:
+    watch_step(TrainingRun(CNN, recipe))
+
+
+def looked_at(recipe: Recipe) -> None:
+    run = TrainingRun(CNN, recipe)
+    run.next_gradients()
+    run.evaluate()
+
+
+@pytest.mark.parametrize("work", [one_step, watched, looked_at])
+@pytest.mark.parametrize("name", ["FP32", "O1", "O2", "TF32"])
+def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(
+    name: str, work: Callable[[Recipe], None], session: None
+) -> None:
+    with AtEachProduct() as switches:
+        work(RECIPES[name])
+    assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"
+    assert set().union(*switches.seen.values()) == {("ieee", True, False)}
+    cudnn = torch.backends.cudnn
+    assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+
+
+def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
+    """The first run ends while the second one stands in the middle of a step."""
+    inside, first_done = threading.Event(), threading.Event()
+    seen = []
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        inside.set()
+        assert first_done.wait(60)
+        seen.append((torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic))
+        return CNN.loss(outputs, targets)
+
+    second = threading.Thread(target=lambda: TrainingRun(replace(CNN, loss=loss), RECIPES["FP32"]).take_step())
+    second.start()
+    assert inside.wait(60)
+    TrainingRun(CNN, RECIPES["FP32"]).take_step()
+    first_done.set()
+    second.join(60)
+    assert seen == [("ieee", True)]
+    cudnn = torch.backends.cudnn
+    assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+
+
+# --- TF32, a recipe ---
+
+
+def test_a_recipe_of_tf32_has_fp32_operands_only() -> None:
+    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
+        Recipe("mine", model=FP16, tf32=True)
+    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
+        Recipe("mine", autocast=FP16, tf32=True)
+
+
+def test_tf32_trains_as_well_as_fp32_and_is_not_fp32() -> None:
+    task = replace(TASKS["digits"], steps=60)
+    fp32, tf32 = (train(task, RECIPES[name], measure_every=0) for name in ("FP32", "TF32"))
+    assert [s.loss for s in fp32.steps] != [s.loss for s in tf32.steps]
+    assert tf32.final_loss == pytest.approx(fp32.final_loss, rel=0.01)
+    assert tf32.metric > 0.5
+
+
+def test_tf32_measures_what_is_lost_against_fp32() -> None:
+    """TF32 has FP32's range: nothing underflows."""
+    assert TrainingRun(TASKS["digits"], RECIPES["TF32"]).step().underflow == 0
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_takes_a_step_in_tf32(name: str) -> None:
+    run = TrainingRun(TASKS[name], RECIPES["TF32"], measure_every=0)
+    assert run.step().stepped
+
+
+# --- what a record holds ---
+
+
+def test_a_record_says_how_products_were_computed() -> None:
+    fp32, tf32 = (train(CNN, RECIPES[name], steps=1) for name in ("FP32", "TF32"))
+    switches = ("FP32 matmul", "FP32 conv", "FP32 rnn")
+    assert {fp32.arithmetic[name] for name in switches} == {"ieee"}
+    assert {tf32.arithmetic[name] for name in switches} == {"tf32, emulated"}
+    assert fp32.arithmetic["deterministic algorithms"] == "no"
+    assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic), "a CPU has no cuDNN"
+    assert not {"cuda", "cudnn", "driver"} & set(fp32.versions), "nor CUDA"
+
+
+def test_it_is_saved_and_an_old_record_without_it_is_read(tmp_path: Path) -> None:
+    record = train(CNN, RECIPES["FP32"], steps=1)
+    path = record.save(tmp_path / "run.json")
+    assert load(path) == record
+    old = json.loads(path.read_text())
+    del old["arithmetic"]
+    path.write_text(json.dumps(old))
+    assert load(path) == replace(record, arithmetic={})
+
+
+def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(monkeypatch: pytest.MonkeyPatch, session: None) -> None:
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr(torch.backends.cudnn.m, "version", lambda: 91002)
+    monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: "570.86")
+    found = versions(gpu)
+    assert {name: found[name] for name in ("cuda", "cudnn", "driver")} == {
+        "cuda": "12.8", "cudnn": "91002", "driver": "570.86",
+    }  # fmt: skip
+    assert in_force(gpu) == {
+        "deterministic algorithms": "no", "FP32 matmul": "ieee", "FP32 conv": "tf32", "FP32 rnn": "tf32",
+        "cuDNN deterministic": "no", "cuDNN benchmark": "yes",
+    }  # fmt: skip
+    monkeypatch.setattr("labkit.records.system.gpu_driver", lambda: None)
+    assert "driver" not in versions(gpu), "what cannot be asked for is not made up"
+
+
+# --- what a comparison says of it ---
+
+
+def records(*recipes: str, tmp_path: Path) -> Comparison:
+    return compare(CNN, [RECIPES[name] for name in recipes], seeds=(0, 1), folder=tmp_path, workers=1)
+
+
+def test_runs_that_were_made_alike_have_no_note(tmp_path: Path) -> None:
+    found = records("FP32", "TF32", "O1", tmp_path=tmp_path)
+    assert found.origins_that_differ() == {}
+    assert "not made alike" not in str(found), "that TF32 computes in TF32 is no accident"
+
+
+def test_runs_that_were_not_are_named(tmp_path: Path) -> None:
+    found = records("FP32", "O1", tmp_path=tmp_path)
+    first, *others = found.records
+    wrong = replace(
+        first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"}, versions={**first.versions, "torch": "2"}
+    )
+    changed = replace(found, records=(wrong, *others))
+    assert set(changed.origins_that_differ()) == {"FP32 conv", "torch"}
+    assert "these runs were not made alike" in str(changed)
+    assert "FP32 conv: tf32 (FP32 seed 0); ieee (O1 seed 0, FP32 seed 1, O1 seed 1)" in str(changed)
+
+
+def test_a_record_that_does_not_say_is_named_once(tmp_path: Path) -> None:
+    found = records("FP32", "O1", tmp_path=tmp_path)
+    first, *others = found.records
+    changed = replace(found, records=(replace(first, arithmetic={}), *others))
+    assert list(changed.origins_that_differ()) == ["torch's switches"]
+
+
+# --- random numbers of the device in use ---
+
+
+class Mps:
+    """What `torch.mps` has of random numbers, and what was called."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, object]] = []
+
+    def get_rng_state(self) -> str:
+        return "state"
+
+    def set_rng_state(self, state: str) -> None:
+        self.calls.append(("set", state))
+
+    def manual_seed(self, seed: int) -> None:
+        self.calls.append(("seed", seed))
+
+
+def test_dropout_on_mps_is_seeded_and_the_generator_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    mps = Mps()
+    monkeypatch.setattr(torch, "mps", mps)
+    before = torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError), drawing(torch.device("mps"), 5):
+        raise ZeroDivisionError
+    (seeded, seed), put_back = mps.calls
+    assert (seeded, put_back) == ("seed", ("set", "state"))
+    with drawing(torch.device("cpu"), 5):
+        assert torch.initial_seed() == seed, "the CPU's generator begins at the same seed"
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class EightGpus:
+    """Eight GPUs, of which it is noted whose generator is touched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.touched: set[Any] = set()
+        self.inside: Any = None
+        cuda = torch.cuda
+        monkeypatch.setattr(cuda, "is_available", lambda: True)
+        monkeypatch.setattr(cuda, "device_count", lambda: 8)
+        monkeypatch.setattr(torch.random, "_fork_rng_warned_already", False)
+        monkeypatch.setattr(cuda, "get_rng_state", self.get)
+        monkeypatch.setattr(cuda, "set_rng_state", lambda state, device="cuda": self.touched.add(torch.device(device)))
+        monkeypatch.setattr(cuda, "manual_seed_all", lambda seed: self.touched.update(range(8)))
+
+    def get(self, device: Any = "cuda") -> torch.Tensor:
+        self.touched.add(torch.device(*device) if isinstance(device, tuple) else torch.device(device))
+        return torch.zeros(16, dtype=torch.uint8)
+
+
+def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = EightGpus(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TrainingRun(replace(CNN, make_model=lambda: nn.Linear(2, 2)), RECIPES["FP32"], device=CPU)
+        assert gpus.touched == set(), "a training on the CPU makes no context on a GPU"
+        with generators_kept(torch.device("cuda", 3)):
+            pass
+    assert gpus.touched == {torch.device("cuda", 3)}
+
+
+def test_a_cast_graph_of_a_cpus_model_touches_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = EightGpus(monkeypatch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
+    assert gpus.touched == set()
+
+
+def test_no_task_has_dropout_whose_mask_depends_on_the_dtype_on_cuda() -> None:
+    dropout = nn.modules.dropout._DropoutNd
+    for task in (TASKS | GPU_TASKS).values():
+        with torch.device("meta"):
+            model = task.make_model() if task.name != "fine_tuning" else TASKS["digits"].make_model()
+        layers = [layer for layer in model.modules() if isinstance(layer, dropout) or getattr(layer, "dropout", 0)]
+        assert not layers, f"{task.name} has dropout: its recipes draw other masks on CUDA, see `drawing`"
