@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from labkit.amp.events import Moment, StepEvent, StepListener
 from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_given, require_known, require_loss, require_trainable
-from labkit.amp.gradients import Stage, StepGradients, finite
+from labkit.amp.gradients import Stage, StepGradients
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.half_beside_fp32 import RangeMemory
@@ -36,7 +36,7 @@ from labkit.amp.resume import Resumable
 from labkit.amp.scales.products import Products
 from labkit.amp.scaling.clip import clip_without_waiting_, in_fp32_where_held
 from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
-from labkit.amp.scaling.skips import diagnosis, report
+from labkit.amp.scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.scaling.unscale import largest_magnitudes, read
 from labkit.interop import dtype_of
 
@@ -311,7 +311,7 @@ class Engine(Resumable):
         self._tell(Moment.UNSCALED)
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
-        reported = self._report(decisions[worst], gradients, seen.culprits)
+        reported = self._report(decisions[worst], gradients, seen)
         if reported.stepped:
             self.weights.step(gradients, edited=None if self._listeners else seen.edited)
         for loss_id, decision in decisions.items():
@@ -325,16 +325,27 @@ class Engine(Resumable):
 
     def _look(self, gradients: Sequence[Tensor | None]) -> _Seen:
         """Wait for the device, once, for all that this step has to know."""
+        edits = self.weights.edits()
+        # After a step that found inf or NaN the next one is likely to as well: its diagnosis comes along.
         named = self.weights.by_name(gradients) if self._found_before else {}
-        sizes, edits = largest_magnitudes(list(named.values())), self.weights.edits()
-        groups = (edits or [], self._inner_losses, self._ranges.pending, sizes)
+        weights = self.weights.model_weights if self.skips_in_a_row + 1 >= FEWEST_SKIPS else []
+        suspects = [*named.values(), *weights, *([self._loss] if weights else [])]
+        groups = (edits or [], self._inner_losses, self._ranges.pending, largest_magnitudes(suspects))
         values = iter(self._gradients.look([scalar for group in groups for scalar in group]))
-        edited, inner, beyond, size = (list(islice(values, len(group))) for group in groups)
+        edited, inner, beyond, sizes = (list(islice(values, len(group))) for group in groups)
         for gradient in inner:
             self._note_inner_loss(gradient)
         self._inner_losses.clear()
-        culprits = tuple(name for name, s in zip(named, size, strict=True) if not math.isfinite(s)) if named else None
-        return _Seen(edits is None or any(edited), self._ranges.learn(beyond), culprits)
+        return _Seen(
+            edits is None or any(edited),
+            self._ranges.learn(beyond),
+            _not_finite(named, sizes) if named else None,
+            _not_finite(self._stepped_names(), sizes[len(named) :]) if weights else None,
+            sizes[-1] if weights else None,
+        )
+
+    def _stepped_names(self) -> list[str]:
+        return [self.weights.names[p] for p in self.weights.model_weights]
 
     def _without_gradients(self) -> StepReport:
         self._gradients = StepGradients(self.weights)
@@ -362,27 +373,27 @@ class Engine(Resumable):
         if known is not None:
             return known
         named = self.weights.by_name(gradients)
-        sizes = read(largest_magnitudes(list(named.values())))
-        return tuple(name for name, size in zip(named, sizes, strict=True) if not math.isfinite(size))
+        return _not_finite(named, read(largest_magnitudes(list(named.values()))))
 
-    def _report(
-        self, decision: Decision, gradients: Sequence[Tensor | None], known: tuple[str, ...] | None
-    ) -> StepReport:
+    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], seen: _Seen) -> StepReport:
         """Say what becomes of the step, whose gradients are at fault, and what else is."""
-        culprits = self._culprits(gradients, known) if decision.found_inf else ()
+        culprits = self._culprits(gradients, seen.culprits) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
         wrong = diagnosis(plain, self.recipe.scaler)
-        more = [] if wrong is None else [wrong + self._beyond_gradients()]
+        more = [] if wrong is None else [wrong + self._beyond_gradients(seen)]
         more += [LOSS_INSIDE_MODEL] if self._loss_inside and decision.skip else []
         self._loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
 
-    def _beyond_gradients(self) -> str:
+    def _beyond_gradients(self, seen: _Seen) -> str:
         """Say what else is not finite: then no scale helps."""
-        bad = [name for name, weight in self.weights.named_masters().items() if not finite(weight)]
+        bad, loss = seen.bad_weights, seen.loss_size
+        if bad is None or loss is None:  # the scaler's rule for skips in a row is not the usual one
+            *sizes, loss = read(largest_magnitudes([*self.weights.model_weights, self._loss]))
+            bad = _not_finite(self._stepped_names(), sizes)
         if bad:
             return f" Weight {bad[0]!r} holds inf or NaN itself: go back to a checkpoint from before."
-        if not finite(self._loss):
+        if not math.isfinite(loss):
             return f" The loss itself is {self._loss.item()}, before it is scaled: the forward pass is at fault."
         return ""
 
@@ -394,11 +405,24 @@ class Engine(Resumable):
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a step read from the device: were weights edited, did a forward pass go beyond range, which gradients."""
+    """What a step read from the device, in one transfer.
+
+    edited        the model's weights were changed since the last step
+    beyond_range  the forward pass cast finite numbers to infinity
+    culprits      the names of the gradients that hold inf or NaN; None: nobody looked
+    bad_weights   those of the weights, likewise
+    loss_size     the magnitude of the loss, likewise
+    """
 
     edited: bool
     beyond_range: bool
     culprits: tuple[str, ...] | None
+    bad_weights: tuple[str, ...] | None
+    loss_size: float | None
+
+
+def _not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
+    return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
 
 
 def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:

@@ -1,0 +1,162 @@
+"""What a step costs a GPU: host waits, copies from the host and dispatched operations, for each recipe.
+
+A step of a small network is bound by the host, which launches each operation and may have to wait for the card. The
+table says how many operations a step may dispatch, as a multiple of torch.amp with GradScaler on the same network; each
+recipe waits once at most, with clipping and without, and copies nothing from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from labkit.amp import RECIPES, Engine
+
+# Operations of a step, at most, as a multiple of torch.amp's.
+BUDGET = {
+    "FP32": 0.65, "O0": 0.65,
+    "TF32": 3.0,  # on a T4, which has none, so that operands are rounded; 0.65 from an A100 on
+    "FP16": 1.05, "FP16 static": 1.05, "FP16 static too high": 1.05, "FP16 dynamic": 1.05, "O2": 1.05, "BF16": 1.05,
+    "FP16 no master": 1.4, "BF16 no master": 1.4, "O3": 1.4,
+    "FP16 stochastic": 2.0, "FP16 Kahan": 2.0, "BF16 stochastic": 2.0, "BF16 Kahan": 2.0,
+    "O1": 0.95, "O1 graph": 0.95,
+    "FP8": 3.0, "FP8 current": 3.0, "FP8 delayed": 3.0, "unit scaled": 3.0, "MXFP8": 5.0, "NVFP4": 5.0,
+}  # fmt: skip
+CLIPPING = 10  # operations more, at most
+WARM_UP = 7  # steps: a graph is recorded, scales have a history, a scale that is too high has been skipped often
+
+
+def convolutions() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A network of 12 parameters with batch norm, and a batch."""
+    layers = [
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10),
+    ]  # fmt: skip
+    return nn.Sequential(*layers), torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))
+
+
+class Shift(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.by = nn.Parameter(torch.randn(16) / 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.by
+
+
+def many_parameters() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    """A network of 160 parameters: whatever is done for each of them shows."""
+    layers = [layer for _ in range(10) for layer in (nn.Linear(16, 16), *(Shift() for _ in range(14)))]
+    return nn.Sequential(*layers), torch.randn(8, 16), torch.randint(0, 16, (8,))
+
+
+def engine_step(network: Callable[[], Any], recipe: str) -> Callable[..., None]:
+    torch.manual_seed(0)
+    model, inputs, targets = network()
+    inputs, targets = inputs.cuda(), targets.cuda()
+    engine = Engine(model.cuda(), partial(torch.optim.AdamW, lr=1e-3), RECIPES[recipe])
+
+    def step(clip: bool = False) -> None:
+        engine.zero_grad()
+        with engine.forward():
+            loss = nn.functional.cross_entropy(engine(inputs + 0), targets)
+        engine.backward(loss)
+        if clip:
+            engine.clip(1.0)
+        engine.step()
+
+    return step
+
+
+def torch_step(network: Callable[[], Any]) -> Callable[[], None]:
+    torch.manual_seed(0)
+    model, inputs, targets = network()
+    model, inputs, targets = model.cuda(), inputs.cuda(), targets.cuda()
+    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.amp.GradScaler("cuda")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = nn.functional.cross_entropy(model(inputs + 0), targets)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def costs_of(*steps: Callable[[], None]) -> list[dict[str, Any]]:
+    """Warm up with the first kind of step, and count one of each."""
+    from tests.gpu.simulated.counting import counted
+
+    for _ in range(WARM_UP):
+        steps[0]()
+    found = []
+    for step in steps:
+        with counted() as counts:
+            step()
+        found.append({"operations": counts.operations.total(), "waits": counts.waits, "copies": counts.copies})
+    return found
+
+
+def all_costs() -> dict[str, Any]:
+    """For each network: torch.amp's cost, and each recipe's, without clipping and with it."""
+    costs = {}
+    for network in (convolutions, many_parameters):
+        steps = {name: engine_step(network, name) for name in RECIPES}
+        ours = {name: costs_of(step, partial(step, clip=True)) for name, step in steps.items()}
+        costs[network.__name__] = {"torch.amp": costs_of(torch_step(network))[0], "recipes": ours}
+    return costs
+
+
+def test_each_recipe_keeps_its_budget(simulated_gpu) -> None:
+    costs = simulated_gpu("T4", all_costs)
+    assert BUDGET.keys() >= RECIPES.keys()
+    for name, network in costs.items():
+        assert len(network["torch.amp"]["waits"]) == 1
+        for recipe, (plain, clipped) in network["recipes"].items():
+            for step in (plain, clipped):
+                assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
+                assert step["copies"] == [], (name, recipe)
+            assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
+    base = costs["convolutions"]["torch.amp"]["operations"]
+    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"]["recipes"].items()}
+    assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
+
+
+def overflow_and_reach_beyond() -> dict[str, Any]:
+    """A step whose loss is inf after clean ones; and an input beyond FP16 after some that were within."""
+    from tests.gpu.simulated.counting import counted
+
+    torch.manual_seed(0)
+    model, seen = nn.Linear(4, 2), {}
+    engine = Engine(model.cuda(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
+
+    def step(inputs: torch.Tensor, factor: float = 1.0) -> Any:
+        engine.zero_grad()
+        with engine.forward():
+            loss = engine(inputs).square().mean() * factor
+        engine.backward(loss)
+        return engine.step()
+
+    ones = torch.ones(3, 4, device="cuda")
+    assert [step(ones).stepped for _ in range(8)][-2:] == [True, True]  # the scale has come down to where it fits
+    with counted() as counts:
+        report = step(ones, 1e38)
+    seen["overflow"] = [report.found_inf, list(report.culprits), len(counts.waits)]
+    scale = engine.scaler.scale
+    report = step(ones * 1e30)
+    seen["beyond"] = [report.stepped, report.found_inf, "FP32" in report.why, engine.scaler.scale == scale]
+    return seen
+
+
+def test_what_a_step_finds_for_the_first_time_is_read_then(simulated_gpu) -> None:
+    """The names of the gradients at fault cost a second wait; a step with inputs beyond FP16 is left out, and says so."""
+    seen = simulated_gpu("T4", overflow_and_reach_beyond)
+    assert seen["overflow"] == [True, ["weight", "bias"], 2]
+    assert seen["beyond"] == [False, False, True, True]
