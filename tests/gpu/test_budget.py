@@ -156,7 +156,7 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
 
 
 def test_what_a_step_finds_for_the_first_time_is_read_then(simulated_gpu) -> None:
-    """The names of the gradients at fault cost a second wait; a step with inputs beyond FP16 is left out, and says so."""
+    """The names of the gradients at fault cost a second wait; a step with inputs beyond FP16 is left out."""
     seen = simulated_gpu("T4", overflow_and_reach_beyond)
     assert seen["overflow"] == [True, ["weight", "bias"], 2]
     assert seen["beyond"] == [False, False, True, True]
