@@ -165,6 +165,10 @@ def _exchange_device(device: int) -> int:
     return 0 if device >= 0 else -1
 
 
+def _maybe_exchange_device(device: int) -> int:  # torch.compile tells the two apart
+    return _exchange_device(device)
+
+
 def _initialize(card: Card) -> Callable[[], None]:
     """Return what the first use of CUDA in a process runs, as torch.cuda asks for it."""
 
@@ -236,7 +240,7 @@ def install(name: str) -> None:
         "_cuda_getDevice": lambda: 0,
         "_cuda_setDevice": _check_ordinal,
         "_cuda_exchangeDevice": _exchange_device,
-        "_cuda_maybeExchangeDevice": _exchange_device,
+        "_cuda_maybeExchangeDevice": _maybe_exchange_device,
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_synchronize": lambda: _wait("torch.cuda.synchronize"),
         "_cuda_ipc_collect": none,
