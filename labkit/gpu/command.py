@@ -21,7 +21,7 @@ from labkit.bench import device_report
 from labkit.gpu import passport
 from labkit.gpu.order import Order
 from labkit.gpu.parts import PARTS, QUICK_PARTS
-from labkit.records import results_folder
+from labkit.records import refuse_simulated, results_folder
 
 CHECKOUT = Path(__file__).parents[2]
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
@@ -64,6 +64,10 @@ def run(arguments: Namespace) -> int:
     except ValueError:
         return _refuse(f"{NO_GPU}to rehearse: labkit gpu --device cpu --quick --folder /tmp/rehearsal")
     folder = (arguments.folder or results_folder()).resolve()
+    try:
+        refuse_simulated(report.name, folder)
+    except ValueError as error:
+        return _refuse(str(error))
     budgets = budgets_of(arguments)
     limit = QUICK_LIMIT if arguments.quick and arguments.device == "cuda" else LIMIT
     seconds = limit if arguments.seconds is None else arguments.seconds

@@ -47,6 +47,23 @@ def results_folder() -> Path:
     return Path.home() / OWN_FOLDER / "data" if folder == PACKAGE / "data" else folder
 
 
+def refuse_simulated(device: str, path: Path) -> None:
+    """Keep what a simulated device did out of the checkout's `data/`, where everything was measured.
+
+    Raises:
+        ValueError: the device's name says that it is simulated, and the path lies there.
+
+    >>> refuse_simulated("Tesla T4", data_folder() / "runs")
+    >>> refuse_simulated("Tesla T4 (simulated)", Path("elsewhere"))
+    """
+    measured = ((checkout() or PACKAGE) / "data").resolve()
+    if "simulated" in device and path.resolve().is_relative_to(measured):
+        raise ValueError(
+            f"expected a real device for records in {measured}, got {device!r}; write them to another folder, e.g. "
+            "labkit race or labkit gpu with --folder simulated"
+        )
+
+
 def on_record(pattern: str) -> dict[str, Path]:
     """Return the files of this pattern, by their place in the folder: those that travel with the lab, and one's own.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from labkit.amp import RECIPES
-from labkit.records import on_record, results_folder, write_whole
+from labkit.records import on_record, refuse_simulated, results_folder, write_whole
 from labkit.train import ranks
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
@@ -65,6 +65,11 @@ def run(args: argparse.Namespace) -> int:
     tasks = list(TASKS) if "all" in args.tasks else list(dict.fromkeys(args.tasks))
     recipes = [RECIPES[name] for name in args.recipes]
     folder = args.folder or results_folder() / "runs"
+    try:
+        refuse_simulated(where.name, folder)
+    except ValueError as error:
+        sys.stderr.write(f"labkit race: {error}\n")
+        return 2
     for task in tasks:
         if args.folder is None:
             _take_along(task)

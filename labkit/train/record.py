@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from labkit.instrument import ExponentHistogram, GradSnapshot
-from labkit.records import write_whole
+from labkit.records import refuse_simulated, write_whole
 
 SCHEMA = "labkit.run/1"
 
@@ -96,7 +96,12 @@ class RunRecord:
         return 1 / self.step_seconds if self.step_seconds else None
 
     def save(self, path: str | Path) -> Path:
-        """Write the record as JSON, one list for each field of a step; return the path."""
+        """Write the record as JSON, one list for each field of a step; return the path.
+
+        Raises:
+            ValueError: a simulated device trained it, and the path lies in the lab's own data folder.
+        """
+        refuse_simulated(self.device, Path(path))
         columns = {f.name: [_pack(getattr(s, f.name)) for s in self.steps] for f in fields(StepRecord)}
         head = {f.name: _pack(getattr(self, f.name)) for f in fields(self) if f.name not in ("steps", "snapshots")}
         whole = {"schema": SCHEMA, **head, "steps": columns, "snapshots": [_pack_snapshot(s) for s in self.snapshots]}

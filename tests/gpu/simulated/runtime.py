@@ -273,7 +273,7 @@ def install(name: str) -> None:
     torch.version.cuda = CUDA_VERSION
     from tests.gpu.simulated.refusals import REFUSALS
 
-    for refusal in REFUSALS:
+    for refusal in (row for row in REFUSALS if row.holds_for(card.capability)):
         for operation, arguments, words in refusal.rules():
             simulated_cuda.refuse(operation, arguments, words)
 

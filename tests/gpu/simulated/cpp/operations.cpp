@@ -18,6 +18,7 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <c10/core/CPUAllocator.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <torch/library.h>
 
 #include <map>
@@ -174,7 +175,9 @@ void for_each_tensor(const IValue& value, Visit visit) {
 bool writes(const c10::Argument& argument) { return argument.alias_info() != nullptr && argument.alias_info()->isWrite(); }
 
 // Torch's rule: a host tensor of no dimension is a number to most operations, indices may come from the host; nothing else.
-void check_devices(const std::string& name, const std::vector<Argument>& arguments) {
+// Element-wise kernels and the others say so in words of their own (TensorIterator.cpp, c10/core/impl/...device_check).
+void check_devices(const c10::OperatorHandle& handle, const std::vector<Argument>& arguments) {
+  const auto& name = handle.schema().name();
   bool card_used = false, host_used = false, card_draws = false;
   for (const auto& argument : arguments) {
     for_each_tensor(argument.value, [&](const Tensor& tensor) { (on_card(tensor) ? card_used : host_used) = true; });
@@ -192,9 +195,11 @@ void check_devices(const std::string& name, const std::vector<Argument>& argumen
       if (indexing && argument.schema.name() == "indices") return;
       TORCH_CHECK(!indexing || argument.schema.name() != "self",
           "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
-      TORCH_CHECK(tensor.dim() == 0 && takes_numbers && !writes(argument.schema),
-          "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! (when checking "
-          "argument for argument ", argument.schema.name(), " in method ", name, ")");
+      if (tensor.dim() == 0 && takes_numbers && !writes(argument.schema)) return;
+      TORCH_CHECK(!handle.hasTag(at::Tag::pointwise),
+          "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!");
+      const auto method = "wrapper_CUDA_" + name.substr(name.find("::") + 2);
+      c10::impl::common_device_check_failure(card(), tensor, method.c_str(), argument.schema.name().c_str());
     });
   }
 }
@@ -213,7 +218,11 @@ bool matches(const Refusal& refusal, const std::vector<Argument>& arguments) {
 void check_refusals(const std::string& name, const std::vector<Argument>& arguments) {
   const auto rows = refusals().find(name);
   if (rows == refusals().end()) return;
-  for (const auto& refusal : rows->second) TORCH_CHECK(!matches(refusal, arguments), refusal.words);
+  for (const auto& refusal : rows->second) {
+    if (!matches(refusal, arguments)) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(refusal.words.find("not implemented") == std::string::npos, refusal.words);
+    TORCH_CHECK(false, refusal.words);
+  }
 }
 
 // ------------------------------------------------------------------------------------------------- one operation
@@ -245,7 +254,7 @@ class Operation {
   void run() {
     std::vector<Argument> arguments;
     for (size_t i = 0; i < given_.size(); i++) arguments.push_back({schema_.arguments()[i], given_[i]});
-    check_devices(schema_.name(), arguments);
+    check_devices(handle_, arguments);
     check_refusals(schema_.name(), arguments);
     decide_precision(arguments);
     // Below autograd and autocast, and out of sight of Python's modes: one operation of the card is one operation.
@@ -426,6 +435,11 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
   library.impl("set_.source_Tensor", TORCH_FN(at::native::set_tensor_));
   library.impl("record_stream", [](Tensor&, c10::Stream) {});
+  library.impl("_use_cudnn_ctc_loss", [](const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) {
+    return false;
+  });
+  library.impl("_use_cudnn_ctc_loss.Tensor",
+      [](const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; });
   library.impl("_fused_sdp_choice", [](const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double,
       bool, std::optional<double>, bool) -> int64_t { return 0; });  // the math path
 }

@@ -37,6 +37,8 @@ def run_the_machines_own():
 
 
 if "LABKIT_SIMULATED_GPU" in os.environ:
-    os.environ["TORCH_DISABLE_NATIVE_JIT"] = "1"  # kernels in Triton that torch puts before its own, for the card has none
+    os.environ["TORCH_DISABLE_NATIVE_JIT"] = (
+        "1"  # kernels in Triton that torch puts before its own, for the card has none
+    )
     sys.meta_path.insert(0, BeforeTorch)
 run_the_machines_own()
