@@ -204,7 +204,8 @@ class Engine(Resumable):
         for engine in engines:
             engine._loss, engine._scale = loss.detach(), scale
             engine._tell(Moment.FORWARD)
-        self._run_backward(loss if scale == 1 else loss * scale, retain_graph)
+        with self.recipe.backward(self.device):
+            self._run_backward(loss if scale == 1 else loss * scale, retain_graph)
         for engine in engines:
             engine._gradients.after_backward(loss_id, scale)
             engine._tell(Moment.SCALED)

@@ -16,7 +16,7 @@ def products_of_a_training() -> dict[str, object]:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from labkit.amp import RECIPES
+    from labkit.amp import RECIPES, Engine
     from labkit.train import TASKS, train
 
     class AtEachProduct(TorchDispatchMode):
@@ -41,6 +41,12 @@ def products_of_a_training() -> dict[str, object]:
             "recorded": record.arithmetic,
             "losses": [step.loss for step in record.steps],
         }
+    engine = Engine(torch.nn.Linear(3, 2), torch.optim.SGD, RECIPES["TF32"], device="cuda")
+    with AtEachProduct() as switches:
+        with engine.forward():
+            loss = engine(torch.ones(2, 3, device="cuda")).sum()
+        engine.backward(loss)
+    found["Engine"] = {"switches": sorted({precisions for _, precisions in switches.seen})}
     found["session"] = [torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision]
     return found
 
@@ -54,6 +60,7 @@ def test_from_ampere_on_fp32_is_ieees_and_tf32_is_torchs_switch(simulated_gpu, c
     assert found["TF32"]["recorded"]["FP32 conv"] == "tf32"
     assert found["FP32"]["recorded"]["FP32 conv"] == "ieee"
     assert found["FP32"]["recorded"]["cuDNN deterministic"] == "yes"
+    assert found["Engine"]["switches"] == ["tf32 tf32"], "a loop of one's own has it in the backward pass too"
     assert found["TF32"]["losses"] == found["FP32"]["losses"], "the switch alone: no operand is rounded by the lab"
     assert found["session"] == ["none", "tf32"], "torch's defaults are back"
 
@@ -62,6 +69,7 @@ def test_from_ampere_on_fp32_is_ieees_and_tf32_is_torchs_switch(simulated_gpu, c
 def test_before_ampere_operands_are_rounded(simulated_gpu, card: str) -> None:
     found = simulated_gpu(card, products_of_a_training)
     assert found["TF32"]["switches"] == ["ieee ieee"]
+    assert found["Engine"]["switches"] == ["none tf32"], "a switch that such a card has not is left to the session"
     assert found["TF32"]["recorded"]["FP32 conv"] == "tf32, emulated"
     assert found["TF32"]["losses"] != found["FP32"]["losses"]
     assert found["TF32"]["losses"] == pytest.approx(found["FP32"]["losses"], rel=1e-2)
