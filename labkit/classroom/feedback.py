@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from labkit.classroom.marks import Mark, Said, by_student, total
+from labkit.classroom.marks import Mark, Said, by_row, by_student, total
 from labkit.classroom.page import page, table
 from labkit.classroom.tables import same_name
 from labkit.grading.exercises import EXERCISES
@@ -26,9 +26,9 @@ LONGEST_NAME = 200  # bytes, which leaves room for what is added to a name of at
 def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], Said]) -> list[Path]:
     """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
     students = by_student(marks)
-    places = _places(folder, students)
+    places, words = _places(folder, students), by_row(said, students)
     return [
-        write_whole(places[student], feedback(student, own, said.get((same_name(student), ""))))
+        write_whole(places[student], feedback(student, own, words.get((student, ""))))
         for student, own in students.items()
     ]
 

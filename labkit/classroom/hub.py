@@ -57,6 +57,7 @@ os.execv(sys.executable, [sys.executable, "-m", "jupyterhub.singleuser", *sys.ar
 CONFIG = "from labkit.classroom.hub_config import configure\n\nconfigure(get_config(), {folder!r})\n"
 # What saves memory, too: one thread and one heap to a kernel; pages of numpy's that nobody wrote to are not there.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "NUMPY_MADVISE_HUGEPAGE": "0"}
+PASSWORD_LETTERS = "abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 USERADD = ("useradd", "--create-home", "--shell", "/bin/bash", "--home-dir")
 
 
@@ -79,10 +80,17 @@ class Room:
     def passwords(self) -> dict[str, str]:
         """Return each learner's password; one that is missing is made, and kept for the next start."""
         path = Path(self.folder) / "hub" / "passwords.csv"
-        known = {line["learner"]: line["password"] for line in read_table(path)} if path.is_file() else {}
-        known |= {name: secrets.token_urlsafe(6) for name in self.learners if name not in known}
-        write_table(path, ("learner", "password"), [{"learner": n, "password": p} for n, p in known.items()])
+        lines = read_table(path, guarded=True) if path.is_file() else []
+        known = {line["learner"]: line["password"] for line in lines}
+        known |= {name: _password() for name in self.learners if name not in known}
+        rows = [{"learner": name, "password": password} for name, password in known.items()]
+        write_table(path, ("learner", "password"), rows, guarded=True)
         return {name: known[name] for name in self.learners}
+
+
+def _password() -> str:
+    """Return a new password: nothing in it is taken for a formula, or for another letter."""
+    return "".join(secrets.choice(PASSWORD_LETTERS) for _ in range(10))
 
 
 def learners_named(count: int) -> tuple[str, ...]:

@@ -10,12 +10,12 @@ Invariant: a mark that finds no row, or more than one, is told and goes nowhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.classroom.marks import Mark, by_student, total
-from labkit.classroom.tables import Line, read_table, same_name, write_table
+from labkit.classroom.tables import Line, Names, read_table, write_table
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 
@@ -24,28 +24,58 @@ POSSIBLE = "points possible"  # Canvas's second line
 
 @dataclass(frozen=True)
 class Roster:
-    """The class as a table; kind is "canvas", "moodle" or "plain"."""
+    """The class as a table, its cells as they were written; kind is "canvas", "moodle" or "plain"."""
 
     lines: tuple[Line, ...]
     kind: str
 
     def learners(self) -> list[Line]:
         """Return the lines that stand for people."""
-        return [line for line in self.lines if POSSIBLE not in line.get("Student", "").lower()]
+        filled = [line for line in self.lines if any(cell.strip() for cell in line.values())]
+        return [line for line in filled if POSSIBLE not in _cell(line, "Student").lower()]
 
     def name(self, line: Line) -> str:
         """Return how a line's learner is called."""
-        return next((value for key in ("Student", "Full name", "name", "learner") if (value := line.get(key))), "") or (
-            next((value for value in line.values() if value), "")
-        )
+        named = (_cell(line, key) for key in ("Student", "Full name", "name", "learner"))
+        return next(filter(None, [*named, *(cell.strip() for cell in line.values())]), "")
 
-    def find(self, student: str) -> list[Line]:
-        """Return the lines of a learner who handed in under this name."""
-        number = student.rpartition("_")[2] if re.search(r"_\d+$", student) else ""
+    def assigned(self, students: Iterable[str]) -> dict[str, list[Line]]:
+        """Return the lines of each learner who handed in under these names: one, where all is well.
+
+        Of several who look like the same line, it is that one's whose name stands there most exactly; it is nobody's
+        where two are as near.
+        """
+        lines = self.learners()
         column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
-        if number and column:
-            return [line for line in self.learners() if number in re.findall(r"\d+", line.get(column, ""))]
-        return [line for line in self.learners() if same_name(student) in map(same_name, line.values())]
+        names = Names((cell, at) for at, line in enumerate(lines) for cell in line.values())
+        ids = [re.findall(r"\d+", _cell(line, column)) for line in lines]
+        numbers = Names((number, at) for at, found in enumerate(ids) for number in found)
+        found = {}
+        for student in dict.fromkeys(students):
+            number = student.rpartition("_")[2] if column and re.search(r"_\d+$", student) else ""
+            found[student] = numbers.find(number) if number else names.find(student)
+        nearest: dict[int, list[int]] = {}
+        for exactness, places in found.values():
+            if len(places) == 1:
+                nearest.setdefault(places[0], []).append(exactness)
+        return {
+            student: [
+                lines[at]
+                for at in places
+                if len(places) > 1 or (exactness == min(nearest[at]) and nearest[at].count(exactness) == 1)
+            ]
+            for student, (exactness, places) in found.items()
+        }
+
+
+def _cell(line: Line, column: str) -> str:
+    """Return the cell of a column whose name may have blanks around it; "" where there is none."""
+    return next((text.strip() for name, text in line.items() if name.strip() == column), "") if column else ""
+
+
+def _column(line: Line, column: str) -> str:
+    """Return the name of a column as it is written."""
+    return next((name for name in line if name.strip() == column), column)
 
 
 def read_roster(path: Path) -> Roster:
@@ -56,19 +86,24 @@ def read_roster(path: Path) -> Roster:
         ValueError: it holds nobody.
     """
     lines = tuple(read_table(path))
-    columns = set(lines[0]) if lines else set()
+    columns = {name.strip() for name in lines[0]} if lines else set()
     kind = "canvas" if {"Student", "ID"} <= columns else "moodle" if {"Identifier", "Grade"} <= columns else "plain"
     roster = Roster(lines, kind)
     if not roster.learners():
         raise ValueError(f"{path} names nobody: a roster has a line of column names and a line for each learner")
+    for line in roster.learners() if kind == "moodle" else ():
+        try:
+            _limit(line)
+        except ValueError as error:
+            raise ValueError(f"{path}: the Maximum Grade of {roster.name(line)} is no number: {error}") from error
     return roster
 
 
 def notices(roster: Roster, students: Sequence[str]) -> list[str]:
     """Return who of the roster is missing, and who handed in and is not found in it, each as a sentence."""
-    found = {student: roster.find(student) for student in students}
-    there = [line for lines in found.values() if len(lines) == 1 for line in lines]
-    said = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if line not in there]
+    found = roster.assigned(students)
+    there = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
+    said = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if id(line) not in there]
     for student, lines in found.items():
         if len(lines) != 1:
             said.append(f"{student} stands on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster")
@@ -79,33 +114,44 @@ def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) ->
     """Write the marks as one wide table, a learner to a line: the roster's own table where there is one.
 
     Canvas gets a column of points for each lesson; Moodle its Grade, in the share of its Maximum Grade, and a comment;
-    any other table a column for each lesson, for each exercise, and the sum.
+    any other table a column for each lesson, for each exercise, and the sum. The roster's other cells stay as they are;
+    a table of ours is guarded against formulas.
 
     Raises:
         OSError: it cannot be written.
     """
     own = by_student(marks)
     if roster is None:
-        roster = Roster(tuple({"learner": student} for student in own), "plain")
-    found = {id(lines[0]): own[s] for s in own if len(lines := roster.find(s)) == 1}
-    rows = [{**line, **_columns(roster.kind, line, found.get(id(line), []), marks)} for line in roster.lines]
-    write_table(path, list(dict.fromkeys(name for row in rows for name in row)), rows)
+        rows = [{"learner": student, **_columns("plain", {}, theirs, marks)} for student, theirs in own.items()]
+    else:
+        found = {id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1}
+        rows = [
+            line | {_column(line, name): value for name, value in _columns(
+                roster.kind, line, found.get(id(line), []), marks).items()}
+            for line in roster.lines
+        ]  # fmt: skip
+    write_table(path, list(dict.fromkeys(name for row in rows for name in row)), rows, guarded=roster is None)
 
 
-def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) -> Mapping[str, object]:
+def _limit(line: Line) -> float | None:
+    text = _cell(line, "Maximum Grade").replace(",", ".")
+    return float(text) if text else None
+
+
+def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) -> dict[str, str]:
     lessons = list(dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks))
     if kind == "canvas":
-        if POSSIBLE in line["Student"].lower():
-            return {lesson: sum(e.points for e in _asked(lesson, marks)) for lesson in lessons}
+        if POSSIBLE in _cell(line, "Student").lower():
+            return {lesson: str(sum(e.points for e in _asked(lesson, marks))) for lesson in lessons}
         return {lesson: _points(lesson, own) for lesson in lessons}
     if kind == "moodle":
         points, out_of = total(own)
-        limit = float(line.get("Maximum Grade") or out_of)
-        told = f"{points:g} of {out_of} points" if own else ""
-        return {"Grade": f"{points * limit / out_of:.2f}" if out_of else "", "Feedback comments": told}
+        limit = _limit(line)
+        grade = points if limit is None or not out_of else points * limit / out_of
+        return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
     exercises = {mark.row.exercise: f"{mark.points:g}" for mark in own}
     asked = [exercise.id for lesson in lessons for exercise in _asked(lesson, marks)]
-    whole: dict[str, object] = {lesson: _points(lesson, own) for lesson in lessons}
+    whole = {lesson: _points(lesson, own) for lesson in lessons}
     return whole | {id: exercises.get(id, "") for id in asked} | {"total": f"{total(own)[0]:g}" if own else ""}
 
 

@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -23,6 +24,7 @@ from labkit.grading.plan import Read
 from labkit.records import write_whole
 
 SCHEMA = "labkit.grades/2"
+_FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")  # what begins a formula; guarded once, or more often
 _PLACES = {id: place for place, id in enumerate(EXERCISES)}
 
 
@@ -51,7 +53,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
     columns = [column.name for column in fields(Row) if column.name != "details"]
     table = csv.writer(text)
     table.writerow(columns)
-    table.writerows([cell(getattr(row, name)) for name in columns] for row in in_order(rows))
+    table.writerows([guard(getattr(row, name)) for name in columns] for row in in_order(rows))
     write_whole(path, text.getvalue().encode("utf-8", errors="backslashreplace"))
 
 
@@ -144,6 +146,15 @@ def _lines(path: Path | None) -> list[dict[str, object]]:
     return lines if all(isinstance(line, dict) for line in lines) and lines and lines[0].get("schema") == SCHEMA else []
 
 
-def cell(value: object) -> object:
-    """Return a value that a spreadsheet shows as it is: a name like "=1+1" is no formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+def guard(value: object) -> object:
+    """Return a value that a spreadsheet shows as it is: a name like "=1+1" is no formula. `unguard` takes it back.
+
+    >>> guard("=1+1"), guard("'=1+1"), guard("ada"), guard(-1)
+    ("'=1+1", "''=1+1", 'ada', -1)
+    """
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def unguard(text: str) -> str:
+    """Return the text that `guard` was given."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

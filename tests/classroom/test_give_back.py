@@ -166,7 +166,8 @@ def test_a_teachers_line_is_read_as_excel_writes_it_and_told_where_it_fits_nobod
     text = "student;exercise;points;comment\r\nZOË Müller;scaling.advance;4,5;fein\r\ncarl;;;wo?\r\n"
     (tmp_path / "m.csv").write_bytes(text.encode("utf-8-sig"))
     said = read_said(tmp_path / "m.csv")
-    assert said["zoë müller", ADVANCE_ID] == Said(4.5, "fein")
+    assert said["ZOË Müller", ADVANCE_ID] == Said(4.5, "fein")
+    assert [mark.points for mark in marks_of(rows[:1], {}, 0, said)] == [4.5]
     assert unused(said, rows) == ["no row for 'carl' : what you say of it is unused"]
 
 

@@ -1,0 +1,161 @@
+"""A table is read as it was written: a guard against formulas is taken off again, and is nobody else's business."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.classroom.hub import Room
+from labkit.classroom.marks import marks_of, read_said
+from labkit.classroom.school import notices, read_roster, write_gradebook
+from labkit.classroom.tables import read_table, write_table
+from labkit.cli import main
+from labkit.grading.table import Row, guard, unguard, write
+from tests.grading.test_class import ADVANCE, code
+
+ADVANCE_ID = "scaling.advance"
+FORMULAS = ["=1+1", "+1", "-", "@handle", "\t=1", "\r=1", "'=1", "''-", "＝1"]
+TEXT = st.one_of(st.text(max_size=8), st.sampled_from(FORMULAS), st.text("'=+-@\t\r\n,;\" a", max_size=5))
+
+
+def test_a_worked_example(tmp_path: Path) -> None:
+    write_table(tmp_path / "t.csv", ["name"], [{"name": "=1+1"}, {"name": "'=1+1"}, {"name": "O'Neil"}], guarded=True)
+    with (tmp_path / "t.csv").open(encoding="utf-8-sig", newline="") as file:
+        assert [line[0] for line in csv.reader(file)] == ["name", "'=1+1", "''=1+1", "O'Neil"]
+    assert [line["name"] for line in read_table(tmp_path / "t.csv", guarded=True)] == ["=1+1", "'=1+1", "O'Neil"]
+
+
+@settings(deadline=None)
+@given(TEXT)
+def test_a_guard_is_taken_off_and_nothing_that_is_guarded_is_a_formula(text: str) -> None:
+    assert unguard(str(guard(text))) == text
+    assert not str(guard(text)).startswith(tuple("=+-@\t\r"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=4, unique=True), st.data(), st.booleans())
+def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarded: bool) -> None:
+    if not columns[-1].strip() or not any(name.strip() for name in columns):
+        columns = [*columns, "last"]
+    rows = data.draw(st.lists(st.fixed_dictionaries(dict.fromkeys(columns, TEXT)), max_size=4))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "t.csv"
+        write_table(path, columns, rows, guarded=guarded)
+        assert read_table(path, guarded=guarded) == rows
+
+
+@settings(deadline=None)
+@given(TEXT, TEXT, TEXT)
+def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, notebook: str, reason: str) -> None:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "grades.csv"
+        write([Row(student, notebook, ADVANCE_ID, 3, 8, reason, 5)], path)
+        (line,) = read_table(path, guarded=True)
+    assert (line["student"], line["notebook"], line["reason"]) == (student, notebook, reason)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(TEXT, min_size=1, max_size=3, unique=True), st.integers(1, 3))
+def test_a_password_lets_in_who_reads_it_in_the_file_at_every_start(passwords: list[str], starts: int) -> None:
+    names = tuple(f"learner{number:02}" for number in range(len(passwords) + 1))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "hub" / "passwords.csv"
+        rows = [{"learner": name, "password": word} for name, word in zip(names, passwords, strict=False)]
+        write_table(path, ("learner", "password"), rows, guarded=True)
+        room = Room(folder, names)
+        made = [room.passwords() for _ in range(starts + 1)]
+        assert all(each == made[0] for each in made)
+        assert [made[0][name] for name in names[:-1]] == passwords
+        written = path.read_text(encoding="utf-8-sig")
+    assert f"{names[-1]},{made[0][names[-1]]}\n" in written.replace("\r\n", "\n"), "what was made needs no guard"
+
+
+def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
+    roster = tmp_path / "r.csv"
+    cells = {"name": "ada", "Handle ": "@handle", "Note": "-", "old": " 3 ", "sum": "=A1", "quoted": "'-x"}
+    write_table(roster, list(cells), [cells, dict.fromkeys(cells, "")])
+    marks = marks_of([Row("ada", "x.ipynb", ADVANCE_ID, 3, 8, "")], {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, read_roster(roster))
+    ada, empty = read_table(tmp_path / "out.csv")
+    assert {name: ada[name] for name in cells} == cells
+    assert (ada[ADVANCE_ID], ada["total"], empty["total"]) == ("3", "3", "")
+
+
+def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
+    marks = marks_of([Row("=cmd()", "x.ipynb", ADVANCE_ID, 3, 8, "")], {}, 0, {})
+    write_gradebook(tmp_path / "out.csv", marks, None)
+    assert read_table(tmp_path / "out.csv")[0]["learner"] == "'=cmd()"
+    assert read_table(tmp_path / "out.csv", guarded=True)[0]["learner"] == "=cmd()"
+
+
+PAIRS = [("Ann", "ann"), ("Straße", "STRASSE"), ("Zoë", "Zoe\u0308"), ("=A", "'=A")]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_two_whose_names_hardly_differ_both_get_their_marks(one: str, other: str, tmp_path: Path) -> None:
+    write_table(tmp_path / "r.csv", ["name"], [{"name": one}, {"name": other}])
+    lines = [{"student": one, "exercise": ADVANCE_ID, "points": "1", "comment": "first"},
+             {"student": other, "exercise": ADVANCE_ID, "points": "2", "comment": "second"}]  # fmt: skip
+    write_table(tmp_path / "m.csv", list(lines[0]), lines)
+    rows = [Row(name, "x.ipynb", ADVANCE_ID, 8, 8, "") for name in (one, other)]
+    roster, said = read_roster(tmp_path / "r.csv"), read_said(tmp_path / "m.csv")
+    write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
+    assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"]
+    assert notices(roster, [one, other]) == []
+
+
+def test_a_line_goes_to_whose_name_stands_there_and_to_nobody_where_two_are_as_near(tmp_path: Path) -> None:
+    write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
+    roster = read_roster(tmp_path / "r.csv")
+    rows = [Row(name, "x.ipynb", ADVANCE_ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
+    write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
+    assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
+    said = notices(roster, [row.student for row in rows])
+    assert [line.split()[0] for line in said] == ["bob", "ann", "Bob", "BOB"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name,note,note\nada,1,2\n", "two columns named 'note'"),
+        ("name,note\nada,fine, but late\n", "line 2: expected 2 cells"),
+        (",,\nada,1,2\n", "its first line should name its columns"),
+        ('name\n"' + "x" * 200_000, "is no table"),
+    ],
+)
+def test_a_table_that_would_lose_something_is_refused(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=says):
+        read_table(tmp_path / "r.csv")
+
+
+def test_empty_columns_at_the_end_as_excel_leaves_them_are_none(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("name;note;;\nada;x;;\n\nbob;;;\n", encoding="utf-8")
+    assert read_table(tmp_path / "r.csv") == [{"name": "ada", "note": "x"}, {"name": "bob", "note": ""}]
+
+
+def test_names_copied_from_the_file_of_grades_find_their_learners(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "class").mkdir()
+    content = json.dumps({"cells": [code(ADVANCE, "advance")]})
+    for name in ("=1+1", "-ada", "@bob", "carl"):
+        (tmp_path / "class" / f"{name}.ipynb").write_text(content, encoding="utf-8")
+    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "grades.csv"), "--changed", "--lesson",
+             "06_loss_scaling", "--gradebook", str(tmp_path / "book.csv")]  # fmt: skip
+    assert main(words) == 0
+    with (tmp_path / "grades.csv").open(encoding="utf-8", newline="") as file:
+        students = list(dict.fromkeys(line["student"] for line in csv.DictReader(file)))
+    assert len(students) == 4
+    lines = [{"student": name, "exercise": ADVANCE_ID, "points": "1", "comment": name} for name in students]
+    write_table(tmp_path / "mine.csv", list(lines[0]), lines)
+    assert main([*words, "--manual", str(tmp_path / "mine.csv")]) == 0
+    assert "is unused" not in capsys.readouterr().err
+    book = read_table(tmp_path / "book.csv", guarded=True)
+    assert {line["learner"]: line[ADVANCE_ID] for line in book} == dict.fromkeys(("=1+1", "-ada", "@bob", "carl"), "1")
