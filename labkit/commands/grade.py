@@ -17,6 +17,7 @@ from labkit.classroom.school import Roster, notices, read_roster, write_gradeboo
 from labkit.grading import cli
 from labkit.grading.attempts import doubtful, late_days
 from labkit.grading.submission import find
+from labkit.grading.table import visible
 from labkit.records import now, write_whole
 
 
@@ -67,7 +68,7 @@ def _give_back(
     journals: Sequence[Path],
 ) -> None:
     for line in told:
-        print(line, file=sys.stderr)
+        print(visible(line), file=sys.stderr)
     if arguments.feedback:
         written = write_feedback(arguments.feedback, marks, said)
         print(f"{arguments.feedback}: {len(written)} pages", file=sys.stderr)

@@ -27,7 +27,7 @@ from labkit.grading.plan import Read, plan, read
 from labkit.grading.program import program_of
 from labkit.grading.submission import Submission, Unreadable
 from labkit.grading.supervise import Runner, packed, scratch
-from labkit.grading.table import Journal, Row, key_of
+from labkit.grading.table import Journal, Row, key_of, visible
 from labkit.grading.trainings import Trainings
 
 Asked = list[tuple[Read, list[Exercise]]]  # of each notebook, what is graded
@@ -210,6 +210,6 @@ def _where(paper: Paper, reply: Reply) -> str:
 def _row(one: Read, grade: Grade, seed: int) -> Row:
     submission = one.submission
     return Row(
-        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, grade.reason, seed,
-        as_json(grade),
+        submission.student, submission.notebook, grade.exercise.id, grade.points, grade.out_of, visible(grade.reason),
+        seed, as_json(grade),
     )  # fmt: skip

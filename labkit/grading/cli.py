@@ -26,7 +26,7 @@ from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.child import Limits
 from labkit.grading.submission import Submission, find
 from labkit.grading.supervise import NotStarted
-from labkit.grading.table import Journal, Row, write
+from labkit.grading.table import Journal, Row, visible, write
 from labkit.records import alone, linux
 
 INTERRUPTED = 130
@@ -132,4 +132,4 @@ def _interruptible() -> Iterator[None]:
 
 def _say(line: str) -> None:
     with suppress(OSError):  # whoever read it has gone; the grading goes on
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)

@@ -190,6 +190,10 @@ class Spawned:
         """Return 0.0: elsewhere than on Linux the clock on the wall decides."""
         return 0.0
 
+    def memory_left(self) -> int:
+        """Return 1: elsewhere than on Linux each process has its own limit alone."""
+        return 1
+
     def end(self) -> int | None:
         """Kill what is left of its group."""
         with contextlib.suppress(subprocess.TimeoutExpired):  # its channel may close a moment before it ends

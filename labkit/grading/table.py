@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -144,6 +145,21 @@ def _lines(path: Path | None) -> list[dict[str, object]]:
         except ValueError:
             break
     return lines if all(isinstance(line, dict) for line in lines) and lines and lines[0].get("schema") == SCHEMA else []
+
+
+def visible(text: str) -> str:
+    """Return a text on one line, in which nothing steers a terminal or turns the reading direction around.
+
+    >>> visible("a\x1b[31m\n b\u202e")
+    'a\\x1b[31m b\\u202e'
+    """
+    line = re.sub(r"[\t\r\n]\s*", " ", text)
+    return "".join(c.encode("unicode_escape").decode() if _steers(c) else c for c in line)
+
+
+def _steers(letter: str) -> bool:
+    joins = letter in "\u200c\u200d"  # as some scripts and pictures need it
+    return unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp") and not joins
 
 
 def guard(value: object) -> object:

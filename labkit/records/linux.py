@@ -93,10 +93,12 @@ def give_up_rights() -> None:
     _prctl(NO_NEW_RIGHTS, 1)
 
 
-def limited_group(name: str, memory: int, cores: float, root: Path = Path("/sys/fs/cgroup")) -> list[Path]:
+def limited_group(
+    name: str, memory: int, cores: float | None = None, root: Path = Path("/sys/fs/cgroup")
+) -> list[Path]:
     """Make a control group with these limits; return the files that a process enters it by, when it writes its number.
 
-    memory   bytes;  cores   of the CPU, 0.5 for a half
+    memory   bytes;  cores   of the CPU, 0.5 for a half; None: all
 
     Raises:
         OSError: there are no control groups here, or this user may make none. Source: cgroups(7), both versions.
@@ -106,12 +108,14 @@ def limited_group(name: str, memory: int, cores: float, root: Path = Path("/sys/
         group = root / name
         for parent in [root, *(root / part for part in list(Path(name).parents)[-2::-1])]:
             parent.mkdir(exist_ok=True)
-            (parent / "cgroup.subtree_control").write_text("+memory +cpu")
-        limits: dict[Path, dict[str, object]]
-        limits = {group: {"memory.max": memory, "cpu.max": f"{int(cores * period)} {period}"}}
+            (parent / "cgroup.subtree_control").write_text("+memory +cpu" if cores is not None else "+memory")
+        limits: dict[Path, dict[str, object]] = {group: {"memory.max": memory}}
+        if cores is not None:
+            limits[group]["cpu.max"] = f"{int(cores * period)} {period}"
     else:
-        quota: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": int(cores * period)}
-        limits = {root / "memory" / name: {"memory.limit_in_bytes": memory}, root / "cpu" / name: quota}
+        limits = {root / "memory" / name: {"memory.limit_in_bytes": memory}}
+        if cores is not None:
+            limits[root / "cpu" / name] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": int(cores * period)}
     for group, values in limits.items():
         group.mkdir(parents=True, exist_ok=True)
         for file, value in values.items():
@@ -119,10 +123,34 @@ def limited_group(name: str, memory: int, cores: float, root: Path = Path("/sys/
     return [group / "cgroup.procs" for group in limits]
 
 
-def keep_memory_private() -> None:
-    """Let no other process of this user read this one's memory; elsewhere than on Linux nothing happens."""
+def descendants() -> list[int]:
+    """Return the processes that this one started, and those that they started; none where the system does not say."""
+    found, waiting = list[int](), _children()
+    while waiting:
+        process = waiting.pop()
+        if process > 0:
+            found.append(process)
+            with contextlib.suppress(OSError):
+                for thread in Path(f"/proc/{process}/task").iterdir():
+                    waiting += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def memory_of(process: int) -> int:
+    """Return the bytes of memory that a process has, of what it shares its part; 0 if it is gone. Source: proc(5)."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text()
+        return int(rollup.split("\nPss:")[1].split()[0]) << 10
+    with contextlib.suppress(OSError, IndexError, ValueError):  # it keeps its memory private: what no file is behind
+        resident, shared = Path(f"/proc/{process}/statm").read_text().split()[1:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def keep_memory_private(private: bool = True) -> None:
+    """Let no other process of this user read this one's memory, or let them; only Linux can tell the two apart."""
     if sys.platform == "linux":
-        _prctl(DUMPABLE, 0)
+        _prctl(DUMPABLE, 0 if private else 1)
 
 
 def adopt_orphans() -> None:

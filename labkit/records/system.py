@@ -166,6 +166,12 @@ def address_space() -> int:
     return numbers[0] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
 
 
+def resident() -> int:
+    """Return the bytes of memory this process has; 0 where the system does not say."""
+    numbers = _first_numbers(Path("/proc/self/statm"))
+    return numbers[1] * os.sysconf("SC_PAGE_SIZE") if numbers else 0
+
+
 def limit_this_process(space: int, seconds: float, processes: int) -> None:
     """Let this process have `space` bytes of addresses, also per file, `seconds` of the CPU, and its user `processes`.
 

@@ -28,6 +28,7 @@ from labkit.grading.given.child import CHECK, END, NOTE, RAN, Limits, Question, 
 from labkit.records import linux, system
 
 MAX_ANSWERS = 8 << 20  # bytes, for one exercise
+LOOK_SECONDS = 0.1  # how long it takes to notice that all processes of a submission together take too much memory
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ class Worker(Protocol):
     def cpu_seconds(self) -> float:
         """Return the CPU time it took so far; 0.0 where that cannot be told."""
 
+    def memory_left(self) -> int:
+        """Return the bytes that it, and all that it started, may take yet; 1 where that cannot be told."""
+
     def end(self) -> int | None:
         """End it, and all that it started; return the exit code it had by then, or None."""
 
@@ -121,8 +125,11 @@ def _read(worker: Worker, unread: bytearray, limits: Limits, reply: Reply) -> Re
             _take(kind, content, reply)
         elif size > MAX_ANSWERS:
             raise _Broken(f"no answer: what came as one has more than {MAX_ANSWERS >> 20} MiB")
+        elif worker.memory_left() <= 0:
+            raise _Broken(f"stopped: its processes took more than {limits.memory >> 20} MiB of memory together")
         else:
-            more = worker.read(_seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - wall))
+            left = _seconds_left(limits, worker.cpu_seconds() - cpu, time.monotonic() - wall)
+            more = worker.read(min(left, LOOK_SECONDS))
             if more == b"":
                 raise _Broken
             unread += more or b""
@@ -172,11 +179,13 @@ def keep_behind_walls(parent: socket.socket) -> None:
         job: Job = pickle.load(stream)
     linux.end_with_parent()
     used = system.address_space()
+    group = _Group(job.limits)
     if job.walls.namespaces:
         linux.own_namespaces()
         if first := os.fork():
             parent.close()
             os.waitpid(first, 0)
+            group.remove()
             os._exit(0)
         linux.end_with_parent()
         linux.own_files(job.walls.view)
@@ -185,23 +194,63 @@ def keep_behind_walls(parent: socket.socket) -> None:
     linux.keep_memory_private()
     alone = job.walls.namespaces or job.walls.user is not None  # else the limit would count the processes of others
     limits = job.limits if alone else replace(job.limits, processes=0)
-    start = partial(Forked, limits=limits, user=job.walls.user, used=used, parent=parent)
-    keep(job.questions, limits, start, lambda reply: parent.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+    start = partial(Forked, limits=limits, user=job.walls.user, used=used, parent=parent, group=group)
+    try:
+        keep(job.questions, limits, start, lambda reply: parent.sendall(json.dumps(asdict(reply)).encode() + b"\n"))
+    finally:
+        group.remove()  # behind walls, the process outside of them does it too: who is first in there has ended then
     os._exit(0)
+
+
+class _Group:
+    """A control group that limits the memory of a submission as a whole, where this user may make one.
+
+    Where there is none, what `Forked.memory_left` sees has to do: it looks ten times a second. What is held of it are
+    open files, since the process that removes it sees no file of the system's any more.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        files: list[Path] = []
+        with contextlib.suppress(OSError):
+            files = linux.limited_group(f"labkit/grading-{os.getpid()}", limits.memory + system.resident())
+        self._doors = [os.open(file, os.O_WRONLY) for file in files]
+        self._places = [(os.open(file.parents[1], os.O_RDONLY), file.parent.name) for file in files]
+
+    def enter(self) -> None:
+        """Have this process in it, with all that it starts; nothing of it is open here afterwards."""
+        for door in self._doors:
+            with contextlib.suppress(OSError):
+                os.write(door, b"0")
+        for handle in [*self._doors, *(place for place, _ in self._places)]:
+            os.close(handle)
+
+    def remove(self) -> None:
+        """Remove it, when nobody is left in it."""
+        for place, name in self._places:
+            with contextlib.suppress(OSError):
+                os.rmdir(name, dir_fd=place)
 
 
 class Forked:
     """A worker forked from this process."""
 
     def __init__(
-        self, questions: Sequence[Question], limits: Limits, user: int | None, used: int, parent: socket.socket
+        self,
+        questions: Sequence[Question],
+        limits: Limits,
+        user: int | None,
+        used: int,
+        parent: socket.socket,
+        group: _Group,
     ) -> None:
         self.parent, (self.channel, write) = parent, os.pipe()
+        self.most = limits.memory + system.resident()
         self.pid = os.fork()
         if self.pid == 0:
             with contextlib.suppress(BaseException):
                 parent.close()
                 os.close(self.channel)
+                group.enter()
                 _become_worker(user)
                 answer_all(questions, cast(BinaryIO, os.fdopen(write, "wb")), limits, used)
             os._exit(70)
@@ -221,6 +270,11 @@ class Forked:
         """Return the CPU time of its threads."""
         return linux.cpu_seconds(self.pid)
 
+    def memory_left(self) -> int:
+        """Return the bytes that its processes may take together; one alone has a limit of its own."""
+        processes = linux.descendants()
+        return self.most - sum(map(linux.memory_of, processes)) if len(processes) > 1 else self.most
+
     def end(self) -> int | None:
         """Kill what is left of it, and of what it started."""
         if self.pid == 0:
@@ -239,4 +293,5 @@ def _become_worker(user: int | None) -> None:
     if user is not None:
         linux.become(user)
     linux.give_up_rights()
+    linux.keep_memory_private(False)  # the keeper counts it
     os.environ.update(HOME=os.getcwd(), TMPDIR=os.getcwd(), USER="learner")
