@@ -11,7 +11,7 @@ Source: data/README.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 
 import numpy as np
@@ -33,6 +33,10 @@ class Data:
     train_targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
+
+    def to(self, device: torch.device) -> Data:
+        """Return the same data on a device."""
+        return Data(*(getattr(self, each.name).to(device) for each in fields(self)))
 
 
 @cache

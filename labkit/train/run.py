@@ -57,7 +57,7 @@ class TrainingRun:
         self.task, self.seed, self.measure_every = task, seed, measure_every
         self.place = place(device)
         self.device = self.place.device
-        self.data = task.make_data()
+        self.data = task.make_data().to(self.device)  # once: a step that copied its batch would wait for it
         with one_thread(), arithmetic(recipe, self.device), generators_kept(self.device):
             seed_generators(self.device, seed)
             self.engine = Engine(task.make_model(), task.make_optimizer, recipe, device=self.device, seed=seed)
@@ -91,7 +91,8 @@ class TrainingRun:
         """Return the inputs and targets of a step; they depend on seed and step alone."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         rows = torch.randint(len(self.data.train_inputs), (self.task.batch_size,), generator=generator)
-        return self.data.train_inputs[rows].to(self.device), self.data.train_targets[rows].to(self.device)
+        rows = rows.to(self.device, non_blocking=True)
+        return self.data.train_inputs[rows], self.data.train_targets[rows]
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Run the forward pass under the recipe and return the unscaled FP32 loss.
@@ -183,8 +184,7 @@ class TrainingRun:
         self.model.eval()
         try:
             with one_thread(), arithmetic(self.recipe, self.device), torch.no_grad(), self.engine.forward():
-                outputs = self.engine(self.data.test_inputs.to(self.device))
-                return self.task.metric(outputs, self.data.test_targets.to(self.device))
+                return self.task.metric(self.engine(self.data.test_inputs), self.data.test_targets)
         finally:
             self.model.train(training)
 

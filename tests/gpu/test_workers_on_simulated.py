@@ -1,0 +1,115 @@
+"""Ranks on a machine with a GPU: lesson 09b's four train on the CPU, and NCCL is taken only where it was chosen."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from labkit.amp import RECIPES
+from labkit.amp.distributed import group
+from labkit.amp.distributed.group import RankLost, largest, start_group
+from labkit.gpu.passport.waits import HostWaits
+from labkit.train import STEPS, TASKS, TrainingRun
+from tests.slowness import slowness
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
+
+
+def lesson_s_workers(limit: float) -> dict[str, Any]:
+    """Press Train in lesson 09b's widget, with two ranks: what one GPU cannot give them shows with two as with four."""
+    from labkit.widgets import Workers
+
+    workers, done = Workers((*TORCHRUN, "labkit.train.workers")), threading.Event()
+    try:
+        workers.train_button.observe(lambda change: change["new"] or done.set(), "disabled")
+        workers.train()
+        ended = done.wait(limit)
+        return {
+            "card": torch.cuda.get_device_name(),
+            "ended": ended,
+            "steps": workers.steps,
+            "said": workers.sentence.value,
+        }
+    finally:
+        workers.close()
+
+
+def test_the_lesson_s_processes_train_on_the_cpu_beside_one_gpu(simulated_gpu: Any) -> None:
+    found = simulated_gpu("T4", lesson_s_workers, 120 * slowness(), timeout=180 * slowness())
+    assert found["card"] == "Tesla T4 (simulated)"
+    assert found["ended"]
+    assert len(found["steps"]) == STEPS, found["said"]
+    assert all(len(step["ranks"]) == 2 for step in found["steps"])
+
+
+def choices() -> dict[str, Any]:
+    """Join groups of each kind, as rank 0 and as rank 1 of a machine with one GPU; what would be joined is noted."""
+    joined: list[Any] = []
+
+    def join(backend: str, **options: Any) -> None:
+        joined.append([backend, os.environ.get("TORCH_NCCL_BLOCKING_WAIT")])
+
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "init_process_group", join)
+        patch.delenv("TORCH_NCCL_BLOCKING_WAIT", raising=False)
+        for local_rank in (0, 1):
+            for device in ("cpu", "cuda"):
+                patch.setenv("RANK", str(local_rank))
+                patch.setenv("LOCAL_RANK", str(local_rank))
+                try:
+                    found[f"{device} {local_rank}"] = [str(start_group(device)), *joined.pop()]
+                except RuntimeError as error:
+                    found[f"{device} {local_rank}"] = str(error)
+    return found
+
+
+def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(simulated_gpu: Any) -> None:
+    found = simulated_gpu("T4", choices)
+    assert found["cpu 0"] == ["cpu", "gloo", None]
+    assert found["cuda 0"] == ["cuda:0", "nccl", "1"]
+    assert found["cpu 1"][:2] == ["cpu", "gloo"]
+    assert found["cuda 1"].startswith("expected a GPU for each rank, got 1 for local rank 1: start at most as many")
+    assert 'torchrun --nproc-per-node 1), or take start_group("cpu")' in found["cuda 1"]
+
+
+def test_another_device_is_refused() -> None:
+    with pytest.raises(ValueError, match='expected device "cpu" or "cuda", got \'cuda:1\''):
+        start_group("cuda:1")
+
+
+def test_a_rank_that_is_lost_while_the_answer_is_read_is_a_rank_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's all_reduce only begins; the timeout comes where the numbers are read."""
+
+    class Numbers:
+        def tolist(self) -> list[float]:
+            raise dist.DistBackendError("NCCL communicator was aborted on rank 0. Watchdog caught a timeout")
+
+    monkeypatch.setattr(group.torch, "tensor", lambda *_, **__: Numbers())
+    monkeypatch.setattr(dist, "all_reduce", lambda *_, **__: None)
+    with pytest.raises(RankLost, match="while it agreed with the others on a number"):
+        largest([0.0])
+
+
+def copies_of_a_step() -> list[Any]:
+    """Return the copies from the host of one training step, and whether its batch is the CPU's."""
+    run, on_cpu = (
+        TrainingRun(TASKS["digits"], RECIPES["FP32"], device=place, measure_every=0) for place in ("cuda", "cpu")
+    )
+    run.take_step()
+    with HostWaits("cuda") as seen:
+        run.take_step()
+    same = [torch.equal(own.cpu(), other) for own, other in zip(run.batch(3), on_cpu.batch(3), strict=True)]
+    return [sum(seen.copies.values()), same]
+
+
+def test_a_step_copies_the_numbers_of_its_rows_alone(simulated_gpu: Any) -> None:
+    copies, same = simulated_gpu("T4", copies_of_a_step)
+    assert copies == 1
+    assert same == [True, True]
