@@ -168,7 +168,7 @@ def _refusal(row: Refusal, device: str, found: Found) -> None:
     found["refusal"] = row.name
     try:
         row.call(device)
-    except RuntimeError as refused:
+    except (RuntimeError, TypeError) as refused:
         found |= {"refused": True, "message": str(refused).splitlines()[0][:300]}
     else:
         found["refused"] = False

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.amp import RECIPES
-from labkit.formats import FP32
+from labkit.formats import FP32, BlockFormat
 from labkit.gpu.passport.make import SCHEMA, Line
 from labkit.gpu.passport.refusals import BY_NAME, reason_of
 
@@ -256,8 +256,8 @@ def _judge_training(line: Line) -> Judged:
 def unit_roundoff(recipe: str) -> float:
     """Return the unit roundoff of a recipe's narrowest format, by which its losses may differ between devices.
 
-    >>> unit_roundoff("FP32") == 2.0**-24, unit_roundoff("O1") == 2.0**-11
-    (True, True)
+    >>> unit_roundoff("FP32") == 2.0**-24, unit_roundoff("O1") == 2.0**-11, unit_roundoff("NVFP4") == 2.0**-2
+    (True, True, True)
 
     Raises:
         ValueError: there is no such recipe.
@@ -267,7 +267,8 @@ def unit_roundoff(recipe: str) -> float:
     row = RECIPES[recipe]
     formats = [row.model, row.autocast or FP32]
     if row.products is not None:
-        formats += [value for value in vars(row.products).values() if isinstance(value, type(FP32))]
+        written = (row.products.forward, row.products.gradient)
+        formats += [each.element if isinstance(each, BlockFormat) else each for each in written]
     return 2.0 ** -min(each.precision for each in formats)
 
 

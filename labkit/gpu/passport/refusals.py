@@ -1,15 +1,15 @@
-"""Calls that CUDA is expected to refuse and the CPU takes, and one that both take. Data, for the items of a passport.
+"""Calls that CUDA is expected to refuse and the CPU takes, and some that both take: `refusals.toml`, for a passport.
 
 The name of a row is what the report says of it: "layer_norm of Half with weights of Float: refused, as expected".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 
 
@@ -17,74 +17,25 @@ from torch.nn import functional as F
 class Refusal:
     """One call, and whether CUDA refuses it.
 
-    call     device -> anything; raises where it is refused
+    example  Python, with `torch`, `F` and `device`; raises where it is refused
     words    that torch's message contains where it is refused for this reason
+    source   where the refusal was read
     refused  on CUDA; the CPU takes every row
     """
 
     name: str
-    call: Callable[[str], object]
+    example: str
     words: str
     source: str
     refused: bool = True
 
-
-def _half(device: str, *shape: int) -> torch.Tensor:
-    return torch.rand(*shape, device=device).half()
-
-
-def _norm(kind: str, norm: Callable[[], nn.Module], source: str, refused: bool = True) -> Iterator[Refusal]:
-    for dtype, word in ((torch.float16, "Half"), (torch.bfloat16, "BFloat16")):
-        yield Refusal(
-            f"{kind} of {word} with weights of Float",
-            lambda device, dtype=dtype: norm().to(device)(torch.rand(2, 4, device=device).to(dtype)),  # type: ignore[misc]
-            f"expected scalar type {word} but found Float" if refused else "",
-            source,
-            refused,
-        )
+    def call(self, device: str) -> None:
+        """Run the example on a device."""
+        exec(self.example, {"torch": torch, "F": F, "device": device})
 
 
-REFUSALS = (
-    *_norm(
-        "layer_norm",
-        lambda: nn.LayerNorm(4),
-        "aten/src/ATen/native/cuda/layer_norm_kernel.cu, LayerNormKernelImpl; pytorch#135969",
-    ),
-    *_norm(
-        "group_norm",
-        lambda: nn.GroupNorm(2, 4),
-        "aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormKernelImplInternal; pytorch#135969",
-    ),
-    *_norm(
-        "batch_norm",
-        lambda: nn.BatchNorm1d(4),
-        "aten/src/ATen/native/cuda/Normalization.cuh: weights of the accumulator's type beside a half input",
-        refused=False,
-    ),
-    Refusal(
-        "igamma of half",
-        lambda device: torch.igamma(_half(device, 4), _half(device, 4)),
-        "not implemented for 'Half'",
-        "torch.testing's OpInfo: dtypes of CUDA lack float16",
-    ),
-    Refusal(
-        "igammac of half",
-        lambda device: torch.igammac(_half(device, 4), _half(device, 4)),
-        "not implemented for 'Half'",
-        "torch.testing's OpInfo: dtypes of CUDA lack float16",
-    ),
-    Refusal(
-        "histc of half",
-        lambda device: torch.histc(_half(device, 4), 2),
-        "not implemented for 'Half'",
-        "torch.testing's OpInfo: dtypes of CUDA lack float16",
-    ),
-    Refusal(
-        "cross_entropy of half with targets on the CPU",
-        lambda device: F.cross_entropy(_half(device, 4, 3), torch.zeros(4, dtype=torch.long)),
-        "same device",
-        "aten TensorIterator: operands on one device",
-    ),
+REFUSALS = tuple(
+    Refusal(**row) for row in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["row"]
 )
 BY_NAME = {row.name: row for row in REFUSALS}
 
