@@ -24,6 +24,7 @@ from labkit.amp.masters.edits import checksum, differences
 from labkit.amp.masters.fitting import require_fitting, require_shapes
 from labkit.amp.masters.flat import cut, flat_gradient, flatten, join_state, split_state
 from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
+from labkit.amp.random_state import require_state, restore
 from labkit.amp.scaling.unscale import read
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
@@ -326,11 +327,11 @@ class Weights:
         if shapes != stored:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
             raise ValueError(f"these master weights are of another network: {unlike[0]!r} differs in name or shape")
-        torch.Generator(self._generator.device).set_state(state["generator"].cpu())  # what cannot be set fails here
+        require_state(self._generator, state["generator"])
         self._load_optimizer(state["optimizer"])
         for name, master in own.items():
             master.data.copy_(state["master"][name])
-        self._generator.set_state(state["generator"].cpu())
+        restore(self._generator, state["generator"])
         self._note()
 
     def _load_optimizer(self, state: Any) -> None:

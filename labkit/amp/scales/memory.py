@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.amp.random_state import restore
 from labkit.formats import FP32
 
 
@@ -126,7 +127,7 @@ class ScaleMemory:
         history = {str(key): [float(value) for value in values] for key, values in state["history"].items()}
         scales = {str(key): torch.tensor(float(value)) for key, value in state.get("scales", {}).items()}
         loss_size = float(state["loss_size"])
-        self.generator.set_state(state["generator"].cpu())
+        restore(self.generator, state["generator"])
         self.history, self.loss_size, self._largest, self.went_back = history, loss_size, {}, False
         self._scales = scales
 
