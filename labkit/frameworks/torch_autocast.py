@@ -4,8 +4,10 @@ Idea: torch's signature, its checks and its messages in front of `labkit.amp.aut
 CUDA wherever the tensors are; on a CPU, `half_storage` adds what a Tensor Core does with FP16. So a model meets on a
 laptop the casts that it will meet on a GPU, softmax and norms in FP32 included, which torch.autocast("cpu") leaves low.
 
-Invariant: outputs have the dtypes that torch.autocast("cuda") gives, and operations without a tensor on `device_type`
-are left alone. What it does not do: tell torch, whose is_autocast_enabled() knows torch's own regions only.
+Invariant: outputs have the dtypes that torch.autocast("cuda") gives, and on a GPU its numbers; operations without a
+tensor on `device_type` are left alone. Where torch's policy is worse than `labkit.amp.autocast`, which follows the
+lists by the name that was called, this one follows torch: `F.cross_entropy` rounds its log-probabilities to FP16
+(`torch_composites`). What it does not do: tell torch, whose is_autocast_enabled() knows torch's own regions only.
 
 Source: torch.amp.autocast_mode, 2.13 (signature, checks, messages).
 """
@@ -24,7 +26,10 @@ import torch
 from torch import Tensor
 
 from labkit import amp
+from labkit.amp import POLICY
+from labkit.amp.casting.autocast import current
 from labkit.formats import FP16, Format
+from labkit.frameworks.torch_composites import COMPOSITES
 from labkit.gemm import half_storage
 from labkit.interop import format_of
 
@@ -155,9 +160,18 @@ class _OnDevice(amp.autocast):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if _any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values()):
-            return super().__torch_function__(func, types, args, kwargs)
-        return func(*args, **kwargs)
+        if not (_any_on(self.device_type, args) or _any_on(self.device_type, kwargs.values())):
+            return func(*args, **kwargs)
+        composite = self._composite(func) if kwargs.get("out") is None else None
+        if composite is not None and current() is self:
+            return self.call_inside(composite, args, kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def _composite(self, func: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Return an operation written out in Python, unless somebody registered a rule for it."""
+        name = getattr(func, "__name__", "").partition(".")[0]
+        composite = COMPOSITES.get(name)
+        return composite if composite is not None and self.entry_for(func, name) is POLICY[name] else None
 
 
 def _require_device(device_type: object) -> None:

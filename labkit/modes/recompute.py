@@ -55,9 +55,13 @@ class LabMode(TorchFunctionMode):
 
     def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function that is made of others (`is_composite`): stay on for them."""
+        return self.call_inside(body_of(func), args, kwargs)
+
+    def call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function in which this mode is on, although it is handling a call."""
         torch._C._push_on_torch_function_stack(self)
         try:
-            return body_of(func)(*args, **kwargs)
+            return function(*args, **kwargs)
         finally:
             torch._C._pop_torch_function_stack()
 

@@ -66,7 +66,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
         Rule.DENY,
         "its result outgrows FP16 for modest arguments, or loses what is small",
         "acos arccos asin arcsin cosh erfinv special_erfinv exp expm1 special_expm1 log log10 log2 log1p special_log1p "
-        "reciprocal rdiv rtruediv rsqrt sinh tan pow rpow square softplus logsumexp special_logsumexp",
+        "reciprocal rdiv rtruediv rsqrt sinh tan pow rpow square ldexp softplus logsumexp special_logsumexp mvlgamma "
+        "special_multigammaln",
     ),
     (
         Rule.DENY,
@@ -93,7 +94,7 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
         Rule.SET_DTYPE,
         "sums or multiplies many elements",
-        "prod softmax special_softmax log_softmax special_log_softmax cumprod cumsum vector_norm "
+        "prod softmax special_softmax _safe_softmax log_softmax special_log_softmax cumprod cumsum vector_norm "
         "linalg_vector_norm matrix_norm linalg_matrix_norm linalg_norm sum",
     ),
     (Rule.APPEND_DTYPE, "sums squares over many elements", "norm"),

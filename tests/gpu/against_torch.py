@@ -1,0 +1,258 @@
+"""`labkit.frameworks.torch_amp.autocast` against `torch.autocast("cuda")`, call by call, on a card.
+
+Each function runs in a process that has a card, real or simulated, and returns what differs in plain values. Compared
+are the dtypes and the bytes of what a call returns, and of the gradients where the calls are modules; and, for ours on a
+CPU, the dtypes alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from labkit.frameworks.torch_amp import autocast
+
+EQUAL = "equal"
+REFUSED = "refused"
+HALF = torch.float16
+
+
+Call = Callable[[Any], Any]  # called with the region that its forward pass runs in
+
+
+def outcome(call: Call, region: Any) -> tuple[list[Tensor], str]:
+    """Return the tensors that a call returns, or none and why it was refused."""
+    torch.manual_seed(0)
+    try:
+        out = call(region)
+    except Exception as error:
+        return [], f"{type(error).__name__}: {error}"[:80]
+    return [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)], ""
+
+
+def compare(theirs: tuple[list[Tensor], str], ours: tuple[list[Tensor], str], *, bytes_too: bool = True) -> str:
+    """Return "equal", "refused" where both refuse, or how two outcomes differ."""
+    if theirs[1] or ours[1]:
+        return REFUSED if theirs[1] and ours[1] else f"torch {theirs[1] or 'accepts'}; labkit {ours[1] or 'accepts'}"
+    dtypes = [[str(tensor.dtype).removeprefix("torch.") for tensor in tensors] for tensors, _ in (theirs, ours)]
+    if dtypes[0] != dtypes[1]:
+        return f"torch returns {', '.join(dtypes[0])}; labkit {', '.join(dtypes[1])}"
+    same = not bytes_too or all(_raw(x) == _raw(y) for x, y in zip(theirs[0], ours[0], strict=True))
+    return EQUAL if same else "the numbers differ"
+
+
+def _raw(tensor: Tensor) -> tuple[torch.Size, bytes]:
+    dense = tensor.detach().cpu().to_dense() if tensor.layout != torch.strided else tensor.detach().cpu()
+    flat = torch.empty(dense.numel(), dtype=dense.dtype).copy_(dense.resolve_conj().resolve_neg().flatten())
+    return tensor.shape, flat.view(torch.uint8).numpy().tobytes()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Deprecated operations are called too, and what is refused is logged at length."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(before)
+
+
+class Comparison:
+    """How many calls were equal, refused by both, and which differ: name -> how."""
+
+    def __init__(self) -> None:
+        self.equal = self.refused = self.unrepeatable = 0
+        self.different: dict[str, set[str]] = {}
+        self.on_cpu: dict[str, set[str]] = {}
+
+    def add(self, name: str, call: Call, on_cpu: Call) -> None:
+        """Make a call under torch's region and ours, and under ours on a CPU."""
+        theirs = outcome(call, torch.autocast("cuda", HALF))
+        how = compare(theirs, outcome(call, autocast("cuda", HALF)))
+        if how == "the numbers differ" and compare(theirs, outcome(call, torch.autocast("cuda", HALF))) != EQUAL:
+            self.unrepeatable += 1  # it returns memory that nobody wrote to
+        elif how == EQUAL:
+            self.equal += 1
+        elif how == REFUSED:
+            self.refused += 1
+        else:
+            self.different.setdefault(name, set()).add(how)
+        if not theirs[1]:
+            ours = outcome(on_cpu, autocast("cpu", HALF))
+            if (how := compare(theirs, ours, bytes_too=False)) != EQUAL:
+                self.on_cpu.setdefault(name, set()).add(how)
+
+    def answer(self) -> dict[str, Any]:
+        """Return everything in plain values."""
+        plain = {where: {k: sorted(v) for k, v in getattr(self, where).items()} for where in ("different", "on_cpu")}
+        return {"equal": self.equal, "refused": self.refused, "unrepeatable": self.unrepeatable, **plain}
+
+
+def _on_card(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.cuda()
+    return torch.device("cuda") if str(value) == "cpu" else value
+
+
+def ways_to_call(op: Any) -> list[Callable[..., Any]]:
+    """Return an operation as a function, a method, an operator, and under its other names."""
+    ways = [op.op, op.method_variant, op.operator_variant, *(alias.op for alias in op.aliases)]
+    return list({id(way): way for way in ways if way is not None}.values())
+
+
+def operations(given: str, samples: int) -> dict[str, Any]:
+    """Compare every operation that torch knows (OpInfo), on its first samples, in FP32 or FP16."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    comparison = Comparison()
+    with quiet():
+        for op in (op for op in op_db if torch.float32 in op.dtypes):
+            torch.manual_seed(0)
+            for _, sample in zip(range(samples), op.sample_inputs("cpu", torch.float32)):  # noqa: B905
+                _compare_sample(comparison, op, sample, getattr(torch, given))
+    return comparison.answer()
+
+
+def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.dtype) -> None:
+    arguments = (sample.input, sample.args, sample.kwargs)
+    if any(leaf.layout != torch.strided for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)):
+        return
+    here = tree_map_only(
+        Tensor, lambda t: t.detach().to(dtype) if t.dtype == torch.float32 else t.detach(), arguments
+    )
+    there = tree_map_only((Tensor, torch.device, str), _on_card, here)
+
+    def call(way: Callable[..., Any], arguments: Any, region: Any) -> Any:
+        first, rest, named = tree_map_only(Tensor, Tensor.clone, arguments)  # it may write to them
+        with region:
+            return way(first, *rest, **named)
+
+    for way in ways_to_call(op):
+        comparison.add(op.name, partial(call, way, there), partial(call, way, here))
+
+
+def modules(given: str) -> dict[str, Any]:
+    """Compare every module of torch.nn, forward and backward, with the weights in FP32 and inputs of a dtype."""
+    from torch.testing._internal.common_modules import module_db
+
+    comparison = Comparison()
+    with quiet():
+        for info in module_db:
+            for training in (True, False):
+                torch.manual_seed(0)
+                for sample in info.module_inputs_func(
+                    info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
+                ):
+                    if sample.forward_input is not None:
+                        on = {d: _module_call(info, sample, training, d, getattr(torch, given)) for d in ("cuda", "cpu")}
+                        comparison.add(info.name, on["cuda"], on["cpu"])
+    return comparison.answer()
+
+
+def _module_call(info: Any, sample: Any, training: bool, device: str, dtype: torch.dtype) -> Call:
+    def to(value: Tensor) -> Tensor:
+        value = value.detach().to(device, dtype if value.dtype == torch.float32 else value.dtype, copy=True)
+        return value.requires_grad_(value.is_floating_point())
+
+    def call(region: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        constructed = sample.constructor_input
+        model: nn.Module = info.module_cls(*constructed.args, **constructed.kwargs).to(device).train(training)
+        args, named = tree_map_only(Tensor, to, (sample.forward_input.args, sample.forward_input.kwargs))
+        with region:
+            out = model(*args, **named)
+        return _with_gradients(out, [*model.parameters(), *tree_leaves((args, named))])
+
+    return call
+
+
+def _with_gradients(out: Any, leaves: list[Any]) -> list[Tensor]:
+    """Return the tensors of an output, and the gradients of leaves under a backward pass outside of autocast."""
+    tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+    differentiable = [tensor for tensor in tensors if tensor.requires_grad]
+    if differentiable:
+        torch.autograd.backward(differentiable, [torch.ones_like(tensor) for tensor in differentiable])
+    return tensors + [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
+
+
+def composites() -> dict[str, Any]:
+    """Compare functions of torch.nn.functional that are made of several operations, as people call them."""
+    generator = torch.Generator().manual_seed(0)
+    logits, other = (4 * torch.randn(2, 4, 6, 8, generator=generator) for _ in range(2))
+    classes = torch.randint(8, (8,), generator=generator)
+    rows, weight = logits.view(-1, 8)[:8], torch.rand(8, generator=generator)
+    soft = other.view(-1, 8)[:8].softmax(1)
+    calls: dict[str, Callable[..., Any]] = {
+        "softmax": lambda t: F.softmax(t(logits), -1),
+        "softmax, dtype named": lambda t: F.softmax(t(logits), -1, dtype=HALF),
+        "log_softmax, dtype named": lambda t: F.log_softmax(t(logits), -1, dtype=HALF),
+        "softmin": lambda t: F.softmin(t(logits), -1),
+        "gumbel_softmax": lambda t: F.gumbel_softmax(t(logits), hard=False),
+        "gumbel_softmax, hard": lambda t: F.gumbel_softmax(t(logits), hard=True),
+        "cosine_similarity": lambda t: F.cosine_similarity(t(logits), t(other), -1),
+        "cosine_embedding_loss": lambda t: F.cosine_embedding_loss(t(rows), t(soft), classes.to(t.device).sign()),
+        "triplet_margin_loss": lambda t: F.triplet_margin_loss(t(rows), t(soft), t(rows.flip(0))),
+        "pairwise_distance": lambda t: F.pairwise_distance(t(rows), t(soft)),
+        "binary_cross_entropy": lambda t: F.binary_cross_entropy(t(soft), t(soft)),
+        "binary_cross_entropy_with_logits": lambda t: F.binary_cross_entropy_with_logits(t(rows), t(soft)),
+        "kl_div": lambda t: F.kl_div(F.log_softmax(t(rows), 1), t(soft), reduction="batchmean"),
+        "kl_div, log_target": lambda t: F.kl_div(t(rows), t(soft.log()), log_target=True, reduction="sum"),
+        "nll_loss": lambda t: F.nll_loss(t(rows), classes.to(t.device)),
+        "ctc_loss": lambda t: F.ctc_loss(
+            F.log_softmax(t(logits.view(24, 2, 8)), -1), classes.clamp_min(1).to(t.device).view(2, 4), [24, 24], [4, 4]
+        ),
+        "scaled_dot_product_attention": lambda t: F.scaled_dot_product_attention(t(logits), t(other), t(logits)),
+        "scaled_dot_product_attention, causal": lambda t: F.scaled_dot_product_attention(
+            t(logits), t(other), t(logits), is_causal=True
+        ),
+        "linear_cross_entropy": lambda t: F.linear_cross_entropy(t(rows), t(soft), classes.to(t.device)),
+        "normalize": lambda t: F.normalize(t(logits), dim=-1),
+        "local_response_norm": lambda t: F.local_response_norm(t(logits), 2),
+    }
+    for reduction in ("mean", "sum", "none"):
+        for smoothing in (0.0, 0.1):
+            for named, weights in (("", None), (", weight", weight)):
+                how = {"reduction": reduction, "label_smoothing": smoothing}
+                calls[f"cross_entropy {reduction} {smoothing}{named}"] = lambda t, how=how, weights=weights: (
+                    F.cross_entropy(t(rows), classes.to(t.device), None if weights is None else weights.to(t.device), **how),
+                    F.cross_entropy(t(rows), t(soft), None if weights is None else weights.to(t.device), **how),
+                )
+    comparison = Comparison()
+    with quiet():
+        for name, call in calls.items():
+            for dtype in (torch.float32, HALF):
+                comparison.add(name, *(_composite_call(call, device, dtype) for device in ("cuda", "cpu")))
+    return comparison.answer()
+
+
+class _To:
+    """To a device and a dtype; what was sent is remembered, for its gradients."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self.sent: list[Tensor] = []
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        self.sent.append(tensor.detach().to(self.device, self.dtype, copy=True).requires_grad_())
+        return self.sent[-1]
+
+
+def _composite_call(function: Callable[..., Any], device: str, dtype: torch.dtype) -> Call:
+    def call(region: Any) -> list[Tensor]:
+        to = _To(device, dtype)
+        with region:
+            out = function(to)
+        return _with_gradients(out, to.sent)
+
+    return call
