@@ -34,13 +34,18 @@ def page() -> str:
     messages = sorted((words, card.id) for card in speaking for words in card.errors)
     index = [f"- [{_code(words)}](#{id})" for words, id in messages]
     others = [card for card in cards().values() if not card.errors]
-    silent = [f"- {card.symptom} **{card.title}** `labkit explain {card.id}`" for card in others]
+    silent = [f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`" for card in others]
     return "\n".join([HEAD, *index, "", *map(_section, speaking), SILENT, *silent, ""])
 
 
 def _code(words: str) -> str:
     """Return words as Markdown's code, which may hold a ` where two are around it."""
     return f"`` {words} ``" if "`" in words else f"`{words}`"
+
+
+def _where(card: Patient | GpuCard) -> str:
+    """Return where the fault is not seen, after a space."""
+    return f" {card.where}" if isinstance(card, Patient) and card.where else ""
 
 
 def _section(card: Patient | GpuCard) -> str:
@@ -54,6 +59,7 @@ def _section(card: Patient | GpuCard) -> str:
         f"**Why.** {card.cause}\n",
         f"**Instruments.** {card.reading}\n",
         f"**Repair.** {card.repair}\n",
+        *([f"**Where.**{_where(card)}\n"] if _where(card) else []),
         f"`labkit explain {card.id}` {shown}. Reported in {threads}.\n",
     ])  # fmt: skip
 

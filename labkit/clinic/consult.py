@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.clinic.consultations import CONSULTATIONS
+from labkit.clinic.patient import random_state_kept
 from labkit.instrument.sources import tap
 
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -73,7 +74,7 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
         ValueError: the training did not return a pair of losses and diagnosis.
     """
     case = CONSULTATIONS[name]
-    with torch.random.fork_rng(devices=[]):
+    with random_state_kept():
         torch.manual_seed(seed)
         model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -15,6 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -100,11 +101,15 @@ class Patient(Card):
 
     training   builds the training, broken or cured
     limit      the score that the cured training reaches and the broken one does not
+    only       the device whose autocast shows the fault, "cpu" or "cuda"; "" where both do
+    prevented  why labkit.frameworks.torch_amp does not show it, although torch does on every device; "" where it does
     shown      the code that shows the fault, where that is not `training`: what each of several processes runs
     """
 
     training: Callable[[bool], Training]
     limit: float = 0.5
+    only: str = ""
+    prevented: str = ""
     shown: Callable[..., Any] | None = None
 
     @property
@@ -117,6 +122,15 @@ class Patient(Card):
         """The fault in one sentence: the first line of its file."""
         return (sys.modules[self.training.__module__].__doc__ or "").strip().splitlines()[0]
 
+    @property
+    def where(self) -> str:
+        """Where the fault is not seen, in a sentence; "" for a fault that is seen everywhere."""
+        under = (
+            f"Only torch.autocast({self.only!r}) shows it: the lists of other devices are others." if self.only else ""
+        )
+        face = f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}" if self.prevented else ""
+        return " ".join(filter(None, (under, face)))
+
     def failed(self, outcome: Outcome) -> bool:
         """Say whether a run shows this fault: it was ended by its error, or its score stays below the limit."""
         if outcome.error:
@@ -124,10 +138,16 @@ class Patient(Card):
         return not outcome.score >= self.limit
 
 
+def random_state_kept() -> AbstractContextManager[None]:
+    """Return a context that puts back the random states of the CPU and of every GPU, all of which manual_seed sets."""
+    usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()  # where it is not, no GPU is seeded
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
+
+
 def run(patient: Patient, cured: bool) -> Outcome:
     """Run one form to its end, or to the error that ends it; the global random state is left as it was."""
     losses: list[float] = []
-    with torch.random.fork_rng(devices=[]):
+    with random_state_kept():
         try:
             training = patient.training(cured)
             for batch in training.batches:

@@ -38,6 +38,8 @@ def run(arguments: Namespace) -> int:
 def _told(patient: Patient | GpuCard, whole: bool) -> str:
     parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
     lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
+    if isinstance(patient, Patient) and patient.where:
+        lines.append(_wrapped("Where", patient.where))
     lines.append(_wrapped("Reported", ", ".join(patient.threads)))
     if isinstance(patient, GpuCard):
         lines += [_wrapped("Published", text) for text in patient.published()]

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from labkit.modes import body_of
 
 _NONE, _MEAN, _SUM = 0, 1, 2  # torch's at::Reduction
+_nn: Any = torch._C._nn  # its stubs name a reduction by a string
 
 
 def cross_entropy(*args: Any, **kwargs: Any) -> Any:
@@ -39,17 +40,17 @@ def cross_entropy_loss(
     reduction: int = _MEAN,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
-) -> Tensor:
+) -> Any:
     """Return the cross entropy of logits and classes, or of logits and probabilities where the shapes are equal."""
     dim = 0 if input.dim() == 1 else 1
     soft = input.shape == target.shape
     if label_smoothing > 1 or (soft and (not target.is_floating_point() or ignore_index >= 0)):
         with torch._C.DisableTorchFunction():  # torch refuses these, in its own words
-            return torch._C._nn.cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
+            return _nn.cross_entropy_loss(input, target, weight, reduction, ignore_index, label_smoothing)
     log_probabilities = torch.log_softmax(input, dim, dtype=input.dtype)
     if soft:
         return _of_probabilities(log_probabilities, target, weight, reduction, label_smoothing, dim)
-    nll = torch._C._nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
+    nll = _nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
     if label_smoothing == 0:
         return nll
     smooth = _smooth(log_probabilities, target, weight, reduction, ignore_index, dim)
@@ -92,7 +93,8 @@ def _beside(weight: Tensor, input: Tensor, dim: int) -> Tensor:
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """Return the norm of the differences of two batches of vectors."""
-    return torch.norm(x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim)
+    distance: Tensor = torch.norm(x1 - x2 + eps, p, dim=max(x1.dim(), x2.dim()) - 1, keepdim=keepdim)
+    return distance
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:

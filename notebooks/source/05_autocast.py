@@ -32,6 +32,7 @@ from torch.nn import functional as F
 from labkit.amp import Rule, autocast, register
 from labkit.bench import published
 from labkit.formats import FP16
+from labkit.frameworks.torch_amp import autocast as torch_autocast
 from labkit.grading import check
 from labkit.train import TASKS, single_digits
 from labkit.widgets import CastLedger, StepDebugger, predict
@@ -122,6 +123,32 @@ for name, run in operations.items():
 # %% [markdown]
 # So `softmax`, `exp` and `sum` stay in FP16 on the CPU. What you read about autocast is nearly always about GPUs. Before you
 # train with `torch.autocast("cpu", ...)`, look at its own list.
+#
+# **And is the GPU's list true?** torch's documentation has `cross_entropy` among the operations that run in FP32. But
+# `cross_entropy` is made of two: `log_softmax`, and the mean of what it gives for the right classes. torch calls the first one
+# *with a dtype*, that of the logits, and autocast respects a dtype that is named. So FP16 logits get an FP16 `log_softmax`. The
+# lab's `autocast` keeps it in FP32. `labkit.frameworks.torch_amp` has torch's behaviour. How much do they differ? Here a network
+# answers 4,096 times, and its best class is right each time. The larger the spread of its logits, the surer it is.
+
+# %% id="touch-cross-entropy" tags=["claim-C63"]
+print("spread   mean loss: FP32   torch on a GPU    losses that are 0: FP32   torch on a GPU    gradient off by")
+for spread in (1, 4, 16, 64):
+    logits = (spread * torch.randn(4096, 10, generator=torch.Generator().manual_seed(0))).half()
+    losses, gradients = [], []
+    for region in (autocast(FP16), torch_autocast("cpu", torch.float16)):
+        given = logits.clone().requires_grad_()
+        with region:
+            losses.append(F.cross_entropy(given, logits.argmax(1), reduction="none"))
+        (1024 * losses[-1].mean()).backward()  # scaled, so that FP16 holds the gradients
+        gradients.append(given.grad.float())
+    means, zeros = [loss.mean().item() for loss in losses], [(loss == 0).float().mean().item() for loss in losses]
+    off = ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
+    print(f"{spread:>4}{means[0]:>18.5f}{means[1]:>16.5f}{zeros[0]:>24.0%}{zeros[1]:>16.0%}{off:>19.2%}")
+
+# %% [markdown]
+# Hardly at all in the mean: the roundings go up as often as down. It is the small losses that differ. A loss below $2^{-25}$ is 0
+# in FP16, so a sure network gets more losses of exactly 0. If you compare losses to the last digit, or weight single examples by
+# their loss, write `F.cross_entropy(logits.float(), classes)`. Then it is FP32 everywhere.
 #
 # *How exercises work.* Write your answer between the `def` line and the check, and run the cell as often as you like. At
 # grading only the exercise's own cell runs, with the imports, functions, classes and constants of other cells that it uses.
@@ -645,6 +672,7 @@ print(f"{f'any network, one example at a time ({len(one)})':<46}{one[0]:>9.2f}{m
 # | C31 batch norm stays in FP32 | half true: inside; what goes in and comes out is FP16 | section 3 |
 # | C32 the exponentials of a softmax overflow in FP16; use the official one | true: above 11.09 | section 3 |
 # | C52 torch.amp has autocast and GradScaler, and enabled=False is a no-op | true: equal to the bit | section 5 |
+# | C63 under autocast `cross_entropy` runs in FP32 | half true: its mean does; on a GPU torch rounds the log-probabilities of FP16 logits to FP16 | section 1 |
 #
 # **Where you meet this.** `torch.autocast("cuda", torch.float16)` and its lists in `ATen/autocast_mode.h`; `custom_fwd`,
 # `custom_bwd`; `register_float_function` and `half_function` in `apex.amp` (removed from apex in 2025); Lightning's `precision="16-mixed"`; Keras'

@@ -640,7 +640,8 @@ with lab_autocast(FP16):
     print("mean of squares, under autocast:   ", (h * h).sum(-1).div(512)[0].item())
 
 # %% [markdown]
-# 512 squares of 16 are 131,072, and FP16 ends at 65504. autocast knows that sums are on the deny list.
+# 512 squares of 16 are 131,072, and FP16 ends at 65504. The lab's autocast follows a GPU's lists, and there sums are on the
+# deny list. torch's list for the *CPU* does not have them: `torch.autocast("cpu", torch.float16)` would give inf here, too.
 #
 # | | autocast | by hand |
 # |---|---|---|

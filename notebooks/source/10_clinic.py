@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from labkit.clinic import CONSULTATIONS, look, patients, run
+from labkit.frameworks.torch_amp import autocast as gpu_lists
 from labkit.grading import check
 from labkit.widgets import PatientWall, predict, treatment_figure
 
@@ -740,8 +741,8 @@ check("clinic.penalty", my_penalty_training)
 # %% [markdown]
 # ## 10 · It learns in FP32, and hardly in FP16
 #
-# *"My normalisation is three lines: square, sum, root. Without autocast the model learns in forty steps. With autocast it does not. No inf
-# and no NaN is in the loss, and no step is skipped."*
+# *"My normalisation is three lines: square, sum, root. There is no product of matrices in it, so I left it outside of autocast. In FP32
+# the model learns in forty steps. With autocast around its two layers it does not. No inf and no NaN is in the loss, and no step is skipped."*
 
 
 # %% id="patient-overflow"
@@ -752,7 +753,8 @@ def overflow_as_it_came(model, batches):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
             features = model["body"](255 * inputs.flatten(1)).relu()
-            length = (features * features).sum(1, keepdim=True).sqrt()
+        length = (features * features).sum(1, keepdim=True).sqrt()
+        with torch.autocast("cpu", torch.float16):
             loss = F.cross_entropy(model["head"](12 * features / length), targets)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -769,8 +771,9 @@ treatment_figure(look("overflow", overflow_as_it_came))
 # %% id="touch-overflow" tags=["claim-C56"]
 torch.manual_seed(0)
 model, ((inputs, _),) = CONSULTATIONS["overflow"].model(), CONSULTATIONS["overflow"].batches(1, seed=0)
-with torch.no_grad(), torch.autocast("cpu", torch.float16):
-    features = model["body"](255 * inputs.flatten(1)).relu()
+with torch.no_grad():
+    with torch.autocast("cpu", torch.float16):
+        features = model["body"](255 * inputs.flatten(1)).relu()
     total = (features * features).sum(1, keepdim=True)
     lines = {"body, relu": features, "sum": total, "sqrt": total.sqrt(), "divided": 12 * features / total.sqrt()}
 for name, tensor in lines.items():
@@ -778,6 +781,16 @@ for name, tensor in lines.items():
 
 # %% id="predict-overflow"
 predict("clinic.overflow")
+
+# %% id="touch-overflow-inside"
+for where, region in {"the CPU's lists": torch.autocast, "a GPU's lists": gpu_lists}.items():
+    with region("cpu", torch.float16):
+        print(f"the same sum inside of autocast, {where}: {(features * features).sum(1).dtype}")
+
+# %% [markdown]
+# Outside of autocast nothing is cast, and `features` came out of it as FP16. So it overflows on a CPU and on a GPU. *Inside* of
+# autocast it depends on the device: the sum is on a GPU's deny list, and not on a CPU's (lesson 05). But the squares are FP16
+# there too, before they are added up.
 
 # %% [markdown]
 # ### Exercise 10: it learns in FP32, and hardly in FP16  ●●○  8 min
@@ -799,8 +812,10 @@ def my_overflow_training(model, batches):
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            features = model["body"](255 * inputs.flatten(1)).relu().float()
-            length = (features * features).sum(1, keepdim=True).sqrt()
+            features = model["body"](255 * inputs.flatten(1)).relu()
+        features = features.float()
+        length = (features * features).sum(1, keepdim=True).sqrt()
+        with torch.autocast("cpu", torch.float16):
             loss = F.cross_entropy(model["head"](12 * features / length), targets)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -874,7 +889,7 @@ for set_to_none in (True, False):
 # | C38 unscale before clipping | true, again in 10: clipped before, gradients are 65,536 times too short, and SGD stands still | consultation 1 |
 # | C39 work on gradients belongs where inf and NaN are still looked for | half true, again in 10: clipping by a norm of inf makes NaN of all | the wall |
 # | C55 constants such as epsilon and INF must fit FP16 | true: 1e-8 is 0, and -65504 twice is -inf | consultations 3, 6 |
-# | C56 sums overflow easily | true: 64 squares of numbers that fit well | consultation 10 |
+# | C56 sums overflow easily | true: 64 squares of numbers that fit well; inside of autocast a GPU computes the sum in FP32 | consultation 10 |
 # | C57 the mean of an MSE and a denominator can underflow | true: a loss of exactly 0, and a division by 0 | the wall |
 # | C58 custom layers are made in `__init__` | true: one that is made in `forward` is trained by nobody | the wall |
 # | C59 gradcheck needs FP64 | true: in FP32 it calls a right gradient wrong | the wall |

@@ -10,6 +10,8 @@ import torch
 
 from labkit import cli
 from labkit.clinic import Outcome, Patient, Training, cards, explain, patients, run, snippet
+from labkit.frameworks import torch_amp
+from labkit.widgets.patient_wall.words import behind
 
 ROOT = Path(__file__).parents[2]
 PATIENTS = patients()
@@ -68,6 +70,73 @@ def test_the_broken_training_fails_and_the_repaired_one_does_not(patient: Patien
     assert not cured.error
     assert torch.equal(torch.get_rng_state(), state), "the random state is left as it was"
     assert not torch.is_autocast_enabled("cpu"), "no region is left open"
+
+
+# Torch's CPU autocast and CUDA's have other lists: in CUDA's `sum` and `exp` are FP32. The lab's face follows CUDA's.
+AUTOCAST = {name: getattr(torch_amp, name) for name in ("autocast", "custom_fwd", "custom_bwd")}
+
+
+def under_cudas_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in AUTOCAST.items():
+        monkeypatch.setattr(torch.amp, name, function)
+    monkeypatch.setattr(torch, "autocast", torch_amp.autocast)
+
+
+QUICK = {"bce_on_probabilities", "forward_overflow", "gradcheck_in_fp32", "inference_tensors", "mse_underflows"}
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize(
+    "patient",
+    [pytest.param(p, marks=() if name in QUICK else pytest.mark.slow) for name, p in PATIENTS.items()],
+    ids=PATIENTS,
+)
+def test_it_fails_under_cudas_lists_too_or_says_that_it_does_not(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if patient.shown is not None:
+        pytest.skip("it runs in processes of its own, which have no face in place of torch's autocast")
+    under_cudas_lists(monkeypatch)
+    broken, cured = run(patient, cured=False), run(patient, cured=True)
+    assert patient.failed(broken) is not bool(patient.only == "cpu" or patient.prevented), broken
+    assert not patient.failed(cured), cured
+
+
+def test_where_a_fault_is_not_seen_is_said_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    unseen = [patient for patient in PATIENTS.values() if patient.only or patient.prevented]
+    assert "stale_cast" in {patient.id for patient in unseen}
+    for patient in unseen:
+        assert patient.only in ("", "cpu", "cuda")
+        assert patient.where in page
+    assert cli.main(["explain", "stale_cast"]) == 0
+    assert "labkit's autocast casts a weight again" in " ".join(capsys.readouterr().out.split())
+    assert behind(PATIENTS["stale_cast"])["told"][-1] == ["Where", PATIENTS["stale_cast"].where]
+    one = Patient(losses_fall, symptom="", cause="", reading="", repair="", only="cpu")
+    assert one.where == "Only torch.autocast('cpu') shows it: the lists of other devices are others."
+
+
+def states_after_a_patient_and_a_consultation() -> list[bool]:
+    """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
+    import torch.nn.functional as F
+
+    from labkit.clinic import look
+
+    def work(model, batches):  # type: ignore[no-untyped-def]
+        return [F.cross_entropy(model(inputs), targets) for inputs, targets in batches[:2]], None
+
+    torch.manual_seed(12)
+    torch.rand(3, device="cuda")
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    outcomes = [patients()[name] for name in ("mse_underflows", "denominator_underflows", "inference_tensors")]
+    failed = [patient.failed(run(patient, cured=False)) for patient in outcomes]
+    error = look("clip", work).error
+    after = torch.get_rng_state(), torch.cuda.get_rng_state()
+    return [not error, *failed, *(torch.equal(a, b) for a, b in zip(before, after, strict=True))]
+
+
+def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:  # type: ignore[no-untyped-def]
+    assert simulated_gpu("T4", states_after_a_patient_and_a_consultation) == [True] * 6
 
 
 @pytest.mark.parametrize("patient", PATIENTS.values(), ids=PATIENTS)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from labkit import amp
 from labkit.amp.casting.autocast import current
 from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled
 
@@ -28,6 +29,76 @@ def test_worked_example():
         assert torch.softmax(product, dim=1).dtype == torch.float32, "as on CUDA; torch.autocast('cpu') leaves it FP16"
     assert torch.equal(product, (A.half().float() @ B.half().float()).half()), "FP16 in, FP32 accumulate, one rounding"
     assert (A @ B).dtype == torch.float32
+
+
+def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
+    """torch calls log_softmax with the dtype of the logits, which its autocast respects."""
+    logits, classes = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(), torch.arange(64) % 10
+    with fp16():
+        loss = F.cross_entropy(logits, classes)
+        by_module = nn.CrossEntropyLoss()(logits, classes)
+    with amp.autocast():
+        exact = F.cross_entropy(logits, classes)
+    assert loss.dtype == exact.dtype == torch.float32
+    assert torch.equal(loss, F.nll_loss(F.log_softmax(logits, 1).float(), classes))
+    assert torch.equal(exact, F.cross_entropy(logits.float(), classes))
+    assert torch.equal(loss, by_module)
+    assert not torch.equal(loss, exact)
+    with fp16():
+        assert torch.equal(F.cross_entropy(logits.float(), classes), exact), "the way out: FP32 logits"
+
+
+CASES = [
+    {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
+    for reduction in ("mean", "sum", "none")
+    for smoothing in (0.0, 0.1)
+    for weight in (None, torch.linspace(0.5, 2, 5))
+]
+
+
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case['reduction']}-{case['label_smoothing']}-{case['weight'] is None}"
+)
+def test_cross_entropy_of_fp32_logits_is_torchs(case):
+    """What is written out in Python against torch's own C++: values and gradients, of classes and of probabilities."""
+    generator = torch.Generator().manual_seed(0)
+    flat, image = (torch.randn(shape, generator=generator) for shape in ((6, 5), (2, 5, 3, 2)))
+    for logits in (flat, image, flat[0]):
+        classes = torch.randint(5, logits.movedim(min(1, logits.dim() - 1), -1).shape[:-1], generator=generator)
+        for target, ignored in (
+            (classes, -100),
+            (classes, 2),
+            (logits.flip(0).softmax(min(1, logits.dim() - 1)), -100),
+        ):
+            answers = []
+            for region in (nullcontext(), fp16()):
+                x = logits.clone().requires_grad_()
+                with region:
+                    loss = F.cross_entropy(x, target, ignore_index=ignored, **case)
+                loss.sum().backward()
+                answers.append((loss.detach(), x.grad))
+            torch.testing.assert_close(answers[1], answers[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"target": torch.ones(4, 3, dtype=torch.long)}, {"ignore_index": 1}, {"label_smoothing": 2.0}],
+    ids=["integers where probabilities are", "an index beside probabilities", "smoothing above 1"],
+)
+def test_cross_entropy_refuses_what_torch_refuses(wrong):
+    arguments = {"target": torch.full((4, 3), 1 / 3), **wrong}
+    said = []
+    for region in (nullcontext(), fp16()):
+        with region, pytest.raises(RuntimeError) as refused:
+            F.cross_entropy(torch.randn(4, 3), **arguments)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+
+
+def test_a_rule_that_somebody_registered_holds_for_a_composed_operation_too():
+    logits, classes = 8 * torch.randn(64, 10, generator=torch.Generator().manual_seed(0)).half(), torch.arange(64) % 10
+    with fp16(), amp.float_function("cross_entropy"):
+        assert torch.equal(F.cross_entropy(logits, classes), F.cross_entropy(logits.float(), classes))
 
 
 @pytest.mark.parametrize("name", ["__init__", "__call__", "__enter__"])

@@ -1,8 +1,8 @@
 """`labkit.frameworks.torch_amp.autocast` against `torch.autocast("cuda")`, call by call, on a card.
 
 Each function runs in a process that has a card, real or simulated, and returns what differs in plain values. Compared
-are the dtypes and the bytes of what a call returns, and of the gradients where the calls are modules; and, for ours on a
-CPU, the dtypes alone.
+are the dtypes and the bytes of what a call returns, and of the gradients where the calls are modules; and, on a CPU,
+the dtypes of ours with those of torch on the card.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ def _compare_sample(comparison: Comparison, op: Any, sample: Any, dtype: torch.d
     arguments = (sample.input, sample.args, sample.kwargs)
     if any(leaf.layout != torch.strided for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)):
         return
-    here = tree_map_only(
-        Tensor, lambda t: t.detach().to(dtype) if t.dtype == torch.float32 else t.detach(), arguments
-    )
+    here = tree_map_only(Tensor, lambda t: t.detach().to(dtype) if t.dtype == torch.float32 else t.detach(), arguments)
     there = tree_map_only((Tensor, torch.device, str), _on_card, here)
 
     def call(way: Callable[..., Any], arguments: Any, region: Any) -> Any:
@@ -155,7 +153,9 @@ def modules(given: str) -> dict[str, Any]:
                     info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
                 ):
                     if sample.forward_input is not None:
-                        on = {d: _module_call(info, sample, training, d, getattr(torch, given)) for d in ("cuda", "cpu")}
+                        on = {
+                            d: _module_call(info, sample, training, d, getattr(torch, given)) for d in ("cuda", "cpu")
+                        }
                         comparison.add(info.name, on["cuda"], on["cpu"])
     return comparison.answer()
 
@@ -225,7 +225,9 @@ def composites() -> dict[str, Any]:
             for named, weights in (("", None), (", weight", weight)):
                 how = {"reduction": reduction, "label_smoothing": smoothing}
                 calls[f"cross_entropy {reduction} {smoothing}{named}"] = lambda t, how=how, weights=weights: (
-                    F.cross_entropy(t(rows), classes.to(t.device), None if weights is None else weights.to(t.device), **how),
+                    F.cross_entropy(
+                        t(rows), classes.to(t.device), None if weights is None else weights.to(t.device), **how
+                    ),
                     F.cross_entropy(t(rows), t(soft), None if weights is None else weights.to(t.device), **how),
                 )
     comparison = Comparison()

@@ -94,6 +94,10 @@ def _given_modes() -> tuple[autocast, ...]:
 class autocast(LabMode, ContextDecorator):
     """Run the operations inside a `with` block, or of a function, in the dtypes that the lists name, on any device.
 
+    A rule holds for the name that was called, and for all that the call computes inside. So `F.cross_entropy` of FP16
+    logits runs in FP32 from end to end, as torch's list of FP32 operations says. torch.autocast("cuda") sees the parts,
+    and leaves the `log_softmax` of that call in FP16; `labkit.frameworks.torch_amp` does as torch does.
+
     Args:
         format: the low-precision format. FP16 and BF16 are stored as such; any other `Format` is emulated: tensors stay
             FP32, and what goes into an operation on the allow list, and what comes out, is rounded to the format.

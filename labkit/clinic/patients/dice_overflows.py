@@ -19,9 +19,9 @@ def training(cured: bool) -> Training:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
             chance = model(pixels).sigmoid()
-            if cured:
-                chance = chance.float()
-            loss = 1 - dice(chance, masks.to(chance.dtype))
+        if cured:
+            chance = chance.float()
+        loss = 1 - dice(chance, masks.to(chance.dtype))
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -42,7 +42,9 @@ PATIENT = Patient(
     kind=Kind.LEARNS_BADLY,
     symptom="The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are large.",
     cause=(
-        "147,456 pixels at 0.5 sum up to 73,728: inf in FP16. Something divided by inf is 0, and so are its gradients."
+        "The loss is computed outside of autocast, from chances that are FP16. 147,456 pixels at 0.5 sum up to "
+        "73,728: inf in FP16. Something divided by inf is 0, and so are its gradients. (Inside of autocast CUDA adds "
+        "up in FP32, and a CPU does not.)"
     ),
     reading="A sum over more than 65,504 elements in half; gradients that are exactly 0.",
     repair="`chance = chance.float()` before sums; losses in FP32.",

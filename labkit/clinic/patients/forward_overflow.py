@@ -15,9 +15,11 @@ def training(cured: bool) -> Training:
 
     def classify(inputs):
         features = body(255 * inputs.flatten(1)).relu()
-        if cured:
-            features = features.float()
-        return head(12 * features / (features * features).sum(1, keepdim=True).sqrt())
+        with torch.autocast("cpu", enabled=False):
+            if cured:
+                features = features.float()
+            features = 12 * features / (features * features).sum(1, keepdim=True).sqrt()
+        return head(features)
 
     def step(inputs, targets):
         optimizer.zero_grad()
@@ -36,8 +38,9 @@ PATIENT = Patient(
     kind=Kind.NOT_FINITE,
     symptom=("With autocast nothing is learned, or the loss is NaN; without it all is well. Every step is skipped."),
     cause=(
-        "Operations that are on no list of autocast (here products) are computed in the dtype that they "
-        "are given. The sum of 128 squares of 30 is above 65,504, the largest number of FP16."
+        "Switched off, autocast casts nothing, and the features are FP16 already: squares and sum are computed in "
+        "FP16. The sum of 128 squares of 30 is above 65,504, its largest number. (Inside of autocast CUDA computes the "
+        "sum in FP32, and a CPU does not; the squares are FP16 on both.)"
     ),
     reading=(
         "The first tensor that is not finite is a sum or a product in the forward pass; the largest "

@@ -16,8 +16,9 @@ def training(cured: bool) -> Training:
     def step(inputs, targets):
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16):
-            chance = chances(20 * model(inputs)).clamp_min(1e-4)
-            loss = F.nll_loss(chance.log(), targets)
+            outputs = 20 * model(inputs)
+        chance = chances(outputs).clamp_min(1e-4)
+        loss = F.nll_loss(chance.log().float(), targets)
         loss.backward()
         optimizer.step()
         return loss
@@ -29,9 +30,12 @@ PATIENT = Patient(
     training,
     kind=Kind.NOT_FINITE,
     symptom="NaN as soon as the network becomes sure of something.",
-    cause="exp(x) is inf in FP16 from 11.1 on, and inf / inf is NaN.",
+    cause=(
+        "Outside of autocast the outputs are still FP16, and so is what is computed from them. exp(x) is inf in FP16 "
+        "from 11.1 on, and inf / inf is NaN. (Inside of autocast CUDA computes exp in FP32, and a CPU does not.)"
+    ),
     reading="The first tensor that is not finite is an exponential.",
-    repair=("torch.softmax or log_softmax: they subtract the largest first, and autocast computes them in FP32."),
+    repair=("torch.softmax or log_softmax: they subtract the largest first, and compute in FP32 inside."),
     threads=("pytorch/pytorch#40497",),
     limit=0.7,
     claims=("C32",),

@@ -18,9 +18,10 @@ def train(model: Any, batches: Any, does: str = "") -> list[float]:
         optimizer.zero_grad()
         with torch.autocast("cpu", torch.float16, enabled=does != "FP32"):
             features = model["body"](255 * inputs.flatten(1)).relu()
-            if does in ("", "FP32"):
-                features = features.float()
-            length = (features * features).sum(1, keepdim=True).sqrt()
+        if does in ("", "FP32"):
+            features = features.float()
+        length = (features * features).sum(1, keepdim=True).sqrt()
+        with torch.autocast("cpu", torch.float16, enabled=does != "FP32"):
             loss = F.cross_entropy(model["head"](12 * features / length), targets)
         scaler.scale(loss).backward()
         scaler.step(optimizer)

@@ -29,6 +29,8 @@ def front(patient: Patient | GpuCard) -> dict[str, Any]:
 def behind(patient: Patient | GpuCard) -> dict[str, Any]:
     """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
     told = {"Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
+    if isinstance(patient, Patient) and patient.where:
+        told["Where"] = patient.where
     if isinstance(patient, GpuCard):
         shown = "\n".join(patient.published()) or "In the threads; no row of data/published.csv shows it."
         told |= {"Published": shown, "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."}

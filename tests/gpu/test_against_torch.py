@@ -1,0 +1,99 @@
+"""The drop-in against torch.amp on a simulated card: operations, modules, composites, whole trainings.
+
+The card runs the CPU's kernels under CUDA's key, so which operation is cast to what is torch's own C++. What its
+kernels cannot show is cuBLAS and cuDNN.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.frameworks import torch_autocast
+from labkit.gpu.checks import amp
+from labkit.gpu.checks.networks import NETWORKS
+from tests.gpu import against_torch
+
+# Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
+KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or inverts, which FP16 has no kernel for: kept in FP32"
+REFUSED_BY_TORCH = "torch refuses the nuclear norm of FP16; ours is computed in FP32"
+EARLIER = "ours is FP32 before neighbours are added, torch's after: FP32 either way"
+OPERATIONS = {
+    "float32": {
+        "cov": KEPT_IN_FP32, "corrcoef": KEPT_IN_FP32, "linalg.matrix_power": KEPT_IN_FP32, "pinverse": KEPT_IN_FP32,
+        "linalg.pinv": KEPT_IN_FP32,
+    },
+    "float16": {
+        "cov": "torch rounds what it multiplies to FP16; ours is FP16 throughout, as without autocast",
+        "norm": REFUSED_BY_TORCH, "linalg.norm": REFUSED_BY_TORCH, "linalg.matrix_norm": REFUSED_BY_TORCH,
+        "trapz": EARLIER, "trapezoid": EARLIER, "cumulative_trapezoid": EARLIER,
+        "sum_to_size": "torch returns its input where there is nothing to sum; ours is FP32 always",
+    },
+}  # fmt: skip
+STEP_BY_STEP = "gradients differ in FP16's last bit: torch runs it step by step, for want of cuDNN on this card"
+MODULES = {"nn.LSTM": STEP_BY_STEP, "nn.GRU": STEP_BY_STEP, "nn.RNN": STEP_BY_STEP}
+UNWRITTEN = {"linalg.lstsq"}  # returns memory that nobody wrote to, which differs from call to call
+# On a CPU alone: operations below autocast, which torch calls itself and whose CPU kernels return other dtypes.
+ON_CPU = {"_softmax_backward_data", "native_batch_norm", "native_group_norm"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("given", OPERATIONS)
+def test_every_sample_of_every_operation(simulated_gpu: Any, given: str) -> None:
+    found = simulated_gpu("T4", against_torch.operations, given, 1000, timeout=1000)
+    assert set(found["different"]) - UNWRITTEN == set(OPERATIONS[given]), found["different"]
+    assert set(found["on_cpu"]) <= {*OPERATIONS[given], *ON_CPU}, found["on_cpu"]
+    assert found["equal"] > 15_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("given", ["float32", "float16"])
+def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> None:
+    found = simulated_gpu("T4", against_torch.modules, given, timeout=500)
+    assert set(found["different"]) <= set(MODULES), found["different"]
+    assert found["on_cpu"] == {}
+    assert found["equal"] > 2500
+
+
+def test_functions_that_are_made_of_several_operations(simulated_gpu: Any) -> None:
+    found = simulated_gpu("T4", against_torch.composites)
+    assert found["different"] == {}
+    assert found["on_cpu"] == {}
+    assert found["equal"] > 55
+
+
+def test_the_comparison_sees_a_cross_entropy_that_runs_in_fp32(simulated_gpu: Any) -> None:
+    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
+    assert simulated_gpu("T4", by_the_list) == ["equal", "the numbers differ"]
+
+
+def by_the_list() -> list[str]:
+    logits, classes = 8 * torch.randn(64, 10, device="cuda", dtype=torch.float16), torch.arange(64, device="cuda") % 10
+
+    def loss(region: Any) -> Any:
+        with region:
+            return torch.nn.functional.cross_entropy(logits, classes)
+
+    theirs = against_torch.outcome(loss, torch.autocast("cuda", torch.float16))
+    ours = [against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16))]
+    torch_autocast.COMPOSITES.clear()
+    ours.append(against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16)))
+    return [against_torch.compare(theirs, one) for one in ours]
+
+
+EXACT = [network for network in NETWORKS if f"nn.{network}" not in MODULES]
+
+
+def trainings() -> dict[str, str]:
+    theirs = partial(torch.autocast, "cuda", torch.float16), torch.amp.GradScaler
+    with amp.repeatable():
+        return amp.check_training("cuda", theirs, amp.pair("cuda"), width=32, steps=12, networks=EXACT)
+
+
+def test_trainings_have_torchs_losses_scales_and_trackers(simulated_gpu: Any) -> None:
+    assert simulated_gpu("T4", trainings) == dict.fromkeys(EXACT, "equal")
