@@ -68,6 +68,9 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         status = int(command.run(parser.parse_args(arguments)))
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:  # a command that keeps something on the way says so itself
+        print(f"\nlabkit {name}: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # whoever read us (`| head`) has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -107,7 +110,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "classroom": Subcommand("start a JupyterHub for a class on this machine", "labkit.commands.classroom"),
     "progress": Subcommand("say what is solved in all lessons, and what comes next", "labkit.commands.progress"),
     "restore": Subcommand("list the answers that were kept, and bring them back", "labkit.commands.restore"),
-    "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.train.race_cli"),
+    "race": Subcommand("train a task under several recipes and seeds, each run on record", "labkit.commands.race"),
     "html": Subcommand("write notebooks as pages that need no network, formulas and all", "labkit.commands.html"),
     "watch": Subcommand("run a training script, and report what its numbers do", "labkit.commands.watch"),
     "version": Subcommand("print the version", "labkit.commands.version"),

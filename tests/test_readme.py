@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit.amp import PRESETS, RECIPES
-from labkit.train.race_cli import add_arguments
+from labkit.commands.race import add_arguments
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md")]

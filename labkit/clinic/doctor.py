@@ -14,7 +14,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from labkit.clinic.findings import Finding, Report, Status
@@ -30,7 +31,7 @@ DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course ar
 
 
 def check_machine(folder: Path | str = ".") -> Report:
-    """Look at this Python, its packages and this machine; takes about a second.
+    """Look at this Python, its packages, each of which is imported, and this machine; takes a few seconds.
 
     folder: where notebooks will be saved.
 
@@ -39,7 +40,7 @@ def check_machine(folder: Path | str = ".") -> Report:
     """
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
-        ("packages", lambda: packages(requirements(), installed_version)),
+        ("packages", lambda: packages(requirements(), installed_version, import_problems)),
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*machine_facts())]),
         ("threads", lambda: [threads()]),
@@ -74,11 +75,16 @@ def python(version: tuple[int, ...], executable: str) -> Finding:
     return Finding("Python", Status.OK, what)
 
 
-def packages(needed: dict[str, str] | None, installed: Callable[[str], str | None]) -> Iterable[Finding]:
+def packages(
+    needed: dict[str, str] | None,
+    installed: Callable[[str], str | None],
+    problems: Callable[[Sequence[str]], dict[str, str]] = lambda names: {},
+) -> Iterable[Finding]:
     """Judge labkit and each package it needs.
 
     needed     package -> lowest version that would do; None where labkit itself is not installed
     installed  tells a package's version, or None where it is not there
+    problems   tells what stopped the import of which packages
 
     >>> [str(f.status) for f in packages({"numpy": "2"}, {"labkit": "0.1", "numpy": "1.26.4"}.get)]
     ['ok', 'bad']
@@ -88,14 +94,25 @@ def packages(needed: dict[str, str] | None, installed: Callable[[str], str | Non
         yield Finding("labkit", Status.BAD, "is not installed in this Python", remedy)
         return
     yield Finding("labkit", Status.OK, installed("labkit") or "")
+    broken = problems([name for name in needed if installed(name) is not None])
     for name, lowest in needed.items():
         version = installed(name)
         if version is None:
             yield Finding(name, Status.BAD, "is not installed", "`make setup`, or `pip install -e .` in the checkout")
         elif _numbers(version) < _numbers(lowest):
             yield Finding(name, Status.BAD, f"{version} is too old", f"`pip install -U '{name}>={lowest}'`")
+        elif broken.get(name):
+            what, remedy = f"{version} cannot be imported: {broken[name]}", f"`pip install --force-reinstall {name}`"
+            yield Finding(name, Status.BAD, what, remedy)
         else:
             yield Finding(name, Status.OK, version)
+
+
+def import_problems(names: Sequence[str]) -> dict[str, str]:
+    """Import each package in a process of its own; return what stopped those that cannot be imported."""
+    with ThreadPoolExecutor(max(1, system.usable_cores())) as pool:
+        found = pool.map(system.import_problem, [name.replace("-", "_") for name in names])
+    return {name: problem for name, problem in zip(names, found, strict=True) if problem}
 
 
 def requirements() -> dict[str, str] | None:

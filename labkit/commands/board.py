@@ -6,8 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.classroom.board import serve
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, help="learners' folders, each with the journal of its notebooks")
@@ -20,6 +18,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Serve until it is interrupted."""
+    from labkit.classroom.board import serve
+
     try:
         if not arguments.folder.is_dir():
             raise FileNotFoundError(f"there is no folder {arguments.folder}")

@@ -10,8 +10,6 @@ import zipfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.classroom.hub import Room, learners_named, set_up, walls
-from labkit.classroom.release import lessons_named, release
 from labkit.records import checkout
 
 
@@ -27,6 +25,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Set up, and become JupyterHub."""
+    from labkit.classroom.hub import Room, learners_named, set_up, walls
+
     if importlib.util.find_spec("jupyterhub") is None:
         raise ModuleNotFoundError("JupyterHub is not installed", name="jupyterhub")
     top = checkout()
@@ -56,6 +56,8 @@ def _hand_out(top: Path, folder: Path, lessons: list[str]) -> None:
     """Put the learners' lab, without solutions, into lab/; one that is there stays, until it is deleted."""
     if (folder / "lab").is_dir():
         return
+    from labkit.classroom.release import lessons_named, release
+
     named = lessons_named(top, lessons)
     learners, _ = release(top, folder / "hub" / "release", named, lambda line: print(line, flush=True))
     shutil.rmtree(folder / "lab.part", ignore_errors=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from labkit.bench import device_report
-
 
 def run(_: Namespace) -> int:
+    from labkit.bench import device_report
+
     print(device_report())
     return 0

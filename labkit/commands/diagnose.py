@@ -6,7 +6,7 @@ import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.clinic.script import diagnose_script
+from labkit.commands.watch import ours_after
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -16,11 +16,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(asked: Namespace) -> int:
+    from labkit.clinic.script import diagnose_script
+
     own = ArgumentParser(prog="labkit diagnose", add_help=False)
     first, arguments = asked.arguments[:2], asked.arguments[2:]
     if first[:1] == ["--steps"]:  # argparse gives all that follows the script to the script
         own.add_argument("--steps", type=int)
         asked.steps, asked.arguments = own.parse_args(first).steps, arguments
+    ours_after(asked.arguments, ("--steps",), asked.script, "diagnose")
     try:
         report = diagnose_script(asked.script, asked.arguments, asked.steps)
     except ValueError as cannot:

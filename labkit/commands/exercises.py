@@ -6,8 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.classroom.model_answers import as_csv
-from labkit.grading import EXERCISES
 from labkit.records import write_whole
 
 
@@ -16,6 +14,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from labkit.classroom.model_answers import as_csv
+    from labkit.grading import EXERCISES
+
     text = as_csv(EXERCISES.values())
     try:
         write_whole(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import textwrap
 from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
-from labkit import clinic
-from labkit.clinic import GpuCard, Patient, cards, code_of, explain, snippet
+if TYPE_CHECKING:
+    from labkit.clinic import GpuCard, Patient
+
 
 WIDTH = 100
 FORMS = {"As it fails": False, "Repaired": True}
@@ -18,6 +20,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from labkit.clinic import cards, explain
+
     text = " ".join(arguments.text)
     known = cards()
     if not text:
@@ -36,6 +40,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _told(patient: Patient | GpuCard, whole: bool) -> str:
+    from labkit.clinic import GpuCard, Patient, code_of, snippet
+
     parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
     lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
     if isinstance(patient, Patient) and patient.where:
@@ -55,6 +61,8 @@ def _told(patient: Patient | GpuCard, whole: bool) -> str:
 
 
 def _came_of(patient: Patient, cured: bool) -> str:
+    from labkit import clinic
+
     outcome = clinic.run(patient, cured)
     return outcome.error or f"a score of {outcome.score:.3g}, and it is well from {patient.limit:g} on"
 

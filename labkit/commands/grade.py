@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from labkit.classroom.archives import unpacked
-from labkit.classroom.feedback import write_feedback
-from labkit.classroom.marks import Mark, Said, marks_of, read_said, unused
-from labkit.classroom.report import journals_beside, report
-from labkit.classroom.school import Roster, notices, read_roster, write_gradebook
-from labkit.grading import cli
-from labkit.grading.attempts import doubtful, late_days
-from labkit.grading.submission import find
-from labkit.grading.table import visible
-from labkit.records import now, write_whole
+if TYPE_CHECKING:
+    from labkit.classroom.marks import Mark, Said
+    from labkit.classroom.school import Roster
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    cli.add_arguments(parser)
+    parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
+    parser.add_argument("--csv", type=Path, help="where to write the grades; it takes one")
+    parser.add_argument(
+        "--lesson", type=_lesson, help="grade this lesson only, 06_loss_scaling (default: all handed in)"
+    )
+    parser.add_argument("--seconds", type=float, default=20.0, help="CPU time for one exercise (default 20)")
+    parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
+    parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
+    parser.add_argument("--seed", type=int, help="repeat a grading: the seed it told (default: drawn anew)")
+    parser.add_argument("--changed", action="store_true", help="grade only what changed since the last time")
+    parser.add_argument(
+        "--take", choices=("last", "best"), help="of several notebooks of a lesson (default: any with answers)"
+    )
+    parser.add_argument("--due", type=_due, help="when work was due, 2026-11-30 or 2026-11-30T18:00, local time")
     more = parser.add_argument_group("giving back")
     more.add_argument("--feedback", type=Path, metavar="FOLDER", help="write a page for each learner into this folder")
     more.add_argument("--report", type=Path, metavar="FILE", help="write a page of the class: mistakes, time, guesses")
@@ -32,9 +39,41 @@ def add_arguments(parser: ArgumentParser) -> None:
     more.add_argument("--manual", type=Path, help="your own points and comments: student,exercise,points,comment")
 
 
+def _lesson(name: str) -> str:
+    from labkit.grading.exercises import EXERCISES
+
+    lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
+    if name not in lessons:
+        raise ArgumentTypeError(f"there is no lesson {name!r} with exercises; there are {', '.join(lessons)}")
+    return name
+
+
+def _due(text: str) -> float:
+    from labkit.grading.attempts import due_time
+
+    try:
+        return due_time(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"expected a date or a date and a time, 2026-11-30T18:00, got {text!r}") from error
+
+
 def run(arguments: Namespace) -> int:
     """Grade, then write what was asked for; 2 where a table of the teacher's cannot be read, before anything runs."""
+    from labkit.classroom.archives import unpacked
+    from labkit.classroom.marks import marks_of, read_said, unused
+    from labkit.classroom.report import journals_beside
+    from labkit.classroom.school import notices, read_roster
+    from labkit.grading import cli
+    from labkit.grading.attempts import doubtful, late_days
+    from labkit.grading.submission import find
+    from labkit.records import now
+
     try:
+        for path in arguments.submissions:
+            if not path.exists():
+                raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")
+        if arguments.csv is None:
+            raise ValueError("expected --csv FILE, where to write the grades: labkit grade ... --csv grades.csv")
         roster = read_roster(arguments.roster) if arguments.roster else None
         said = read_said(arguments.manual) if arguments.manual else {}
         if not 0 <= arguments.late <= 100 or (arguments.late and arguments.due is None):
@@ -67,6 +106,12 @@ def _give_back(
     roster: Roster | None,
     journals: Sequence[Path],
 ) -> None:
+    from labkit.classroom.feedback import write_feedback
+    from labkit.classroom.report import report
+    from labkit.classroom.school import write_gradebook
+    from labkit.grading.table import visible
+    from labkit.records import write_whole
+
     for line in told:
         print(visible(line), file=sys.stderr)
     if arguments.feedback:

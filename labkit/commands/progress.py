@@ -6,14 +6,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.grading import progress
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), help="of the notebooks (default: this one)")
 
 
 def run(arguments: Namespace) -> int:
+    from labkit.grading import progress
+
     if not arguments.folder.is_dir():
         print(f"labkit progress: there is no folder {arguments.folder}", file=sys.stderr)
         return 2

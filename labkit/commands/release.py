@@ -6,9 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.classroom.nbgrader import write_course
-from labkit.classroom.release import lessons_named, release
-from labkit.grading import EXERCISES
 from labkit.records import checkout
 
 
@@ -20,6 +17,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from labkit.classroom.nbgrader import write_course
+    from labkit.classroom.release import lessons_named, release
+    from labkit.grading import EXERCISES
+
     top = checkout()
     if top is None or not (top / "notebooks" / "source").is_dir():
         _say("labkit release takes a checkout of the lab: its notebooks/source holds the model answers")

@@ -6,8 +6,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from labkit.grading.kept import best, bring_back, kept_answers
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("exercise", nargs="?", help="print the best answer to this one, scaling.advance for instance")
@@ -16,6 +14,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
+    from labkit.grading.kept import best, bring_back, kept_answers
+
     kept = kept_answers(arguments.folder)
     if arguments.exercise is not None:
         if arguments.exercise not in kept:

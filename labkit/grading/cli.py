@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from labkit.grading.attempts import TAKES, attempts, best_of, due_time
+from labkit.grading.attempts import attempts, best_of
 from labkit.grading.batch import grade
-from labkit.grading.exercises import EXERCISES
 from labkit.grading.given.child import Limits
 from labkit.grading.submission import Submission, find
 from labkit.grading.supervise import NotStarted
@@ -30,21 +29,6 @@ from labkit.grading.table import Journal, Row, visible, write
 from labkit.records import alone, linux
 
 INTERRUPTED = 130
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `labkit grade` to a parser."""
-    lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
-    parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
-    parser.add_argument("--csv", type=Path, required=True, help="where to write the grades")
-    parser.add_argument("--lesson", choices=lessons, help="grade this lesson only (default: all that are handed in)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="CPU time for one exercise (default 20)")
-    parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
-    parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
-    parser.add_argument("--seed", type=int, help="repeat a grading: the seed it told (default: drawn anew)")
-    parser.add_argument("--changed", action="store_true", help="grade only what changed since the last time")
-    parser.add_argument("--take", choices=TAKES, help="of several notebooks of a lesson (default: any with answers)")
-    parser.add_argument("--due", type=due_time, help="when work was due, 2026-11-30 or 2026-11-30T18:00, local time")
 
 
 def run(args: argparse.Namespace) -> int:

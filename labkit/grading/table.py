@@ -148,7 +148,7 @@ def _lines(path: Path | None) -> list[dict[str, object]]:
 
 
 def visible(text: str) -> str:
-    """Return a text on one line, in which nothing steers a terminal or turns the reading direction around.
+    r"""Return a text on one line, in which nothing steers a terminal or turns the reading direction around.
 
     >>> visible("a\x1b[31m\n b\u202e")
     'a\\x1b[31m b\\u202e'

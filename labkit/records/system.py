@@ -136,6 +136,19 @@ def end_group(leader: subprocess.Popen[Any]) -> None:
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(leader.pid)], capture_output=True, check=False)
 
 
+def import_problem(module: str, seconds: float = 120.0) -> str:
+    """Import a module in a process of its own; return what stopped it, in a line, or ""."""
+    command = [sys.executable, "-c", f"import {module}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it was not imported within {seconds:.0f} s"
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"Python ended with status {done.returncode} and said nothing"
+
+
 def is_running(name: str) -> bool:
     """Return whether a process of this name runs, of at most 15 letters; False where the system does not say."""
     for path in Path("/proc").glob("[0-9]*/comm"):

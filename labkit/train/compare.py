@@ -192,6 +192,7 @@ def compare(
     *,
     device: torch.device | str | Place | None = "cpu",
     workers: int | None = None,
+    begins: Callable[[str, str, int], None] | None = None,
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Comparison:
@@ -210,7 +211,9 @@ def compare(
     'as good'
     """
     chosen = list(recipes)
-    records = race(task, chosen, seeds, Path(folder), device=device, workers=workers, progress=progress, stop=stop)
+    records = race(
+        task, chosen, seeds, Path(folder), device=device, workers=workers, begins=begins, progress=progress, stop=stop
+    )
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import signal
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -75,6 +77,7 @@ def race(
     *,
     device: torch.device | str | Place | None = "cpu",
     workers: int | None = None,
+    begins: Callable[[str, str, int], None] | None = None,
     progress: Callable[[RunRecord], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> list[RunRecord]:
@@ -88,6 +91,7 @@ def race(
             1 trains here. A task that cannot be sent to another process (its functions were typed into a notebook) is
             trained here in any case. Under torchrun its ranks are the workers, and this stays None. Steps are timed
             only where one run is trained at a time.
+        begins: called with task, recipe and seed when a run begins that is not on record; not under torchrun.
         progress: called with every record, as soon as it is there.
         stop: asked before each run; True ends the race, and what is there is returned.
 
@@ -105,7 +109,7 @@ def race(
     missing = [run for run, record in known.items() if record is None]
     found: dict[tuple[str, int], RunRecord] = {}
     there = [record for record in known.values() if record is not None]
-    trained = _train_all(task, missing, folder, where, workers, stop)
+    trained = _train_all(task, missing, folder, where, workers, begins, stop)
     if ranks.started():
         one = partial(_train_one, task, folder=folder, where=where)
         trained = ranks.by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
@@ -151,26 +155,49 @@ def _train_all(
     folder: Path,
     where: Place,
     workers: int | None,
+    begins: Callable[[str, str, int], None] | None,
     stop: Callable[[], bool] | None,
 ) -> Iterator[RunRecord]:
-    """Yield records as they come, each already in the folder."""
+    """Yield records as they come, each already in the folder; an interrupt ends the processes at once."""
     count = min(workers or (system.usable_cores() if where.emulated else 1), len(runs))
     if count <= 1 or not _travels(task):
         for recipe, seed in runs:
             if stop is not None and stop():
                 return
+            if begins is not None:
+                begins(task.name, recipe.name, seed)
             yield _train_one(task, recipe, seed, folder, where, timed=True)
         return
     waiting = iter(runs)
-    with ProcessPoolExecutor(count, mp_context=processes()) as pool:
-        running = {pool.submit(_train_one, task, *run, folder, where) for run in islice(waiting, count)}
+
+    def submitted(run: tuple[Recipe, int]) -> Future[RunRecord]:
+        if begins is not None:
+            begins(task.name, run[0].name, run[1])
+        return pool.submit(_train_one, task, *run, folder, where)
+
+    with _ending(ProcessPoolExecutor(count, processes(), signal.signal, (signal.SIGINT, signal.SIG_IGN))) as pool:
+        running = {submitted(run) for run in islice(waiting, count)}
         while running:
             done = next(as_completed(running))
             running.remove(done)
             following = None if stop is not None and stop() else next(waiting, None)
             if following is not None:
-                running.add(pool.submit(_train_one, task, *following, folder, where))
+                running.add(submitted(following))
             yield done.result()
+
+
+@contextmanager
+def _ending(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
+    """Have a pool whose processes end when it is interrupted: what they kept is whole, the rest is trained again."""
+    others = {child.pid for child in multiprocessing.active_children()}
+    with pool:
+        try:
+            yield pool
+        except (KeyboardInterrupt, GeneratorExit):  # the latter where it came while a record was told
+            for child in multiprocessing.active_children():
+                if child.pid not in others:
+                    child.terminate()
+            raise
 
 
 def processes() -> multiprocessing.context.BaseContext:

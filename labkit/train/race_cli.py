@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
+from functools import partial
 
 import torch
 
@@ -20,32 +20,7 @@ from labkit.train.record import RunRecord
 from labkit.train.tasks import TASKS
 
 BOTH = TASKS | GPU_TASKS
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Say what `labkit race` takes."""
-    parser.add_argument("tasks", nargs="*", type=_known_task, metavar="TASK",
-                        help="what to learn, one or more of: " + ", ".join(TASKS) + '; or "all" of these; or, where '
-                        "there is a GPU, one of a size that is worth it: " + ", ".join(GPU_TASKS))  # fmt: skip
-    parser.add_argument("--list", action="store_true", help="say what the tasks are, and which have a GPU's size")
-    parser.add_argument("--recipes", nargs="+", default=["FP32", "FP16", "FP16 dynamic"], metavar="NAME",
-                        choices=sorted(RECIPES), help="the first is what the others are compared with; one or more "
-                        "of: " + ", ".join(RECIPES))  # fmt: skip
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
-    parser.add_argument("--device", default=None, help='"gpu", "cpu" or torch\'s "cuda:1" (default: the GPU where '
-                        "there is one)")  # fmt: skip
-    parser.add_argument("--workers", type=int, default=None, metavar="N",
-                        help="processes at once (default: the cores; 1 on a GPU; torchrun's, started "
-                        "as torchrun --nproc-per-node 4 -m labkit race ..., on several hosts too)")  # fmt: skip
-    parser.add_argument("--folder", type=Path, default=None, help="where records are kept, those of a GPU in a "
-                        "folder of its name (default: data/runs; where there is no checkout, fp16-lab/data/runs in the "
-                        "home folder)")  # fmt: skip
-
-
-def _known_task(name: str) -> str:
-    if name not in (*BOTH, "all"):
-        raise argparse.ArgumentTypeError(f"there is no task {name!r}; there are all, {', '.join(sorted(BOTH))}")
-    return name
+INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,8 +49,16 @@ def run(args: argparse.Namespace) -> int:
         if args.folder is None:
             _take_along(task)
         _say(f"{task} on {where}. {size_hint(task, where)}\n")
+        told: list[RunRecord] = []
         try:
-            found = compare(BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, progress=_tell)
+            found = compare(
+                BOTH[task], recipes, args.seeds, folder, device=where, workers=args.workers, begins=_begins,
+                progress=partial(_note, told),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            kept = f"{len(told)} of {len(recipes) * len(args.seeds)} runs of {task} are on record in {folder}"
+            _say(f"interrupted: {kept}; the same command goes on from there\n")
+            return INTERRUPTED
         except ValueError as error:  # a record of something else lies there, or no workers were asked for
             sys.stderr.write(f"labkit race: {error}\n")
             return 1
@@ -97,7 +80,8 @@ def task_list(where: Place) -> str:
     lines = [f"{name:<20} {task.about}" for name, task in TASKS.items()]
     large = "\n".join(f"{name:<20} as {name.removesuffix(SUFFIX)}, larger" for name in GPU_TASKS)
     worth = "worth this GPU" if not where.emulated else "worth a GPU (here a step of these would take seconds)"
-    return "\n".join([f"on {where}:", *lines, "", f"of a size that is {worth}:", large])
+    recipes = f"recipes: {', '.join(RECIPES)}"
+    return "\n".join([f"on {where}:", *lines, "", f"of a size that is {worth}:", large, "", recipes])
 
 
 def size_hint(task: str, where: Place) -> str:
@@ -119,6 +103,15 @@ def _say(text: str) -> None:
     if ranks.is_first():
         sys.stdout.write(text)
         sys.stdout.flush()
+
+
+def _begins(task: str, recipe: str, seed: int) -> None:
+    _say(f"{task}  {recipe:<22} seed {seed}  begins\n")
+
+
+def _note(told: list[RunRecord], record: RunRecord) -> None:
+    told.append(record)
+    _tell(record)
 
 
 def _tell(r: RunRecord) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from labkit.commands.grade import add_arguments
 from labkit.grading.batch import grade
-from labkit.grading.cli import add_arguments, run
+from labkit.grading.cli import run
 from labkit.grading.given.child import Limits
 from labkit.grading.submission import find
 from labkit.grading.table import Row, write
