@@ -36,7 +36,9 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "clinic"),
     "checkout": ("records",),
     "export": ("records",),
-    "commands": ("records", "checkout", "bench", "instrument", "clinic", "grading", "classroom", "export"),
+    "commands": (
+        "records", "checkout", "bench", "instrument", "amp", "train", "clinic", "grading", "classroom", "export",
+    ),  # fmt: skip
     "cli": (),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),
     "__init__": (),

@@ -115,10 +115,10 @@ def test_a_second_watch_keeps_the_first_report_and_our_options_after_the_script_
     assert main(words) == 0
     first = (tmp_path / "seen" / "report.html").read_bytes()
     assert main([*words, "--every=3", "--own"]) == 0
-    heard = capsys.readouterr()
-    assert "arguments ['--every=3', '--own']" in heard.out
-    assert "--every=3 stands after" in heard.err
-    assert "--own stands" not in heard.err
+    output = capsys.readouterr()
+    assert "arguments ['--every=3', '--own']" in output.out
+    assert "--every=3 stands after" in output.err
+    assert "--own stands" not in output.err
     assert (tmp_path / "seen" / "report.html").read_bytes() == first
     assert (tmp_path / "seen-2" / "report.html").is_file()
 

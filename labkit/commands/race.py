@@ -8,7 +8,7 @@ from pathlib import Path
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("tasks", nargs="*", type=_known_task, metavar="TASK",
-                        help='what to learn, one or more; "all": those of a CPU\'s size; --list names them')  # fmt: skip
+                        help='what to learn; "all": those of a CPU\'s size; --list names them')  # fmt: skip
     parser.add_argument("--list", action="store_true", help="say what the tasks and the recipes are, and which tasks "
                         "have a GPU's size")  # fmt: skip
     parser.add_argument("--recipes", nargs="+", type=_known_recipe, default=["FP32", "FP16", "FP16 dynamic"],
