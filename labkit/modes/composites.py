@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, lru_cache
-from types import CodeType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 from torch import Tensor
@@ -33,6 +33,43 @@ def is_composite(func: Callable[..., Any]) -> bool:
     # And it must ask itself: meshgrid leaves that to a function it calls, which would ask about meshgrid for ever.
     at_home = isinstance(func, FunctionType) and func.__globals__.get("__name__") in HOMES and _asks(func.__code__)
     return at_home or func is Tensor.backward
+
+
+@lru_cache(maxsize=4096)
+def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
+    """Say whether a composite function may call a function of one of these names, as far as its code tells.
+
+    >>> import torch
+    >>> [calls_any(f, frozenset(["linear"])) for f in (torch.nn.functional.relu, torch.nn.functional.bilinear)]
+    [False, False]
+    >>> calls_any(torch.nn.functional.multi_head_attention_forward, frozenset(["linear"]))
+    True
+    """
+    return not isinstance(func, FunctionType) or _mentions(func, names, set())
+
+
+def _mentions(func: FunctionType, names: frozenset[str], seen: set[FunctionType]) -> bool:
+    """Look for names in a function's code, and in that of the Python functions of torch that it calls."""
+    if func in seen:
+        return False
+    seen.add(func)
+    if not names.isdisjoint(_names_in(func.__code__)):
+        return True
+    called = (func.__globals__.get(name) for name in _names_in(func.__code__))
+    own = [f for f in called if callable(f) and not isinstance(f, type)]
+    return any(not isinstance(f, BuiltinFunctionType) and _may(f, names, seen) for f in own)
+
+
+def _may(func: Any, names: frozenset[str], seen: set[FunctionType]) -> bool:
+    if not isinstance(func, FunctionType):
+        return True  # what has no code to look at may call anything
+    at_home = func.__globals__.get("__name__", "") in HOMES
+    return at_home and _mentions(func, names, seen)
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return set(code.co_names).union(*(_names_in(part) for part in inner))
 
 
 @cache

@@ -1,8 +1,8 @@
 """Time that the host takes for a training step, as a multiple of torch.amp's: what a small network on a GPU waits for.
 
 On a GPU the host launches operations and the card computes meanwhile; a small network is bound by the host. Here
-tensors are tiny and live on the CPU, with torch's own half kernels (no emulated storage), so that nearly all of a step's
-time is Python and dispatch. All take turns in one process; medians of 9, CPU seconds of the process.
+tensors are tiny and live on the CPU, with torch's own half kernels (no emulated storage), so that nearly all of a
+step's time is Python and dispatch. All take turns in one process; medians of 9, CPU seconds of the process.
 
     python tests/benchmarks/bench_host_time.py
 """

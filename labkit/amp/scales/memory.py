@@ -133,7 +133,7 @@ class ScaleMemory:
 
 
 def quotient(top: float, sizes: Tensor) -> Tensor:
-    """Return top / sizes in FP32, rounded once and at most FP32's largest number, which is for size 0, too."""
+    """Return top / sizes in FP32, rounded once and at most FP32's largest number; that of size 0, too."""
     return torch.div(_number(top, sizes.device), sizes).clamp_(max=FP32.max)
 
 

@@ -108,7 +108,7 @@ def largest_magnitude(values: Tensor, axes: Sequence[int] = ()) -> Tensor:
         return largest
     if not axes:
         least, most = torch.aminmax(values)
-        return torch.maximum(-least, most)
+        return torch.maximum(-least, most).abs_()  # of zeros, +0
     sizes = values.abs()
     for axis in axes:  # one after the other is fast
         sizes = sizes.amax(axis, keepdim=True)

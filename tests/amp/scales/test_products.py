@@ -369,3 +369,50 @@ def test_rotating_spreads_an_outlier_and_changes_no_product() -> None:
     assert rotate(spike, -1).abs().tolist() == [[2.0] * 16]
     assert torch.allclose(rotate(spike, -1).square().sum(), spike.square().sum())
     assert torch.equal(rotate(spike.T, -2), rotate(spike, -1).T)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+@pytest.mark.parametrize("name", ["FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"])
+def test_a_layer_of_zeros_learns(name: str, zero: float) -> None:
+    """A last layer often begins at zero: no magnitude, no scale, and its gradient is there all the same."""
+    layer = nn.Linear(32, 16, bias=False)
+    nn.init.constant_(layer.weight, zero)
+    model = nn.Sequential(layer, nn.Linear(16, 16, bias=False))
+    nn.init.constant_(model[1].weight, zero)
+    engine = engine_with(RECIPES[name].products, model)
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    nn.init.ones_(layer.weight)
+    for _ in range(2):
+        engine.zero_grad()
+        with engine.forward():
+            loss = (engine(x) - 1).square().mean()
+        engine.backward(loss)
+        gradient = engine.gradients()["1.weight"]
+        assert gradient.isfinite().all()
+        assert gradient.abs().max() > 0
+        engine.step()
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e-30])
+def test_tiny_operands_have_a_product(size: float) -> None:
+    """Their scales are so large that FP32 would not hold the product of two of them with little more."""
+    engine = engine_with(RECIPES["FP8 current"].products, nn.Linear(32, 4, bias=False))
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(0)) * size
+    with engine.forward():
+        y = engine(x)
+    exact = x.double() @ engine.model.weight.double().T
+    assert (y - exact).abs().max() <= 0.1 * exact.abs().max()
+
+
+def test_a_history_of_zeros_keeps_the_scale() -> None:
+    """As Transformer Engine does: an operand that was zero for long has not become large."""
+    engine = engine_with(replace(RECIPES["FP8 delayed"].products, history=2), nn.Linear(4, 2, bias=False))
+    for size in (8.0, 0.0, 0.0, 0.0, 0.0):
+        step(engine, torch.full((3, 4), size))
+    memory = engine.products.memory
+    memory.end_step()
+    assert memory.state_dict()["history"]["weight:input"] == [0.0, 0.0]
+    assert float(memory.scale("weight:input", 448.0)) == 448 / 8
+    other = engine_with(replace(RECIPES["FP8 delayed"].products, history=2), nn.Linear(4, 2, bias=False))
+    other.load_state_dict(engine.state_dict())
+    assert float(other.products.memory.scale("weight:input", 448.0)) == 448 / 8

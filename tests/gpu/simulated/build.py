@@ -85,7 +85,7 @@ def _compile(path: Path) -> None:
         linked = Path(folder, path.name)
         _run(
             "g++", "-shared", *objects.values(), "-o", linked, f"-L{torch / 'lib'}",
-            *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{torch / 'lib'}",
+            *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{(torch / 'lib').resolve()}",
         )  # fmt: skip
         os.replace(linked, path)
 
