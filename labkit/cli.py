@@ -102,7 +102,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         "say what is wrong with a training script, by a few of its steps", "labkit.commands.diagnose"
     ),
     "device": Subcommand("say what this machine has for low precision, and what that means", "labkit.commands.device"),
-    "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.gpu"),
+    "gpu": Subcommand("run every check and recording that needs a GPU", "labkit.commands.gpu"),
     "grade": Subcommand("grade a folder of submitted notebooks, and give back", "labkit.commands.grade"),
     "release": Subcommand("write what a class gets, and what its teacher keeps", "labkit.commands.release"),
     "exercises": Subcommand("list all exercises: points, minutes, checks, known mistakes", "labkit.commands.exercises"),

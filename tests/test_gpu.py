@@ -16,6 +16,7 @@ from labkit.bench import DeviceReport, device_report, from_json
 from labkit.bench.device import GENERATIONS
 from labkit.capture import tiles
 from labkit.capture.tiles import load_capture
+from labkit.commands import gpu as gpu_command
 from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
 from labkit.gpu.checks import many
@@ -85,7 +86,7 @@ def quick_budgets(*words):
     from argparse import ArgumentParser
 
     parser = ArgumentParser()
-    gpu.add_arguments(parser)
+    gpu_command.add_arguments(parser)
     return gpu.command.budgets_of(parser.parse_args(["--quick", *words]))
 
 

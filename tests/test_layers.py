@@ -37,8 +37,8 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "checkout": ("records",),
     "export": ("records",),
     "commands": (
-        "records", "checkout", "bench", "instrument", "amp", "train", "clinic", "grading", "classroom", "export",
-    ),  # fmt: skip
+        "records", "checkout", "bench", "instrument", "amp", "train", "clinic", "grading", "classroom", "export", "gpu",
+    ),
     "cli": (),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),
     "__init__": (),

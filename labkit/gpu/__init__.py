@@ -11,8 +11,8 @@ What it does not do: settle on a CPU what only a GPU can tell. `--device cpu --q
 cases; give that a folder of its own.
 """
 
-from labkit.gpu.command import GRACE, LIMIT, QUICK_LIMIT, add_arguments, run
+from labkit.gpu.command import GRACE, LIMIT, QUICK_LIMIT, run
 from labkit.gpu.order import Order, Part
 from labkit.gpu.parts import PARTS, QUICK_PARTS
 
-__all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Order", "Part", "add_arguments", "run"]
+__all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Order", "Part", "run"]

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -28,29 +28,6 @@ LIMIT = 520.0  # seconds for everything: less than nine minutes, with something 
 QUICK_LIMIT = 180.0
 NO_GPU = "torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
 GRACE = 8.0  # seconds that a part may take beyond its budget, to begin and to end
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    """Say what `labkit gpu` takes."""
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu rehearses (default: cuda)")
-    parser.add_argument("--quick", action="store_true", help="on a GPU: in 3 minutes, the parts that fill the lessons' "
-                        f"figures ({', '.join(QUICK_PARTS)}); with --device cpu: small cases of every part, to see "
-                        "whether everything runs")  # fmt: skip
-    parser.add_argument("--folder", type=Path, default=None, help="where results are kept (default: data; where "
-                        "there is no checkout, fp16-lab/data in the home folder)")  # fmt: skip
-    one = parser.add_mutually_exclusive_group()
-    one.add_argument("--passport", type=Path, metavar="FILE", help="write into a new FILE a line for each thing that "
-                     "this GPU does, in 3 minutes and 2 of timings, to be sent to the lab's maintainers")  # fmt: skip
-    one.add_argument("--read", type=Path, metavar="FILE", help="say what in such a FILE differs from expectation; "
-                     "status 0: it is whole, 1: a part is missing, 2: it is no passport")  # fmt: skip
-    one.add_argument("--only", nargs="+", choices=list(PARTS), default=None, metavar="PART",
-                        help="one or more of: " + ", ".join(PARTS))  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=None,
-                        help=f"for everything (default: {LIMIT:.0f}; quick on a GPU: {QUICK_LIMIT:.0f})")  # fmt: skip
-    parser.add_argument(
-        "--since", type=float, default=None, metavar="TIME", help="when those seconds began (Unix time)"
-    )
-    parser.add_argument("--here", action="store_true", help="run the parts in this process, not in one each")
 
 
 def run(arguments: Namespace) -> int:

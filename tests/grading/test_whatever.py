@@ -78,8 +78,8 @@ BROKEN = {
 JOURNALS = {
     "deep": "[" * 100_000,
     "two zones": "\n".join(
-        json.dumps({"kind": "exercise", "id": "scaling.advance", "answer": "x", "points": 1, "when": when})
-        for when in ("2026-01-01T10:00:00", "2026-01-01T10:00:00+00:00", "0001-01-01T00:00:00+14:00")
+        json.dumps({"kind": "exercise", "id": "scaling.advance", "answer": "x", "points": points, "when": when})
+        for points, when in enumerate(["2026-01-01T10:00:00", "2026-01-01T10:00:00+00:00", "0001-01-01T00:00:00+14:00"])
     ),
     "long numbers": '{"kind": "exercise", "id": "scaling.advance", "answer": "x", "points": ' + "9" * 5000 + "}",
 }
