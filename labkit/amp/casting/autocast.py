@@ -31,11 +31,21 @@ from torch.overrides import _get_current_function_mode
 
 from labkit.amp.casting.cast_cache import CastCache
 from labkit.amp.casting.casts import Cast
-from labkit.amp.casting.lists import Entry, Rule, rule_for
+from labkit.amp.casting.lists import LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.gemm import GEMMS
 from labkit.gemm.product import Emulated
-from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, open_modes, tensors_in
+from labkit.modes import (
+    ATTRIBUTE,
+    LabMode,
+    are_plain,
+    break_graph,
+    calls_any,
+    is_composite,
+    mapped,
+    open_modes,
+    tensors_in,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Change = Callable[[Tensor], Tensor]
@@ -119,6 +129,8 @@ class autocast(LabMode, ContextDecorator):
     (torch.float16, torch.float32)
     """
 
+    sees_all = False  # True: stay on inside functions that call no operation of the lists, too
+
     def __init__(
         self,
         format: Format = FP16,
@@ -188,7 +200,7 @@ class autocast(LabMode, ContextDecorator):
         name = getattr(func, "__name__", "")
         entry = self.entry_for(func, name)
         if entry.rule is Rule.KEEP or (kwargs and kwargs.get("out") is not None):
-            if is_composite(func):
+            if is_composite(func) and (self.sees_all or calls_any(func, LISTS.names)):
                 return self.inside(func, args, kwargs)
             return self.call_below(func, types, args, kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)

@@ -125,6 +125,7 @@ class Lists:
         self._lock = threading.Lock()
         self._registered: tuple[tuple[object, str, Entry], ...] = ()
         self.table = _with_operators(POLICY)
+        self.names = frozenset(self.table)
 
     def put(self, token: object, name: str, entry: Entry) -> None:
         """Let `entry` hold for `name` until `take` is called with the same token."""
@@ -139,6 +140,7 @@ class Lists:
     def _replace(self, registered: tuple[tuple[object, str, Entry], ...]) -> None:
         self._registered = registered
         self.table = _with_operators({**POLICY, **{name: entry for _, name, entry in registered}})
+        self.names = frozenset(self.table)
 
 
 def _with_operators(entries: dict[str, Entry]) -> dict[str, Entry]:

@@ -56,6 +56,8 @@ class Notes:
 class Recording(autocast):
     """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing."""
 
+    sees_all = True
+
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
         self.notes = notes = Notes()
         super().__init__(format, listen=lambda event: setattr(notes, "event", event), cache=False)

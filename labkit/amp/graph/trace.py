@@ -96,6 +96,8 @@ def trace(
 class TracedAutocast(autocast):
     """Autocast that tells a recorder which operation is coming, and each cast that it makes for it."""
 
+    sees_all = True
+
     def __init__(self, format: Format, recorder: Recorder) -> None:
         super().__init__(format, cache=False)
         self.recorder = recorder

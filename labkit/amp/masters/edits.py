@@ -37,12 +37,16 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for tensor in tensors:
         small, large = groups.setdefault((tensor.device, tensor.dtype), ([], []))
-        (small if tensor.nbytes < 4 * ROW else large).append(_as_it_lies(tensor))
+        (small if tensor.nbytes < 4 * ROW else large).append(tensor)
     found: dict[torch.device, list[Tensor]] = {}
     for (device, _), (small, large) in groups.items():
-        for piece in (*([torch.cat(small)] if small else []), *large):
-            found.setdefault(device, []).extend(_rows(piece.view(torch.uint8)))
-    return [_joined(parts) for parts in found.values()]
+        parts = found.setdefault(device, [])
+        if small:  # of a single tensor, flattening makes no copy
+            flat = torch._C._nn.flatten_dense_tensors(small) if len(small) > 1 else small[0].reshape(-1).clone()
+            parts += _rows(flat.detach().view(torch.uint8))
+        for tensor in large:
+            parts += _rows(_as_it_lies(tensor).view(torch.uint8))
+    return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 
 
 def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
@@ -60,13 +64,6 @@ def same(before: Checksum, after: Checksum) -> bool:
     """Whether two checksums are of the same weights."""
     differ = differences(before, after)
     return differ is not None and not any(read(differ))
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    """Join bytes to whole numbers of 8 bytes, for torch compares those faster; zeros fill up the last one."""
-    missing = -sum(map(len, parts)) % 8
-    whole = torch.cat([*parts, parts[0].new_zeros(missing)]) if missing or len(parts) > 1 else parts[0]
-    return whole.view(torch.int64)
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:

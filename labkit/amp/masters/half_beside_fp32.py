@@ -19,17 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
-from labkit.amp.casting.lists import Rule, rule_for
+from labkit.amp.casting.lists import LISTS, Rule, rule_for
 from labkit.amp.scaling.unscale import largest_magnitude, read
 from labkit.gemm.half_storage import HALVES, NORMS
-from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, is_composite, mapped, tensors_in
+from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
 
 # They refuse two dtypes as those on the promote list do, and autocast lets them.
 REFUSE_TOO = frozenset("lerp index_add index_copy scatter scatter_reduce masked_scatter complex".split())
@@ -132,7 +132,7 @@ class half_beside_fp32(LabMode):
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
-        elif is_composite(func):
+        elif is_composite(func) and calls_any(func, _looked_for(LISTS.names)):
             return self.inside(func, args, kwargs)
         return self.call_below(func, types, args, kwargs)
 
@@ -155,6 +155,11 @@ class half_beside_fp32(LabMode):
         return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
 
 
+@cache
+def _looked_for(listed: frozenset[str]) -> frozenset[str]:
+    return listed | _MUST_AGREE_TOO
+
+
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if tensor.dtype is torch.float32 or tensor.dtype in HALVES else tensor
 
@@ -171,9 +176,13 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     """
     if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or not mask.numel():
         return False
-    return float(_largest_finite(mask)) >= infinite_from(dtype)
+    size = float(largest_magnitude(mask.detach()))
+    if not math.isfinite(size):
+        size = float(_largest_finite(mask))
+    return size >= infinite_from(dtype)
 
 
+@cache
 def infinite_from(dtype: torch.dtype) -> float:
     """Return the least number that becomes infinite in a half format.
 

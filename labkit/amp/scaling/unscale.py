@@ -121,9 +121,9 @@ def read(scalars: Sequence[Tensor]) -> list[float]:
     >>> read([torch.tensor(1.0), torch.tensor(True)])
     [1.0, 1.0]
     """
-    if len(scalars) < 2:
+    home = next((scalar.device for scalar in scalars if scalar.device.type != "cpu"), None)
+    if home is None or len(scalars) == 1:
         return [float(scalar.item()) for scalar in scalars]
-    home = max((scalar.device for scalar in scalars), key=lambda device: device.type != "cpu")
     there = [scalar if scalar.device == home else scalar.to(home, non_blocking=True) for scalar in scalars]
     values: list[float] = torch.stack(there).tolist()
     return [float(value) for value in values]
