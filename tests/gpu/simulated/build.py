@@ -23,6 +23,7 @@ SOURCES = Path(__file__).with_name("cpp")
 CACHE = Path(sys.prefix) / "simulated-cuda"
 FLAGS = ("-O1", "-std=c++20", "-fPIC", "-fvisibility=hidden", "-w")
 LIBRARIES = ("torch", "torch_cpu", "torch_python", "c10")
+FINDS_TORCH_FROM = "$ORIGIN"  # relative to the library itself: an environment may be moved, or reached by a link
 
 
 def torch_folder() -> Path:
@@ -52,10 +53,15 @@ def reason_against() -> str | None:
 
 def library_path() -> Path:
     """Return where the library of this torch, this Python and these sources lies, or will lie."""
-    digest = hashlib.sha256(repr((version("torch"), sys.version, FLAGS)).encode())
+    digest = hashlib.sha256(repr((version("torch"), sys.version, FLAGS, FINDS_TORCH_FROM, _torch_from_here())).encode())
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
     return CACHE / f"{digest.hexdigest()[:20]}.so"
+
+
+def _torch_from_here() -> str:
+    """Return the path of torch's libraries as seen from the folder of ours."""
+    return os.path.relpath((torch_folder() / "lib").resolve(), CACHE.resolve())
 
 
 def library() -> Path:
@@ -85,7 +91,7 @@ def _compile(path: Path) -> None:
         linked = Path(folder, path.name)
         _run(
             "g++", "-shared", *objects.values(), "-o", linked, f"-L{torch / 'lib'}",
-            *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{(torch / 'lib').resolve()}",
+            *(f"-l{name}" for name in LIBRARIES), f"-Wl,-rpath,{FINDS_TORCH_FROM}/{_torch_from_here()}",
         )  # fmt: skip
         os.replace(linked, path)
 
