@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 HOMES = ("torch.nn.functional", "torch.functional", "torch.autograd")  # most methods of Tensor ask, and call themselves
+FORWARD = HOMES[:2]
 ASKS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
 
 
@@ -43,7 +44,8 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
     >>> calls_any(F.relu, frozenset(["linear"])), calls_any(F.multi_head_attention_forward, frozenset(["linear"]))
     (False, True)
     """
-    return not isinstance(func, FunctionType) or _mentions(func, names, set())
+    forward = isinstance(func, FunctionType) and func.__globals__.get("__name__") in FORWARD
+    return not forward or _mentions(func, names, set())  # a backward pass calls hooks, which may call anything
 
 
 def _mentions(func: FunctionType, names: frozenset[str], seen: set[FunctionType]) -> bool:
@@ -54,7 +56,7 @@ def _mentions(func: FunctionType, names: frozenset[str], seen: set[FunctionType]
     if not names.isdisjoint(_names_in(func.__code__)):
         return True
     called = (func.__globals__.get(name) for name in _names_in(func.__code__))
-    own = [f for f in called if isinstance(f, FunctionType) and f.__globals__.get("__name__", "") in HOMES]
+    own = [f for f in called if isinstance(f, FunctionType) and f.__globals__.get("__name__") in FORWARD]
     return any(_mentions(f, names, seen) for f in own)  # what lives elsewhere checks arguments
 
 
