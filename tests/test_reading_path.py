@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-LINES = 3200
+LINES = 3500
 LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
 
 
@@ -20,7 +20,7 @@ def test_worked_example_of_a_path_with_two_files():
     ]  # fmt: skip
 
 
-def test_the_path_is_short_and_each_file_opens_with_its_question():
+def test_the_path_is_short_and_each_file_says_what_it_is():
     files = [ROOT / file for file, _ in named_files((ROOT / "README.md").read_text(encoding="utf-8"))]
     assert 12 <= len(files) <= 20
     assert len(set(files)) == len(files)
@@ -28,8 +28,7 @@ def test_the_path_is_short_and_each_file_opens_with_its_question():
     lines = {file.relative_to(ROOT).as_posix(): text.count("\n") for file, text in texts.items()}
     assert sum(lines.values()) <= LINES, f"{sum(lines.values())} lines are no afternoon: {lines}"
     for file, text in texts.items():
-        question = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
-        assert "?" in question, f"{file} opens with {question!r}"
+        assert ast.get_docstring(ast.parse(text)), f"{file} opens without a word"
 
 
 def test_the_path_goes_the_way_of_the_course():

@@ -44,8 +44,9 @@ def calls_any(func: Callable[..., Any], names: frozenset[str]) -> bool:
     >>> calls_any(F.relu, frozenset(["linear"])), calls_any(F.multi_head_attention_forward, frozenset(["linear"]))
     (False, True)
     """
-    forward = isinstance(func, FunctionType) and func.__globals__.get("__name__") in FORWARD
-    return not forward or _mentions(func, names, set())  # a backward pass calls hooks, which may call anything
+    if not isinstance(func, FunctionType) or func.__globals__.get("__name__") not in FORWARD:
+        return True  # a backward pass calls hooks, which may call anything
+    return _mentions(func, names, set())
 
 
 def _mentions(func: FunctionType, names: frozenset[str], seen: set[FunctionType]) -> bool:

@@ -42,6 +42,13 @@ def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> P
     return path
 
 
+def write_line(file: IO[str], line: str) -> None:
+    """Write a line to the end of an open file; when this returns, the line is on the disk."""
+    file.write(line + "\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Be the only process that is in here for this path; a kill gives it free. On Windows nobody is kept out.

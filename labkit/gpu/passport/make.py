@@ -23,7 +23,7 @@ from typing import IO, Any
 import labkit
 from labkit.gpu.passport.items import TIMING
 from labkit.gpu.passport.worker import without_folders
-from labkit.records import now, system, versions
+from labkit.records import now, system, versions, write_line
 
 SCHEMA = "labkit.passport/1"
 SECONDS, TIMING_SECONDS = 180.0, 120.0  # after which no further item begins: of all but timings, and of those
@@ -167,9 +167,7 @@ class _Passport:
         self._items: list[tuple[str, str]] = []  # name and kind
 
     def write(self, line: Line) -> None:
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        write_line(self._file, json.dumps(line))
 
     def missing(self) -> list[str]:
         """Return the names of the items that have no line, in their order: by the file, whenever it was interrupted."""
