@@ -78,7 +78,7 @@ BitExplorer(FP16, value=1.0)
 #
 # `code` is an integer of 16 bits, 0x3C00 for example. Cut it into its three fields: `>>` shifts right, and `&` keeps the bits
 # that both numbers have. Then follow the three lines above; $1.F$ is `1 + F / 1024`. Infinity is `math.inf`, NaN is `math.nan`.
-# Short cuts are not allowed here: the FP16 of numpy and torch, as in `.view(np.float16)`, and the lab's own `decode`.
+# Short cuts are not allowed here: the FP16 of numpy and torch, as in `.view(np.float16)`, `struct`, and the lab's own `decode`.
 
 
 # %% id="exercise-numbers-decode" tags=["exercise-numbers.decode"]
@@ -186,6 +186,7 @@ for format in (FP32, FP16):
 # ### Exercise 2: how far apart?  ●○○  5 min
 #
 # `x` is a number of FP16, as a Python float. Take care below 2^-14: the first line of the count above is from there.
+# Not allowed: the lab's own `ulp`, and `np.spacing`.
 
 
 # %% id="exercise-numbers-ulp" tags=["exercise-numbers.ulp"]
@@ -240,12 +241,13 @@ for code in (0x0000, 0x03FF, 0x3BFF, 0x7BFF, 0x7C00, 0x8000, 0xBC00):
 #
 # ### Exercise 4: the next number  ●●○  6 min
 #
-# Integers in, integers out: this is how it is done in hardware. Be careful around zero and at both infinities.
+# Integers in, integers out: this is how it is done in hardware. Be careful around zero and at both infinities. Not allowed: the
+# lab's own `next_up`, and `np.nextafter`.
 
 
 # %% id="exercise-numbers-next-up" tags=["exercise-numbers.next_up"]
 def my_next_up(code):
-    """Return the code of the next larger FP16 number; +inf stays +inf. `code` is no NaN."""
+    """Return the code of the next larger FP16 number; +inf stays +inf, and below zero -0, 0x8000, comes last. No NaN."""
     ### BEGIN SOLUTION
     if code == 0x7C00:
         return code

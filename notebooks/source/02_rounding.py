@@ -72,7 +72,7 @@ for mode in modes:
 #
 # Divide by the ulp, round to a whole number, multiply back; Python's `round` takes ties to the even one already. Then take care of
 # both ends: below 2^-14 the ulp stays 2^-24, and from 65520 on there is infinity. Casts are not allowed here: the
-# FP16 of numpy and torch, `struct`, and the lab's own `round_to`.
+# FP16 of numpy and torch, `struct`, and the lab's own `round_to` and `encode`.
 
 
 # %% id="exercise-rounding-nearest-even" tags=["exercise-rounding.nearest_even"]
@@ -275,7 +275,7 @@ print("Kahan:            ", sum_compensated(values, FP16).value)
 # ### Exercise 4: Kahan's sum  ●●○  6 min
 #
 # Two variables, `total` and `lost`, both `np.float16(0)` at the start; four lines in the loop. Every operation on two
-# `np.float16` rounds to FP16, so you need no rounding of your own.
+# `np.float16` rounds to FP16, so you need no rounding of your own. Not allowed: the lab's own `sum_compensated`.
 
 
 # %% id="exercise-rounding-kahan" tags=["exercise-rounding.kahan"]

@@ -144,7 +144,8 @@ for name, adder in adders.items():
 # ### Exercise 1: where an FP16 accumulator stops  ●●○  8 min
 #
 # Add the product `a * b` to `total` again and again. The product is exact (a Python float holds it). The sum is rounded to
-# `np.float16` once, after each addition. Count the additions that changed something.
+# `np.float16` once, after each addition. Count the additions that changed something. (If the sum overflows, it stands still at
+# inf.) Not allowed: the lab's own `accumulate`.
 
 
 # %% id="exercise-tensor-standstill" tags=["exercise-tensor.standstill"]
@@ -229,9 +230,11 @@ sum_errors_figure()
 # Terms are the products and C.
 #
 # - The exponent of a number is `math.frexp(x)[1] - 1`. That of a product is the *sum* of its operands' exponents.
-# - A term of 0 has no exponent: leave it out when you look for the largest.
+# - A term of 0 has no exponent: leave it out when you look for the largest. If all terms are 0, so is the sum.
 # - One unit is 2^(largest exponent - fraction_bits). `math.trunc` cuts to whole units.
 # - Last, cut the sum to FP32: `n.bit_length()` says how many bits a whole number has, and FP32 keeps 24.
+#
+# Not allowed: the lab's own `explain`, `emulate` and `accumulate`.
 
 
 # %% id="exercise-tensor-block" tags=["exercise-tensor.block"]
@@ -243,7 +246,7 @@ def my_block(a, b, c, fraction_bits):
         return math.frexp(x)[1] - 1
 
     terms = [(x * y, exponent(x) + exponent(y)) for x, y in zip(a, b, strict=True)] + [(c, exponent(c))]
-    largest = max(e for value, e in terms if value)
+    largest = max((e for value, e in terms if value), default=0)
     unit = 2.0 ** (largest - fraction_bits)
     total = sum(math.trunc(value / unit) for value, _ in terms)
     spare = max(0, total.bit_length() - 24)
@@ -345,7 +348,7 @@ sweep_figure("bandwidth", measure("bandwidth", rounds=3, seconds=8), card=card)
 # %% [markdown]
 # ### Exercise 4: what limits a layer  ●○○  6 min
 #
-# `ridge` is in FLOP for each byte. At the ridge itself, say "compute".
+# `ridge` is in FLOP for each byte. At the ridge itself, say "compute". Not allowed: the lab's own `intensity`.
 
 
 # %% id="exercise-tensor-intensity" tags=["exercise-tensor.intensity"]

@@ -89,7 +89,8 @@ GradientZoom(film)
 #
 # ### Exercise 1: count by powers of two  ●○○  8 min
 #
-# Count numbers into binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. `math.frexp(x)` may help.
+# Count numbers into binades. The binade with exponent $e$ holds all $x$ with $2^e \le |x| < 2^{e+1}$. `math.frexp(x)` may help. Not
+# allowed: the lab's own `exponent_histogram`.
 
 
 # %% id="exercise-gradients-binades" tags=["exercise-gradients.binades"]
@@ -161,7 +162,8 @@ for step in (0, 40):
 # ### Exercise 2: what would another scale lose?  ●●○  8 min
 #
 # You have counts, as your `my_binades` makes them. A binade is lost if it lies below 2^-25 after the scale: all its numbers are then
-# below half of FP16's smallest number. The binade that begins at 2^-25 is not lost.
+# below half of FP16's smallest number. The binade that begins at 2^-25 is not lost. Not
+# allowed: the lab's own `fate`.
 
 
 # %% id="exercise-gradients-fate" tags=["exercise-gradients.fate"]
@@ -225,7 +227,7 @@ for task in ("segmentation", "digits"):
 #
 # ### Exercise 4: lost, or zero all along?  ●●○  8 min
 #
-# Count over all tensors together, element by element.
+# Count over all tensors together, element by element. Not allowed: the lab's own `underflow` and `zeros_inside`.
 
 
 # %% id="exercise-gradients-lost" tags=["exercise-gradients.lost"]

@@ -160,7 +160,7 @@ for spread in (1, 4, 16, 64):
 #
 # Ask of each: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several operands agree? If
 # the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for softmax and sum: they get FP32.
-# It counts as "deny" here.)
+# It counts as "deny" here.) Not allowed: the lab's own `rule_for`.
 
 
 # %% id="exercise-autocast-lists" tags=["exercise-autocast.lists"]

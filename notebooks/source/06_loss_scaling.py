@@ -548,7 +548,8 @@ for name, test in bad.items():
 # ### Exercise 5: unscale, and find inf  ●○○  8 min
 #
 # Between the backward pass and the optimizer's step two things happen: the gradients are divided by the scale, and they are
-# checked. Do both for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN.
+# checked. Do both for a list of FP16 gradients. The step is bad if *any* element of *any* tensor is inf or NaN. Not
+# allowed: the lab's own `unscale`.
 
 
 # %% id="exercise-scaling-unscale" tags=["exercise-scaling.unscale"]
@@ -571,7 +572,8 @@ check("scaling.unscale", my_unscale)
 # ### Exercise 6: repair a scaler  ●●●  12 min
 #
 # This scaler is short, looks right, and has **three faults**. All three have been in real frameworks; two of them are in torch
-# to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1.
+# to this day. Run it, break it, then write the repaired one below. The lowest scale allowed is 1; there is no highest. Not
+# allowed: the lab's own `advance`.
 
 
 # %% id="touch-faulty"

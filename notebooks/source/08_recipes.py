@@ -99,18 +99,17 @@ check("recipes.levels", my_knobs)
 # ### Exercise 2: which of the four is it?  ●●○  8 min
 #
 # Somebody gives you a script that trains "in mixed precision". You print the same four dtypes in it as above. Which recipe is it?
-# BF16 has no O-levels, and not every mixture of FP16 has a name.
+# BF16, FP64 and FP8 have no O-levels, and not every mixture of FP16 has a name.
 
 
 # %% id="exercise-recipes-which" tags=["exercise-recipes.which"]
 def my_level(weight, norm, stepped, output):
     """Return "O0", "O1", "O2", "O3" or "none of them" for four torch dtypes."""
     ### BEGIN SOLUTION
-    if torch.bfloat16 in (weight, norm, stepped, output):
-        return "none of them"
-    rows = {(32, 32, 32, 32): "O0", (32, 32, 32, 16): "O1", (16, 32, 32, 16): "O2", (16, 16, 16, 16): "O3"}
-    bits = tuple(32 if dtype == torch.float32 else 16 for dtype in (weight, norm, stepped, output))
-    return rows.get(bits, "none of them")
+    wide, half = torch.float32, torch.float16
+    rows = {(wide, wide, wide, wide): "O0", (wide, wide, wide, half): "O1"}
+    rows |= {(half, wide, wide, half): "O2", (half, half, half, half): "O3"}
+    return rows.get((weight, norm, stepped, output), "none of them")
     ### END SOLUTION
 
 
@@ -200,7 +199,7 @@ from labkit.formats import FP16, round_to
 
 
 def my_fate(gradient, epsilon):
-    """Return what the first step makes of a weight: "finite", "inf" or "nan"."""
+    """Return what the first step makes of a weight: "finite", "inf" or "nan"; the gradient is an FP16 number."""
     ### BEGIN SOLUTION
     v, held = float(round_to(0.001 * gradient**2, FP16)), float(round_to(epsilon, FP16))
     if v != 0 or held != 0:

@@ -393,6 +393,8 @@ ScalerPresets()
 # - The scale is halved from overflow number `hysteresis` on, counted since the scale last grew. It never goes below `floor`.
 # - After `growth_interval` clean steps in a row the scale doubles, up to `cap`. Then both counts start again, also at the cap.
 # - If `steps_at_floor` is True, nobody looks for inf while the scale is at `floor`: such a step counts as clean.
+#
+# Not allowed: the lab's own `advance`, `decide` and `must_skip`.
 
 
 # %% id="exercise-frameworks-skips" tags=["exercise-frameworks.skips"]

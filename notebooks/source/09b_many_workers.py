@@ -97,7 +97,8 @@ print("how long each rank's step is:", (scales.mean() / scales).tolist())
 # ### Exercise 1: agree on found_inf  ●●○  7 min
 #
 # You play all ranks. Each holds a part of the weights and the scaled FP16 gradients of that part. Take one step of SGD
-# (`part - lr * gradient`, in FP32), all ranks or none. After inf or NaN the scale is half of what it was.
+# (`part - lr * gradient`, in FP32), all ranks or none. After inf or NaN the scale is half of what it was. Not allowed: the
+# lab's own `unscale`.
 
 
 # %% id="exercise-workers-agree" tags=["exercise-workers.agree"]
@@ -211,7 +212,7 @@ memory_bars(workers)
 #
 # ### Exercise 3: who holds which master?  ●●○  6 min
 #
-# Name each rank's rows. The first rank holds `rows / world`, rounded up.
+# Name each rank's rows. The first rank holds `rows / world`, rounded up. Not allowed: `torch.chunk` and `torch.tensor_split`.
 
 
 # %% id="exercise-workers-parts" tags=["exercise-workers.parts"]

@@ -59,7 +59,7 @@ def in_decimals(a: list[float], b: list[float], c: float, fraction_bits: int) ->
     with localcontext(prec=200):
         terms = [Decimal(x) * Decimal(y) for x, y in zip(a, b, strict=True)] + [Decimal(c)]
         powers = [exponent(x) + exponent(y) for x, y in zip(a, b, strict=True)] + [exponent(c)]
-        largest = max(power for term, power in zip(terms, powers, strict=True) if term)
+        largest = max((power for term, power in zip(terms, powers, strict=True) if term), default=0)
         unit = Decimal(2) ** (largest - fraction_bits)
         total = sum(((term / unit).to_integral_value(ROUND_DOWN) for term in terms), Decimal(0)) * unit
         exact = float(total)
@@ -77,7 +77,7 @@ def test_the_block_cases_are_of_their_formats() -> None:
     for seed in SEEDS:
         for a, b, c, fraction_bits in cases("tensor.block", seed):
             assert len(a) == len(b) <= 16
-            assert all(float(np.float16(x)) == x and abs(x) >= 2.0**-14 for x in (*a, *b))
+            assert all(float(np.float16(x)) == x and (abs(x) >= 2.0**-14 or x == 0) for x in (*a, *b))
             assert float(np.float32(c)) == c
             assert fraction_bits in (23, 24, 25)
 
@@ -109,7 +109,8 @@ def test_the_standstill_of_fp16_numbers_is_numpys_running_sum(seed: int) -> None
     numbers = [a for a, b in cases("tensor.standstill", seed) if b == 1.0]
     assert len(numbers) >= 4
     for a in numbers:
-        running = np.add.accumulate(np.full(8192, a, np.float16))
+        with np.errstate(over="ignore"):
+            running = np.add.accumulate(np.full(8192, a, np.float16))
         k = 1 + int(np.argmax(running[1:] == running[:-1]))
         assert reference("tensor.standstill")(a, 1.0) == (k, float(running[-1]))
 

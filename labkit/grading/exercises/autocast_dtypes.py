@@ -77,7 +77,9 @@ def _again(_: Random) -> list[Case]:
     """A value that is used when later ones are there, and a name that is assigned once more."""
     older = [("h", "allow", ("x", "w")), ("z", "keep", ("x",)), ("y", "keep", ("h",))]
     twice = [("h", "allow", ("x", "w")), ("h", "deny", ("h",)), ("y", "keep", ("h",)), ("h", "allow", ("h", "w"))]
-    return [(steps, {"x": x, "w": "FP32"}) for steps in (older, twice) for x in WIDEST_FIRST]
+    named_x = [("x", "allow", ("x", "w")), ("y", "keep", ("x",)), ("w", "promote", ("y", "x")), ("z", "keep", ("w",))]
+    programs = (older, twice, named_x)  # the last one names results like inputs
+    return [*((steps, {"x": x, "w": "FP32"}) for steps in programs for x in WIDEST_FIRST), ([], {"x": "FP16"})]
 
 
 @mistake

@@ -37,13 +37,13 @@ def _parts(random: Random, kind: str, numbers: list[float]) -> list[Case]:
 
 def _count(random: Random) -> list[Case]:
     far = [float(random.randrange(2, 200)), float(random.randrange(300, 2000)), 2048.0, 4096.0, 65536.0]
-    return _parts(random, "counts", far) + _parts(random, "counts", [255.0, 256.0, 257.0, 258.0])
+    return _parts(random, "counts", far) + _parts(random, "counts", [0.0, 255.0, 256.0, 257.0, 258.0])
 
 
 def _change(random: Random) -> list[Case]:
     drawn = [random.uniform(0.01, 0.5), random.uniform(0, 1e-4), random.uniform(0, 1e-9)]
     far = [*drawn, 1 - 0.9, 1 - 0.95, 1 - 0.999, 2.0**-10, 2.0**-11, 2.0**-12]
-    near = [2.0**-9, math.nextafter(2.0**-9, 0), 1.01 * 2.0**-9, 2.0**-8]
+    near = [0.0, 2.0**-9, math.nextafter(2.0**-9, 0), 1.01 * 2.0**-9, 2.0**-8]
     return _parts(random, "changes", far) + _parts(random, "changes", near)
 
 

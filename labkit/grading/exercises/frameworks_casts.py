@@ -76,6 +76,14 @@ def _shared(_: Random) -> list[Case]:
     """A tensor that several need; in both formats; and twice in one operation."""
     return [
         _six("a allow x w1", "b allow x w1", "c deny a", "d deny a", "e promote c b", "f allow x x"),
+        _six(
+            "a allow x x",
+            "b deny mask mask",
+            "c promote w1 mask w1",
+            "d promote mask mask x",
+            "e allow b b",
+            "f deny a a",
+        ),
         _six("a deny mask", "b promote mask x", "c allow a w2", "d allow b w2", "e promote a c", "f deny mask c"),
     ]
 

@@ -73,13 +73,35 @@ def _floor(random: Random) -> list[Case]:
     """Large gradients: the scale comes down to its floor, and overflows go on there; 16 cannot be halved down to 6."""
     rules = [_rule(name, random, init_scale=16.0, growth_interval=3) for name in ("OneFlow", "fastai")]
     drawn: list[Case] = [(_gradients(random, 20, 16, 2), rule) for rule in rules for _ in range(2)]
-    return [*drawn, ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50))]
+    return [*drawn, ([9000.0] * 5, replace(rules[0], floor=6.0, growth_interval=50)), *_ends(random, floor=True)]
 
 
 def _cap(random: Random) -> list[Case]:
     """Small gradients: at apex's cap, 2^24, none overflows, and at 2^25 all do."""
     rules = [_rule("apex", random, init_scale=2.0**22, growth_interval=2), _rule("torch", random, init_scale=2.0**22)]
-    return [(_gradients(random, 24, -9, 0), rule) for rule in rules]
+    between = ScalerConfig(init_scale=48.0, growth_interval=1, floor=1.0, cap=64.0)  # 48 doubles up to 64
+    return [
+        *((_gradients(random, 24, -9, 0), rule) for rule in rules),
+        ([1100.0] * 6, between),
+        *_ends(random, floor=False),
+    ]
+
+
+def _ends(random: Random, floor: bool) -> list[Case]:
+    """All knobs at once: a scale that walks between a floor and a cap, hysteresis at both, and counts that end there.
+
+    The gradients' exponents lie around the end that is meant: 65520 is passed at the floor, or just below the cap.
+    """
+    cases: list[Case] = []
+    for hysteresis in (1, 2, 3):
+        for blind in (False, True):
+            low, high = random.choice((1.0, 3.0, 8.0)), random.choice((64.0, 96.0, 32.0))
+            rule = ScalerConfig(
+                init_scale=low if floor else high, growth_interval=random.randint(1, 3), hysteresis=hysteresis,
+                floor=low, cap=high, steps_at_floor=blind,
+            )  # fmt: skip
+            cases.append((_gradients(random, 40, 13 if floor else 10, 2), rule))
+    return cases
 
 
 def _skipped(

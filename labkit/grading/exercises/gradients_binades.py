@@ -35,9 +35,10 @@ def _number(random: Random, lowest: int = -30, highest: int = 20) -> float:
 
 
 def _inside(random: Random) -> list[Case]:
-    """No powers of two, many in one binade, some alone; and FP32's ends."""
+    """No powers of two, many in one binade, some alone; FP32's ends; and equal numbers, of which each counts."""
     ends = [_number(random, at, at + 1) for at in (-149 + 10, -127, -126, 126, 127)]
-    return [*(([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)), (ends,)]
+    x = _number(random)
+    return [*(([_number(random, -k, k) for _ in range(12)],) for k in (1, 3, 8)), (ends,), ([x, 3.0, x, x, -x, 3.0],)]
 
 
 def _powers(random: Random) -> list[Case]:

@@ -74,7 +74,12 @@ def _ends(random: Random) -> list[Case]:
     loss = ("loss", torch.tensor(math.nan).half())
     largest = [("shared", tensor.fill_(65504)) for _, tensor in _healthy(random)[:1]]
     twice = [*largest, *_healthy(random)[1:3], ("shared", torch.tensor([-3.0]).half()), loss]
-    return [(_spoiled(random, 0, math.inf),), (_healthy(random),), (_healthy(random)[:1],), ([],), (twice,)]
+    again = _spoiled(random, 4, math.inf)
+    again[1] = again[4][0], again[1][1]  # the name of the tensor that is spoiled, earlier, and all is well
+    later = [*_spoiled(random, 2, -math.inf)[:4], _healthy(random)[2]]  # and later, and all is well
+    doubled = [("conv1", _healthy(random)[3][1]), *_spoiled(random, 0, math.nan)]
+    named = [(again,), (later,), (doubled,)]
+    return [(_spoiled(random, 0, math.inf),), (_healthy(random),), (_healthy(random)[:1],), ([],), (twice,), *named]
 
 
 def _first(tensors: Tensors, bad: Callable[[Tensor], bool]) -> int | None:

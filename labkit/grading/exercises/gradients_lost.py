@@ -9,6 +9,7 @@ Oracle in the tests: numpy, on one long array.
 
 from __future__ import annotations
 
+import math
 from random import Random
 
 import torch
@@ -61,11 +62,17 @@ def _several(random: Random) -> list[Case]:
 
 
 def _other_zeros(random: Random) -> list[Case]:
-    """Gradients that FP16 could hold and lost on the way, and tiny ones that arrived as others; -0 is a zero."""
+    """Gradients that FP16 could hold and lost on the way, and tiny ones that arrived as others; -0 is a zero.
+
+    And FP32's smallest numbers, whose products are 0; and inf and NaN, which are spoiled, but not zero.
+    """
     tiny = torch.tensor([2.0**-30, -(2.0**-27), 2.0**-10, 2.0**-40])
     arrived = torch.tensor([2.0**-24, -(2.0**-24), 0.0, -0.0]).half()
     appeared = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([2.0**-20, 0.0, -1.0]).half()
-    return [_case((tiny, arrived)), _case(appeared, _pair(random, 5, 1, 2))]
+    smallest = torch.tensor([2.0**-149, -(2.0**-140), 2.0**-149, 2.0**-126])  # times FP16's smallest, these are 0
+    reached = torch.tensor([2.0**-24, 2.0**-24, 0.0, -(2.0**-24)]).half()
+    spoiled = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([math.inf, -math.inf, math.nan, 0.0]).half()
+    return [_case((tiny, arrived)), _case(appeared, _pair(random, 5, 1, 2)), _case((smallest, reached)), _case(spoiled)]
 
 
 def _nothing(_: Random) -> list[Case]:

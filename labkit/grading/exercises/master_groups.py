@@ -68,6 +68,23 @@ def _other(random: Random) -> list[Case]:
     return _layers(random, "es") + _layers(random, "esnlbc", frozen=0.3)
 
 
+def _alone(random: Random) -> list[Case]:
+    """A group that stays empty, or both; sizes of 1 and of 0, which are dimensions all the same; names that mislead."""
+    n = random.randrange(2, 64)
+    shapes = [("row", (1, n)), ("column", (n, 1)), ("one", (1, 1)), ("single", (1,)), ("none", (n, 0)), ("empty", (0,))]
+    names = [("bias_table.weight", (n, n)), ("norm.bias", (n, 1, 1)), ("fc.weight", (n,))]
+    models: list[list[tuple[str, tuple[int, ...]]]] = [
+        [("fc.weight", (n, n))],
+        [("ln.bias", (n,))],
+        [("scale", ())],
+        [],
+        shapes,
+        names,
+    ]
+    trained: list[Case] = [([(name, shape, True) for name, shape in model],) for model in models]
+    return [*trained, ([("fc.weight", (n, n), False), ("fc.bias", (n,), False)],)]
+
+
 @mistake
 def everything_decays(parameters: list[Parameter]) -> Answer:
     """This is one group for all: biases and norms decay as well."""
@@ -130,7 +147,8 @@ EXERCISE = Exercise(
         Check("weights decay, biases do not", 1, lambda random: _layers(random, "ll") + _layers(random, "ccl")),
         Check("the weights of normalisation layers do not decay", 1, _norms),
         Check("frozen parameters are in no group", 1, _frozen),
-        Check("embeddings, a single number, frozen layers", 2, _other),
+        Check("embeddings, a single number, frozen layers", 1, _other),
+        Check("an empty group, sizes of 1, names that mislead", 1, _alone),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -29,11 +29,12 @@ def _parameters(random: Random) -> int:
 
 
 def _fp32(random: Random) -> list[Case]:
-    return [(_parameters(random), 32, False, moments) for moments in (0, 1, 2)]
+    return [*((_parameters(random), 32, False, moments) for moments in (0, 1, 2)), (1, 32, False, 2)]
 
 
 def _mixed(random: Random) -> list[Case]:
-    return [(_parameters(random), 16, True, moments) for moments in (0, 1, 2)]
+    """And FP32 masters beside an FP32 model, which somebody may keep: the bill has them twice."""
+    return [(_parameters(random), bits, True, moments) for bits in (16, 32) for moments in (0, 1, 2)]
 
 
 def _pure(random: Random) -> list[Case]:
@@ -108,7 +109,7 @@ EXERCISE = Exercise(
     reference=reference,
     checks=(
         Check("FP32 training: SGD, with momentum, Adam", 1, _fp32),
-        Check("an FP16 model with master weights", 2, _mixed),
+        Check("a model with master weights", 2, _mixed),
         Check("pure FP16: the optimizer's state is FP16 too", 1, _pure),
     ),
     mistakes=mistakes_in(vars()),

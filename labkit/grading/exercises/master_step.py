@@ -55,15 +55,21 @@ def _large(random: Random) -> list[Case]:
     return [_case(random, steps, 0.125) for steps in (1, 3)]
 
 
+def _none(random: Random) -> list[Case]:
+    """No gradient at all, and gradients of 0; the master is one that FP16 does not hold."""
+    master, _, scale, lr = _case(random, 0, 0.125)
+    return [(master + 2.0**-14, grads, scale, lr) for grads in ([], [torch.zeros(SHAPE).half()] * 2)]  # type: ignore[operator]
+
+
 def _small(random: Random) -> list[Case]:
     """Steps below a quarter of FP16's ulp, forty times: an FP16 weight would never move."""
     return [_case(random, 40, 2.0**-12)]
 
 
 def _between(random: Random) -> list[Case]:
-    """A master that FP16 does not hold, from the start."""
+    """A master that FP16 does not hold, from the start; to the last case there is no step."""
     master, grads, scale, lr = _case(random, 2, 0.125)
-    return [(master + 2.0**-14, grads, scale, lr)]  # type: ignore[operator]
+    return [(master + 2.0**-14, grads, scale, lr), *_none(random)]  # type: ignore[operator]
 
 
 def _tiny(random: Random) -> list[Case]:
@@ -76,7 +82,11 @@ def _spoiled(random: Random) -> list[Case]:
     cases = [_case(random, 4, 0.125) for _ in range(3)]
     for (_, grads, *_), element in zip(cases, (torch.inf, -torch.inf, torch.nan), strict=True):
         grads[random.randrange(1, 3)][random.randrange(*SHAPE)] = element  # type: ignore[index]
-    return cases
+    ends = [_case(random, 3, 0.125) for _ in range(3)]
+    for (_, grads, *_), places in zip(ends, ((0,), (2,), (0, 1, 2)), strict=True):  # first, last, all of them
+        for place in places:
+            grads[place][random.randrange(*SHAPE)] = torch.inf  # type: ignore[index]
+    return cases + ends
 
 
 def _steps(master: Tensor, scaled_grads: list[Tensor], one: Callable[[Tensor, Tensor], Tensor]) -> Answer:

@@ -26,18 +26,21 @@ def _shape(random: Random, dimensions: int) -> tuple[int, ...]:
 
 
 def _usual(random: Random) -> list[Case]:
-    return [(_shape(random, dimensions), bits) for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))]
+    """Of one to four dimensions; last, one of more bytes than 32 bits count."""
+    drawn = [(_shape(random, dimensions), bits) for dimensions, bits in ((1, 16), (2, 16), (2, 32), (3, 32), (4, 16))]
+    return [*drawn, ((65537, random.randrange(40_001, 60_001, 2)), 16)]
 
 
 def _edges(random: Random) -> list[Case]:
     """A single number has the shape (); a tensor may be empty."""
-    return [((), 16), ((), 32), ((*_shape(random, 1), 0), 16)]
+    return [((), 16), ((), 32), ((*_shape(random, 1), 0), 16), ((0, *_shape(random, 1)), 32), ((1, 1, 1), 16), ((), 4)]
 
 
 def _narrow(random: Random) -> list[Case]:
-    """FP8, and formats of 4 and 6 bits, packed: an odd number of 4-bit elements ends in half a byte."""
+    """Bits that a dtype has, and that none has, packed: an odd number of 4-bit elements ends in half a byte."""
     odd = random.randrange(3, 20) * 2 + 1
-    return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6)]
+    others = [(_shape(random, 2), bits) for bits in (1, 12, 64, random.choice((2, 3, 5, 7, 9, 19)))]
+    return [(_shape(random, 2), 8), ((odd,), 4), ((odd, 3), 6), *others]
 
 
 def _elements(shape: tuple[int, ...]) -> int:
@@ -102,7 +105,7 @@ EXERCISE = Exercise(
     checks=(
         Check("tensors in 16 and in 32 bits", 1, _usual),
         Check("a single number, and an empty tensor", 1, _edges),
-        Check("formats of 8, 6 and 4 bits", 1, _narrow),
+        Check("formats of 8, 6 and 4 bits, and of any", 1, _narrow),
     ),
     mistakes=mistakes_in(vars()),
 )

@@ -27,13 +27,15 @@ def _known(random: Random) -> list[Case]:
 
 
 def _wide(random: Random) -> list[Case]:
-    """Formats that get gaps long before they end."""
-    return [(random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)]
+    """Formats that get gaps before they end: long before, or in their last binade."""
+    last = [(3, 2), (4, 6), (5, 14)]
+    return [*((random.randrange(6, 11), random.randrange(1, 12)) for _ in range(8)), *last, (11, 52)]
 
 
 def _short(random: Random) -> list[Case]:
-    """Formats that end before they get gaps: with 3 exponent bits at 16, with 4 at 256."""
-    return [(3, random.randrange(3, 20)), (4, random.randrange(7, 20)), (3, random.randrange(3, 20))]
+    """Formats that end before they get gaps: with 2 exponent bits at 4, with 3 at 16, with 4 at 256."""
+    just = [(2, 1), (3, 3), (4, 7), (5, 15)]  # one significand bit less, and there is a gap
+    return [(3, random.randrange(3, 20)), (4, random.randrange(7, 20)), (3, random.randrange(3, 20)), *just]
 
 
 def _emax(exponent_bits: int) -> int:

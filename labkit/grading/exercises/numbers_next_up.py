@@ -38,16 +38,18 @@ def _positive(random: Random) -> list[Case]:
 
 def _across(random: Random) -> list[Case]:
     """The last code of a binade, the last subnormal, and zero."""
-    return [(0x3BFF,), (0x03FF,), (0x0000,), *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3))]
+    return [(0x3BFF,), (0x03FF,), (0x0000,), (0x0001,), *((random.randrange(2, 30) << 10 | 0x3FF,) for _ in range(3))]
 
 
 def _negative(random: Random) -> list[Case]:
-    return [(0xBC00,), *((random.randrange(0x8002, 0xFC00),) for _ in range(6))]
+    """From one binade into the one nearer to zero, from normal to subnormal numbers, and from -2^-24 to -0."""
+    ends = [(0xC000,), (0x8400,), (0x8002,), (0x8001,)]
+    return [(0xBC00,), *ends, *((random.randrange(0x8002, 0xFC00),) for _ in range(6))]
 
 
 def _edges(random: Random) -> list[Case]:
-    """-0, the largest number, and both infinities."""
-    return [(SIGN,), (0x7BFF,), (INFINITY,), (SIGN | INFINITY,)]
+    """-0, the largest numbers of either sign, and both infinities."""
+    return [(SIGN,), (0x7BFF,), (0x7BFE,), (INFINITY,), (SIGN | INFINITY,), (SIGN | 0x7BFF,)]
 
 
 def _anything(random: Random) -> list[Case]:

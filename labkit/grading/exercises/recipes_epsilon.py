@@ -62,6 +62,7 @@ def _at_the_end(random: Random) -> list[Case]:
     epsilons = (2.0**-25, 2.0**-25 * (1 + 2.0**-20), random.uniform(3.2e-8, 5.8e-8), 2.0**-24)
     parts = ((4.5e-3, 5.4e-3), (5.44e-3, 5.455e-3), (5.465e-3, 5.48e-3), (5.6e-3, 7.6e-3))  # v is 2^-25 at 5.4592e-3
     gradients = [_fp16(random.uniform(*part)) for part in parts]
+    gradients += [0.00545501708984375, 0.005458831787109375]  # 0.001, or 0.001 g, in FP16 would make 2^-24 of v
     return [*((small, epsilon) for epsilon in epsilons), *((gradient, 1e-8) for gradient in gradients)]
 
 

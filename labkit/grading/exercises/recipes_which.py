@@ -8,6 +8,7 @@ Oracle in the tests: networks cast by hand in plain torch, and torch.autocast.
 
 from __future__ import annotations
 
+from itertools import product
 from random import Random
 
 import torch
@@ -39,15 +40,18 @@ def _levels(random: Random) -> list[Case]:
 
 
 def _others(random: Random) -> list[Case]:
-    """FP16 norms beside masters; no masters beside FP32 norms: mixtures that have no name."""
-    rows: list[Case] = [(FP16, FP16, FP32, FP16), (FP16, FP32, FP16, FP16)]
-    random.shuffle(rows)
-    return rows
+    """FP16 norms beside masters; no masters beside FP32 norms; and four more mixtures that have no name."""
+    known: list[Case] = [(FP16, FP16, FP32, FP16), (FP16, FP32, FP16, FP16)]
+    others = [row for row in product((FP32, FP16), repeat=4) if row not in ROWS and row not in known]
+    return random.sample([*known, *random.sample(others, 4)], 6)
 
 
-def _bf16(_: Random) -> list[Case]:
-    half = torch.bfloat16
-    return [(half, FP32, FP32, half), (FP32, FP32, FP32, half)]
+def _other_formats(random: Random) -> list[Case]:
+    """The levels in BF16; and each level but for one of its four dtypes, which is another."""
+    half, others = torch.bfloat16, (torch.bfloat16, torch.float64, torch.float8_e4m3fn)
+    levels: list[Case] = [(half, FP32, FP32, half), (FP32, FP32, FP32, half), (half,) * 4]
+    places = [(row, place) for row in ROWS for place in random.sample(range(4), 2)]
+    return levels + [(*row[:place], random.choice(others), *row[place + 1 :]) for row, place in places]
 
 
 @mistake
@@ -98,7 +102,7 @@ EXERCISE = Exercise(
     checks=(
         Check("O0, O1, O2 and O3", 2, _levels),
         Check("mixtures of FP16 that have no name", 1, _others),
-        Check("the same shapes in BF16", 1, _bf16),
+        Check("BF16, and other formats", 1, _other_formats),
     ),
     mistakes=mistakes_in(vars()),
     provides={"torch": torch},

@@ -53,12 +53,23 @@ def _long(random: Random) -> list[Case]:
 
 def _long_or_one(random: Random) -> list[Case]:
     """The same; last, a single number."""
-    return [*_long(random), ([(whole(random, (1,), 256, 1024) * 2.0**-3).half()], 2.0**4, 0.5)]
+    single = (whole(random, (1,), 256, 1024) * 2.0**-3).half()
+    shapes = [single.reshape(()), single[:0]]  # a number without dimensions, and an empty tensor
+    return [*_long(random), ([single], 2.0**4, 0.5), (shapes, 2.0**4, 0.5), *_near(random)[2:]]
 
 
 def _short(random: Random) -> list[Case]:
     """Elements below 2, so norms below 6."""
     return [(_scaled(random, 16, 1024, k - 9), 2.0**k, random.choice((10.0, 20.0))) for k in (4, 6, 8)]
+
+
+def _near(random: Random) -> list[Case]:
+    """A limit of half a percent above the norm, just at it, and half a percent below."""
+    cases: list[Case] = []
+    for part in (1.005, 1.0, 0.995):
+        scaled, scale = _scaled(random, 128, 1024, -1), 2.0**6
+        cases.append((scaled, scale, _norm([gradient.float() / scale for gradient in scaled]) * part))
+    return cases
 
 
 def _tiny(random: Random) -> list[Case]:
@@ -195,7 +206,7 @@ EXERCISE = Exercise(
     reference=clip_step,
     checks=(
         Check("long gradients are shortened to max_norm, all by the same factor", 2, _long_or_one),
-        Check("short gradients stay as they are", 1, _short),
+        Check("short gradients stay as they are", 1, lambda random: _short(random) + _near(random)[:2]),
         Check("gradients too small for FP16 arrive", 1, _tiny),
         Check("inf skips the step", 1, lambda random: _spoiled(random, (torch.inf, -torch.inf))),
         Check("NaN skips the step", 1, lambda random: _spoiled(random, (torch.nan, torch.nan))),

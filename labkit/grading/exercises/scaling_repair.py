@@ -101,6 +101,13 @@ def _growth_at_the_floor(random: Random) -> list[Case]:
     return [(FLOOR, tracker, _grads(random), 10) for tracker in (3, 9, 25)]
 
 
+def _no_cap(random: Random) -> list[Case]:
+    """A large scale grows like any other; an interval of 1 grows at every clean step; what is empty holds no inf."""
+    empty = [torch.zeros(0).half(), *_grads(random)]
+    large = [(2.0**k, 9, _grads(random), 10) for k in (20, 24, 32, 60)]
+    return [*large, (_scale(random), 0, _grads(random), 1), (_scale(random), 2, empty, 10)]
+
+
 def reference(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
     """Return what a sound scaler does."""
     return scaler_step(scale, tracker, grads, growth_interval)
@@ -185,7 +192,11 @@ EXERCISE = Exercise(
     minutes=12,
     reference=reference,
     checks=(
-        Check("clean steps are counted, and the interval grows the scale", 1, _usual),
+        Check(
+            "clean steps are counted, and the interval grows the scale",
+            1,
+            lambda random: _usual(random) + _no_cap(random),
+        ),
         Check("inf and NaN skip the step and halve the scale", 1, _spoiled),
         Check("large but finite gradients are no reason to skip", 2, _heavy),
         Check("an interval lowered below the count", 2, _lowered),

@@ -38,9 +38,10 @@ def _gradients(random: Random, low: int = 1, high: int = 2048) -> list[Tensor]:
 
 
 def _ordinary(random: Random) -> list[Case]:
-    """Quotients that FP16 holds too; last, a single number."""
+    """Quotients that FP16 holds too; a single number; an empty tensor and a number without dimensions; no tensor."""
     cases: list[Case] = [(_gradients(random), 2.0 ** random.randrange(3, 11)) for _ in range(3)]
-    return [*cases, ([whole(random, (1,), 1, 2048).half()], 2.0**5)]
+    single = whole(random, (1,), 1, 2048).half()
+    return [*cases, ([single], 2.0**5), ([single[:0], single.reshape(())], 2.0**-3), ([], 2.0**5)]
 
 
 def _tiny(random: Random) -> list[Case]:

@@ -40,7 +40,7 @@ def _terms(a: Floats, b: Floats, c: float) -> list[tuple[float, int]]:
 
 
 def _largest(terms: list[tuple[float, int]]) -> int:
-    return max(exponent for value, exponent in terms if value)
+    return max((exponent for value, exponent in terms if value), default=0)
 
 
 def _to_fp32(total: int, unit: float) -> float:
@@ -115,6 +115,17 @@ def _long_sums(random: Random) -> list[Case]:
     return cases
 
 
+def _zeros(random: Random) -> list[Case]:
+    """Terms of 0, whose other operand is large; a C of 0 beside small products; and nothing but zeros."""
+    a, b = ([abs(x) * 2.0**-12 for x in _whole(random, 4)] for _ in range(2))
+    return [
+        ([0.0, *a, 1024.0], [1024.0, *b, -0.0], 2.0**-20, 23),
+        (a, b, 0.0, 23),
+        (a[:2] + [x * -1 for x in a[:2]], b[:2] * 2, 0.0, 24),  # terms that cancel
+        ([0.0] * 4, [*b[:2], 0.0, -0.0], 0.0, 23),
+    ]
+
+
 def _anything(random: Random) -> list[Case]:
     return [
         ([x * 2.0 ** random.randrange(-6, 6) for x in _whole(random, n)],
@@ -159,7 +170,9 @@ def cuts_downwards(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
 def normalises_the_products(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
     """This is what the exponent of the product itself gives. 1.5 * 1.5 counts with exponent 0: those of its operands,
     added up."""
-    return _block(a, b, c, fraction_bits, largest=lambda terms: max(_exponent(value) for value, _ in terms if value))
+    return _block(
+        a, b, c, fraction_bits, largest=lambda terms: _largest([(value, _exponent(value)) for value, _ in terms])
+    )
 
 
 @mistake
@@ -200,7 +213,7 @@ EXERCISE = Exercise(
     minutes=15,
     reference=reference,
     checks=(
-        Check("sums of which nothing is cut", 1, _exact),
+        Check("sums of which nothing is cut, and terms of 0", 1, lambda random: _exact(random) + _zeros(random)),
         Check("small terms beside a large one", 2, _small_beside_large),
         Check("negative terms are cut toward zero", 1, _signs),
         Check("products are not normalised", 2, _not_normalised),

@@ -38,7 +38,8 @@ def _layers(random: Random) -> list[Case]:
 
 
 def _small_batches(random: Random) -> list[Case]:
-    return [(batch, _size(random, 1024, 4096), _size(random, 512, 1000), 2, 100.0) for batch in (1, 16, 64)]
+    drawn = [(batch, _size(random, 1024, 4096), _size(random, 512, 1000), 2, 100.0) for batch in (1, 16, 64)]
+    return [*drawn, (1, 1, 1, 4, 100.0), (1, 1, 1, 2, 0.25)]
 
 
 def _in_fp32(random: Random) -> list[Case]:
@@ -47,15 +48,16 @@ def _in_fp32(random: Random) -> list[Case]:
 
 
 def _beside_the_ridge(random: Random) -> list[Case]:
-    """The same layer on three devices: with a ridge just above, just at, and just below its intensity.
+    """The same layer on some devices: with a ridge just above, just at, and just below its intensity.
 
     The intensity is a whole number of 64ths, so a float holds it, and no way to compare it rounds.
     """
     while True:
         batch, inputs, outputs = (_size(random, 64, 512) for _ in range(3))
         flops, moved, _ = reference(batch, inputs, outputs, 2, 1.0)
-        if 64 * flops % moved == 0:
-            return [(batch, inputs, outputs, 2, flops / moved * part) for part in (1.01, 1.0, 0.99)]
+        if 64 * flops % moved == 0 and flops % moved:  # no whole number: to round it is to change it
+            parts = (1.01, 1 + 2.0**-30, 1.0, 1 - 2.0**-30, 0.99)
+            return [(batch, inputs, outputs, 2, flops / moved * part) for part in parts]
 
 
 def _without(part: str, batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:

@@ -30,8 +30,9 @@ def reference(a: float, b: float) -> Answer:
 @cache
 def _count(product: float) -> Answer:
     k, total = 0, np.float16(0)
-    while (longer := np.float16(float(total) + product)) != total:
-        k, total = k + 1, longer
+    with np.errstate(over="ignore"):
+        while (longer := np.float16(float(total) + product)) != total:
+            k, total = k + 1, longer
     return k, float(total)
 
 
@@ -61,13 +62,19 @@ def _long_products(random: Random) -> list[Case]:
 
 def _tiny(random: Random) -> list[Case]:
     """Products that round to 0, or that FP16 holds as subnormals."""
-    return [(2.0**-13, 2.0**-12), (2.0**-14, 2.0**-14), (2.0**-12, 2.0**-11 * 1.5), (2.0**-10, 2.0**-10)]
+    return [(2.0**-13, 2.0**-12), (2.0**-14, 2.0**-14), (2.0**-12, 2.0**-11 * 1.5), (2.0**-10, 2.0**-10), (0.0, 5.0)]
+
+
+def _huge(random: Random) -> list[Case]:
+    """Products of more than half the last spacing: the sum grows until it is inf, at once or after some thousand."""
+    return [(4.0, 8.0), (16.0 + random.randrange(1, 9) / 8, 1.0), (-256.0, 200.0 + random.randrange(9)), (256.0, 256.0)]
 
 
 @mistake
 def always_2048(a: float, b: float) -> Answer:
     """This is 2048 of them whatever they are. That is the answer for powers of two; others go on past it."""
-    return 2048, float(np.float16(2048 * a * b))
+    with np.errstate(over="ignore"):
+        return 2048, float(np.float16(2048 * a * b))
 
 
 @mistake
@@ -87,21 +94,23 @@ def the_exact_total(a: float, b: float) -> Answer:
 @mistake
 def rounds_the_products_first(a: float, b: float) -> Answer:
     """This is what rounding a * b to FP16 before adding gives. The product is exact; only the sum is rounded."""
-    return _count(float(np.float16(a * b)))
+    with np.errstate(over="ignore"):
+        return _count(float(np.float16(a * b)))
 
 
 @mistake
 def waits_for_65504(a: float, b: float) -> Answer:
     """This is where FP16 ends. The accumulator stands still long before, where its spacing is too wide."""
-    return int(65504 / abs(a * b)), float(np.copysign(65504, a * b))
+    return int(65504 / abs(a * b)) if a * b else 0, float(np.copysign(65504, a * b))
 
 
 @mistake
 def a_whole_spacing(a: float, b: float) -> Answer:
     """This is what stopping below a whole spacing gives. Down to half a spacing the sum is still rounded up."""
     k, total = 0, np.float16(0)
-    while abs(a * b) >= float(np.spacing(abs(total))):
-        k, total = k + 1, np.float16(float(total) + a * b)
+    with np.errstate(all="ignore"):
+        while abs(a * b) >= float(np.spacing(abs(total))):
+            k, total = k + 1, np.float16(float(total) + a * b)
     return k, float(total)
 
 
@@ -114,7 +123,7 @@ EXERCISE = Exercise(
     reference=reference,
     checks=(
         Check("powers of two", 1, _powers),
-        Check("other products", 1, _others),
+        Check("other products, and those that end at inf", 1, lambda random: _others(random) + _huge(random)),
         Check("products longer than FP16: added first, rounded once", 2, _long_products),
         Check("tiny products", 1, _tiny),
     ),

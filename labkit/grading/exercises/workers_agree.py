@@ -46,7 +46,18 @@ def _clean(random: Random) -> list[Case]:
     """Gradients of ordinary size; and of FP16's largest, which are finite though their sum is not."""
     parts, gradients, scale, lr = _ranks(random, 2)
     largest = [torch.full_like(gradient, 65504) for gradient in gradients]
-    return [*(_ranks(random, world) for world in (1, 2, 4, 5)), (parts, largest, scale, lr)]
+    return [
+        *(_ranks(random, world) for world in (1, 2, 4, 5)),
+        (parts, largest, scale, lr),
+        _with_an_empty_part(random),
+    ]
+
+
+def _with_an_empty_part(random: Random) -> tuple[list[Tensor], list[Tensor], float, float]:
+    """The last ranks hold nothing, as where the rows are used up."""
+    parts, gradients, scale, lr = _ranks(random, 2)
+    empty = torch.zeros(0, 2)
+    return [*parts, empty, empty.clone()], [*gradients, empty.half(), empty.half()], scale, lr
 
 
 def _spoiled(random: Random, bad: float) -> list[Case]:
@@ -64,7 +75,9 @@ def _several(random: Random) -> list[Case]:
     parts, gradients, scale, lr = _ranks(random, 4)
     gradients[1][0] = torch.tensor([torch.inf, -torch.inf])
     every = [torch.full_like(g, torch.inf) for g in gradients]
-    return [(parts, gradients, scale, lr), (parts, every, scale, lr)]
+    shared = _with_an_empty_part(random)
+    shared[1][0][1, 1] = shared[1][1][0, 0] = torch.inf
+    return [(parts, gradients, scale, lr), (parts, every, scale, lr), shared]
 
 
 def _tiny(random: Random) -> list[Case]:

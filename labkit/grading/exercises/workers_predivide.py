@@ -54,7 +54,13 @@ def _overflowing(random: Random) -> list[Case]:
     """Nothing before: then the sum is inf, and that is the answer; inf or NaN of one rank stays, inf - inf is NaN."""
     spoiled = _draw(random, 4, 1, 2)
     spoiled[2][1], spoiled[1][2], spoiled[0][3], spoiled[3][3] = torch.inf, torch.nan, torch.inf, -torch.inf
-    return [(_draw(random, 4, 30_000, 60_000, 1), 1), (spoiled, 4)]
+    ranks = [_draw(random, 6, 1, 2) for _ in range(3)]
+    for gradients in ranks:  # inf of one sign on several ranks, on all of them, and of both signs: inf, inf, NaN
+        for rank, gradient in enumerate(gradients):
+            gradient[:3] = torch.tensor([torch.inf if rank % 2 else 1.0, -torch.inf, (-1) ** rank * torch.inf])
+    back = [torch.tensor([x]).half() for x in (60_000.0, 50_000.0, -60_000.0, -50_000.0)]  # beyond FP16, and back
+    ends = [(gradients, before) for gradients, before in zip(ranks, (1, 2, 6), strict=True)]
+    return [(_draw(random, 4, 30_000, 60_000, 1), 1), (spoiled, 4), (spoiled, 1), *ends, (back, 1), (back[::-1], 1)]
 
 
 @mistake
