@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.counted_casts import CountedCasts
@@ -104,12 +105,16 @@ def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Have a method that looks at a tensor say what it could not see, instead of ending the training."""
+    """Have a method that looks at a tensor say what it could not see, instead of ending the training.
+
+    No mode sees how it looks, so that its own casts are not counted as the model's.
+    """
 
     @wraps(method)
     def looking(self: Sample, *args: Any) -> None:
         try:
-            method(self, *args)
+            with _disable_current_modes():  # type: ignore[no-untyped-call]
+                method(self, *args)
         except Exception as error:
             self._cannot_see(f"{method.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}")
 

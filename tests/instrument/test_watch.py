@@ -458,3 +458,15 @@ def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_peop
     assert written["gradients/weight", 0] == ([2.0, 4.0], [1, 1], 2)  # 0, and 3 of [2, 4)
     assert logged["gradients/weight", 0] == ([1, 1], [0.0, 2.0, 4.0])
     assert ("parameters/weight", 0) in written.keys() & logged.keys()
+
+
+def test_how_activations_are_looked_at_is_no_cast_of_the_model() -> None:
+    """FP64 is counted in FP32; the model casts nothing."""
+    model, inputs = nn.Sequential(nn.Linear(8, 4), nn.Tanh()).double(), X.double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model) as seen:
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    report = seen.report()
+    assert report.steps == 1
+    assert "casts in a step" not in str(report)
