@@ -132,9 +132,10 @@ class Engine(Resumable):
         """Open the region in which a forward pass and its loss run under the recipe.
 
         Raises:
-            RuntimeError: the model has a layer that it did not have when the engine was made.
+            RuntimeError: the model has a layer that it did not have when the engine was made, or was moved since.
         """
         self._require_known()
+        self.weights.require_unmoved()
         self.weights.restore_dtypes()
         return self.recipe.forward(self.device, self.products, self._ranges)
 

@@ -92,8 +92,9 @@ class Weights:
         self._pair_up()
         self._require_all_trainable()
         require_fitting(self.optimizer, flat, self.optimizer_weights)
+        self._device = self.model_weights[0].device if self.model_weights else torch.device("cpu")
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
-        self._generator = torch.Generator(self.model_weights[0].device if rolls else "cpu").manual_seed(seed)
+        self._generator = torch.Generator(self._device if rolls else "cpu").manual_seed(seed)
         self._note()
 
     def add_group(self, group: Group) -> None:
@@ -230,6 +231,18 @@ class Weights:
             )
         self.restore_dtypes()
         return differences(self._noted, checksum(self._copied)) if self._copied else []
+
+    def require_unmoved(self) -> None:
+        """Refuse to go on with a model that was moved to another device, by its first weight.
+
+        Raises:
+            RuntimeError: it was.
+        """
+        if self.model_weights and (now := self.model_weights[0].device) != self._device:
+            raise RuntimeError(
+                f"the model was moved to {now} after the engine was made, whose master weights and optimizer are on "
+                f'{self._device}. Move the model first, or make the engine with device="{now}".'
+            )
 
     def restore_dtypes(self) -> None:
         """Put `.data` that somebody gave a weight into the weight's own dtype; the master takes all their digits.
