@@ -113,7 +113,7 @@ def harmless(method: Callable[..., None]) -> Callable[..., None]:
     @wraps(method)
     def looking(self: Sample, *args: Any) -> None:
         try:
-            with _disable_current_modes():  # type: ignore[no-untyped-call]
+            with _disable_current_modes():
                 method(self, *args)
         except Exception as error:
             self._cannot_see(f"{method.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}")
