@@ -21,6 +21,7 @@ from labkit.grading.alike import Alike
 from labkit.grading.exercise import Exercise
 from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
+from labkit.grading.given.wire import Failure, dump
 from labkit.grading.grade import Grade, as_json
 from labkit.grading.judge import Paper, judge, paper_of
 from labkit.grading.plan import Read, plan, read
@@ -179,11 +180,14 @@ def _asked(paper: Paper) -> list[list[bytes]]:
 
 
 def _judged(exercise: Exercise, seed: int, reply: Reply) -> Grade:
+    """Return the grade of a reply; what was answered before the time was over keeps its points."""
     paper = paper_of(exercise, seed)
-    if reply.note:
+    if reply.note and not (reply.late and reply.answers):
         return Grade(exercise, (), complete=True, note=reply.note + _where(paper, reply))
     try:
-        return judge(paper, answers_in(reply))
+        answers = answers_in(reply)
+        late = dump(Failure("error", reply.note))
+        return judge(paper, answers + [[late] * len(cases) for cases in paper.cases[len(answers) :]])
     except Exception as error:  # whatever an answer does to the comparison, the class goes on
         return Grade(exercise, (), complete=True, note=f"the answers cannot be read: {str(error)[:100]}")
 

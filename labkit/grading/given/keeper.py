@@ -62,6 +62,7 @@ class Reply:
     answers   the answers to each check, as JSON; those before the one it broke at, if it broke
     ran       its cell has run
     broken    its process had to be ended, or had ended itself
+    late      it was ended because its time was over: the answers before that are its own
     """
 
     exercise: str
@@ -69,6 +70,7 @@ class Reply:
     answers: list[str] = field(default_factory=list)
     ran: bool = False
     broken: bool = False
+    late: bool = False
 
 
 class Worker(Protocol):
@@ -91,6 +93,10 @@ class _Broken(Exception):
     """A worker that cannot go on; the message says why, and is empty where its exit code does."""
 
 
+class _Late(_Broken):
+    """A worker whose time is over."""
+
+
 def keep(
     questions: Sequence[Question],
     limits: Limits,
@@ -107,7 +113,8 @@ def keep(
                 say(_read(worker, unread, limits, reply))
                 left.pop(0)
         except _Broken as broken:
-            say(replace(reply, note=str(broken) or _why_it_ended(worker.end()), broken=True))
+            note = str(broken) or _why_it_ended(worker.end())
+            say(replace(reply, note=note, broken=True, late=isinstance(broken, _Late)))
             left.pop(0)
         finally:
             worker.end()
@@ -155,9 +162,9 @@ def _text(content: str) -> str:
 
 def _seconds_left(limits: Limits, cpu: float, wall: float) -> float:
     if cpu >= limits.seconds:
-        raise _Broken(f"stopped after {limits.seconds:g} s of CPU time")
+        raise _Late(f"stopped after {limits.seconds:g} s of CPU time")
     if wall >= limits.wall_seconds:
-        raise _Broken(f"stopped after {limits.wall_seconds:g} s, {cpu:.0f} s of them CPU time: it waits for something")
+        raise _Late(f"stopped after {limits.wall_seconds:g} s, {cpu:.0f} s of them CPU time: it waits for something")
     return min(limits.seconds - cpu, limits.wall_seconds - wall) + 0.01
 
 
