@@ -156,7 +156,7 @@ for spread in (1, 4, 16, 64):
 #
 # *No idea how to begin? `from labkit.grading import hint`, then `hint("autocast.lists")`: three hints, one by one, at no cost.*
 #
-# ### Exercise 1: ten operations, four lists  ●○○  6 min
+# ### Exercise 1: thirty operations, four lists  ●○○  6 min
 #
 # Ask of each: is it a product of matrices? Does it leave FP16's range, or add up many terms? Must several operands agree? If
 # the answer is always no, it is on no list: "keep". (torch has a fourth list, *set dtype*, for softmax and sum: they get FP32.
@@ -167,14 +167,16 @@ for spread in (1, 4, 16, 64):
 def my_list(op):
     """Return "allow", "deny", "promote" or "keep".
 
-    op  one of: linear, conv2d, einsum, softmax, exp, layer_norm, cross_entropy, addcmul (a + b * c), relu, batch_norm
+    op  one of: linear, matmul, bmm, addmm, conv1d, conv2d, conv3d, einsum; softmax, log_softmax, exp, log, pow, sum, prod,
+        layer_norm, group_norm, cross_entropy, mse_loss, nll_loss; addcmul (a + b * c), addcdiv (a + b / c), cross, atan2;
+        relu, dropout, max_pool2d, avg_pool2d, reshape, batch_norm
     """
     ### BEGIN SOLUTION
-    if op in ("linear", "conv2d", "einsum"):
+    if op in ("linear", "matmul", "bmm", "addmm", "conv1d", "conv2d", "conv3d", "einsum"):
         return "allow"
-    if op in ("softmax", "exp", "layer_norm", "cross_entropy"):
-        return "deny"
-    return "promote" if op == "addcmul" else "keep"
+    if op in ("relu", "dropout", "max_pool2d", "avg_pool2d", "reshape", "batch_norm"):
+        return "keep"
+    return "promote" if op in ("addcmul", "addcdiv", "cross", "atan2") else "deny"
     ### END SOLUTION
 
 

@@ -72,14 +72,18 @@ for level in ("O0", "O1", "O2", "O3"):
 # ### Exercise 1: four settings of the same knobs  ●○○  6 min
 #
 # `master_weights` means FP32 copies beside a 16-bit model. Where the weights are FP32 themselves, there are none.
+#
+# apex lets you turn single knobs, as `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`. Those are in `changed`, and
+# win over the level.
 
 
 # %% id="exercise-recipes-levels" tags=["exercise-recipes.levels"]
-def my_knobs(level):
-    """Return the knobs of "O0", "O1", "O2" or "O3" as a dict.
+def my_knobs(level, changed):
+    """Return the knobs of "O0", "O1", "O2" or "O3" as a dict, but for those that are changed.
 
     model_bits          32 or 16
     casts_by_operation  True or False, as the other three: norms_in_fp32, master_weights, dynamic_scaling
+    changed             dict: name of a knob -> what it is set to; {} where the level is left as it is
     """
     ### BEGIN SOLUTION
     names = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", "dynamic_scaling")
@@ -89,7 +93,7 @@ def my_knobs(level):
         "O2": (16, False, True, True, True),
         "O3": (16, False, False, False, False),
     }
-    return dict(zip(names, levels[level], strict=True))
+    return dict(zip(names, levels[level], strict=True)) | changed
     ### END SOLUTION
 
 

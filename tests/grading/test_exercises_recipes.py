@@ -41,7 +41,7 @@ def answer(id: str, *case: Any) -> Any:
 @pytest.mark.parametrize("level", APEX)
 def test_the_levels_are_those_of_apex(level: str) -> None:
     model, patched, norms, masters, scale = APEX[level]
-    assert answer("recipes.levels", level) == {
+    assert answer("recipes.levels", level, {}) == {
         "model_bits": 16 if model == "float16" else 32,
         "casts_by_operation": patched,
         "norms_in_fp32": norms is not False,

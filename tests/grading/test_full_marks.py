@@ -443,6 +443,27 @@ def rounds_each_product(gradient: float, epsilon: float) -> object:
     return "finite" if v or float(round_to(epsilon, FP16)) else "nan" if gradient == 0 else "inf"
 
 
+KNOBS: dict[str, dict[str, object]] = {}
+
+
+@wrong("recipes.levels", "O2, nearly all of it")
+def changes_stay_for_the_next_call(level: str, changed: Any) -> object:
+    knobs = KNOBS.setdefault(level, right("recipes.levels")(level, {}))
+    knobs.update(changed)
+    return dict(knobs)
+
+
+@wrong("recipes.levels", "O1, by operation")
+def only_one_knob_is_turned(level: str, changed: Any) -> object:
+    return right("recipes.levels")(level, dict(list(changed.items())[:1]))
+
+
+@wrong("autocast.lists", "several operands that must agree")
+def knows_addcmul_alone(op: str) -> object:
+    found = right("autocast.lists")(op)
+    return "keep" if found == "promote" and op != "addcmul" else found
+
+
 # --- frameworks ---
 
 

@@ -377,7 +377,7 @@ def test_a_coin_passes_less_than_once_in_a_thousand_gradings(exercise: Exercise)
 
 
 FEW = {  # as many different calls as a notebook shows, and no more: these can be learnt by heart, and may
-    "autocast.lists", "recipes.levels", "recipes.which", "recipes.lines",
+    "recipes.lines",
 }  # fmt: skip
 
 

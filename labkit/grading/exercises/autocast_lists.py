@@ -13,18 +13,13 @@ from random import Random
 from labkit.amp import rule_for
 from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
 
-LISTS = {
-    "linear": "allow",
-    "conv2d": "allow",
-    "einsum": "allow",
-    "softmax": "deny",
-    "exp": "deny",
-    "layer_norm": "deny",
-    "cross_entropy": "deny",
-    "addcmul": "promote",
-    "relu": "keep",
-    "batch_norm": "keep",
+NAMES = {
+    "allow": "linear matmul bmm addmm conv1d conv2d conv3d einsum",
+    "deny": "softmax log_softmax exp log pow sum prod layer_norm group_norm cross_entropy mse_loss nll_loss",
+    "promote": "addcmul addcdiv cross atan2",
+    "keep": "relu dropout max_pool2d avg_pool2d reshape batch_norm",
 }
+LISTS = {op: rule for rule, ops in NAMES.items() for op in ops.split()}
 
 
 def reference(op: str) -> str:
@@ -36,8 +31,14 @@ def reference(op: str) -> str:
     return LISTS[op]
 
 
-def _shuffled(*ops: str) -> Callable[[Random], list[Case]]:
-    return lambda random: [(op,) for op in random.sample(ops, len(ops))]
+def _drawn(always: str, sometimes: str) -> Callable[[Random], list[Case]]:
+    """Return the draw that asks for some operations, and for two of others, in any order."""
+
+    def draw(random: Random) -> list[Case]:
+        ops = [*always.split(), *random.sample(sometimes.split(), 2)]
+        return [(op,) for op in random.sample(ops, len(ops))]
+
+    return draw
 
 
 @mistake
@@ -122,17 +123,21 @@ def denies_relu(op: str) -> str:
 
 EXERCISE = Exercise(
     id="autocast.lists",
-    title="Ten operations, four lists",
+    title="Thirty operations, four lists",
     entry="my_list",
     difficulty=1,
     minutes=6,
     reference=reference,
     checks=(
-        Check("matrix products and convolutions", 1, _shuffled("linear", "conv2d", "einsum")),
-        Check("exponentials, reductions and losses", 1, _shuffled("exp", "softmax", "cross_entropy")),
-        Check("several operands that must agree", 1, _shuffled("addcmul")),
-        Check("normalisation layers", 1, _shuffled("layer_norm", "batch_norm")),
-        Check("activations", 1, _shuffled("relu")),
+        Check("matrix products and convolutions", 1, _drawn("linear conv2d einsum", "matmul bmm addmm conv1d conv3d")),
+        Check(
+            "exponentials, reductions and losses",
+            1,
+            _drawn("exp softmax cross_entropy", "log_softmax log pow sum prod mse_loss nll_loss"),
+        ),
+        Check("several operands that must agree", 1, _drawn("addcmul", "addcdiv cross atan2")),
+        Check("normalisation layers", 1, _drawn("layer_norm batch_norm", "group_norm batch_norm")),
+        Check("activations and shapes", 1, _drawn("relu", "dropout max_pool2d avg_pool2d reshape")),
     ),
     mistakes=mistakes_in(vars()),
     withheld=(rule_for,),

@@ -1,16 +1,20 @@
 """Can you write O0 to O3 as positions of the same knobs?
 
 Idea: apex named four mixtures in 2018, and each is five answers: what the model is in, whether operations are cast one
-by one, whether norms stay behind, whether FP32 masters are kept, how the loss is scaled.
+by one, whether norms stay behind, whether FP32 masters are kept, how the loss is scaled. A level is where one begins:
+apex let any knob be set otherwise, `initialize(..., opt_level="O2", keep_batchnorm_fp32=False)`.
 
 Oracle in the tests: the properties that apex.amp.frontend set for each level, typed from its source.
 """
 
 from __future__ import annotations
 
-from labkit.grading.draws import always
-from labkit.grading.exercise import Check, Exercise, mistake, mistakes_in
+from collections.abc import Callable
+from random import Random
 
+from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+
+Changed = dict[str, object]
 Levels = dict[str, tuple[int, bool, bool, bool, bool]]
 KNOBS = ("model_bits", "casts_by_operation", "norms_in_fp32", "master_weights", "dynamic_scaling")
 LEVELS: Levels = {
@@ -21,65 +25,86 @@ LEVELS: Levels = {
 }
 
 
-def reference(level: str) -> dict[str, object]:
-    """Return the knobs of a level.
+def reference(level: str, changed: Changed) -> dict[str, object]:
+    """Return the knobs of a level, but for those that are changed.
 
-    >>> reference("O3")["norms_in_fp32"]
-    False
+    >>> reference("O3", {})["norms_in_fp32"], reference("O3", {"norms_in_fp32": True})["norms_in_fp32"]
+    (False, True)
     """
-    return _knobs(level)
+    return _knobs(level, changed)
 
 
-def _knobs(level: str, **changed: tuple[int, bool, bool, bool, bool]) -> dict[str, object]:
-    return dict(zip(KNOBS, (LEVELS | changed)[level], strict=True))
+def _knobs(level: str, changed: Changed, **mistaken: tuple[int, bool, bool, bool, bool]) -> dict[str, object]:
+    return dict(zip(KNOBS, (LEVELS | mistaken)[level], strict=True)) | changed
+
+
+def _level(level: str) -> Callable[[Random], list[Case]]:
+    """Return the draw of a level as it is, with one knob turned, with some, and as it is once more."""
+
+    def draw(random: Random) -> list[Case]:
+        chosen = [random.sample(KNOBS, count) for count in (1, 2, 3)]
+        turned = [{knob: _another(random, knob) for knob in knobs} for knobs in chosen]
+        return [(level, {}), *((level, changed) for changed in turned), (level, {})]
+
+    return draw
+
+
+def _another(random: Random, knob: str) -> object:
+    return random.choice((16, 32)) if knob == "model_bits" else random.random() < 0.5
 
 
 @mistake
-def O1_casts_the_model(level: str) -> dict[str, object]:
+def O1_casts_the_model(level: str, changed: Changed) -> dict[str, object]:
     """This is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy for each operation."""
-    return _knobs(level, O1=(16, True, True, False, True))
+    return _knobs(level, changed, O1=(16, True, True, False, True))
 
 
 @mistake
-def O1_keeps_masters(level: str) -> dict[str, object]:
+def O1_keeps_masters(level: str, changed: Changed) -> dict[str, object]:
     """This is O1 with masters beside weights that are FP32 already: they are their own masters."""
-    return _knobs(level, O1=(32, True, True, True, True))
+    return _knobs(level, changed, O1=(32, True, True, True, True))
 
 
 @mistake
-def O2_without_masters(level: str) -> dict[str, object]:
+def O2_without_masters(level: str, changed: Changed) -> dict[str, object]:
     """This is O2 without masters; it would swallow every update below half an ulp."""
-    return _knobs(level, O2=(16, False, True, False, True))
+    return _knobs(level, changed, O2=(16, False, True, False, True))
 
 
 @mistake
-def O2_casts_the_norms(level: str) -> dict[str, object]:
+def O2_casts_the_norms(level: str, changed: Changed) -> dict[str, object]:
     """This is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is about."""
-    return _knobs(level, O2=(16, False, False, True, True))
+    return _knobs(level, changed, O2=(16, False, False, True, True))
 
 
 @mistake
-def O2_casts_by_operation(level: str) -> dict[str, object]:
+def O2_casts_by_operation(level: str, changed: Changed) -> dict[str, object]:
     """This is O2 with casts by operation on top. Its model is cast once, and computes in what it is."""
-    return _knobs(level, O2=(16, True, True, True, True))
+    return _knobs(level, changed, O2=(16, True, True, True, True))
 
 
 @mistake
-def O3_keeps_the_norms(level: str) -> dict[str, object]:
+def O3_keeps_the_norms(level: str, changed: Changed) -> dict[str, object]:
     """This is O3 with norms in FP32. In pure FP16 nothing stays behind."""
-    return _knobs(level, O3=(16, False, True, False, False))
+    return _knobs(level, changed, O3=(16, False, True, False, False))
 
 
 @mistake
-def O3_scales(level: str) -> dict[str, object]:
+def O3_scales(level: str, changed: Changed) -> dict[str, object]:
     """This is O3 with dynamic scaling. It is the speed baseline: no safety at all."""
-    return _knobs(level, O3=(16, False, False, False, True))
+    return _knobs(level, changed, O3=(16, False, False, False, True))
 
 
 @mistake
-def O0_scales(level: str) -> dict[str, object]:
+def O0_scales(level: str, changed: Changed) -> dict[str, object]:
     """This is O0 with scaling. FP32 has no need of it."""
-    return _knobs(level, O0=(32, False, True, False, True))
+    return _knobs(level, changed, O0=(32, False, True, False, True))
+
+
+@mistake
+def leaves_the_level_as_it_is(level: str, changed: Changed) -> dict[str, object]:
+    """This is the level as it is. A knob in `changed` is set as it says."""
+    return _knobs(level, {})
 
 
 EXERCISE = Exercise(
@@ -90,10 +115,10 @@ EXERCISE = Exercise(
     minutes=6,
     reference=reference,
     checks=(
-        Check("O3, all of it", 1, always(("O3",))),
-        Check("O1, by operation", 1, always(("O1",))),
-        Check("O2, nearly all of it", 1, always(("O2",))),
-        Check("O0, none of it", 1, always(("O0",))),
+        Check("O3, all of it", 1, _level("O3")),
+        Check("O1, by operation", 1, _level("O1")),
+        Check("O2, nearly all of it", 1, _level("O2")),
+        Check("O0, none of it", 1, _level("O0")),
     ),
     mistakes=mistakes_in(vars()),
 )
