@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -225,7 +225,7 @@ Executed = Callable[[Path], dict[str, Any]]  # from a lesson's source to its not
 patient = pytest.mark.timeout(3600)
 
 
-def execute(notebook: dict[str, Any]) -> dict[str, Any]:
+def execute(notebook: dict[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Run a notebook in a kernel of its own and return it; raises what a red cell raised, and names one that hangs."""
     document = nbformat.reads(build.text_of(notebook), as_version=4)
     slow = slowness()
@@ -235,7 +235,7 @@ def execute(notebook: dict[str, Any]) -> dict[str, Any]:
         startup_timeout=int(60 * slow),
         kernel_name="python3",
         resources={"metadata": {"path": str(build.NOTEBOOKS)}},
-    ).execute(env={**os.environ, "LABKIT_ANSWERS": "off"})  # a checkout may be a learner's own
+    ).execute(env={**environment, "LABKIT_ANSWERS": "off"})  # a checkout may be a learner's own
     return cast("dict[str, Any]", document)
 
 

@@ -1,0 +1,166 @@
+"""The lessons on a machine with a GPU: what trains in them trains there by default, and no cell ends in an error.
+
+Each cell that makes a widget which trains or measures is run for itself, with the imports of its lesson, and the
+widget is started; the slow tests run whole lessons.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from notebooks import build
+from tests.gpu.simulated import environment
+from tests.slowness import slowness
+from tests.test_notebooks import answered_later, errors_of, execute, patient
+
+LIVE = {"LiveTraining", "TrainingBar", "BeatTheScaler", "Workbench", "StepDebugger", "CastPasses", "GpuRun"}
+WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11_beyond_fp16", "12_project")
+STEPS = 3
+
+
+def code_of(source: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the id and the code of each cell of a lesson, solved."""
+    for cell in build.solved(source)["cells"]:
+        if cell["cell_type"] == "code":
+            lines = [line for line in cell["source"] if not line.startswith(("%", "!"))]
+            yield cell["id"], ast.parse("".join(lines))
+
+
+def calls_live(code: ast.Module) -> bool:
+    return any(isinstance(node, ast.Call) and getattr(node.func, "id", "") in LIVE for node in ast.walk(code))
+
+
+def cells() -> dict[str, tuple[str, str, str]]:
+    """Return, for each cell that makes such a widget: lesson and id -> imports, statements, the widget's expression."""
+    found = {}
+    for source in build.sources():
+        imports = ""
+        for name, code in code_of(source):
+            imports += "".join(f"{ast.unparse(n)}\n" for n in code.body if isinstance(n, ast.Import | ast.ImportFrom))
+            if calls_live(code):
+                *before, last = code.body
+                assert isinstance(last, ast.Expr)
+                found[f"{source.stem} {name}"] = imports, "\n".join(map(ast.unparse, before)), ast.unparse(last)
+    return found
+
+
+CELLS = cells()
+
+
+# ---- on the card
+
+
+def stepped_together(widget: Any) -> list[str]:
+    """Press Start, take steps, and return the devices of all runs' weights."""
+    from labkit.widgets.driven.state import Button, Phase
+
+    widget.lockstep.handle(Button.START)
+    for _ in range(STEPS):
+        widget.lockstep.tick()
+        assert widget.lockstep.error == "", widget.lockstep.error
+    assert widget.phase is Phase.RUNNING
+    assert len(widget.history) == STEPS
+    assert "simulated" in widget.place.label
+    game = getattr(widget, "duel", None)
+    sides = (game.yours, game.scalers) if game else (widget.bench.fp32, widget.bench.run)
+    return sorted({p.device.type for side in sides for p in side.run.model.parameters()})
+
+
+def trained_behind_a_bar(bar: Any, limit: float) -> list[str]:
+    begun = threading.Event()
+    bar.observe(lambda _: begun.set(), "done")
+    bar.wanted = "start"
+    assert begun.wait(limit), bar.sentence
+    bar.wanted = "stop"
+    record = bar.wait(limit)
+    assert bar.phase == "stopped", bar.sentence
+    assert len(record.steps) >= 1
+    assert "simulated" in record.device
+    return ["cuda"]
+
+
+def measured(widget: Any, folder: str, limit: float) -> list[str]:
+    """Start the measurement, which may write nothing into the lab's own data, and stop it in its first part."""
+    os.environ["LABKIT_DATA"] = folder
+    begun = threading.Event()
+    widget.observe(lambda change: change["new"] >= 1 and begun.set(), "part")
+    assert widget.phase == "ready", widget.sentence
+    widget.start()
+    assert begun.wait(limit), [widget.sentence, widget.printed]
+    widget.stop()
+    widget.wait(limit)
+    del os.environ["LABKIT_DATA"]
+    assert widget.phase == "stopped", [widget.sentence, widget.printed]
+    return ["cuda"]
+
+
+def started(imports: str, before: str, last: str, folder: str, limit: float) -> list[str]:
+    """Run a cell, start its widget, and return where it trained."""
+    from labkit.widgets import CastPasses, GpuRun, StepDebugger, TrainingBar
+
+    names: dict[str, Any] = {}
+    exec(imports + before, names)
+    widget = eval(last, names)
+    try:
+        if isinstance(widget, TrainingBar):
+            return trained_behind_a_bar(widget, limit)
+        if isinstance(widget, GpuRun):
+            return measured(widget, folder, limit)
+        if isinstance(widget, StepDebugger):
+            widget.another_step()
+            assert widget.watched.step == 2
+            return ["cpu"]
+        if isinstance(widget, CastPasses):
+            widget.position = len(widget._said) - 1
+            return ["cpu"]
+        return stepped_together(widget)
+    finally:
+        widget.close()
+
+
+def all_started(cells: dict[str, list[str]], folder: str, limit: float) -> dict[str, Any]:
+    import traceback
+
+    found: dict[str, Any] = {}
+    for name, parts in cells.items():
+        try:
+            found[name] = started(*parts, folder, limit)
+        except BaseException:
+            found[name] = traceback.format_exc()
+    return found
+
+
+# ---- the tests
+
+
+@pytest.fixture(scope="module")
+def where(simulated_gpu: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = str(tmp_path_factory.mktemp("measured"))
+    return simulated_gpu("T4", all_started, CELLS, folder, 60 * slowness(), timeout=200 * slowness())
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any], name: str) -> None:
+    on_cpu = any(kind in CELLS[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
+    assert where[name] == (["cpu"] if on_cpu else ["cuda"]), where[name]
+
+
+def test_the_cells_are_found() -> None:
+    assert {name.partition(" ")[0][:2] for name in CELLS} == {"03", "05", "06", "07", "08", "09", "11", "12"}
+    assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in CELLS.values())} == LIVE
+
+
+@pytest.mark.slow
+@patient
+@pytest.mark.parametrize("lesson", WHOLE)
+@pytest.mark.parametrize("made", [answered_later, build.learners], ids=["answered", "handed out"])
+def test_a_lesson_runs_from_top_to_bottom(simulated_gpu: Any, lesson: str, made: Any) -> None:
+    notebook = made(build.SOURCES / f"{lesson}.py")
+    assert errors_of(execute(notebook, environment("T4", os.environ))) == []
