@@ -19,6 +19,7 @@ from labkit.amp.casting.casts import Cast
 from labkit.amp.engine import Engine
 from labkit.amp.events import Moment, StepEvent
 from labkit.instrument import Listener
+from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.sources import Gradients, tap
 
 
@@ -34,10 +35,11 @@ def engine_source(listener: Listener) -> Iterator[None]:
     def around_step(step: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         if listener.model is not engine.model:
             return step(engine, *args, **kwargs)
-        with listener.step_by_engine(), engine.listen(partial(_tell, listener, engine, {})):
+        with listener.step_by_engine(), engine.listen(guarded(partial(_tell, listener, engine, {}), listener.failed)):
             return step(engine, *args, **kwargs)
 
-    with tap(Engine, "backward", around_backward), tap(Engine, "step", around_step):
+    failed = listener.failed
+    with tap(Engine, "backward", around_backward, failed), tap(Engine, "step", around_step, failed):
         yield
 
 
@@ -60,12 +62,12 @@ def _stepped(engine: Engine) -> dict[str, Tensor]:
 
 
 @contextmanager
-def cast_source(cast: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def cast_source(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
     """Be open around each cast of autocast: what half_storage does below it, to compute on a CPU, is none."""
 
     def around(call: Any, *args: Any) -> Any:
         with cast():
             return call(*args)
 
-    with tap(Cast, "__call__", around):
+    with tap(Cast, "__call__", around, failed):
         yield

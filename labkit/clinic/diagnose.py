@@ -23,12 +23,14 @@ from labkit.clinic.listen import Event, Listener, listening
 from labkit.clinic.operations import HALF
 from labkit.clinic.rows import HARMLESS_IF_MASKED, IN_HALF_ONLY, ROWS
 from labkit.instrument import Watch, watch
+from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.sample import finite
 
 SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
 FIRST_SCALE = 2.0**16  # of a GradScaler: one that began above it may still be on its way down
 NOTES = 8  # constants in the source, at most
 MANY_SKIPS = 8  # in a row at the end: a scale that still looks for its place has found it by then, or begins very high
+NOT_LOOKED_AT = "The training went on as without the diagnosis; what this part looks at is not examined."
 UNTIL_IT_IS_HALF = "No harm was seen. Where it meets a half tensor, choose it by `torch.finfo(x.dtype)`, or use FP32."
 
 
@@ -71,7 +73,7 @@ def diagnose(
             except Exception as raised:
                 seen.error = raised
                 break
-            seen.after_step()
+            guarded(seen.after_step, listener.failed)()
     if not (seen.error or seen.steps):
         raise ValueError("batches is empty, so no step was run; give a few of what step is called with")
     return seen.report()
@@ -117,20 +119,29 @@ class Examined:
     def after_step(self) -> None:
         """Look at what a step left behind."""
         self.steps += 1
+        with reporting(self.listener.failed, "looking at what a step left behind"):
+            self._look_after()
+        with reporting(self.listener.failed, "ending a step"):
+            self.listener.end_step()
+
+    def _look_after(self) -> None:
         self.with_gradient |= {n for n, p in self.parameters.items() if p.grad is not None}
         for name, buffer in (pair for prefix in self.models for pair in self._buffers(prefix)):
             if name in self.well and not finite(buffer):
                 self.well.remove(name)
                 seen = f"the buffer {name} holds inf or NaN since this step"
                 self.listener.events.append(Event("buffer", self.listener.step, "", name.rpartition(".")[0], seen))
-        self.listener.end_step()
 
     def report(self) -> Report:
         """Put all together, the worst first."""
-        events = [*self.listener.events, *self._looked_at(), *self._by_watch()]
+        events = list(self.listener.events)
+        with reporting(self.listener.failed, "looking at the model at the end"):
+            events += self._looked_at()
+        with reporting(self.listener.failed, "reading what watch found"):
+            events += self._by_watch()
         found = [*([_raised(self.error)] if self.error else []), *self._rows(events)]
         found += self._notes({finding.where.partition(",")[0] for finding in found})
-        found.append(self._of_scale())
+        found += [*self._failures(), self._of_scale()]
         found.sort(key=lambda finding: [Status.BAD, Status.WARN, Status.OK].index(finding.status))
         return Report(tuple(found), "To look at when you like", "To do before this training is well")
 
@@ -182,6 +193,11 @@ class Examined:
         if skips and not self._falling():
             taken += ": that is how a scaler finds its scale"
         return Finding("steps", Status.OK, f"{self.steps} steps were run; {taken}")
+
+    def _failures(self) -> list[Finding]:
+        """Return what failed in the examination itself, which was therefore not looked at."""
+        failures = [*self.listener.failures.values(), *(f for _, watch in self.models.values() for f in watch.failures)]
+        return [Finding("not looked at", Status.WARN, what, NOT_LOOKED_AT) for what in failures]
 
     def _looked_at(self) -> Iterator[Event]:
         last = self.listener.step

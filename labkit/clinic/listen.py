@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from labkit.clinic.lines import user_line
 from labkit.clinic.operations import Operations
+from labkit.instrument.guard import described, guarded
 from labkit.instrument.sample import finite
 from labkit.instrument.sources import tap
 
@@ -64,6 +66,7 @@ class Listener:
         self.step = 0
         self.events: list[Event] = []
         self.attempts: list[Attempt] = []
+        self.failures: dict[tuple[str, str], str] = {}  # of the listener itself: where, type of error -> what
         self.optimizers: dict[int, Any] = {}
         self.made: list[tuple[Tensor, str]] = []  # parameters made during this step, and where
         self.scaled_gradients: list[Tensor] = []  # of torch.autograd.grad, or views of them
@@ -84,6 +87,10 @@ class Listener:
         if line is not None:
             inside = self._modules[-1] if self._modules and module is None else module or ""
             self.events.append(Event(kind, self.step, line, inside, seen))
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Note what failed in the listener itself: the report says so, and the training goes on."""
+        self.failures.setdefault((where, type(error).__name__), f"{described(where, error)}, first in step {self.step}")
 
     def held(self) -> Iterator[Tensor]:
         """Yield the parameters of all optimizers that are known."""
@@ -233,6 +240,7 @@ def loss_scale(loss: Tensor) -> float:
 def listening(listener: Listener) -> Iterator[Listener]:
     """Have a listener hear all that happens, until the block ends."""
     autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
+    hook = partial(guarded, failed=listener.failed)
     with ExitStack() as stack:
         for owner, name, around in (
             (torch.autograd, "backward", listener.backward),
@@ -244,13 +252,13 @@ def listening(listener: Listener) -> Iterator[Listener]:
             (autocast, "__enter__", listener.enter),
             (autocast, "__exit__", listener.exit),
         ):
-            stack.enter_context(tap(owner, name, around))
+            stack.enter_context(tap(owner, name, around, listener.failed))
         for handle in (
-            hooks.register_module_forward_pre_hook(listener.before_module),
-            hooks.register_module_forward_hook(listener.after_module, always_call=True),
-            hooks.register_module_parameter_registration_hook(listener.registered),
-            register_optimizer_step_pre_hook(listener.before_optimizer),
-            register_optimizer_step_post_hook(listener.after_optimizer),
+            hooks.register_module_forward_pre_hook(hook(listener.before_module)),
+            hooks.register_module_forward_hook(hook(listener.after_module), always_call=True),
+            hooks.register_module_parameter_registration_hook(hook(listener.registered)),
+            register_optimizer_step_pre_hook(hook(listener.before_optimizer)),
+            register_optimizer_step_post_hook(hook(listener.after_optimizer)),
         ):
             stack.callback(handle.remove)
         stack.enter_context(Operations(listener))

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from labkit.clinic.constants import misfit
+from labkit.instrument.guard import reporting
 from labkit.instrument.sample import finite, floats, in_backward
 
 HALF = (torch.float16, torch.bfloat16)
@@ -44,6 +45,9 @@ class Hearer(Protocol):
     regions: list[bool]
     scaled_gradients: list[Tensor]
 
+    def failed(self, where: str, error: Exception) -> None:
+        """Report what failed in looking."""
+
     def note(self, kind: str, seen: str) -> None:
         """Write down what was seen."""
 
@@ -61,11 +65,18 @@ class Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation as it is, and look at it."""
-        name, kwargs = func._schema.name.partition("::")[2], kwargs or {}
-        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-        changing = func._schema.is_mutable
-        before = _worst(inputs) if changing else 0
+        kwargs, inputs, before = kwargs or {}, list[Tensor](), 0
+        with reporting(self.listener.failed, "looking at what an operation takes"):
+            inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            before = _worst(inputs) if func._schema.is_mutable else 0
         out = func(*args, **kwargs)
+        with reporting(self.listener.failed, "looking at what an operation returns"):
+            self.look(func, args, inputs, before, out)
+        return out
+
+    def look(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
+        """Look at an operation that has run."""
+        name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
         outputs = floats([out, *(inputs if changing else ())])
         if inputs and outputs and "empty" not in name and name != "detach":
             worst = _worst(outputs)
@@ -73,7 +84,6 @@ class Operations(TorchDispatchMode):
                 self.first_bad(name, args, inputs, outputs)
             self.conversion(name, inputs[-1], outputs[0])
             self.use(name, args, inputs, outputs)
-        return out
 
     def first_bad(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Tell of the first operation of a pass that made inf or NaN."""

@@ -24,6 +24,7 @@ from labkit.clinic.explain import explain
 from labkit.clinic.findings import Report
 from labkit.clinic.lines import line_of, user_line
 from labkit.clinic.listen import Attempt, Listener, listening
+from labkit.instrument.guard import guarded
 from labkit.instrument.script import as_main, model_of
 
 
@@ -52,7 +53,7 @@ class ScriptListener(Listener):
     def next_step(self) -> None:
         """Begin the next step; end the script where it was not asked for."""
         self._over = set()
-        self.seen.after_step()
+        guarded(self.seen.after_step, self.failed)()
         self.step += 1
         if self.seen.steps >= self.wanted:
             raise Enough
@@ -112,7 +113,9 @@ def diagnose_script(script: Path, arguments: list[str], steps: int = 20) -> Repo
         seen.error = error
         ended = f": {type(error).__name__}: {error} ({line_of(error)})"
     if listener._over:
-        seen.after_step()
+        guarded(seen.after_step, listener.failed)()
+    if listener.failures:
+        return seen.report()
     if not seen.steps and not seen.models and not (seen.error and explain(str(seen.error))):
         raise ValueError(f"{script} ended before any training step of torch was seen{ended}")
     if not listener.attempts and not seen.error:

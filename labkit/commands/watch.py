@@ -33,8 +33,12 @@ def run(asked: Namespace) -> int:
     status, reports = watched(asked.script, asked.arguments, asked.every)
     first = os.environ.get("RANK", "0") == "0"  # of torchrun's ranks, whose report is that of all of them
     for report in reports if first else ():
-        folder = report.save(free_folder(asked.folder))
-        print(f"{report}\nwritten to {folder / 'report.html'}", file=sys.stderr)
+        print(report, file=sys.stderr)
+        try:
+            written = f"written to {report.save(free_folder(asked.folder)) / 'report.html'}"
+        except Exception as error:  # the script has ended; its exit status stays its own
+            written = f"the report could not be written: {type(error).__name__}: {error}"
+        print(written, file=sys.stderr)
     if not reports:
         print(f"no optimizer of torch stepped in {asked.script}: there was no model to watch", file=sys.stderr)
     return status

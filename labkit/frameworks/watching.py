@@ -67,5 +67,6 @@ def optimizer_source(listener: Listener, optimizer: type, stand_in: type) -> Ite
         listener.after_step(stepped, {}, {})
         return step(stepped, *args, **kwargs)
 
-    with tap(optimizer, "step", around_step), tap(stand_in, "step", around_stand_in):
+    failed = listener.failed
+    with tap(optimizer, "step", around_step, failed), tap(stand_in, "step", around_stand_in, failed):
         yield

@@ -7,15 +7,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.instrument.guard import Failed, reporting
 
 
 class CountedCasts(TorchDispatchMode):
     """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
 
-    def __init__(self, casts: dict[str, tuple[int, int]], told: bool) -> None:
+    def __init__(self, casts: dict[str, tuple[int, int]], told: bool, failed: Failed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._casts, self._look = casts, not told
+        self._casts, self._look, self._failed = casts, not told, failed
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -28,9 +31,13 @@ class CountedCasts(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        is_cast = self._look and func is torch.ops.aten._to_copy.default and result.is_floating_point()
-        if is_cast and result.dtype != args[0].dtype:
-            name = f"{args[0].dtype} to {result.dtype}".replace("torch.", "")
-            times, size = self._casts.get(name, (0, 0))
-            self._casts[name] = (times + 1, size + result.numel() * result.element_size())
+        if self._look and func is torch.ops.aten._to_copy.default:
+            with reporting(self._failed, "counting casts"):
+                self._count(args[0], result)
         return result
+
+    def _count(self, before: Tensor, after: Tensor) -> None:
+        if after.is_floating_point() and after.dtype != before.dtype:
+            name = f"{before.dtype} to {after.dtype}".replace("torch.", "")
+            times, size = self._casts.get(name, (0, 0))
+            self._casts[name] = (times + 1, size + after.numel() * after.element_size())

@@ -19,6 +19,7 @@ from labkit.formats import Format
 from labkit.instrument.against_fp32 import against_fp32
 from labkit.instrument.culprit import culprit
 from labkit.instrument.faults import faults
+from labkit.instrument.guard import described, reporting
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, with_gradient
 from labkit.instrument.replay import Call, Unseen
 from labkit.instrument.report import Report
@@ -41,6 +42,7 @@ class Log:
         self._fp32: list[AgainstFP32] = []
         self._found: dict[tuple[str, str], Finding] = {}
         self._unseen: dict[str, int] = {}  # what -> since which step
+        self.failures: dict[tuple[str, str], str] = {}  # of the watch itself: where, type of error -> what failed first
         self._checksums: dict[str, tuple[int, bool]] = {}  # parameter -> of its first value, whether it moved since
         self._meant: set[str] = set()  # parameters that got a gradient other than zero
 
@@ -53,12 +55,16 @@ class Log:
             skips=tuple(self.skips),
             non_finite=tuple(self._non_finite),
             against_fp32=tuple(self._fp32),
-            unseen=tuple(f"{what} (first in step {step})" for what, step in self._unseen.items()),
             formats=tuple(format.name for format in self.formats),
         )
-        still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
-        found = [*self._found.values(), *faults(report, still)]
-        return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)))
+        found = list(self._found.values())
+        with reporting(self.failed, "faults"):
+            found += faults(report, self._still())
+        unseen = tuple(f"{what} (first in step {step})" for what, step in self._unseen.items())
+        return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)), unseen=unseen)
+
+    def _still(self) -> list[str]:
+        return [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
 
     def find(self, finding: Finding) -> None:
         """Note what is wrong, the first time it is."""
@@ -67,6 +73,14 @@ class Log:
     def cannot_see(self, what: str) -> None:
         """Note what is not seen, and since when."""
         self._unseen.setdefault(what, self.step)
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Note what failed in the watch itself, once for each place; or what it says that it cannot see."""
+        if isinstance(error, Unseen):
+            self.cannot_see(str(error))
+        elif (where, type(error).__name__) not in self.failures:
+            self.failures[where, type(error).__name__] = what = described(where, error)
+            self.cannot_see(what)
 
     def note_sums(self, weights: dict[str, Tensor]) -> None:
         """Note a sum over each weight's bits: one that is the same in all sampled steps never moved."""

@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.histogram import merge
 from labkit.instrument.records import Finding, NonFinite, Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
@@ -50,12 +51,13 @@ def alone_among() -> str:
     return f"what other ranks saw: {mine}, and watch(model, group=torch.distributed.group.WORLD) adds them up"
 
 
-def after_backward(outputs: list[Tensor], then: Callable[[], None]) -> None:
+def after_backward(outputs: list[Tensor], then: Callable[[], None], failed: Failed) -> None:
     """Have a function called at the end of a backward pass through these, after what DDP and FSDP2 do there."""
     queue: Callable[..., None] = torch.autograd.Variable._execution_engine.queue_callback
+    safe = guarded(then, failed)
     for output in outputs:
         if output.requires_grad:
-            output.register_hook(lambda _: queue(lambda: queue(then)))  # the second is behind all that wait by then
+            output.register_hook(lambda _: queue(lambda: queue(safe)))  # the second is behind all that wait by then
 
 
 class Ranks:

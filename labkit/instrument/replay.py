@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from labkit.instrument.guard import Failed, guarded
 from labkit.modes import LabMode, open_modes
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -48,11 +49,11 @@ class Call:
     seeds: dict[int, Tensor] = field(default_factory=dict)
     differentiated: bool = False  # its gradients were, too: create_graph
 
-    def returned(self, outputs: list[Tensor]) -> None:
+    def returned(self, outputs: list[Tensor], failed: Failed) -> None:
         """Listen for the gradients at what the model returned."""
         for number, output in enumerate(outputs):
             if output.requires_grad:
-                output.register_hook(partial(self._arrived, number))
+                output.register_hook(guarded(partial(self._arrived, number), failed))
 
     def _arrived(self, number: int, gradient: Tensor) -> None:
         self.seeds[number] = gradient

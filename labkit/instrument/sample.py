@@ -18,24 +18,33 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.counted_casts import CountedCasts
+from labkit.instrument.guard import Failed, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.sources import open_cast_sources
+from labkit.instrument.replay import Unseen
+from labkit.instrument.sources import open_cast_sources, tap
 from labkit.instrument.updates import swallowed_counts
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
+TRANSFORMED = "what the model computes inside a transform of torch.func (grad, vmap ...)"
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def in_backward() -> bool:
     """Say whether a backward pass is running: what is called then was called before."""
     return torch._C._current_graph_task_id() != -1
+
+
+def transformed() -> bool:
+    """Say whether a transform of torch.func is running: its tensors stand for others, and hold no numbers."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def compiled(model: nn.Module) -> str:
@@ -105,20 +114,30 @@ def _bytes(tensors: Iterable[Tensor], seen: set[int]) -> int:
 
 
 def harmless(method: Callable[..., None]) -> Callable[..., None]:
-    """Have a method that looks at a tensor say what it could not see, instead of ending the training.
+    """Have a method that looks at a tensor report what it could not see, instead of ending the training.
 
     No mode sees how it looks, so that its own casts are not counted as the model's.
     """
 
     @wraps(method)
     def looking(self: Sample, *args: Any) -> None:
-        try:
-            with _disable_current_modes():
-                method(self, *args)
-        except Exception as error:
-            self._cannot_see(f"{method.__name__.strip('_').replace('_', ' ')}: {type(error).__name__}: {error}")
+        with reporting(self._failed, name_of(method)), _disable_current_modes():
+            method(self, *args)
 
     return looking
+
+
+@contextmanager
+def _without(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+    """Take these hooks away while torch.func runs, which refuses any; others are refused as they would be."""
+    top = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    ours = top is not None and top[0] is pack
+    with ExitStack() as stack:
+        if ours:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
+            stack.callback(torch._C._autograd._push_saved_tensors_default_hooks, pack, unpack)
+        with disable(*args, **kwargs):
+            yield
 
 
 class Sample:
@@ -133,10 +152,10 @@ class Sample:
         step: int,
         names: dict[int, str],
         scale: Callable[[], float],
-        cannot_see: Callable[[str], None],
+        failed: Failed,
         keep: bool,
     ) -> None:
-        self.step, self._names, self._scale, self._cannot_see = step, names, scale, cannot_see
+        self.step, self._names, self._scale, self._failed = step, names, scale, failed
         self.kept: dict[tuple[str, int], Tensor] | None = {} if keep else None
         self._numbers: dict[str, int] = defaultdict(int)
         self.counts: dict[str, dict[str, ExponentHistogram]] = defaultdict(dict)
@@ -154,12 +173,15 @@ class Sample:
         name = self._names.get(id(module))
         if name is None or next(module.children(), None) is not None:
             return
+        if transformed():
+            raise Unseen(TRANSFORMED)
         again = in_backward()
         for tensor in floats(output):
             if not again:
                 self.add("activations", name, count(tensor))
             if tensor.requires_grad:
-                tensor.register_hook(partial(self._arrived, name, self._numbers[name]))
+                arrived = partial(self._arrived, name, self._numbers[name])
+                tensor.register_hook(guarded(arrived, self._failed))
                 self._numbers[name] += 1
 
     @harmless
@@ -187,7 +209,7 @@ class Sample:
         top = torch._C._autograd._top_saved_tensors_default_hooks(True)  # somebody else's, who moves them elsewhere
         pack, unpack = top if top is not None else (lambda t: t, lambda t: t)
 
-        def note(tensor: Tensor) -> Any:
+        def note(tensor: Tensor) -> None:
             if tensor.layout == torch.strided and type(tensor) in (Tensor, nn.Parameter):
                 storage = tensor.untyped_storage()
                 if sharded and storage.data_ptr() not in self._saved:
@@ -195,12 +217,17 @@ class Sample:
                 if storage.data_ptr() not in weights and storage.data_ptr() not in self._saved:
                     self._saved.add(storage.data_ptr())
                     self.memory["activations"] += storage.nbytes()
+
+        def note_and_pack(tensor: Tensor) -> Any:
+            with reporting(self._failed, "measuring activations"):
+                note(tensor)
             return pack(tensor)
 
         with ExitStack() as stack:
-            stack.enter_context(saved_tensors_hooks(note, unpack))
-            casts = stack.enter_context(CountedCasts(self.casts, told=bool(open_modes())))
-            stack.enter_context(open_cast_sources(casts.one))
+            stack.enter_context(saved_tensors_hooks(note_and_pack, unpack))
+            stack.enter_context(tap(graph, "disable_saved_tensors_hooks", partial(_without, note_and_pack, unpack)))
+            casts = stack.enter_context(CountedCasts(self.casts, bool(open_modes()), self._failed))
+            stack.enter_context(open_cast_sources(casts.one, self._failed))
             yield
 
     def forget_gradients(self) -> None:

@@ -14,12 +14,14 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from labkit.instrument.guard import described, guarded
 from labkit.instrument.ranks import group_of
 from labkit.instrument.report import Report
 from labkit.instrument.watch import Watch, watch
@@ -28,14 +30,17 @@ from labkit.instrument.watch import Watch, watch
 def watched(script: Path, arguments: list[str], every: int) -> tuple[int, list[Report]]:
     """Run a script under watch; return its exit status, and a report for each model."""
     watches = Watches(every)
-    hooks = register_optimizer_step_pre_hook(watches.before), register_optimizer_step_post_hook(watches.after)
+    hooks = (
+        register_optimizer_step_pre_hook(guarded(watches.before, watches.failed)),
+        register_optimizer_step_post_hook(guarded(watches.after, watches.failed)),
+    )
     try:
         status = run_script(script, arguments)
     finally:
         for hook in hooks:
             hook.remove()
         watches.close()
-    return status, [each.report() for each in watches.open]
+    return status, watches.reports(script.name)
 
 
 def run_script(script: Path, arguments: list[str]) -> int:
@@ -70,6 +75,7 @@ class Watches:
     def __init__(self, every: int) -> None:
         self.every = every
         self.open: list[Watch] = []
+        self._failures: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
 
     def before(self, optimizer: Any, *arguments: Any) -> None:
@@ -80,17 +86,29 @@ class Watches:
             if model is not None and all(w.model is not group_of(model, model)[0] for w in self.open):
                 self.open.append(watch(model, self.every, against_fp32_every=10 * self.every).open_in_step())
         for each in self.open:
-            each.before_optimizer(optimizer, *arguments)
+            guarded(each.before_optimizer, each.failed)(optimizer, *arguments)
 
     def after(self, optimizer: Any, *arguments: Any) -> None:
         """Tell all watches that the step was taken."""
         for each in self.open:
-            each.after_optimizer(optimizer, *arguments)
+            guarded(each.after_optimizer, each.failed)(optimizer, *arguments)
 
     def close(self) -> None:
         """Close all watches."""
         for each in self.open:
-            each.__exit__()
+            guarded(each.__exit__, self.failed)()
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Note what failed outside of any one watch."""
+        self._failures.setdefault((where, type(error).__name__), described(where, error))
+
+    def reports(self, script: str) -> list[Report]:
+        """Return a report for each model; what failed outside of any one watch stands in the first."""
+        reports = [each.report() for each in self.open]
+        if self._failures:
+            first, *others = reports or [Report(script, steps=0)]
+            reports = [replace(first, unseen=(*first.unseen, *self._failures.values())), *others]
+        return reports
 
 
 def model_of(optimizer: Any) -> nn.Module | None:

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from labkit.instrument.guard import Failed, guarded_around, guarded_context, name_of
+
 Gradients = dict[str, Tensor | None]  # parameter -> its unscaled gradient, None where none arrived
 Around = Callable[..., Any]  # gets a method and the arguments of a call, and is to call it
 
@@ -26,6 +28,9 @@ class Listener(Protocol):
     """What a source tells: who scales, and what becomes of each step."""
 
     model: nn.Module
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Report what failed in a source: the run that it looks at goes on."""
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Hear what the loss of the next backward pass is multiplied by; it is asked for only where it is needed."""
@@ -62,10 +67,11 @@ Source = Callable[[Listener], AbstractContextManager[None]]
 
 
 @contextmanager
-def tap(cls: type | ModuleType, method: str, around: Around) -> Iterator[None]:
+def tap(cls: type | ModuleType, method: str, around: Around, failed: Failed | None = None) -> Iterator[None]:
     """Call `around(method, object, *arguments)` for each call of a class's method, until the block ends.
 
     A module's function is tapped as well: `around(function, *arguments)`. Who taps last is outermost.
+    With `failed`, an exception of `around` itself is reported there, and the method is called all the same.
 
     >>> class Door:
     ...     def open(self, key): return key
@@ -83,6 +89,8 @@ def tap(cls: type | ModuleType, method: str, around: Around) -> Iterator[None]:
         setattr(cls, method, _tapped(getattr(cls, method), vars(cls).get(method)))
     tapped: Any = vars(cls)[method]
     own = tapped.own
+    if failed is not None:
+        around = partial(guarded_around, around, failed)
     tapped.arounds.append(around)
     try:
         yield
@@ -128,11 +136,11 @@ def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler)
 
     with ExitStack() as stack:
         for method, around in (("scale", around_scale), ("unscale_", around_unscale), ("step", around_step)):
-            stack.enter_context(tap(scaler_class, method, around))
+            stack.enter_context(tap(scaler_class, method, around, listener.failed))
         yield
 
 
-CastSource = Callable[[Callable[[], AbstractContextManager[None]]], AbstractContextManager[None]]
+CastSource = Callable[[Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]]
 _SOURCES: list[Source] = [scaler_source]
 _CAST_SOURCES: list[CastSource] = []
 
@@ -149,11 +157,11 @@ def register_source(source: Source, casts: CastSource | None = None) -> None:
 
 
 @contextmanager
-def open_cast_sources(cast: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
     """Hear of casts from all sources that are registered."""
     with ExitStack() as stack:
         for source in _CAST_SOURCES:
-            stack.enter_context(source(cast))
+            stack.enter_context(guarded_context(source(cast, failed), failed, name_of(source)))
         yield
 
 
@@ -162,5 +170,5 @@ def open_sources(listener: Listener, *more: Source) -> Iterator[None]:
     """Listen to all sources that are registered, and to some more."""
     with ExitStack() as stack:
         for source in (*_SOURCES, *more):
-            stack.enter_context(source(listener))
+            stack.enter_context(guarded_context(source(listener), listener.failed, name_of(source)))
         yield

@@ -23,12 +23,13 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.formats import BF16, FP16, Format
+from labkit.instrument.guard import guarded, guarded_context, reporting
 from labkit.instrument.log import Log
 from labkit.instrument.optimizer_steps import OptimizerSteps, no_scale
 from labkit.instrument.ranks import Ranks, after_backward, alone_among, group_of
-from labkit.instrument.replay import Call, note_call
+from labkit.instrument.replay import Call, Unseen, note_call
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, compiled, floats, in_backward
+from labkit.instrument.sample import TRANSFORMED, Sample, compiled, floats, in_backward, transformed
 from labkit.instrument.sources import Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
@@ -125,8 +126,8 @@ class Watch(OptimizerSteps):
         """Open it inside an optimizer's step, of which somebody else tells, and sample the next one too."""
         self.first = 1
         self._open(hooked=False)
-        assert self._sample is not None
-        self._sample.kept = None
+        if self._sample is not None:
+            self._sample.kept = None
         return self
 
     def _open(self, hooked: bool) -> None:
@@ -147,23 +148,26 @@ class Watch(OptimizerSteps):
         self._held: dict[int, tuple[Any, int, dict[str, Tensor]]] = {}
         with ExitStack() as stack:
             if hooked:
-                stack.callback(register_optimizer_step_pre_hook(self.before_optimizer).remove)
-                stack.callback(register_optimizer_step_post_hook(self.after_optimizer).remove)
+                before, after = (guarded(hook, self.failed) for hook in (self.before_optimizer, self.after_optimizer))
+                stack.callback(register_optimizer_step_pre_hook(before).remove)
+                stack.callback(register_optimizer_step_post_hook(after).remove)
             self._stack = stack
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
-                stack.enter_context(tap(type(self.model), "__call__", self._around_call))
+                stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
             more: tuple[Source, ...] = ()
             if self._scaler is not None and not isinstance(self._scaler, torch.amp.GradScaler):
                 more = (partial(scaler_source, scaler_class=type(self._scaler)),)
             stack.enter_context(open_sources(self, *more))
-            self._begin(self.step)
+            with reporting(self.failed, "beginning the first step"):
+                self._begin(self.step)
             self._stack = stack.pop_all()
 
     def __exit__(self, *_: object) -> None:
         """Take all hooks away, and let go of the model."""
         try:
-            self._finish()
+            with reporting(self.failed, "finishing the last step"):
+                self._finish()
         finally:
             assert self._stack is not None
             self._stack.close()
@@ -173,7 +177,17 @@ class Watch(OptimizerSteps):
             self._scale = no_scale
             self._sample, self._calls, self._modules, self._held = None, [], [], {}
             if self._ranks is not None:
-                self._ranks.tell(self._own_report())
+                with reporting(self.failed, "leaving the report for other ranks"):
+                    self._ranks.tell(self._own_report())
+
+    def failed(self, where: str, error: Exception) -> None:
+        """Note what failed in the watch itself: the report says so, and the training goes on."""
+        self._log.failed(where, error)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed in the watch itself, each with its place."""
+        return tuple(self._log.failures.values())
 
     def report(self) -> Report:
         """Return what was seen so far, also while the watch is open; after it, what all ranks of a group saw."""
@@ -192,17 +206,19 @@ class Watch(OptimizerSteps):
         self._known_scale = None
         self._sample_stack.close()
         if not self._called and not self._blind:
-            self._sample_stack.callback(register_module_forward_pre_hook(self._before_forward).remove)
+            hook = guarded(self._before_forward, self.failed)
+            self._sample_stack.callback(register_module_forward_pre_hook(hook).remove)
         if step % self.every and step != self.first:
             return
         keep = bool(self._fp32_every) and (step % self._fp32_every == 0 or step == self.first)
-        self._sample = Sample(step, self._names, self._scale_now, self._log.cannot_see, keep)
+        self._sample = Sample(step, self._names, self._scale_now, self.failed, keep)
         if not self._blind:
-            self._sample_stack.callback(register_module_forward_hook(self._sample.after_forward).remove)
+            hook = guarded(self._sample.after_forward, self.failed)
+            self._sample_stack.callback(register_module_forward_hook(hook).remove)
         for name, parameter in self._parameters.items() if self._group is None else ():
             if parameter.requires_grad and parameter.is_leaf:
-                hook = parameter.register_post_accumulate_grad_hook(partial(self._accumulated, name))
-                self._sample_stack.callback(hook.remove)
+                hook = guarded(partial(self._accumulated, name), self.failed)
+                self._sample_stack.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
 
     def _finish(self) -> None:
         """Write down the sampled step that is over."""
@@ -237,16 +253,23 @@ class Watch(OptimizerSteps):
                 self._log.cannot_see("calls of the model in a second thread, while it ran in a first")
             return call(module, *args, **kwargs)
         self._called, self._running = True, get_ident()
+        noted: Call | None = None
         try:
-            noted = note_call(self._modules, args, kwargs)
-            self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
-            with self._sample.inside(self.model.parameters) if self._sample is not None else nullcontext():
+            with reporting(self.failed, "noting a call"):
+                if transformed():
+                    raise Unseen(TRANSFORMED)
+                noted = note_call(self._modules, args, kwargs)
+                self._calls = [*self._calls[1 - KEPT_CALLS :], noted]
+            sample = None if transformed() else self._sample
+            inside = nullcontext() if sample is None else sample.inside(self.model.parameters)
+            with guarded_context(inside, self.failed, "looking inside a call"):
                 output = call(module, *args, **kwargs)
         finally:
             self._running = 0
-        noted.returned(floats(output))
+        if noted is not None:
+            noted.returned(floats(output), self.failed)
         if self._group is not None and self._sample is not None:
-            after_backward(floats(output), self._reduced)
+            after_backward(floats(output), self._reduced, self.failed)
         return output
 
     def _reduced(self) -> None:

@@ -1,0 +1,120 @@
+"""The boundary between an instrument and the run it looks at: what fails inside an instrument is reported.
+
+Each function that torch or a tapped method calls is entered through `guarded`, `guarded_around` or `guarded_context`.
+An exception of the instrument goes to a `Failed` callback, which writes it into the report; an exception of the run
+itself, and what is no `Exception` (KeyboardInterrupt, SystemExit), passes unchanged.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+Failed = Callable[[str, Exception], None]  # where in the instrument, and what was raised there
+
+
+def described(where: str, error: Exception) -> str:
+    """Return a failure as one line: where in the instrument, what was raised, file and line.
+
+    >>> described("count", ValueError("no such\\nlayout"))
+    'count failed with ValueError: no such'
+    """
+    message = str(error).strip().partition("\n")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{where} failed with {type(error).__name__}" + f": {message}" * bool(message) + at
+
+
+def name_of(function: Any) -> str:
+    """Return a function's name in words.
+
+    >>> name_of(partial(name_of, 3))
+    'name of'
+    """
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__)).strip("_").replace("_", " ")
+
+
+@contextmanager
+def reporting(failed: Failed, where: str) -> Iterator[None]:
+    """Report an exception of the block, and go on behind it."""
+    try:
+        yield
+    except Exception as error:
+        failed(where, error)
+
+
+def guarded(hook: Callable[..., Any], failed: Failed) -> Callable[..., None]:
+    """Return a hook that reports what fails in it, and returns nothing.
+
+    >>> guarded(lambda x: 1 / x, lambda where, error: print(type(error).__name__))(0)
+    ZeroDivisionError
+    """
+
+    def safe(*args: Any, **kwargs: Any) -> None:
+        with reporting(failed, name_of(hook)):
+            hook(*args, **kwargs)
+
+    return safe
+
+
+class _Original:
+    """A method of the run, called by what was tapped around it: what became of the call is kept."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call, self.called = call, False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.called = True
+        try:
+            self.result = self.call(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.result
+
+
+def guarded_around(around: Callable[..., Any], failed: Failed, call: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call `around(call, *args)`, and return what `call` returns or raise what it raises, even if `around` fails.
+
+    >>> def clumsy(call, x): return call(x) / 0
+    >>> guarded_around(clumsy, lambda where, error: print(where, "failed"), abs, -3)
+    clumsy failed
+    3
+    """
+    original = _Original(call)
+    try:
+        return around(original, *args, **kwargs)
+    except Exception as error:
+        if error is original.error:
+            raise
+        failed(name_of(around), error)
+        if original.error is not None:
+            raise original.error from None
+    finally:
+        original.error = None  # its traceback holds this frame
+    return original.result if original.called else call(*args, **kwargs)
+
+
+@contextmanager
+def guarded_context(context: AbstractContextManager[Any], failed: Failed, where: str) -> Iterator[None]:
+    """Open a context around a block, which runs as well where opening or closing it fails."""
+    stack = ExitStack()
+    with reporting(failed, where):
+        stack.enter_context(context)
+    try:
+        yield
+    except BaseException:
+        with reporting(failed, where):
+            stack.__exit__(*sys.exc_info())
+        raise
+    with reporting(failed, where):
+        stack.close()

@@ -1,0 +1,268 @@
+"""An instrument never ends a run: whatever fails inside it stands in the report, and the run goes on unchanged.
+
+A failure is planted in each function of a watch that torch or a tapped method enters, directly or one call further in.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import optimizer as torch_optimizers
+
+from labkit.amp import RECIPES, Engine, watched
+from labkit.cli import main
+from labkit.frameworks import GradScaler
+from labkit.instrument import (
+    Watch,
+    counted_casts,
+    log,
+    optimizer_steps,
+    replay,
+    sample,
+    script,
+    watch,
+)
+
+watch_module: Any = sys.modules[Watch.__module__]
+X, Y = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 4
+
+
+class PlantedError(Exception):
+    """What the tests plant."""
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
+
+
+def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler, steps: int = 4) -> list[float]:
+    """A loop with autocast, a scaler that skips its first step, and clipping."""
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=1e-2), []
+    scaler = scaler_class("cpu", init_scale=2.0**20)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = cross_entropy(model(X), Y)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss.item())
+    return losses
+
+
+def by_engine(model: nn.Module, steps: int = 4) -> list[float]:
+    engine, losses = Engine(model, partial(torch.optim.AdamW, lr=1e-2), RECIPES["O1"]), []
+    for _ in range(steps):
+        engine.zero_grad()
+        with engine.forward():
+            loss = cross_entropy(engine(X), Y)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+PLANTS: list[tuple[type | ModuleType, str]] = [
+    *((Watch, name) for name in (
+        "_before_forward", "_around_call", "_accumulated", "_begin", "_finish", "_next", "_scale_now",
+        "before_optimizer", "after_optimizer", "before_unscale", "before_step", "after_step", "skipped", "scaled_by",
+        "holds", "step_by_scaler", "_held_by",
+    )),
+    *((sample.Sample, name) for name in (
+        "after_forward", "_arrived", "add", "gradient", "inside", "look_before", "look_after", "measure",
+    )),
+    *((sample, name) for name in ("count", "length", "own_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
+    *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
+    *((log.Log, name) for name in ("note_sums", "note_moves", "compare_with_fp32", "name_culprit")),
+    *((log, name) for name in ("faults", "checksum", "against_fp32", "culprit")),
+    (replay.Call, "_arrived"), (replay.Call, "returned"), (counted_casts.CountedCasts, "_count"),
+    (optimizer_steps, "state_faults"), (sample, "open_cast_sources"),
+]  # fmt: skip
+ENGINE = [
+    (Watch, "step_by_engine"),
+    (Watch, "before_step"),
+    (Watch, "after_step"),
+    (Watch, "scaled_by"),
+    (watched, "_stepped"),
+]
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Have a function raise; return a list of its calls."""
+    calls: list[str] = []
+
+    def raises(*_: Any, **__: Any) -> Any:
+        calls.append(name)
+        raise PlantedError(name)
+
+    monkeypatch.setattr(owner, name, raises)
+    return calls
+
+
+@pytest.mark.parametrize("run", [by_scaler, partial(by_scaler, scaler_class=GradScaler)], ids=["torch", "labkit"])
+@pytest.mark.parametrize(("owner", "name"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
+def test_a_failure_in_a_watch_is_reported_and_the_losses_are_the_same(owner, name, run, monkeypatch) -> None:
+    alone = run(network())
+    calls = planted(monkeypatch, owner, name)
+    with torch.random.fork_rng(devices=[]), watch(model := network(), every=1, against_fp32_every=1) as w:
+        beside = run(model)
+    assert beside == alone
+    report = w.report()
+    assert calls
+    assert any("PlantedError" in line and name in line for line in report.unseen), report
+    assert "PlantedError" in str(report)
+    assert not torch_optimizers._global_optimizer_pre_hooks
+
+
+@pytest.mark.parametrize(("owner", "name"), ENGINE, ids=lambda value: getattr(value, "__name__", value))
+def test_a_failure_while_an_engine_is_watched_is_reported_too(owner, name, monkeypatch) -> None:
+    alone = by_engine(network())
+    calls = planted(monkeypatch, owner, name)
+    with torch.random.fork_rng(devices=[]), watch(model := network(), every=1) as w:
+        beside = by_engine(model)
+    assert beside == alone
+    assert calls
+    assert any("PlantedError" in line for line in w.report().unseen), w.report()
+
+
+def test_what_the_run_itself_raises_is_raised_once_and_is_no_failure_of_the_watch() -> None:
+    model, calls = network(), []
+
+    class Own(nn.Module):
+        def forward(self, x: Any) -> Any:
+            calls.append(1)
+            raise KeyError("the model's own")
+
+    model.append(Own())
+    with watch(model, every=1) as w, pytest.raises(KeyError, match="the model's own"):
+        model(X)
+    assert calls == [1]
+    assert w.failures == ()
+
+
+PER_SAMPLE = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad, vmap
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+X, Y = torch.randn(6, 4), torch.arange(6) % 2
+def loss_of(parameters, x, y):
+    return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
+for step in range(4):
+    parameters = {n: p.detach() for n, p in model.named_parameters()}
+    each = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, X, Y)
+    for name, p in model.named_parameters():
+        p.grad = each[name].mean(0)
+    optimizer.step()
+    print("loss", nn.functional.cross_entropy(model(X), Y).item())
+"""
+MAML = """
+import torch
+from torch import nn
+from torch.func import functional_call, grad
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+def loss_of(parameters, x, y):
+    return nn.functional.mse_loss(functional_call(model, parameters, (x,)), y)
+for step in range(4):
+    optimizer.zero_grad()
+    x = torch.randn(8, 1)
+    parameters = dict(model.named_parameters())
+    inner = grad(loss_of)(parameters, x, x.sin())
+    adapted = {n: p - 0.1 * inner[n] for n, p in parameters.items()}
+    loss = loss_of(adapted, x, x.sin())
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+INSIDE = """
+import torch
+from torch import nn
+from torch.func import grad, vmap
+torch.manual_seed(0)
+class Force(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    def forward(self, x):
+        return vmap(grad(lambda point: self.energy(point).sum()))(x)
+model = Force()
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(4):
+    optimizer.zero_grad()
+    loss = (model(torch.randn(5, 2)) - 1).square().mean()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+SPARSE = """
+import torch, warnings
+from torch import nn
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+    def forward(self, edges, x):
+        return self.last(torch.sparse.mm(edges, self.first(x)).relu())
+model = Graph()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+coo = torch.sparse_coo_tensor(torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]), torch.rand(5), (5, 5))
+for edges in (coo, coo.coalesce(), coo.to_sparse_csr(), coo.to_sparse_csc()):
+    optimizer.zero_grad()
+    loss = model(edges, torch.randn(5, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    print("loss", loss.item())
+"""
+
+
+@pytest.mark.parametrize("text", [PER_SAMPLE, MAML, INSIDE, SPARSE], ids=["per_sample", "maml", "inside", "sparse"])
+def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(text, tmp_path, capsys) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text, encoding="utf-8")
+    assert script.run_script(path, []) == 0
+    alone = capsys.readouterr().out
+    assert alone.count("loss") == 4
+    assert main(["watch", "--every", "1", "--folder", str(tmp_path / "report"), str(path)]) == 0
+    watched = capsys.readouterr()
+    assert watched.out == alone
+    assert "4 steps" in watched.err
+    assert "nothing wrong was found" in watched.err
+    assert main(["diagnose", str(path)]) == 0
+    diagnosed = capsys.readouterr().out
+    assert diagnosed.startswith(alone)
+    assert "not looked at" not in diagnosed
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(script, "model_of"), (script, "watch"), (Watch, "before_optimizer"), (Watch, "_finish"), (log, "faults")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_failure_under_the_command_is_reported_and_the_script_is_its_own(
+    owner, name, tmp_path, capsys, monkeypatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(MAML + "raise SystemExit(7)\n", encoding="utf-8")
+    assert script.run_script(path, []) == 7
+    alone = capsys.readouterr().out
+    planted(monkeypatch, owner, name)
+    assert main(["watch", "--every", "1", "--folder", str(tmp_path / "report"), str(path)]) == 7
+    watched = capsys.readouterr()
+    assert watched.out == alone
+    assert "PlantedError" in watched.err
