@@ -532,6 +532,20 @@ def what_is_accumulated_clipped_and_scheduled() -> None:
 
 
 @on_card
+def a_race_into_a_folder_of_ones_own() -> None:
+    from dataclasses import replace
+
+    from labkit.train.race import race
+
+    task = replace(TASKS["digits"], steps=4)
+    with tempfile.TemporaryDirectory() as folder:
+        records = race(task, [RECIPES["FP32"], RECIPES["O2"]], [0, 1], Path(folder), device="gpu", workers=1)
+        kept = sorted(path.relative_to(folder).parts[0] for path in Path(folder).rglob("*.json"))
+    assert [len(record.steps) for record in records] == [4] * 4
+    assert set(kept) == {"tesla-t4-simulated"}
+
+
+@on_card
 def an_emulated_accumulator() -> None:
     from dataclasses import replace
 
@@ -551,6 +565,56 @@ def an_emulated_accumulator() -> None:
 
 
 # ---- the tests
+
+CROSSING = ("FP32", "O1", "O2", "FP16 Kahan", "FP8 delayed", "BF16 stochastic", "NVFP4")
+
+
+def gone_on(folder: str, save: bool) -> dict[str, list[str]]:
+    """Save a run of each recipe, or load what was saved; take steps, and return the losses."""
+    losses = {}
+    for recipe in CROSSING:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        trained = engine(recipe, device)
+        path = Path(folder, f"{recipe} {device if save else {'cuda': 'cpu', 'cpu': 'cuda'}[device]}.pt")
+        if save:
+            steps(trained)
+            save_checkpoint(path, trained)
+        else:
+            load_checkpoint(path, trained)
+        losses[recipe] = steps(trained, seed=1)
+    return losses
+
+
+def saved_and_gone_on(folder: str) -> list[dict[str, list[str]]]:
+    return [gone_on(folder, save) for save in (True, False)]
+
+
+def test_a_run_goes_on_on_a_machine_without_a_gpu_and_back(simulated_gpu: Any, tmp_path: Path) -> None:
+    on_cpu = gone_on(str(tmp_path), save=True)
+    on_card, resumed_on_card = simulated_gpu("T4", saved_and_gone_on, str(tmp_path))
+    with said() as words:
+        resumed_on_cpu = gone_on(str(tmp_path), save=False)
+    assert sum("not bit for bit" in word for word in words) == 2
+    for recipe in CROSSING:
+        if recipe in DRAWING:
+            assert finite(resumed_on_card[recipe] + resumed_on_cpu[recipe])
+        else:
+            assert resumed_on_card[recipe] == on_cpu[recipe], recipe
+            assert resumed_on_cpu[recipe] == on_card[recipe], recipe
+
+
+def every_patient() -> dict[str, list[bool]]:
+    from labkit.clinic import patients
+    from labkit.clinic.patient import run
+
+    return {name: [p.failed(run(p, cured=cured)) for cured in (False, True)] for name, p in patients().items()}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_patient_fails_when_broken_and_not_when_cured_beside_a_card(simulated_gpu: Any) -> None:
+    failed = simulated_gpu("T4", every_patient, timeout=1800 * slowness())
+    assert {name: found for name, found in failed.items() if found != [True, False]} == {}
 
 
 def outcomes() -> dict[str, str]:
