@@ -1,0 +1,45 @@
+"""Lesson 06 in a real JupyterLab whose kernels have a simulated T4: its three live cells train on the GPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.browser.conftest import serving
+from tests.gpu.simulated import environment
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+
+LESSON = Path(__file__).parents[2] / "notebooks" / "06_loss_scaling.ipynb"
+TRAINED = """kind => {
+  const { step, done } = document.querySelector(`.labkit-${kind}`).dataset;
+  return Number(step ?? done) >= 5;
+}"""
+LIVE = ("live", "training-bar", "beat-scaler")
+
+
+def test_the_three_live_cells_train_on_the_card(
+    browser, simulated_gpu, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment("T4").items():
+        monkeypatch.setenv(name, value)
+    with serving(browser, tmp_path) as lab:
+        notebook = lab.open(nbformat.read(LESSON, 4), LESSON.stem, width=1280, height=720)
+        page = notebook.page
+        notebook.run_all(timeout_s=400)
+        assert notebook.python("__import__('torch').cuda.get_device_name()") == "Tesla T4 (simulated)"
+        for kind in LIVE:
+            widget = page.locator(f".labkit-{kind}")
+            widget.scroll_into_view_if_needed()
+            widget.get_by_role("button", name="Start").click()
+            page.wait_for_function(
+                TRAINED, arg=kind, timeout=240_000
+            )
+            sentence = widget.locator(".lk-sentence").first.get_attribute("data-text") or ""
+            assert "error" not in sentence.lower(), sentence
+            notebook.screenshot(f"simulated-t4-{kind}")
+        assert "T4 (simulated)" in page.locator(".labkit-training-bar").inner_text()
+        assert notebook.errors == []
