@@ -23,6 +23,10 @@ from tests.test_notebooks import answered_later, errors_of, execute, patient
 LIVE = {"LiveTraining", "TrainingBar", "BeatTheScaler", "Workbench", "StepDebugger", "CastPasses", "GpuRun"}
 WHOLE = ("06_loss_scaling", "08_recipes", "09b_many_workers", "11_beyond_fp16", "12_project")
 STEPS = 3
+ASKS_WHICH_CARD = {
+    "cell_type": "code", "id": "which-card", "metadata": {}, "outputs": [], "execution_count": None,
+    "source": ["from labkit.train import place\n", "print(place())"],
+}  # fmt: skip
 
 
 def code_of(source: Path) -> Iterator[tuple[str, ast.Module]]:
@@ -163,4 +167,7 @@ def test_the_cells_are_found() -> None:
 @pytest.mark.parametrize("made", [answered_later, build.learners], ids=["answered", "handed out"])
 def test_a_lesson_runs_from_top_to_bottom(simulated_gpu: Any, lesson: str, made: Any) -> None:
     notebook = made(build.SOURCES / f"{lesson}.py")
-    assert errors_of(execute(notebook, environment("T4", os.environ))) == []
+    notebook["cells"].append(ASKS_WHICH_CARD)
+    done = execute(notebook, environment("T4", os.environ))
+    assert errors_of(done) == []
+    assert "Tesla T4 (simulated)" in done["cells"][-1]["outputs"][0]["text"]
