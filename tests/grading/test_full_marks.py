@@ -566,6 +566,110 @@ def what_never_changes_may_be_short(parts: Any) -> object:
     return [name for name in keep_parts(parts) if (name, "changes", 0.0) not in parts]
 
 
+# --- the reference, but for one kind of case: (exercise, check, what the kind is called, changed answer) ---
+
+
+def but(exercise_id: str, when: Callable[..., Any], says: Callable[..., Any]) -> Answer:
+    """Return the reference with another answer to such cases: `says` is called with the right one and the case."""
+
+    def answer(*case: Any) -> object:
+        found = right(exercise_id)(*case)
+        return says(found, *case) if when(*case) else found
+
+    return answer
+
+
+def of_other(exercise_id: str, change: Callable[..., Any]) -> Answer:
+    """Return the reference, called with another case."""
+    return lambda *case: right(exercise_id)(*change(*case))
+
+
+BUT: list[tuple[str, str, str, Answer]] = [
+    ("numbers.decode", "infinities and NaN", "the last NaN is inf",
+     but("numbers.decode", lambda c: c == 0x7FFF, lambda *_: math.inf)),
+    ("numbers.decode", "zero and the subnormal numbers", "the last subnormal number is normal",
+     but("numbers.decode", lambda c: c == 0x3FF, lambda *_: 2.0**-14)),
+    ("numbers.ulp", "subnormal numbers and zero", "-0 has no distance",
+     but("numbers.ulp", lambda x: not x and math.copysign(1, x) < 0, lambda *_: 0.0)),
+    ("rounding.smallest_update", "a dozen weights anywhere", "the last odd weights",
+     but("rounding.smallest_update", lambda w: w > 1984 and int(w) % 2, lambda found, _: found * 2)),
+    ("rounding.stochastic", "positive numbers", "spacings up to 1",
+     of_other("rounding.stochastic", lambda x, spacing, random: (x, min(spacing, 1.0), random))),
+    ("rounding.stochastic", "multiples of the spacing stay", "0 moves",
+     but("rounding.stochastic", lambda x, *_: x == 0, lambda _, x, spacing, random: spacing)),
+    ("rounding.kahan", "numbers of either sign", "flushes subnormal numbers",
+     of_other("rounding.kahan", lambda v: (np.where(np.abs(v) < 2.0**-14, 0, v).astype(np.float16),))),
+    ("rounding.epsilon", "large numbers", "clamps to 32768", of_other("rounding.epsilon", lambda x: (x.clamp(-32768, 32768),))),
+    ("rounding.epsilon", "ordinary numbers, answered in FP16", "eight numbers",
+     but("rounding.epsilon", lambda x: len(x) > 8, lambda found, x: right("rounding.epsilon")(x[:8]))),
+    ("tensor.padding", "one row, one input, one output; and 7, 9, 17", "y ends at 65504",
+     but("tensor.padding", lambda *_: True, lambda found, *_: (*found[:2], found[2].clamp(-65504, 65504)))),
+    ("tensor.backward", "one row, one input, one output", "a single number",
+     but("tensor.backward", lambda x, w, g: x.numel() == w.numel() == 1, lambda found, x, w, g: (g, g, found[2]))),
+    ("gradients.fate", "at other scales", "no scale below 2^-8", of_other("gradients.fate", lambda c, k: (c, max(k, -8)))),
+    ("gradients.window", "k from -40 to 60", "one gradient alone has no window",
+     but("gradients.window", lambda a, b: a == b, lambda *_: None)),
+    ("gradients.window", "k from -40 to 60", "goes on below -40",
+     but("gradients.window", lambda a, b: b > 2.0**56, lambda *_: (-42, -42))),
+    ("autocast.linear", "operands that FP16 must round", "y ends at 65504",
+     but("autocast.linear", lambda *_: True, lambda found, *_: (found[0].clamp(-65504, 65504), *found[1:]))),
+    ("autocast.linear", "operands that FP16 must round", "gradients end at 65504",
+     but("autocast.linear", lambda *_: True, lambda found, *_: (found[0], *(g.clamp(-65504, 65504) for g in found[1:])))),
+    ("autocast.softmax", "logits above 89, where exp leaves FP32", "logits from -10000 on",
+     of_other("autocast.softmax", lambda x: (x.clamp(min=-10000),))),
+    ("autocast.softmax", "small logits", "flushes subnormal probabilities",
+     but("autocast.softmax", lambda _: True, lambda found, _: torch.where(found < 2.0**-14, 0.0, found.float()).half())),
+    ("autocast.cache", "a weight that is used again is not cast again", "nothing was used",
+     but("autocast.cache", lambda w, events: not events, lambda *_: (None, 0))),
+    ("autocast.cache", "a weight that is used again is not cast again", "eight weights are kept",
+     but("autocast.cache", lambda w, events: len(w) > 8, lambda found, *_: (found[0], len(found[0])))),
+    ("scaling.static_step", "large gradients that are finite are no reason to skip", "65504 is an overflow",
+     but("scaling.static_step", lambda w, g, s, lr: g(s).abs().max() >= 65504, lambda _, w, *rest: w)),
+    ("scaling.static_step", "ordinary gradients move the weight by lr times the gradient", "no scale of 1",
+     but("scaling.static_step", lambda w, g, scale, lr: scale == 1, lambda _, w, *rest: w)),
+    ("scaling.advance", "the clean step that completes the interval grows the scale", "a cap of 2^32",
+     but("scaling.advance", lambda state, *_: state.scale >= 2.0**32, lambda found, state, *_: state)),
+    ("master.flat", "filters, a single number, one tensor alone", "leaves empty tensors out",
+     of_other("master.flat", lambda flat, grads, scale, lr: (flat, [g for g in grads if g.numel()], scale, lr))),
+    ("master.flat", "filters, a single number, one tensor alone", "as it lies in memory",
+     of_other("master.flat", lambda flat, grads, *rest: (
+         flat, [g if g.is_contiguous() else g.T.reshape(g.shape) for g in grads], *rest))),
+    ("master.ema", "before the first step", "all steps were skipped",
+     but("master.ema", lambda h, _: len(h) > 1 and not any(s for _, s in h[1:]), lambda found, h, _: found * 0)),
+    ("master.ema", "a few large steps", "a decay of 1", but("master.ema", lambda h, d: d == 1, lambda _, h, d: h[-1][0])),
+    ("recipes.cheapest", "a cheap one that fails, two that pass", "a range of 0",
+     but("recipes.cheapest", lambda fp32, _: max(fp32) == min(fp32), lambda *_: "FP32")),
+    ("recipes.cheapest", "a cheap one that fails, two that pass", "as many seeds as FP32",
+     of_other("recipes.cheapest", lambda fp32, c: (fp32, [(name, size, m[: len(fp32)]) for name, size, m in c]))),
+    ("workers.parts", "ranks that hold nothing", "sixteen ranks",
+     but("workers.parts", lambda rows, world: world > 16, lambda found, *_: found[:16])),
+    ("workers.parts", "a last part that is shorter", "a thousand rows",
+     but("workers.parts", lambda rows, world: rows > 1000, lambda found, *_: [*found[:-1], (found[-1][0], found[-1][1] - 1)])),
+    ("beyond.frozen", "updates far from the limit", "a number without dimensions",
+     but("beyond.frozen", lambda *_: True, lambda found, w, _: [n for n in found if w[n].dim()])),
+    ("beyond.frozen", "updates far from the limit", "nothing is not frozen",
+     but("beyond.frozen", lambda *_: True, lambda found, w, _: [n for n in found if w[n].numel()])),
+    ("beyond.history", "what is older than the history is forgotten", "at most 32 steps",
+     of_other("beyond.history", lambda largest, length, top: (largest, min(length, 32), top))),
+    ("beyond.history", "a run shorter than its history", "equal magnitudes",
+     but("beyond.history", lambda largest, *_: len(set(largest)) == 1, lambda found, *_: [1.0] * len(found))),
+    ("beyond.mx_scale", "blocks whose largest number is positive", "32 numbers",
+     of_other("beyond.mx_scale", lambda block, top: (block[:32], top))),
+    ("beyond.mx_scale", "blocks whose largest number is positive", "formats by name",
+     of_other("beyond.mx_scale", lambda block, top: (block, top if top in (6.0, 448.0, 57344.0) else 6.0))),
+    ("beyond.block", "numbers of the format, and beyond its end", "small numbers are 0",
+     but("beyond.block", lambda *_: True, lambda found, block, scale, _: [
+         0.0 if abs(x) < scale / 1024 else y for x, y in zip(block, found, strict=True)])),
+    ("beyond.orders", "small numbers after a large one", "two numbers",
+     but("beyond.orders", lambda n: len(n) == 2, lambda _, n: (sum(n), sum(n)))),
+    ("beyond.unit", "layers as wide as what comes in", "5000 inputs at most",
+     of_other("beyond.unit", lambda fan_in, width, size: (min(fan_in, 5000), width, size))),
+    ("beyond.unit", "layers as wide as what comes in", "a whole root",
+     of_other("beyond.unit", lambda fan_in, width, size: (math.isqrt(fan_in) ** 2, width, size))),
+]  # fmt: skip
+ROWS += [pytest.param(id, check, answer, id=f"{id}: {name}") for id, check, name, answer in BUT]
+
+
 @pytest.mark.parametrize(("exercise_id", "check", "answer"), ROWS)
 def test_it_loses_the_check_whose_case_it_fails(exercise_id: str, check: str, answer: Answer) -> None:
     """In the notebook and at grading; and a counter-example says what was expected."""

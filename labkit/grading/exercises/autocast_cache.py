@@ -63,7 +63,10 @@ def _events(random: Random, *words: str) -> list[Case]:
 
 
 def _again(random: Random) -> list[Case]:
-    return _events(random, "1 1 1", "1 2 1 2 2 1")
+    """Two weights; none used; and nine, which are all kept."""
+    names = [f"layer{i}.weight" for i in range(9)]
+    nine = {name: _weights(random)["w1"] for name in names}
+    return [*_events(random, "1 1 1", "1 2 1 2 2 1", ""), (nine, [("use", name) for name in names * 2])]
 
 
 def _edited(random: Random) -> list[Case]:

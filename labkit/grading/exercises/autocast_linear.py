@@ -49,7 +49,14 @@ def _case(random: Random, extra: int = 0, n: int = 3, k: int = 4, m: int = 2) ->
 
 
 def _rounded(random: Random) -> list[Case]:
-    return [*(_case(random, extra=1) for _ in range(2)), _rounded_bias(random)]
+    return [*(_case(random, extra=1) for _ in range(2)), _rounded_bias(random), *_beyond(random)]
+
+
+def _beyond(random: Random) -> list[Case]:
+    """Results beyond FP16, which are inf: of all three products; and an operand that is inf once it is FP16."""
+    (x, weight, bias, grad_y), large = _case(random), 2.0**17
+    results = [x.abs() * 256, weight.abs() * 256, bias, grad_y.abs() * 256]
+    return [tuple(results), (x.abs(), weight.abs() * large, bias, grad_y.abs())]
 
 
 def _rounded_bias(random: Random) -> Case:

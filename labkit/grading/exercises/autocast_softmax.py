@@ -52,7 +52,11 @@ def _logits(random: Random, low: float, high: float, rows: int = 3, columns: int
 
 
 def _ordinary(random: Random) -> list[Case]:
-    return [*((_logits(random, -2, 2),) for _ in range(3)), (_logits(random, -2, 2, columns=1),)]
+    return [
+        *((_logits(random, -2, 2),) for _ in range(3)),
+        (_logits(random, -2, 2, columns=1),),
+        (_logits(random, -16, 0, rows=6),),
+    ]
 
 
 def _above_eleven(random: Random) -> list[Case]:
@@ -61,7 +65,10 @@ def _above_eleven(random: Random) -> list[Case]:
 
 
 def _above_ninety(random: Random) -> list[Case]:
-    return [(_logits(random, 100, 103),), (_logits(random, 6000, 6001),)]
+    ends = torch.tensor(
+        [[65504.0, 65504.0, -65504.0], [-65504.0, -65504.0, -65472.0], [-64000.0, -20000.0, 20000.0]]
+    ).half()
+    return [(_logits(random, 100, 103),), (_logits(random, 6000, 6001),), (ends,)]
 
 
 def _rows_apart(random: Random) -> list[Case]:
@@ -72,7 +79,7 @@ def _rows_apart(random: Random) -> list[Case]:
 def _masked(random: Random) -> list[Case]:
     while True:
         logits = _logits(random, -2, 2)
-        logits[:, 2] = -torch.inf
+        logits[:, 2] = logits[0, 0] = -torch.inf
         if _settled(logits):
             return [(logits,)]
 

@@ -60,8 +60,15 @@ def _ends(random: Random) -> list[Case]:
     """Numbers of the grid with a chance of 0, and what is beyond the last."""
     scale = 2.0 ** random.randrange(-9, 9)
     beyond = [scale * 6.5, -scale * 100, scale * 6, scale * 7, scale * 2.0**40]
+    tiny = [scale * 2.0**-12, -scale * 2.0**-20, scale * 2.0**-12]
     chances = [0.0, 0.5, 0.0, 0.99, 0.5]
-    return [([scale * g for g in GRID], scale, [0.0] * 8), (beyond, scale, chances), ([], scale, [])]
+    return [
+        ([scale * g for g in GRID], scale, [0.0] * 8),
+        (beyond, scale, chances),
+        ([], scale, []),
+        (tiny, scale, [0.0, 0.0, 2.0**-12]),
+        ([2.5 * 2.0**40], 2.0**40, [0.25]),
+    ]
 
 
 @mistake

@@ -33,7 +33,7 @@ def _texts(random: Random, means: list[float], low: float, high: float) -> list[
     """Return one call: a text for each mean of log-ratios, in any order; single tokens differ far more."""
     learner, sampler = [], []
     for mean in random.sample(means, len(means)):
-        theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((2, 8, 32)))]
+        theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((1, 2, 8, 32)))]
         noise = [random.uniform(-0.01, 0.01) for _ in theirs]
         off = mean - sum(noise) / len(noise)
         sampler.append(theirs)

@@ -45,7 +45,9 @@ def _clear(random: Random) -> list[Case]:
     zero = torch.zeros(2).bfloat16()
     updates = {"stays": torch.zeros(2), "moves": torch.tensor([0.0, -(2.0**-60)])}
     parts = {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3], "both ways": [1.0, -1.0]}
-    return [_named(random, parts, weight), (dict.fromkeys(updates, zero), updates)]
+    numbers = {"number": torch.tensor(weight).bfloat16(), "none": torch.zeros(0).bfloat16(), "moved": zero[0]}
+    added = {"number": torch.tensor(weight * 2.0**-12), "none": torch.zeros(0), "moved": torch.tensor(weight)}
+    return [_named(random, parts, weight), (dict.fromkeys(updates, zero), updates), (numbers, added)]
 
 
 def _one_of_many(random: Random) -> list[Case]:

@@ -30,7 +30,8 @@ def _steps(random: Random, count: int) -> list[float]:
 
 def _short(random: Random) -> list[Case]:
     """Fewer steps than the history is long."""
-    return [(_steps(random, count), length, 448.0) for count, length in ((3, 4), (6, 8), (4, 16))]
+    drawn = [(_steps(random, count), length, 448.0) for count, length in ((3, 4), (6, 8), (4, 16))]
+    return [*drawn, ([3.0] * 4, 8, 448.0)]
 
 
 def _long(random: Random) -> list[Case]:
@@ -41,6 +42,7 @@ def _long(random: Random) -> list[Case]:
     return [
         (falling, 3, 57344.0), (falling, 1, 448.0), (_steps(random, 12), 2, 448.0), (_steps(random, 9), 4, 57344.0),
         (alike, 3, 448.0), (sorted(_steps(random, 30), reverse=True), 20, 448.0),
+        (sorted(_steps(random, 90), reverse=True), 64, 448.0),
     ]  # fmt: skip
 
 

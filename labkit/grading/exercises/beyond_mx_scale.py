@@ -49,7 +49,19 @@ def _random(random: Random, sign: int) -> list[Case]:
 
 def _positive(random: Random) -> list[Case]:
     """The largest is positive; one case has a significand between 1.5 and 1.75, where the tops differ."""
-    return [*_random(random, 1), (_block(random, random.uniform(1.55, 1.7) * 2.0**5), 448.0)]
+    return [*_random(random, 1), (_block(random, random.uniform(1.55, 1.7) * 2.0**5), 448.0), *_others(random)]
+
+
+def _others(random: Random) -> list[Case]:
+    """One number alone; a long block, the largest at its end; and other formats' largest numbers."""
+    long = [*_block(random, 3.0)] * 5
+    return [
+        ([float(random.randrange(500, 999))], 448.0),
+        ([*long, 77.0], 6.0),
+        (long, 28.0),
+        (long, 7.5),
+        (long, 240.0),
+    ]
 
 
 def _at_the_limit(random: Random) -> list[Case]:

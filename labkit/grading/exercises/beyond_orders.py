@@ -45,12 +45,13 @@ def _odd(random: Random) -> list[Case]:
 
 def _swallowed(random: Random) -> list[Case]:
     """A large number first: what follows in turn is swallowed, the second half is not."""
-    large = 2.0 ** random.randrange(24, 40)
+    large = 2.0 ** random.randrange(25, 40)
     lists: list[list[float]] = [
         [large, *[large * 2.0**-25] * 63],
         [-large, *_numbers(random, 39, 2)],
         [],
         _numbers(random, 1, 2),
+        [large, 1.0],
     ]
     return [(numbers,) for numbers in lists]
 

@@ -32,7 +32,7 @@ def _layer(random: Random, fan_in: int, width: int, log2_size: int) -> Case:
 
 
 def _square(random: Random) -> list[Case]:
-    return [_layer(random, n, n, 0) for n in random.sample(SIZES, 5)]
+    return [_layer(random, n, n, 0) for n in (*random.sample(SIZES, 5), 1, 3, 65536)]
 
 
 def _shapes(random: Random) -> list[Case]:

@@ -42,7 +42,12 @@ def _unscaled(random: Random) -> list[Case]:
 def _scaled(random: Random) -> list[Case]:
     """Up and down: what a scale saves, and what one below 1 loses."""
     drawn: list[Case] = [(_counts(random, -40, -16), k) for k in (3, 7, 10)]
-    return [*drawn, (_counts(random, -28, -14), -6), ({-50: 2, -45: random.randrange(3, 9), -3: 1}, 24)]
+    return [
+        *drawn,
+        (_counts(random, -28, -14), -6),
+        ({-10: 3, -3: 4, 8: random.randrange(2, 9)}, -20),
+        ({-50: 2, -45: random.randrange(3, 9), -3: 1}, 24),
+    ]
 
 
 def _edges(random: Random) -> list[Case]:

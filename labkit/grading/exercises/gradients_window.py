@@ -68,7 +68,13 @@ def _below_one(random: Random) -> list[Case]:
 
 def _ends(random: Random) -> list[Case]:
     """Windows that go on beyond -40 and beyond 60: the answer ends there."""
-    return [(_some(random, 17, 19), _some(random, 20, 24)), (_some(random, -84, -82), _some(random, -60, -50))]
+    same = _some(random, -9, 9)
+    return [
+        (same, same),
+        (2.0**30, _some(random, 57, 60)),
+        (_some(random, 17, 19), _some(random, 20, 24)),
+        (_some(random, -84, -82), _some(random, -60, -50)),
+    ]
 
 
 @mistake

@@ -143,11 +143,15 @@ EXERCISE = Exercise(
     minutes=8,
     reference=reference,
     checks=(
-        Check("a few large steps", 1, lambda random: [(_walk(random, 4, 0.25), 0.5), (_walk(random, 6, 0.25), 0.75)]),
+        Check("a few large steps", 1, lambda random: [(_walk(random, 4, 0.25), d) for d in (0.5, 0.75, 0.0, 1.0)]),
         Check("a decay of 0.99", 2, _slow),
         Check("masters that move by less than FP16 sees", 1, _fine),
         Check("skipped steps do not count", 2, lambda random: [(_walk(random, 12, 0.125, skips=0.4), 0.5)]),
-        Check("before the first step", 1, lambda random: [(_walk(random, 0, 0.0), 0.9)]),
+        Check(
+            "before the first step",
+            1,
+            lambda random: [(_walk(random, 0, 0.0), 0.9), (_walk(random, 5, 0.25, skips=1.1), 0.5)],
+        ),
     ),
     mistakes=mistakes_in(vars()),
     ulps=16,

@@ -51,7 +51,18 @@ def _matrices(random: Random) -> list[Case]:
 
 def _more(random: Random) -> list[Case]:
     """A filter of four dimensions, a single number, one tensor alone."""
-    return [_case(random, (2, 1, 3, 3), (2,), ()), _case(random, (4, 4))]
+    return [
+        _case(random, (2, 1, 3, 3), (2,), ()),
+        _case(random, (4, 4)),
+        _case(random, (3,), (0,), (2, 0), (2,)),
+        _turned(random),
+    ]
+
+
+def _turned(random: Random) -> Case:
+    """A gradient that is a view of its transpose: row by row is not as it lies in memory."""
+    flat, grads, scale, lr = _case(random, (5, 3))
+    return flat, [grad.T for grad in grads], scale, lr  # type: ignore[attr-defined]
 
 
 def _tiny(random: Random) -> list[Case]:

@@ -38,12 +38,12 @@ def _normal(random: Random) -> list[Case]:
 
 def _subnormal(random: Random) -> list[Case]:
     """Exponent field 0: both zeros, the smallest, the largest, and some between."""
-    return [(0x0000,), (0x8000,), (0x0001,), (0x83FF,), *_codes(random, 0x0002, 0x03FF, 6)]
+    return [(0x0000,), (0x8000,), (0x0001,), (0x03FF,), (0x83FF,), *_codes(random, 0x0002, 0x03FF, 6)]
 
 
 def _special(random: Random) -> list[Case]:
     """Exponent field 31."""
-    return [(0x7C00,), (0xFC00,), (0x7E00,), *_codes(random, 0x7C01, 0x8000, 4)]
+    return [(0x7C00,), (0xFC00,), (0x7E00,), (0x7FFF,), (0xFFFF,), *_codes(random, 0x7C01, 0x8000, 4)]
 
 
 def _all_kinds(random: Random) -> list[Case]:

@@ -40,7 +40,7 @@ def _between(random: Random) -> list[Case]:
 
 def _small(random: Random) -> list[Case]:
     """Zero, the smallest normal number and subnormal ones."""
-    return _values([0x0000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(4))])
+    return _values([0x0000, 0x8000, 0x0400, 0x0001, *(random.randrange(0x0002, 0x0400) for _ in range(4))])
 
 
 def _anything(random: Random) -> list[Case]:

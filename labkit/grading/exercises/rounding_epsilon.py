@@ -40,7 +40,11 @@ def _wholes(random: Random, low: int, high: int, log2_unit: int) -> Tensor:
 
 
 def _ordinary(random: Random) -> list[Case]:
-    return [*((_wholes(random, 200, 1024, -8),) for _ in range(3)), (_wholes(random, 200, 1024, -8)[:1],)]
+    return [
+        *((_wholes(random, 200, 1024, -8),) for _ in range(3)),
+        (_wholes(random, 200, 1024, -8)[:1],),
+        (whole(random, (40,), 200, 1024).half() / 256,),
+    ]
 
 
 def _small(random: Random) -> list[Case]:
@@ -50,7 +54,7 @@ def _small(random: Random) -> list[Case]:
 
 def _large(random: Random) -> list[Case]:
     """From 3,200 to 32,000: their squares are beyond 65504."""
-    return [(_wholes(random, 100, 1000, 5),) for _ in range(2)]
+    return [*((_wholes(random, 100, 1000, 5),) for _ in range(2)), (torch.tensor([65504.0, -65504.0, 1000.0]).half(),)]
 
 
 def _one_small(random: Random) -> list[Case]:

@@ -62,7 +62,14 @@ def _positive(random: Random) -> list[Case]:
 
 
 def _signed(random: Random) -> list[Case]:
-    return [(np.array([random.uniform(-1, 3) for _ in range(60)], np.float16),) for _ in range(2)]
+    tiny = np.array([random.choice((-1, 1)) * random.randrange(1, 1024) for _ in range(9)], np.float16) * np.float16(
+        2.0**-24
+    )
+    ends = [tiny, np.array([3.5, -3.5], np.float16), np.array([-1.0, -2.5], np.float16)]
+    return [
+        *((np.array([random.uniform(-1, 3) for _ in range(60)], np.float16),) for _ in range(2)),
+        *((v,) for v in ends),
+    ]
 
 
 def _short(random: Random) -> list[Case]:

@@ -50,7 +50,7 @@ def _subnormal(random: Random) -> list[Case]:
 
 
 def _anywhere(random: Random) -> list[Case]:
-    return _weights([random.randrange(1, 26 << 10) for _ in range(12)])
+    return _weights([0x03FF, 0x0400, 0x0800, 0x67FE, 0x67FF, *(random.randrange(1, 26 << 10) for _ in range(12))])
 
 
 def _relative(share: float, weight: np.float16) -> np.float16:

@@ -38,16 +38,19 @@ def _cases(random: Random, sign: int) -> list[Case]:
     """Random numbers just below and just above the part, and far from it; a quarter is no half."""
     pairs = ((2, 0.1), (2, 0.3), (2, 0.6), (6, 0.1), (6, 0.4), (6, 0.7), (6, 0.8), (5, 0.99), (1, 0.01))
     shaken = [(eighths, part + random.uniform(0, 0.009)) for eighths, part in pairs]
+    wide = [(sign * 13.0, 8.0, part) for part in (0.1, 0.37, 0.38, 0.62, 0.63, 0.9)]
     below = 2.0 ** random.randrange(-24, -2)  # a spacing, of which x is less than one
     return [
         *((*_number(random, sign, eighths), part) for eighths, part in shaken),
+        *wide,
         *((sign * 0.375 * below, below, part) for part in (0.1, 0.5, 0.9)),
     ]
 
 
 def _exact(random: Random) -> list[Case]:
     """A number of the format stays, even if the random number is 0."""
-    return [(*_number(random, sign, 0), part) for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))]
+    drawn = [(*_number(random, sign, 0), part) for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))]
+    return [*drawn, (0.0, 0.25, 0.0), (-24.0, 8.0, 0.0)]
 
 
 def _many(random: Random) -> list[Case]:

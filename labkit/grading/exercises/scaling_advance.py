@@ -46,7 +46,7 @@ def _counting(random: Random) -> list[Case]:
     for tracker in (0, 1, 11, 2500):
         config = ScalerConfig(growth_interval=tracker + random.randrange(4, 500))
         cases.append((ScalerState(_scale(random), tracker), False, config))
-    return cases
+    return [*cases, (ScalerState(1.5, 2), False, ScalerConfig(growth_interval=9))]
 
 
 def _growing(random: Random) -> list[Case]:
@@ -55,7 +55,8 @@ def _growing(random: Random) -> list[Case]:
     for before in (1, 2, 1, 2):
         config = _config(random, 3, 100)
         cases.append((ScalerState(_scale(random), config.growth_interval - before), False, config))
-    return cases
+    large = ScalerConfig(growth_interval=7)
+    return [*cases, *((ScalerState(2.0**k, 6), False, large) for k in (24, 32, 40))]
 
 
 def _backing_off(random: Random) -> list[Case]:

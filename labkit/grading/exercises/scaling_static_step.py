@@ -40,21 +40,24 @@ def _backward(random: Random, low: int, high: int, units: int) -> ScaledBackward
 
 def _ordinary(random: Random) -> list[Case]:
     """Gradients n / 2^11 below 1/2; weights n / 2^10: FP16 can hold both, and in FP32 their sum is exact."""
-    return [
-        (
-            whole(random, SHAPE, 0, 1024) / 2**10,
-            _backward(random, 65, 1024, 2**11),
-            2.0 ** random.randrange(4, 12),
-            random.choice((0.5, 0.25, 0.125)),
-        )
-        for _ in range(4)
-    ]
+    cases: list[Case] = []
+    for _ in range(4):
+        weight, backward = whole(random, SHAPE, 0, 1024) / 2**10, _backward(random, 65, 1024, 2**11)
+        cases.append((weight, backward, 2.0 ** random.randrange(4, 12), random.choice((0.5, 0.25, 0.125))))
+    return cases
+
+
+def _ordinary_or_unscaled(random: Random) -> list[Case]:
+    """Ordinary ones; last, a scale of 1."""
+    return [*_ordinary(random), (torch.zeros(SHAPE), _backward(random, 65, 1024, 2**11), 1.0, 0.5)]
 
 
 def _large(random: Random) -> list[Case]:
     """Elements of 32,768 and more once they are scaled, all of one sign: each is finite, their FP16 sum is not."""
     weight, gradient = whole(random, SHAPE, 0, 1024) / 2**10, whole(random, SHAPE, 512, 1024).abs() / 2**11
-    return [(weight, ScaledBackward(sign * gradient), 2.0**17, 0.5) for sign in (1, -1)]
+    largest, zeros = torch.full(SHAPE, 2047 / 2**12), torch.zeros(SHAPE)  # 65504, once it is scaled
+    drawn: list[Case] = [(weight, ScaledBackward(sign * gradient), 2.0**17, 0.5) for sign in (1, -1)]
+    return [*drawn, (weight, ScaledBackward(largest), 2.0**17, 0.5), (weight, ScaledBackward(zeros), 2.0**17, 0.5)]
 
 
 def _tiny(random: Random) -> list[Case]:
@@ -209,7 +212,7 @@ EXERCISE = Exercise(
     minutes=8,
     reference=static_step,
     checks=(
-        Check("ordinary gradients move the weight by lr times the gradient", 2, _ordinary),
+        Check("ordinary gradients move the weight by lr times the gradient", 2, _ordinary_or_unscaled),
         Check("gradients too small for FP16 arrive", 2, _tiny),
         Check("large gradients that are finite are no reason to skip", 1, _large),
         Check("inf skips the step", 1, _overflowing),

@@ -50,7 +50,7 @@ def _squares(random: Random) -> list[Case]:
 def _thin(random: Random) -> list[Case]:
     """One row; one input; one output."""
     p, q = random.sample(range(2, 8), 2)
-    return [_case(random, 1, p, q), _case(random, p, 1, q), _case(random, p, q, 1)]
+    return [_case(random, 1, p, q), _case(random, p, 1, q), _case(random, p, q, 1), _case(random, 1, 1, 1)]
 
 
 @mistake

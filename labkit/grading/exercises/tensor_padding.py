@@ -71,7 +71,8 @@ def _classes(random: Random) -> list[Case]:
 
 
 def _ones(random: Random) -> list[Case]:
-    return [_case(random, 1, 1, 1), _case(random, 7, 9, 17)]
+    large = torch.full((3, 10), 128.0).half(), torch.full((5, 10), -128.0).half()  # y is beyond FP16
+    return [_case(random, 1, 1, 1), _case(random, 7, 9, 17), _case(random, 2, 70, 3), large]
 
 
 @mistake

@@ -36,12 +36,12 @@ def _even(random: Random) -> list[Case]:
 
 def _uneven(random: Random) -> list[Case]:
     """A last part that is shorter; every rank holds something, and floor and fair shares differ from it."""
-    return [(11, 4), (7, 4), (14, 3), (random.randint(2, 9) * 8 - 1, 8)]
+    return [(11, 4), (7, 4), (14, 3), (random.randint(2, 9) * 8 - 1, 8), (random.randint(500, 999) * 8 - 3, 8)]
 
 
 def _empty(random: Random) -> list[Case]:
     """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not expect."""
-    return [(1, 4), (3, 8), (5, 4), (9, 8), (random.choice((17, 18)), 8)]
+    return [(1, 4), (3, 8), (5, 4), (9, 8), (random.choice((17, 18)), 8), (20, 16), (3, 64)]
 
 
 @mistake
