@@ -10,6 +10,7 @@ Invariant: no source of a reference, a known mistake or a solution is in the lea
 from __future__ import annotations
 
 import gzip
+import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,9 +56,10 @@ def release(top: Path, folder: Path, lessons: Sequence[str], progress: Callable[
     """
     exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson in lessons]
     stored: dict[str, Exercise] = {}
+    salt = os.urandom(16)
     for number, exercise in enumerate(exercises, start=1):
         progress(f"[{number}/{len(exercises)}] {exercise.id}")
-        stored[exercise.id] = stored_exercise(exercise)
+        stored[exercise.id] = stored_exercise(exercise, salt)
     files, learners, teacher = files_of(top), folder / "learners", folder / "teacher"
     kept = {name: content for name, content in files.items() if _is_for_learners(name, lessons)}
     kept["labkit/grading/stored.pkl.gz"] = gzip.compress(pickle.dumps(stored), mtime=0)
@@ -103,12 +105,17 @@ def lessons_named(top: Path, names: Sequence[str]) -> list[str]:
     return [lesson for lesson in there if not names or any(_is_called(lesson, name) for name in names)]
 
 
-def stored_exercise(exercise: Exercise) -> Exercise:
-    """Return an exercise with answers to the visible cases in the place of its reference and known mistakes."""
+def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
+    """Return an exercise with answers to the visible cases in the place of its reference and known mistakes.
+
+    salt   of the keys that seal a diagnosis: another one for each release
+    """
     paper = visible_paper(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
+    outcomes = {check: _stored_outcome(check.outcome, salt) for check in exercise.checks}
+    sealed = replace(paper, checks=tuple(replace(check, outcome=outcomes[check]) for check in paper.checks))
     mistakes = tuple(
-        Mistake(known.name, StoredMistake(digest(_came_of(paper, known.answer), exercise)), known.sentence)
+        Mistake(known.name, StoredMistake(digest(_came_of(sealed, known.answer), exercise)), known.sentence)
         for known in exercise.mistakes
     )
     rows = {repr(case): found for cases in paper.cases for case in cases if (found := exercise.aside(*case))}
@@ -116,7 +123,7 @@ def stored_exercise(exercise: Exercise) -> Exercise:
         exercise,
         reference=StoredAnswers(exercise.parameters, _right(paper)),
         checks=tuple(
-            replace(check, cases=StoredCases(shown.get(check, ())), outcome=_stored_outcome(check.outcome))
+            replace(check, cases=StoredCases(shown.get(check, ())), outcome=outcomes[check])
             for check in exercise.checks
         ),
         mistakes=mistakes,
@@ -125,10 +132,11 @@ def stored_exercise(exercise: Exercise) -> Exercise:
     )
 
 
-def _stored_outcome(outcome: Callable[..., object]) -> Callable[..., object]:
-    """Return the outcome that knows a right diagnosis by digests; any other as it is."""
+def _stored_outcome(outcome: Callable[..., object], salt: bytes) -> Callable[..., object]:
+    """Return the outcome that holds a right diagnosis sealed; any other as it is."""
     if isinstance(outcome, partial) and outcome.func is diagnosed:
-        return partial(diagnosed, stored_diagnosis(*outcome.args), *outcome.args[1:])
+        right, places = outcome.args
+        return partial(diagnosed, stored_diagnosis(right, places, salt), places)
     return outcome
 
 

@@ -33,10 +33,10 @@ class Consultation:
     limit    the score that a repaired training reaches and a broken one does not
     score    of a trained model
     skips    at most so many steps may be skipped
-    half     at least this share of its products is to be computed in 16 bits
+    format   the format of 16 bits that its text names
+    half     at least this share of its products is to be computed in it
+    decided  the parameter that an autograd function of the learner's is to be applied to; "" where none is
     weights  the dtypes that its parameters may have in the end
-    rates    the learning rate of the first step that is taken is at least, of the last at most; None: of no account
-    products  in each step there are at least so many
     """
 
     model: Callable[[], nn.Module]
@@ -45,10 +45,10 @@ class Consultation:
     limit: float
     score: Callable[[nn.Module], float] = field(default_factory=lambda: _reached)
     skips: int = 0
+    format: str = "float16"
     half: float = 0.9
+    decided: str = ""
     weights: tuple[str, ...] = ("float32",)
-    rates: tuple[float, float] | None = None
-    products: int = 0
 
 
 def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
@@ -86,7 +86,8 @@ def _body_and_head() -> nn.Module:
     return nn.ModuleDict({"body": nn.Linear(64, 64), "head": nn.Linear(64, 10)})
 
 
-def _normalised(model: Any, inputs: Tensor) -> Any:
+def normalised(model: Any, inputs: Tensor) -> Any:
+    """Return what the head makes of features of length 12."""
     features = model["body"](255 * inputs.flatten(1)).relu().float()
     return model["head"](12 * features / features.square().sum(1, keepdim=True).sqrt())
 
@@ -95,10 +96,15 @@ def _attention() -> nn.Module:
     return nn.ModuleDict({"embed": nn.Linear(8, 32), "mix": nn.Linear(32, 96), "head": nn.Linear(32, 10)})
 
 
-def _attended(model: Any, inputs: Tensor) -> Any:
+def _softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+def attended(model: Any, inputs: Tensor, weights: Callable[[Tensor], Tensor] = _softmax) -> Any:
+    """Return what the head makes of eight tokens; `weights` makes them of the scores."""
     hidden = model["embed"](inputs.view(-1, 8, 8))
     query, key, value = model["mix"](hidden).chunk(3, dim=2)
-    return model["head"](((query @ key.mT / 32**0.5).softmax(-1) @ value).mean(1))
+    return model["head"]((weights(query @ key.mT / 32**0.5) @ value).mean(1))
 
 
 def odd_step(seed: int) -> int:
@@ -141,15 +147,27 @@ CONSULTATIONS: dict[str, Consultation] = {
     "unscale": _digits,
     "clip": _digits,
     "region": replace(_digits, skips=2),  # an epsilon that FP16 has is a cure, too
-    "penalty": replace(_digits, steps=30, products=8),  # a penalty on gradients has a backward pass of its own
-    "schedule": replace(_digits, steps=64, skips=24, rates=(0.5, 0.05)),
-    "mask": Consultation(_attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=_attended)),
+    "penalty": replace(_digits, steps=30),
+    "schedule": replace(_digits, steps=64, skips=24),
+    "mask": Consultation(_attention, _padded, steps=40, limit=0.25, score=partial(_reached, call=attended)),
     "function": Consultation(
-        _body_and_last, _of_digits, 40, 0.6, partial(_reached, call=lambda m, x: m["last"](m["body"](x))), half=0.4
+        _body_and_last,
+        _of_digits,
+        40,
+        0.6,
+        partial(_reached, call=lambda m, x: m["last"](m["body"](x))),
+        half=0.4,
+        decided="last.weight",
     ),
     "gains": Consultation(
-        _normed, _of_digits, 20, 0.5, _gains_moved, weights=("bfloat16", "float32"), rates=(0.0, 1e-3)
+        _normed,
+        _of_digits,
+        20,
+        0.5,
+        _gains_moved,
+        weights=("bfloat16", "float32"),
+        format="bfloat16",
     ),
     "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, skips=1),
-    "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=_normalised)),
+    "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1),
 }

@@ -42,6 +42,8 @@ from labkit.widgets import PatientWall, predict, treatment_figure
 # 3. **Commit** to a cause. Then you read the answer.
 # 4. **Treat.** Copy the training into the cell of the exercise, and repair it. It is run on other batches, and four things are asked:
 #    it learns; the rest is computed in 16 bits as before; every example and every step is still there; and the diagnosis fits.
+#    So keep the format of 16 bits, the optimizer and its learning rate, and return the losses as they are: each loss and each step is
+#    computed once more from your model's weights, and what differs is named.
 #
 # A diagnosis has two parts: *where*, in a word from a list, and *how much*, a number. `return losses, ("log", 0.5)` gives one. It is right
 # or wrong as a whole.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import gzip
+import hashlib
 import importlib
 import inspect
 import io
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -24,6 +26,7 @@ from labkit.classroom.model_answers import solution_in
 from labkit.classroom.release import _stored_outcome, stored_exercise
 from labkit.cli import main
 from labkit.grading import EXERCISES, Exercise, judge
+from labkit.grading.exercises import clinic_runs
 from labkit.grading.exercises.clinic_runs import diagnosed
 from labkit.grading.given.wire import Instance
 from labkit.grading.judge import answers_of, visible_paper
@@ -180,21 +183,43 @@ CLINIC = [id for id in EXERCISES if any(is_diagnosed(check.outcome) for check in
 
 
 @pytest.mark.parametrize("id", CLINIC)
-def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(id: str) -> None:
+def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clinic_runs, "COST", 2)
     outcome: Any = next(check.outcome for check in EXERCISES[id].checks if is_diagnosed(check.outcome))
     (where, amount), places = outcome.args
     number = amount if isinstance(amount, float | int) else 1.0
-    stored: Any = _stored_outcome(outcome)
+    stored: Any = _stored_outcome(outcome, b"salt")
     others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
     near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
     for place in (*places, "elsewhere"):
         for said in (amount, int(number), *near, *others):
             answer = Instance("Treatment", {"diagnosis": (place, said)})
-            assert str(stored(answer, (0, 2))) == str(outcome(answer, (0, 2))), (place, said)
+            one, other = stored(answer, (0, 2)), outcome(answer, (0, 2))
+            assert (one.passed, one.says) == (other.passed, other.says), (place, said)
+            assert bool(one.facts) == bool(other.facts)
+            assert repr(place) not in repr(one.facts)
     assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
-    right = stored.args[0]
-    assert all(len(digest) == 16 and int(digest, 16) >= 0 for digest in right.digests)
-    assert set(vars(right)) == {"digests"}
+    right, again = stored.args[0], _stored_outcome(outcome, b"another").args[0]  # type: ignore[attr-defined]
+    assert not right.sealed.keys() & again.sealed.keys()
+    assert where.encode() not in pickle.dumps(right)
+
+
+def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """scrypt reads and writes 128 x r x n bytes p times: 100 MiB for each diagnosis that is tried."""
+    asked: list[dict[str, Any]] = []
+    derived = hashlib.scrypt
+
+    def scrypt(password: bytes, **how: Any) -> bytes:
+        asked.append(how)
+        return derived(password, salt=how["salt"], n=2, r=1, p=1)
+
+    monkeypatch.setattr(hashlib, "scrypt", scrypt)
+    stored = clinic_runs.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
+    diagnosed(stored, ("log", "loss"), Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
+    assert all(128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted" for how in asked)
+    assert len(asked) == len(stored.sealed) + 1
 
 
 @pytest.mark.slow

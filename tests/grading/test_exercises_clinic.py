@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch.nn import functional as F
 from labkit.clinic import CONSULTATIONS, Treatment, look, treat
 from labkit.grading import EXERCISES, check
 from labkit.grading.alike import Alike, plain
-from labkit.grading.exercises.clinic_runs import _near, diagnosed, treated
+from labkit.grading.exercises.clinic_replay import TEXTS, quantile, replay
+from labkit.grading.exercises.clinic_runs import _near, _of_replay, diagnosed, treated
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.given.wire import Instance, dump, load
@@ -104,47 +106,109 @@ def test_half_a_diagnosis_is_told_nothing_of_its_half() -> None:
 
 # --- both sides of each limit ---
 
-WELL = Treatment(
-    losses=(1.0,) * 40, diagnosis=None, score=0.6, products=200, half=0.9, examples=2560, steps=40, rates=(0.5,) * 40,
-    weights=("float32",),
-)  # fmt: skip
+
+@cache
+def well(name: str) -> Treatment:
+    """Return the treatment of the reference, on the batches of seed 1."""
+    return treat(name, EXERCISES[f"clinic.{name}"].reference, seed=1)
 
 
-def judged(name: str = "clip", **changes: Any) -> Any:
-    return treated(name, load(dump(replace(WELL, **changes))), (1, None))
+def judged(name: str, **changes: Any) -> Any:
+    return treated(name, load(dump(replace(well(name), **changes))), (1, None))
+
+
+def states(name: str) -> torch.Tensor:
+    found = well(name).states
+    assert found is not None
+    return found.clone()
+
+
+def shifted(step: int, ulps: float) -> tuple[float, ...]:
+    """Return the losses of "clip", one of them off by so many 2^-11 of the larger of itself and 1."""
+    losses = list(well("clip").losses)
+    losses[step] += ulps * 2.0**-11 * max(1.0, losses[step])
+    return tuple(losses)
 
 
 @pytest.mark.parametrize(
     ("at", "beyond", "says"),
     [
-        ({}, {"score": 0.59}, "it reaches 0.59; 0.6 is asked"),
-        ({}, {"score": float("nan")}, "it reaches nan"),
-        ({}, {"half": 0.89}, "89% of its products are computed in 16 bits"),
-        ({}, {"examples": 2559}, "1 of 2560 examples never went through the model"),
-        ({}, {"steps": 39}, "39 of 40 steps were taken"),
-        ({}, {"losses": (1.0,) * 39}, "it returns 39 losses of 40 steps"),
-        ({}, {"losses": (1.0,) * 39 + (float("inf"),)}, "no finite number, first in step 39"),
-        ({}, {"weights": ("float16",)}, "its weights are float16 in the end"),
-        ({}, {"still": ("linear1.bias",)}, "linear1.bias never moved"),
+        ({"half": 0.9}, {"half": 0.89}, "format of products: 89% of its products are computed in float16"),
+        ({"examples": 2560}, {"examples": 2559}, "examples: 1 of 2560 examples never went through the model"),
+        ({"weights": ("float32",)}, {"weights": ("float16",)}, "format of weights: its weights are float16 in the end"),
     ],
 )  # fmt: skip
-def test_a_treatment_passes_at_each_limit_and_fails_beyond_it(at: dict, beyond: dict, says: str) -> None:
-    assert judged(**at).passed
-    assert not judged(**beyond).passed
-    assert says in judged(**beyond).says
+def test_what_the_process_says_passes_at_each_limit_and_fails_beyond_it(at: dict, beyond: dict, says: str) -> None:
+    assert judged("clip", **at).passed
+    assert says in judged("clip", **beyond).says
 
 
-def test_limits_of_single_consultations() -> None:
-    enough = {"losses": (1.0,) * 64, "examples": 4096, "rates": (0.5,) * 30 + (0.05,) * 10}
-    assert judged("schedule", **enough).passed
-    assert not judged("schedule", **{**enough, "steps": 39}).passed
-    for rates in ((0.4, 0.05), (0.5, 0.06), ()):
-        assert "the learning rate goes from" in judged("schedule", **{**enough, "rates": rates}).says
-    few = {"losses": (1.0,) * 30, "examples": 1920, "steps": 30}
-    assert judged("penalty", **few, products=240).passed
-    assert "it computes 8 products a step" in judged("penalty", **few, products=239).says
-    assert judged("region", steps=38).passed
-    assert not judged("region", steps=37).passed
+@pytest.mark.parametrize("step", [0, 20, 39])
+def test_a_loss_may_be_off_by_four_roundings_of_fp16(step: int) -> None:
+    assert judged("clip", losses=shifted(step, 3.5)).passed
+    assert judged("clip", losses=shifted(step, -3.5)).passed
+    outcome = judged("clip", losses=shifted(step, 5))
+    assert outcome.facts == ("losses",)
+    assert f"1 of 40 losses are not those of its weights: step {step} returns" in outcome.says
+
+
+@pytest.mark.parametrize(
+    ("losses", "fact"),
+    [((1.0,) * 39, "number of losses"), ((1.0,) * 39 + (float("inf"),), "finite losses"), ((1.0,) * 40, "losses")],
+)
+def test_losses_that_are_none_are_named(losses: tuple[float, ...], fact: str) -> None:
+    assert fact in judged("clip", losses=losses).facts
+
+
+def test_weights_that_do_not_follow_from_one_another_are_named() -> None:
+    right = states("clip")
+    other = right.clone()
+    other[20] += 0.01
+    assert "updates" in judged("clip", states=other).facts
+    assert "first weights" in judged("clip", states=right + 0.01).facts
+    assert "steps" in judged("clip", states=right[:-1]).facts
+    assert "score" in judged("clip", states=right[:2]).facts
+    assert "parameters" in judged("clip", states=right[:, 1:]).facts
+    assert "parameters" in judged("clip", states=None).facts
+    assert "parameters" in judged("eval", buffers=well("eval").buffers[1:]).facts
+
+
+@pytest.mark.parametrize(("rate", "passed"), [(1.0, True), (1.03, True), (0.97, True), (1.08, False), (0.92, False)])
+def test_steps_may_be_longer_or_shorter_by_a_twentieth(rate: float, passed: bool) -> None:
+    run = replay("clip", 1, states("clip"), well("clip").losses)
+    run.lengths = [rate] * 40
+    assert ("learning rate" not in _of_replay("clip", run, 40)) == passed
+    run.clipped = [rate]
+    assert ("clipping" not in _of_replay("clip", run, 40)) == passed
+
+
+def test_a_schedule_falls_in_a_line() -> None:
+    run = replay("schedule", 1, states("schedule"), well("schedule").losses)
+    line = [0.5 * (1 - step / 40) for step in range(40)]
+    assert run.rates == pytest.approx(line, abs=0.005)
+    for rates in (line[1:], line[:36], [0.5] * 39 + [0.0], []):
+        run.rates = rates
+        assert "schedule" in _of_replay("schedule", run, 64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle: the noise of a step in FP16 is its rounding, so it is that of BF16, divided by about 2^3."""
+    exercise = EXERCISES[f"clinic.{name}"]
+    in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
+    wide = treat(name, in_fp32, seed=1)
+    assert wide.states is not None
+    assert quantile(replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05 or name == "eval"
+    right = quantile(replay(name, 1, states(name), well(name).losses).noises, 0.5)
+    assert TEXTS[name].noise[0] < right < TEXTS[name].noise[1]
+    if name == "gains":
+        return
+    real = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda device, *_, enabled=True: real(device, torch.bfloat16, enabled))
+    coarse = treat(name, exercise.reference, seed=1)
+    assert coarse.states is not None
+    assert 3 < quantile(replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right < 16
 
 
 # --- repairs ---

@@ -15,6 +15,7 @@ import torch
 from labkit.clinic.consult import treat
 from labkit.grading.draws import always
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
+from labkit.grading.exercises.clinic_replay import TEXTS
 from labkit.grading.exercises.clinic_runs import Diagnosis, diagnosed, treated
 
 Train = Callable[[Any, Any, str], list[float]]  # (model, batches, does): does "" repairs, another word leaves a fault
@@ -48,7 +49,12 @@ def consultation(
         reference=_answer(train, "", diagnosis),
         checks=(
             Check("the diagnosis fits the run", 1, always((0, FIRST_LOOK)), outcome=fits),
-            Check("the repaired training learns, in 16 bits, from all", 2, _drawn, outcome=partial(treated, name)),
+            Check(
+                "the repaired training learns, in 16 bits, from all",
+                2,
+                partial(_drawn, name),
+                outcome=partial(treated, name),
+            ),
         ),
         mistakes=tuple(
             Mistake(what, _answer(train, does, said or diagnosis), why)
@@ -67,5 +73,5 @@ def _answer(train: Train, does: str, diagnosis: Diagnosis) -> Callable[..., obje
     return trained
 
 
-def _drawn(random: Random) -> list[Case]:
-    return [(random.randrange(1, 16), None)]
+def _drawn(name: str, random: Random) -> list[Case]:
+    return [(random.choice(TEXTS[name].seeds), None)]

@@ -1,0 +1,135 @@
+"""Observer of a training: the weights of each step, and the dtypes of its products.
+
+The weights are the evidence that a grade rests on: labkit.grading.exercises.clinic_replay repeats every step from them,
+elsewhere. What only the training's own process can tell, the dtypes of products and the use of an autograd function, is
+taken by a copy of this module that `unpatched` reads anew from its file, so that a cell that replaced a name of the
+imported one changes nothing here.
+
+Invariant: after `observed`, all hooks are removed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from labkit.instrument.sources import tap
+
+PRODUCTS = {"mm": 0, "addmm": 1, "bmm": 0, "baddbmm": 1, "convolution": 0, "convolution_backward": 0}  # name -> operand
+MOST_STATES = 256  # of a training's weights; no consultation has more than 64 steps
+
+
+def unpatched() -> ModuleType:
+    """Return this module, executed anew from its file."""
+    spec = importlib.util.spec_from_file_location(__name__, __file__)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    exec(spec.loader.get_code(__name__), vars(module))  # type: ignore[attr-defined]
+    return module
+
+
+@dataclass
+class Observations:
+    """Counts and weights of one training.
+
+    products   dtype -> how many products had inputs of it
+    examples   module -> how many examples it was called with
+    functions  parameters that an autograd function of the training's own was applied to, by how often
+    states     all parameters, one after another, in FP32: whenever they changed
+    norms, rates, scales   of each optimizer step: length of the gradients, learning rate; of each scaler update: scale
+    """
+
+    products: dict[str, int] = field(default_factory=dict)
+    examples: dict[int, int] = field(default_factory=dict)
+    functions: dict[int, int] = field(default_factory=dict)
+    states: list[Tensor] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+    scales: list[float] = field(default_factory=list)
+
+
+@contextmanager
+def observed(model: nn.Module) -> Iterator[Observations]:
+    """Observe the training of a model until the block ends."""
+    seen = Observations()
+
+    def weights() -> None:
+        _note_weights(seen, model)
+
+    def before_module(module: nn.Module, inputs: Any) -> None:
+        weights()
+        seen.examples[id(module)] = seen.examples.get(id(module), 0) + _examples(inputs)
+
+    def before_step(optimizer: Any, *_: Any) -> None:
+        weights()
+        _note_step(seen, optimizer)
+
+    def around_update(update: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
+        if scaler.is_enabled():
+            seen.scales.append(scaler.get_scale())
+        update(scaler, *args, **kwargs)
+
+    def around_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        for parameter in filter(_is_parameter, args):
+            seen.functions[id(parameter)] = seen.functions.get(id(parameter), 0) + 1
+        return apply.__func__(cls, *args, **kwargs)
+
+    class Products(TorchDispatchMode):
+        """Sees each operation below autocast, in the dtype in which it is computed."""
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            _note_product(seen, func.overloadpacket.__name__, args)
+            return func(*args, **(kwargs or {}))
+
+    weights()
+    apply = vars(torch.autograd.Function)["apply"]
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(before_module).remove)
+        stack.callback(register_optimizer_step_pre_hook(before_step).remove)
+        stack.enter_context(tap(torch.amp.GradScaler, "update", around_update))
+        stack.callback(setattr, torch.autograd.Function, "apply", apply)
+        torch.autograd.Function.apply = classmethod(around_apply)  # type: ignore[assignment, method-assign]
+        stack.enter_context(Products())  # type: ignore[no-untyped-call]
+        yield seen
+    weights()
+
+
+def _note_weights(seen: Observations, model: nn.Module) -> None:
+    with torch.no_grad():
+        state = torch.cat([p.detach().float().flatten() for p in model.parameters()])
+    if len(seen.states) < MOST_STATES and not (seen.states and _same(seen.states[-1], state)):
+        seen.states.append(state)
+
+
+def _note_step(seen: Observations, optimizer: Any) -> None:
+    gradients = [p.grad.float().norm() for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    seen.rates.append(float(optimizer.param_groups[0]["lr"]))
+    seen.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
+
+
+def _note_product(seen: Observations, name: str, args: Any) -> None:
+    if name in PRODUCTS:
+        dtype = str(args[PRODUCTS[name]].dtype).removeprefix("torch.")
+        seen.products[dtype] = seen.products.get(dtype, 0) + 1
+
+
+def _examples(inputs: Any) -> int:
+    return len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
+
+
+def _is_parameter(argument: object) -> bool:
+    return isinstance(argument, nn.Parameter)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
