@@ -14,6 +14,7 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ def unpatched() -> ModuleType:
     spec = importlib.util.spec_from_file_location(__name__, __file__)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    exec(spec.loader.get_code(__name__), vars(module))  # type: ignore[attr-defined]
+    exec(compile(Path(__file__).read_bytes(), __file__, "exec"), vars(module))
     return module
 
 
