@@ -197,7 +197,7 @@ UNUSUAL: dict[str, tuple[Edits, ...]] = {
         (("loss.backward()", "(loss * 1.0).backward()"),),
     ),
     "mask": (
-        (("scores.masked_fill(padding[:, None], LOWEST)", "scores + padding[:, None].half() * LOWEST"),),
+        (("scores.masked_fill(padding[:, None], LOWEST)", "scores.masked_fill(padding[:, None], -1e4)"),),
         (("scores.softmax(-1)", "scores.float().softmax(-1)"),),
         (("(scores.softmax(-1) @ value)", "((scores.softmax(-1) * ~padding.all(1)[:, None, None]) @ value)"),),
     ),
@@ -210,7 +210,7 @@ UNUSUAL: dict[str, tuple[Edits, ...]] = {
     "eval": (
         (("inputs.clamp(0, 1)", "torch.where(inputs > 1, 0.0, inputs)"),),
         (("inputs.clamp(0, 1)", "inputs / inputs.flatten(1).amax(1).clamp(min=1)[:, None, None, None]"),),
-        (("model(inputs.clamp(0, 1)), targets)", "model(inputs[good := inputs.flatten(1).amax(1) < 2]), targets[good])"),),
+        (("model(inputs.clamp(0, 1)), targets)", "model(inputs[good := inputs.amax((1, 2, 3)) < 2]), targets[good])"),),
     ),
     "penalty": (
         (("scaler.scale(loss), inputs", "loss, inputs"), ("        gradient = gradient / scaler.get_scale()\n", "")),

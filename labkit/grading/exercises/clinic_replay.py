@@ -48,7 +48,7 @@ class Text:
     penalty   added to the loss before the backward pass, or None
     noise     the least and the largest noise, in u, of a training in the text's format
     bfloat16  True: weights may be BF16, which rounds single steps away; so the way from the first weights is compared
-    unread    how many losses of skipped steps may be any number, since the batch's own is none
+    unread    how many examples are broken: each may be left out, or its batch's step skipped, whose loss is then none
     seeds     of the batches that grading draws from: those on which each condition of the text can be decided
     """
 
@@ -333,7 +333,7 @@ TEXTS: dict[str, Text] = {
     "mask": Text(
         tuple(partial(_masked, empty=e) for e in ("all", "scores", "nothing")), 1e-2, adam=True, noise=(0.04, 6.0)
     ),
-    "gains": Text((_cross_entropy,), 1e-3, adam=True, noise=(1.8, math.inf), bfloat16=True),
+    "gains": Text((_cross_entropy,), 1e-3, adam=True, noise=(0.5, math.inf), bfloat16=True),
     "eval": Text(
         tuple(partial(_in_range, repair=r) for r in ("clamp", "leave out", "blank", "blank pixels", "divide")),
         3e-3, adam=True, unread=1,
