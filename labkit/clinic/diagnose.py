@@ -64,7 +64,7 @@ def diagnose(
     if optimizer is not None:
         listener.optimizers[id(optimizer)] = optimizer
     seen = Examined(listener, constants_of(step, model))
-    with seen.watches, listening(listener):
+    with seen.watches, listening(listener, scaler):
         if model is not None:
             seen.look_at(model, steps, scaler)
         for listener.step, batch in zip(range(steps), batches, strict=False):
@@ -206,7 +206,8 @@ class Examined:
         held = {id(p) for p in self.listener.held()}
         lonely = [n for n in self.with_gradient if id(self.parameters[n]) not in held]
         still = [n for n in lonely if torch.equal(self.parameters[n].detach(), self.before[n])]
-        if held and still and len(lonely) == len(self.with_gradient):
+        moved = any(attempt.taken for attempt in self.listener.attempts)
+        if moved and held and still and len(lonely) == len(self.with_gradient):
             seen = f"{len(still)} of {len(self.parameters)} parameters got gradients, and no optimizer holds them"
             yield Event("optimizer holds other parameters", last, "", sorted(still)[0], seen)
         half = [n for n, p in self.parameters.items() if p.dtype in HALF and id(p) in held]

@@ -24,11 +24,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
+from labkit.amp import Engine
 from labkit.clinic.lines import user_line
 from labkit.clinic.operations import Operations
 from labkit.instrument.guard import described, guarded
 from labkit.instrument.sample import finite
-from labkit.instrument.sources import tap
+from labkit.instrument.sources import scaler_classes, tap
 
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
 
@@ -196,6 +197,19 @@ class Listener:
             if not self.attempts[-1].taken:
                 self.attempted(self.attempts[-1])
 
+    def engine_step(self, call: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
+        """Hear of an engine's step, which it takes or skips by itself."""
+        self.optimizers[id(engine.optimizer)] = engine.optimizer
+        attempt = Attempt(self.step, id(engine.optimizer), engine.scaler.scale)
+        self.attempts.append(attempt)
+        self._unscaled = self._by_scaler = True
+        try:
+            return call(engine, *args, **kwargs)
+        finally:
+            self._by_scaler, self._factors = False, set()
+            if not attempt.taken:
+                self.attempted(attempt)
+
     def schedule(self, call: Any, schedule: Any, *args: Any, **kwargs: Any) -> Any:
         last = next((a for a in reversed(self.attempts) if a.optimizer == id(schedule.optimizer)), None)
         if last is not None and not last.taken:
@@ -237,21 +251,25 @@ def loss_scale(loss: Tensor) -> float:
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[Listener]:
-    """Have a listener hear all that happens, until the block ends."""
-    autocast, scaler = torch.amp.autocast_mode.autocast, torch.amp.GradScaler
+def listening(listener: Listener, scaler: Any = None) -> Iterator[Listener]:
+    """Have a listener hear all that happens, until the block ends; `scaler` is one whose class no source knows."""
+    autocast, scalers = torch.amp.autocast_mode.autocast, scaler_classes()
+    if scaler is not None and not isinstance(scaler, tuple(scalers)):
+        scalers.append(type(scaler))
     hook = partial(guarded, failed=listener.failed)
     with ExitStack() as stack:
-        for owner, name, around in (
+        taps: list[tuple[Any, str, Any]] = [
             (torch.autograd, "backward", listener.backward),
             (torch.autograd, "grad", listener.grad),
-            (scaler, "scale", listener.scale),
-            (scaler, "unscale_", listener.unscale),
-            (scaler, "step", listener.scaler_step),
+            *((each, "scale", listener.scale) for each in scalers),
+            *((each, "unscale_", listener.unscale) for each in scalers),
+            *((each, "step", listener.scaler_step) for each in scalers),
+            (Engine, "step", listener.engine_step),
             (LRScheduler, "step", listener.schedule),
             (autocast, "__enter__", listener.enter),
             (autocast, "__exit__", listener.exit),
-        ):
+        ]
+        for owner, name, around in taps:
             stack.enter_context(tap(owner, name, around, listener.failed))
         for handle in (
             hooks.register_module_forward_pre_hook(hook(listener.before_module)),

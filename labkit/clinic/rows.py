@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from labkit.clinic.findings import Status
 from labkit.clinic.patients import patients
+from labkit.instrument.records import REPAIRS
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,14 @@ ROWS: dict[str, Row] = {
         WARN, "Keep what is trained in FP32; autocast makes the copies.", ("half_weights_unscaled", "gains_in_bf16")
     ),
     # found by watch
-    "clipped while scaled": Row(BAD, "Call scaler.unscale_(optimizer) before clipping.", ("clip_before_unscale",)),
-    "epsilon is zero": Row(BAD, "FP32 master weights; else eps of 1e-4 or more.", ("adam_in_half",)),
-    "optimizer state cannot decay": Row(
-        BAD, "Keep the state in FP32, or round it stochastically.", ("moment_in_bf16",)
-    ),
-    "weight decay lost": Row(BAD, "Decay an FP32 master, or round stochastically.", ("decay_is_lost",)),
-    "updates swallowed": Row(BAD, "FP32 master weights, or stochastic rounding.", ("gains_in_bf16",)),
-    "never moved": Row(BAD, "FP32 master weights, or stochastic rounding.", ("gains_in_bf16",)),
-    "underflow": Row(BAD, "Scale the loss, and compute it in FP32.", ("mse_underflows", "backward_inside")),
+    "clipped while scaled": Row(BAD, REPAIRS["clipped while scaled"], ("clip_before_unscale",)),
+    "epsilon is zero": Row(BAD, REPAIRS["epsilon is zero"], ("adam_in_half",)),
+    "optimizer state cannot decay": Row(BAD, REPAIRS["optimizer state cannot decay"], ("moment_in_bf16",)),
+    "weight decay lost": Row(BAD, REPAIRS["weight decay lost"], ("decay_is_lost",)),
+    "updates swallowed": Row(BAD, REPAIRS["updates swallowed"], ("gains_in_bf16",)),
+    "never moved": Row(BAD, REPAIRS["never moved"], ("gains_in_bf16",)),
+    "scale too low": Row(BAD, REPAIRS["scale too low"], ("mse_underflows",)),
+    "underflow": Row(BAD, REPAIRS["underflow"], ("mse_underflows", "backward_inside")),
 }
 IN_HALF_ONLY = {"updates swallowed", "never moved", "optimizer state cannot decay", "weight decay lost"}
 

@@ -8,13 +8,17 @@ Invariant: a fault names a layer or parameter, and the first step it was seen at
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.instrument.records import Finding, Seen, with_gradient
+from labkit.formats import FP16
+from labkit.instrument.fate import fate
+from labkit.instrument.histogram import merge, shift
+from labkit.instrument.records import Finding, Seen, window, with_gradient
 from labkit.instrument.sample import own_part
 
 MOST = 0.5  # a share from which on a loss is a fault
@@ -91,7 +95,27 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
         yield Finding("never moved", name, first_step, says)
+    yield from _scale_too_low(report)
     yield from _underflow(report)
+
+
+def _scale_too_low(report: Seen) -> Iterator[Finding]:
+    """Yield the first step whose scale is below the window of its FP16 gradients, or leaves most of them subnormal."""
+    for watched in report.watched:
+        gradients = report.gradients()
+        mine = [h for n in watched.half if (h := gradients.get(f"activation gradients of {n}")) is not None]
+        if not mine or watched.scale <= 0:
+            continue
+        low, used = max(window(h, FP16).low for h in mine), math.floor(math.log2(watched.scale))
+        fates = fate(shift(merge(mine), used), FP16)
+        lost = fates.underflowed + fates.subnormal
+        if used < low or lost > MOST:
+            says = (
+                f"{lost:.0%} of the gradients of {len(mine)} layers are zero or subnormal in FP16 at a scale of "
+                f"2^{used}, and only scales from 2^{max(low, used + 1)} on keep them"
+            )
+            yield Finding("scale too low", "", watched.step, says)
+            return
 
 
 def _underflow(report: Seen) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ class OptimizerSteps:
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Hear what the next loss is multiplied by."""
-        self._scale, self._scaled = scale, True
+        self._scale, self._scaled, self._known_scale = scale, True, None
 
     def holds(self, optimizer: Any) -> bool:
         """Say whether an optimizer has parameters of the model."""

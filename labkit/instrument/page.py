@@ -43,6 +43,8 @@ def text(report: Seen) -> str:
     lines = [f"{first} (labkit {labkit.__version__}, torch {torch.__version__}, {platform.system()})"]
     well = "nothing wrong was found" if report.steps else "no optimizer of this model stepped, so nothing can be said"
     lines += ["found:", *(f"- {line}" for line in findings(report))] if report.findings else [well]
+    repairs = dict.fromkeys((finding.what, finding.repair) for finding in report.findings)
+    lines += [f"  -> {what}: {repair}" for what, repair in repairs]
     lines += [f"- {line}" for line in _numbers(report)]
     lines += [f"- step {skip.step} skipped at scale {power(skip.scale)}: {skip.why}" for skip in report.skips[:5]]
     lines += [f"- {len(report.skips) - 5} more were skipped"] if len(report.skips) > 5 else []

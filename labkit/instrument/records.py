@@ -43,6 +43,7 @@ class WatchedStep:
     memory      bytes: weights, master weights, gradients, optimizer state, activations (kept for backward)
     casts       "float32 to float16" -> casts inside the model, and the bytes that they wrote
     clipped     length of the gradients that the step took / of those that backward left; 1 where none were clipped
+    half        the layers whose gradients arrived in FP16
     """
 
     step: int
@@ -52,6 +53,7 @@ class WatchedStep:
     memory: Mapping[str, int]
     casts: Mapping[str, tuple[int, int]]
     clipped: float = 1.0
+    half: tuple[str, ...] = ()
 
 
 def with_gradient(histograms: Histograms) -> set[str]:
@@ -118,6 +120,22 @@ class AgainstFP32:
     begins_at: str
 
 
+REPAIRS = {  # what is found -> what to do
+    "first inf": "Compute this place in FP32: `x = x.float()` before it; autocast(enabled=False) alone casts nothing.",
+    "first NaN": "Compute this place in FP32, or keep such numbers out of it: log, sqrt and division need a bound.",
+    "scale too high": "Use a GradScaler, which lowers its scale by itself; or a smaller fixed scale.",
+    "scale too low": "Scale the loss (GradScaler), by a power of two in the window of safe scales.",
+    "clipped while scaled": "Call scaler.unscale_(optimizer) before clipping.",
+    "epsilon is zero": "FP32 master weights; else eps of 1e-4 or more.",
+    "optimizer state cannot decay": "Keep the state in FP32, or round it stochastically.",
+    "weight decay lost": "Decay an FP32 master, or round stochastically.",
+    "updates swallowed": "FP32 master weights, or stochastic rounding.",
+    "never moved": "FP32 master weights, or stochastic rounding.",
+    "underflow": "Scale the loss, and compute it in FP32.",
+    "ranks parted": "Agree on found_inf over the ranks before the step, and keep one scale for all.",
+}
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something wrong: what, with which layer or parameter ("" for all), at which step first, in a sentence."""
@@ -130,6 +148,11 @@ class Finding:
     def __str__(self) -> str:
         """Say all of it in a line."""
         return f"step {self.step}: {self.what}" + f" in {self.layer}" * bool(self.layer) + f": {self.says}"
+
+    @property
+    def repair(self) -> str:
+        """What to do."""
+        return REPAIRS[self.what]
 
 
 @dataclass(frozen=True)

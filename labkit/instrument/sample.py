@@ -34,6 +34,7 @@ from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")
 TRANSFORMED = "what the model computes inside a transform of torch.func (grad, vmap ...)"
+INNER = "gradients of torch.autograd.grad and of create_graph=True: nothing says what they were multiplied by"
 COUNTED = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -165,6 +166,8 @@ class Sample:
         self.casts: dict[str, tuple[int, int]] = {}
         self.clipped = 1.0
         self.before: dict[str, Tensor] = {}
+        self.inner = False  # torch.autograd.grad is running
+        self.half: set[str] = set()  # layers whose gradients arrived in FP16
         self._saved: set[int] = set()
 
     @harmless
@@ -186,7 +189,11 @@ class Sample:
 
     @harmless
     def _arrived(self, name: str, number: int, gradient: Tensor) -> None:
+        if self.inner or torch.is_grad_enabled():
+            raise Unseen(INNER)
         self.add("activation gradients", name, count(gradient, self._scale()))
+        if gradient.dtype == torch.float16:
+            self.half.add(name)
         if self.kept is not None:
             self.kept[name, number] = gradient.detach()
 
@@ -276,5 +283,12 @@ class Sample:
     def done(self) -> WatchedStep:
         """Return what was counted, as a record."""
         return WatchedStep(
-            self.step, self._scale(), dict(self.counts), self.moves, self.memory, self.casts, self.clipped
+            self.step,
+            self._scale(),
+            dict(self.counts),
+            self.moves,
+            self.memory,
+            self.casts,
+            self.clipped,
+            tuple(sorted(self.half)),
         )

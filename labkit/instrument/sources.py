@@ -140,6 +140,12 @@ def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler)
         yield
 
 
+def scaler_classes() -> list[type]:
+    """Return the classes of scalers that sources tell of: torch's own, and those that were registered."""
+    known = [source.keywords.get("scaler_class") for source in _SOURCES if isinstance(source, partial)]
+    return [torch.amp.GradScaler, *(each for each in known if each is not None)]
+
+
 CastSource = Callable[[Callable[[], AbstractContextManager[None]], Failed], AbstractContextManager[None]]
 _SOURCES: list[Source] = [scaler_source]
 _CAST_SOURCES: list[CastSource] = []

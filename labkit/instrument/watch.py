@@ -155,6 +155,7 @@ class Watch(OptimizerSteps):
             self._sample_stack = stack.enter_context(ExitStack())
             if not self._blind:
                 stack.enter_context(tap(type(self.model), "__call__", self._around_call, self.failed))
+            stack.enter_context(tap(torch.autograd, "grad", self._around_grad, self.failed))
             more: tuple[Source, ...] = ()
             if self._scaler is not None and not isinstance(self._scaler, torch.amp.GradScaler):
                 more = (partial(scaler_source, scaler_class=type(self._scaler)),)
@@ -271,6 +272,17 @@ class Watch(OptimizerSteps):
         if self._group is not None and self._sample is not None:
             after_backward(floats(output), self._reduced, self.failed)
         return output
+
+    def _around_grad(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        """Mark gradients that are no part of the step's backward pass, as those of a gradient penalty."""
+        sample = self._sample
+        if sample is None:
+            return call(*args, **kwargs)
+        outer, sample.inner = sample.inner, True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            sample.inner = outer
 
     def _reduced(self) -> None:
         """Count gradients after a backward pass that has added them up over the ranks."""
