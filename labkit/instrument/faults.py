@@ -95,8 +95,8 @@ def faults(report: Seen, never_moved: Iterable[str]) -> Iterator[Finding]:
     for name in never_moved:
         says = "it has gradients, and is the same in all sampled steps"
         yield Finding("never moved", name, first_step, says)
-    yield from _scale_too_low(report)
-    yield from _underflow(report)
+    lost = list(_underflow(report))
+    yield from lost or _scale_too_low(report)  # one fault: what is zero is told by name
 
 
 def _scale_too_low(report: Seen) -> Iterator[Finding]:
