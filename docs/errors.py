@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from labkit.clinic import GpuCard, Patient, cards
+from labkit.clinic.messages import MESSAGES, Message
 from labkit.clinic.patient import address
 
 PAGE = Path(__file__).with_name("errors.md")
@@ -20,6 +21,11 @@ terminal, `labkit explain "the message"` does so. Each has a patient: a short tr
 repair, which `labkit explain NAME` runs on a CPU. Made by `make docs`; do not edit.
 
 ## The messages
+"""
+OF_OTHERS = """
+## Messages of other frameworks
+
+No training of the lab raises these. Each with what it means, what to run next, and the cards that come nearest.
 """
 SILENT = """
 ## Without a message
@@ -35,7 +41,15 @@ def page() -> str:
     index = [f"- [{_code(words)}](#{id})" for words, id in messages]
     others = [card for card in cards().values() if not card.errors]
     silent = [f"- {card.symptom} **{card.title}**{_where(card)} `labkit explain {card.id}`" for card in others]
-    return "\n".join([HEAD, *index, "", *map(_section, speaking), SILENT, *silent, ""])
+    table = [_message(message) for message in MESSAGES]
+    return "\n".join([HEAD, *index, "", *map(_section, speaking), OF_OTHERS, *table, SILENT, *silent, ""])
+
+
+def _message(message: Message) -> str:
+    """Return a message that is no card's own as an item of a list."""
+    nearest = ", ".join(f"`{name}`" for name in message.cards)
+    read = f"[{message.source}]({address(message.source)})" + f", {message.date}" * bool(message.date)
+    return f"- {_code(message.words)} {message.means} **Next.** {message.next} Nearest: {nearest}. Read in {read}."
 
 
 def _code(words: str) -> str:

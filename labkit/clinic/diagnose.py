@@ -20,6 +20,7 @@ from labkit.clinic.explain import explain
 from labkit.clinic.findings import Finding, Report, Status
 from labkit.clinic.lines import line_of
 from labkit.clinic.listen import Event, Listener, listening
+from labkit.clinic.messages import messages_in
 from labkit.clinic.operations import HALF
 from labkit.clinic.rows import HARMLESS_IF_MASKED, IN_HALF_ONLY, ROWS
 from labkit.instrument import Watch, watch
@@ -227,5 +228,7 @@ def _raised(error: BaseException) -> Finding:
     """Return what an exception means."""
     text = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
     known = explain(str(error))
-    remedy = known[0].repair if known else "No patient is known by this message; a step has to run to be looked at."
+    told = messages_in(str(error))
+    remedy = "No patient is known by this message; a step has to run to be looked at."
+    remedy = known[0].repair if known else told[0].next if told else remedy
     return Finding("exception", Status.BAD, text, remedy, line_of(error), tuple(p.id for p in known))

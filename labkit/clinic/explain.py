@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 from labkit.clinic.gpu_cards import gpu_cards
+from labkit.clinic.messages import simplified
 from labkit.clinic.on_gpu import GpuCard
 from labkit.clinic.patient import Patient
 from labkit.clinic.patients import patients
@@ -32,7 +33,7 @@ def explain(text: str) -> list[Patient | GpuCard]:
     >>> explain("IndexError: list index out of range")
     []
     """
-    asked = plain(text)
+    asked = plain(simplified(text))
     found = {patient: max(map(len, fits)) for patient in cards().values() if (fits := _fits(patient, asked))}
     return sorted(found, key=lambda patient: (-found[patient], patient.id))
 

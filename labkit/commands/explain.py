@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from labkit.clinic import GpuCard, Patient
+    from labkit.clinic.messages import Message
 
 
 WIDTH = 100
@@ -21,6 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from labkit.clinic import cards, explain
+    from labkit.clinic.messages import messages_in
 
     text = " ".join(arguments.text)
     known = cards()
@@ -28,15 +30,27 @@ def run(arguments: Namespace) -> int:
         print("\n".join(f"{name:<28}{patient.title}" for name, patient in known.items()))
         return 0
     found = [known[text]] if text in known else explain(text)
+    others = [] if text in known else messages_in(text)
+    for message in () if found else others:
+        print(_meaning(message, known), end="\n\n")
     for patient in found:
         print(_told(patient, whole=text in known), end="\n\n")
-    if not found:
+    if not found and not others:
         print(
             "No patient of this lab is known by that message. `labkit explain` without a text lists all of them; where "
             "a training fails without a message, `labkit watch train.py` says what it sees.",
             file=sys.stderr,
         )
-    return 0 if found else 1
+    return 0 if found or others else 1
+
+
+def _meaning(message: Message, known: dict[str, Patient | GpuCard]) -> str:
+    nearest = "; ".join(f"{name} ({known[name].title.rstrip('.')})" for name in message.cards)
+    parts = {"Why": message.means, "Run next": message.next, "Nearest": nearest}
+    lines = [message.words, *(_wrapped(name, text) for name, text in parts.items())]
+    lines.append(_wrapped("Reported", f"{message.source} {message.date}".strip()))
+    lines.append(f"  `labkit explain {message.cards[0]}` shows the nearest fault as code that fails, and repaired.")
+    return "\n".join(lines)
 
 
 def _told(patient: Patient | GpuCard, whole: bool) -> str:

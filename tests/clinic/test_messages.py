@@ -1,0 +1,83 @@
+"""Messages of other frameworks are found as they are pasted: wrapped, quoted otherwise, with ranks and tracebacks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from labkit.cli import main
+from labkit.clinic import cards, explain
+from labkit.clinic.messages import MESSAGES, Message, messages_in
+from labkit.clinic.patient import address
+
+every_message = pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.words[:40])
+PASTED = {  # as it stands in a log -> a part of the words that are known
+    "[2023-02-28 20:08:24,113] [INFO] [stage_1_and_2.py:1769:step] [deepspeed] OVERFLOW! Rank 3 Skipping step. "
+    "Attempted loss scale: 1, reducing to 1": "OVERFLOW! Rank",
+    "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 2.04e-202": "Gradient overflow",
+    "Exception: Current loss scale already at\nminimum - cannot decrease scale anymore.": "Current loss scale",
+    "AssertionError: Attempted unscale_ but _scale is None.  This may indicate": "Attempted step",
+    "AssertionError: No inf checks were recorded\nprior to update.": "No inf checks",
+    "[rank0]: RuntimeError: Found dtype BFloat16 but expected Float": "Found dtype",
+    "error: Expected scalar typeHalf but found Float": "expected scalar type",
+    "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: struct c10::Half != float": "expected mat1",
+    "RuntimeError: Input type (c10::Half) and bias type (float) should be the same": "Input type",
+    "RuntimeError: 'slow_conv2d_cpu' not implemented for `BFloat16`": '"addmm_impl_cpu_"',
+    "│ 200 │ ❱ loss.backward() │\nRuntimeError: Function\n'XlogyBackward0' returned nan\nvalues in its 1th output.": (
+        "Function 'LogSoftmax"
+    ),
+    "Loss is nan, stopping training": "Loss nan",
+    "{'loss': nan, 'lr': 1e-4}\nloss=nan": "Loss nan",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_SUPPORTED when calling `cublasGemmEx( handle, opa": "CUDA error",
+}
+
+
+@every_message
+def test_a_message_is_known_in_its_own_words_and_as_it_is_pasted(message: Message) -> None:
+    words = message.words
+    traceback = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\nError: {words}\n'
+    ranks = "\n".join(f"[rank1]: {line}" for line in traceback.splitlines())
+    wrapped = "\n│ ".join(words.split(" "))
+    for text in (words, words.upper(), traceback, ranks, wrapped, words.replace("'", "`").replace('"', "'")):
+        assert message in messages_in(text), text
+
+
+@pytest.mark.parametrize(("text", "words"), PASTED.items())
+def test_what_stands_in_a_log_is_known(text: str, words: str) -> None:
+    assert any(message.words.startswith(words) for message in messages_in(text)), messages_in(text)
+
+
+@every_message
+def test_the_command_says_what_it_means_what_to_run_and_where_it_was_read(message: Message, capsys) -> None:
+    assert main(["explain", *message.words.replace("--", "").split()]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    if not explain(message.words):
+        assert "Run next:" in said
+        assert message.source in said
+    assert set(message.cards) <= cards().keys()
+    assert address(message.source).startswith("https://")
+    assert re.fullmatch(r"(\d{4}-\d{2}-\d{2})?", message.date)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IndexError: list index out of range",
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "mat1 and mat2 shapes cannot be multiplied (64x10 and 64x128)",
+        "NotImplementedError: half the methods are not implemented",
+        "loss is 0.3 and falling",
+        "Input type (torch.cuda.DoubleTensor) and weight type (torch.cuda.FloatTensor) should be the same",
+        "",
+    ],
+)
+def test_what_is_no_message_of_precision_gets_an_honest_answer(text: str, capsys) -> None:
+    assert messages_in(text) == []
+    if text:
+        assert main(["explain", *text.split()]) == 1
+        assert "No patient" in capsys.readouterr().err
+
+
+def test_there_are_as_many_messages_as_sources_were_read() -> None:
+    assert len({message.pattern for message in MESSAGES}) == len(MESSAGES) >= 36
