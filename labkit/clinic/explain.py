@@ -39,7 +39,7 @@ def explain(text: str) -> list[Patient | GpuCard]:
 
 
 def _fits(patient: Patient | GpuCard, asked: str) -> list[str]:
-    known = [plain(words) for words in patient.errors]
+    known = [plain(simplified(words)) for words in patient.errors]
     return [words for words in known if words in asked or (asked in words and len(asked.split()) >= FEWEST_WORDS)]
 
 

@@ -59,7 +59,9 @@ class OptimizerSteps:
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
         """Hear what the next loss is multiplied by."""
-        self._scale, self._scaled, self._known_scale = scale, True, None
+        self._scale, self._scaled = scale, True
+        if self._sample is None or not self._sample.norms:  # else gradients of this step were counted by what was known
+            self._known_scale = None
 
     def holds(self, optimizer: Any) -> bool:
         """Say whether an optimizer has parameters of the model."""
