@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import labkit.frameworks  # noqa: F401  # its scalers are heard
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Examined
 from labkit.clinic.explain import explain

@@ -16,7 +16,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(asked: Namespace) -> int:
-    import labkit.frameworks  # noqa: F401  # its scalers are heard
     from labkit.clinic.script import diagnose_script
 
     own = ArgumentParser(prog="labkit diagnose", add_help=False)
