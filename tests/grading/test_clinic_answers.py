@@ -1,0 +1,261 @@
+"""A hundred answers to the clinic, as `labkit grade` runs them: right repairs keep all points, nothing else earns them.
+
+Each answer is the lesson's own cell with lines of it replaced, so that what is wrong with it can be read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from labkit.grading import EXERCISES, Grade
+from labkit.grading.batch import answers_in, question
+from labkit.grading.given.child import Limits
+from labkit.grading.judge import check, judge, outcomes_of, paper_of
+from labkit.grading.outcome import Outcome
+from labkit.grading.program import program_of
+from labkit.grading.supervise import Runner, scratch
+from tests.grading.test_doors import cells_of
+
+NAMES = ("clip", "unscale", "region", "schedule", "function", "mask", "gains", "eval", "penalty", "overflow")
+DAY = 1
+Edits = tuple[tuple[str, str], ...]
+
+AUTOCAST, APPEND = 'torch.autocast("cpu", torch.float16)', "losses.append(loss.item())"
+SCALER_STEP = "scaler.step(optimizer)"
+IN_FP32 = (AUTOCAST, AUTOCAST[:-1] + ", enabled=False)")
+IN_BF16 = (AUTOCAST, AUTOCAST.replace("float16", "bfloat16"))
+FALLING = (APPEND, "losses.append(2.3 - 0.05 * len(losses))")
+FAULT: dict[str, Edits] = {
+    "clip": (("        scaler.unscale_(optimizer)\n", ""),),
+    "unscale": (("    optimizer =", "    model.half()\n    optimizer ="), ("        scaler.unscale_(optimizer)\n", ""),
+                ('GradScaler("cpu")', 'GradScaler("cpu", enabled=False)')),
+    "region": (("outputs.float()", "outputs"),),
+    "schedule": (("        if scaler.get_scale() >= before:\n    ", ""),),
+    "function": (("Decided.apply", "Project.apply"),),
+    "mask": (("scores.masked_fill(padding[:, None], LOWEST)", "scores + 2 * (padding[:, None].half() * LOWEST)"),),
+    "gains": (("    model.linear.bfloat16()", "    model.bfloat16()"), ("flatten(1))", "flatten(1).bfloat16())")),
+    "eval": ((".clamp(0, 1)", ""),),
+    "penalty": (("        gradient = gradient / scaler.get_scale()\n", ""),),
+    "overflow": (("        features = features.float()\n", ""),),
+}  # fmt: skip
+STEP: dict[str, tuple[str, str]] = dict.fromkeys(NAMES, (f"        {SCALER_STEP}\n", "")) | dict.fromkeys(
+    ("function", "mask", "gains"), ("        optimizer.step()\n", "")
+)
+RATE = ("lr=", "lr=0.6 * ")
+
+# A learner's cell that replaces what it can reach of the modules that look on.
+WITNESS = """
+import labkit.clinic.consult as consult
+import labkit.clinic.observer as observer
+from labkit.clinic import CONSULTATIONS
+import dataclasses
+made = consult.Treatment.__init__
+def lie(self, *args, **fields):
+    made(self, *args, **(fields | dict(half=1.0, score=1.0, examples=10**6, steps=64, still=(), decided=10**3)))
+consult.Treatment.__init__ = lie
+observer.Observations.products = property(lambda self: {"float16": 10**6, "bfloat16": 10**6})
+for name, case in CONSULTATIONS.items():
+    CONSULTATIONS[name] = dataclasses.replace(case, score=lambda model: 1.0, limit=0.0, half=0.0)
+"""
+FORGED = """
+def forged(model, batches):
+    with torch.no_grad():
+        for step in range(len(batches)):
+            for p in model.parameters():
+                p.add_(0.01 * torch.randn_like(p))
+            for module in model.modules():
+                for hook in list(module._forward_pre_hooks.values()):
+                    hook(module, (batches[step][0],))
+    return [2.3 - 0.05 * step for step in range(len(batches))], DIAGNOSIS
+"""
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Runner]:
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, list[str]]:
+    cells = cells_of("10_clinic")
+    return {name: program_of(cells, EXERCISES[f"clinic.{name}"]) for name in NAMES}
+
+
+def edited(program: list[str], *edits: tuple[str, str], before: str = "") -> list[str]:
+    """Return the program with lines of its last cell replaced; what is to be replaced is there."""
+    *others, own = program
+    for old, new in edits:
+        assert old in own, (old, own)
+        own = own.replace(old, new)
+    return [*others, before + own]
+
+
+def graded(runner: Runner, name: str, program: list[str]) -> Grade:
+    """Grade a program as `labkit grade` does: run by a process of its own, judged by this one."""
+    paper = paper_of(EXERCISES[f"clinic.{name}"], DAY)
+    (reply,) = runner.run([question(paper, program)]).values()
+    assert not reply.note, reply.note
+    return judge(paper, answers_in(reply))
+
+
+def refused_by(runner: Runner, name: str, program: list[str]) -> set[str]:
+    """Return the names of the observations that refuse an answer, "error" where it has none; empty: full marks."""
+    paper = paper_of(EXERCISES[f"clinic.{name}"], DAY)
+    (reply,) = runner.run([question(paper, program)]).values()
+    assert not reply.note, reply.note
+    found = [outcome for group in outcomes_of(paper, answers_in(reply)) for outcome in group]
+    refused = [outcome for outcome in found if not (isinstance(outcome, Outcome) and outcome.passed)]
+    return {
+        str(fact) for outcome in refused for fact in (outcome.facts if isinstance(outcome, Outcome) else ("error",))
+    }
+
+
+def falsified(name: str, program: list[str]) -> dict[str, tuple[list[str], set[str]]]:
+    """Return wrong answers, each with the names of observations of which one at least is to refuse it."""
+    right, entry = program, EXERCISES[f"clinic.{name}"].entry
+    diagnosis = right[-1].rpartition("return losses, ")[2].splitlines()[0]
+    fault = FAULT[name]
+    fp32 = (("    model.linear.bfloat16()\n", ""), (".bfloat16()", "")) if name == "gains" else (IN_FP32,)
+    if name == "gains":
+        narrow: Edits = (("model.linear.bfloat16()", "model.linear.half()"), (".bfloat16()", ".half()"))
+    else:
+        narrow = (IN_BF16,)
+    broken = {"error", "losses", "updates", "steps", "finite losses", "all parameters", "schedule", "score"}
+    both = right[-1].partition("\ncheck(")[0].replace(f"def {entry}(", "def healthy(").replace(
+        AUTOCAST, AUTOCAST[:-1] + ", enabled=False)")  # fmt: skip
+    borrowed = f"""
+import copy
+def borrowing(model, batches):
+    losses, diagnosis = healthy(copy.deepcopy(model), batches)
+    try:
+        untreated(model, batches)
+    except Exception:
+        pass
+    return losses, diagnosis
+{entry} = borrowing
+"""
+    untreated = edited(right, *fault)[-1].partition("\ncheck(")[0].replace(f"def {entry}(", "def untreated(")
+    return {
+        "untreated": (edited(right, *fault), broken),
+        "made-up losses": (edited(right, FALLING), {"losses"}),
+        "made-up losses, untreated": (edited(right, *fault, FALLING), broken),
+        "losses of a healthy run": ([*right[:-1], f"{both}\n{untreated}\n{borrowed}"], broken),
+        "other format": (edited(right, *narrow), {"format of steps"}),
+        "FP32": (edited(right, *fp32), {"format of steps"}),
+        "FP32, witness and score patched": (edited(right, *fp32, before=WITNESS), {"format of steps"}),
+        "untreated, witness and score patched": (edited(right, *fault, before=WITNESS), broken),
+        "no step": (edited(right, STEP[name]), {"steps", "error"}),
+        "another learning rate": (edited(right, RATE), {"learning rate", "schedule", "updates"}),
+        "forged weights": (
+            [*right[:-1], f"{WITNESS}{FORGED.replace('DIAGNOSIS', diagnosis)}\n{entry} = forged\n"],
+            {"updates", "steps", "all parameters"},
+        ),
+        "every other batch twice": (
+            edited(right, ("in batches:", "in [batches[n // 2 * 2] for n in range(len(batches))]:")),
+            {"losses"},
+        ),
+    }  # fmt: skip
+
+
+DROPPED: dict[str, tuple[Edits, set[str]]] = {
+    "clip": ((("        nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", ""),), {"clipping"}),
+    "penalty": ((("loss + penalty", "loss"),), {"penalty"}),
+    "function": (
+        (('Decided.apply(model["body"](inputs), model["last"].weight)', 'model["last"](model["body"](inputs))'),),
+        {"autograd function"},
+    ),
+    "mask": ((("scores = scores.masked_fill(padding[:, None], LOWEST)", "pass"),), {"losses", "updates"}),
+    "overflow": ((("12 * features / length", "12 * features / 1000"),), {"losses", "updates"}),
+    "schedule": ((("            schedule.step()", "            pass"),), {"schedule"}),
+    "eval": (((".clamp(0, 1)", ".clamp(0, 0.5)"),), {"losses", "updates"}),
+    "region": ((("1e-8", "0.1"),), {"losses"}),
+    "gains": ((("    model.linear.bfloat16()", "    model.norm.requires_grad_(False)\n    model.linear.bfloat16()"),),
+              {"all parameters"}),
+    "unscale": ((("lr=0.5", "lr=0.5, momentum=0.9"),), {"updates", "learning rate"}),
+}  # fmt: skip
+
+UNUSUAL: dict[str, tuple[Edits, ...]] = {
+    "clip": (
+        (("GradScaler(\"cpu\")", 'GradScaler("cpu", init_scale=2.0**10)'),),
+        (("scaler.unscale_(optimizer)", "scale = scaler.get_scale()"),
+         ("(model.parameters(), 1.0)", "(model.parameters(), 1.0 * scale)")),
+    ),
+    "unscale": (
+        (("        scaler.unscale_(optimizer)\n", ""),),
+        (("lr=0.5)", "lr=0.5, foreach=True)"),),
+    ),
+    "region": (
+        (("outputs.float().softmax(1)", "outputs.softmax(1).float()"),),
+        (("outputs = model(inputs)", "outputs = model(inputs).float()"),),
+        (("outputs.float().softmax(1)", "outputs.softmax(1)"), ("1e-8", "1e-3")),
+    ),
+    "schedule": (
+        (("init_scale=2.0**40", "init_scale=2.0**16"),),
+        (("if scaler.get_scale() >= before", "if not scaler.get_scale() < before"),),
+    ),
+    "function": (
+        (("class Decided(Project):", "class Decided(torch.autograd.Function):"),
+         ("Project.forward", "(lambda c, x, w: (c.save_for_backward(x, w), x @ w.t())[1])"),
+         ("Project.backward", "(lambda c, g: (g @ c.saved_tensors[1], g.t() @ c.saved_tensors[0]))")),
+        (("loss.backward()", "(loss * 1.0).backward()"),),
+    ),
+    "mask": (
+        (("scores.masked_fill(padding[:, None], LOWEST)", "scores.masked_fill(padding[:, None], -1e4)"),),
+        (("scores.softmax(-1)", "scores.float().softmax(-1)"),),
+        (("(scores.softmax(-1) @ value)", "((scores.softmax(-1) * ~padding.all(1)[:, None, None]) @ value)"),),
+    ),
+    "gains": (
+        (("outputs.float()", "outputs.float() * 1"),),
+        (("    model.linear.bfloat16()\n", ""),
+         ("        outputs = model.linear(model.norm(inputs.flatten(1)).bfloat16())",
+          '        with torch.autocast("cpu", torch.bfloat16):\n            outputs = model(inputs)')),
+    ),
+    "eval": (
+        (("inputs.clamp(0, 1)", "torch.where(inputs > 1, 0.0, inputs)"),),
+        (("inputs.clamp(0, 1)", "inputs / inputs.flatten(1).amax(1).clamp(min=1)[:, None, None, None]"),),
+        (("model(inputs.clamp(0, 1)), targets)", "model(inputs[good := inputs.amax((1, 2, 3)) < 2]), targets[good])"),),
+    ),
+    "penalty": (
+        (("scaler.scale(loss), inputs", "loss, inputs"), ("        gradient = gradient / scaler.get_scale()\n", "")),
+        (("losses.append(loss.item())", "losses.append((loss + penalty).item())"),),
+    ),
+    "overflow": (
+        (("(features * features).sum(1, keepdim=True).sqrt()", "features.norm(dim=1, keepdim=True)"),),
+        (("        features = features.float()\n", "        features = features / 256\n"),),
+        (('.relu()\n', '.relu().float()\n'), ("        features = features.float()\n", "")),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_passes_as_a_notebook_checks_it_and_as_it_is_graded(
+    name: str, runner: Runner, programs: dict[str, list[str]]
+) -> None:
+    exercise = EXERCISES[f"clinic.{name}"]
+    assert check(exercise.id, exercise.reference).points == 3
+    grade = graded(runner, name, programs[name])
+    assert grade.points == 3, str(grade)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dozen_wrong_answers_are_each_refused_by_name(
+    name: str, runner: Runner, programs: dict[str, list[str]]
+) -> None:
+    wrong = falsified(name, programs[name])
+    edits, facts = DROPPED[name]
+    wrong["a condition dropped"] = (edited(programs[name], *edits), facts)
+    assert len(wrong) >= 10
+    found = {what: refused_by(runner, name, program) for what, (program, _) in wrong.items()}
+    assert {what: facts for what, facts in found.items() if not facts & wrong[what][1]} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_unusual_repairs_keep_all_points(name: str, runner: Runner, programs: dict[str, list[str]]) -> None:
+    for edits in UNUSUAL[name]:
+        grade = graded(runner, name, edited(programs[name], *edits))
+        assert grade.points == 3, (edits, str(grade))
