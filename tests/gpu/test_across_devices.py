@@ -24,6 +24,8 @@ from labkit.amp import RECIPES, Engine, load_checkpoint, save_checkpoint
 from labkit.train import TASKS, TrainingRun
 from tests.slowness import slowness
 
+pytestmark = pytest.mark.slow
+
 ON_CARD: dict[str, Callable[[], None]] = {}
 DRAWING = {"FP16 stochastic", "BF16 stochastic", "NVFP4"}  # their random numbers are the device's own
 FLAT_TOO = {"O2", "BF16", "FP16 Kahan", "FP16 stochastic"}

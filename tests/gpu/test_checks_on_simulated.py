@@ -85,6 +85,7 @@ def kept(simulated_gpu: Any) -> dict[str, Any]:
     return answers
 
 
+@pytest.mark.slow
 def test_amp_keeps_what_the_other_networks_and_the_lists_gave(kept: dict[str, Any]) -> None:
     answers = kept["amp"]
     assert answers["left_out"]["training of CNN"] == PLANTED
@@ -95,11 +96,13 @@ def test_amp_keeps_what_the_other_networks_and_the_lists_gave(kept: dict[str, An
     assert f"training of CNN: LEFT OUT, {PLANTED}" in kept["amp told"]
 
 
+@pytest.mark.slow
 def test_recurrent_keeps_the_other_layers(kept: dict[str, Any]) -> None:
     assert set(kept["recurrent"]["recurrent"]) == {"RNN", "RNN, packed", "LSTM", "LSTM, packed"}
     assert kept["recurrent"]["left_out"] == {"GRU": PLANTED}
 
 
+@pytest.mark.slow
 def test_speed_keeps_the_other_ways_and_compiles_last(kept: dict[str, Any]) -> None:
     rows, left_out = kept["speed"]["rows"], kept["speed"]["left_out"]
     by_way = {row["way"] for row in rows}
@@ -111,12 +114,14 @@ def test_speed_keeps_the_other_ways_and_compiles_last(kept: dict[str, Any]) -> N
     assert "LEFT OUT, KeyError" in kept["speed told"]
 
 
+@pytest.mark.slow
 def test_cards_keeps_the_other_cards(kept: dict[str, Any]) -> None:
     first, *others = kept["cards expected"]
     assert list(kept["cards"]["cards"]) == others
     assert kept["cards"]["left_out"] == {first: PLANTED}
 
 
+@pytest.mark.slow
 def test_tasks_keeps_the_other_tasks_and_says_the_true_reason(kept: dict[str, Any]) -> None:
     answers = kept["tasks"]
     assert set(answers["rates"]["digits"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
@@ -125,6 +130,7 @@ def test_tasks_keeps_the_other_tasks_and_says_the_true_reason(kept: dict[str, An
     assert "memory" not in kept["tasks told"]
 
 
+@pytest.mark.slow
 def test_triton_keeps_the_other_tiles_and_asks_no_bf16_of_a_t4(kept: dict[str, Any]) -> None:
     answers = kept["triton"]
     assert set(answers["wrong"].values()) == {0}
@@ -136,6 +142,7 @@ def test_triton_keeps_the_other_tiles_and_asks_no_bf16_of_a_t4(kept: dict[str, A
 # --- parts that keep files, on any machine ---
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path: Path) -> None:
     task = replace(TASKS["digits"], steps=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -210,6 +217,7 @@ def timing_case(n: int) -> Any:
     return GemmCase(n, n, n, FP32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(checks.CHECKS))
 def test_every_check_honours_its_seconds(name: str) -> None:
     """With no time at all it begins no item, names all, and ends."""
@@ -241,5 +249,6 @@ def memory_held_by_what_came_before() -> float:
     return mebibytes
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_step_is_not_less_than_it_holds(simulated_gpu: Any) -> None:
     assert 1 <= simulated_gpu("T4", memory_held_by_what_came_before) < 1.1

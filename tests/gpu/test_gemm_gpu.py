@@ -41,6 +41,7 @@ def test_cases_run_on_this_gpu():
     assert all(run.error < 100 for run in runs)
 
 
+@pytest.mark.slow
 def test_the_speed_of_training_is_told_for_every_way_and_task():
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     answers = complete(speed.main("cpu", width=64, batch=8, steps=1, rounds=1))

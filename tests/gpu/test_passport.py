@@ -190,6 +190,7 @@ passport.make(Path(sys.argv[1]), serving(*names), item_seconds=300.0, say=lambda
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_what_is_done_and_names_what_is_missing(file: Path) -> None:
     command, environment = [sys.executable, "-c", WRITER, str(file)], {**os.environ, "PYTHONPATH": str(ROOT)}
     writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -501,6 +502,7 @@ def on_the_card(path: str) -> Any:
     return lines_of(Path(path))
 
 
+@pytest.mark.slow
 def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
     lines = simulated_gpu("T4", on_the_card, str(file))
     assert set(lines) == {"start", *ON_T4, "end"}
@@ -522,6 +524,7 @@ def waits_and_copies() -> Any:
     return counts
 
 
+@pytest.mark.slow
 def test_a_read_of_the_device_is_a_wait_and_a_copy_to_it_is_a_copy(simulated_gpu: Any) -> None:
     assert simulated_gpu("T4", waits_and_copies) == [[1, 0], [0, 1], [0, 0], [1, 0]]
 
@@ -540,6 +543,7 @@ def fill_the_card() -> Any:
         return [answer(Item(function.__name__, "facts", function), "cuda") for function in (large, small)]
 
 
+@pytest.mark.slow
 def test_a_card_that_is_full_in_the_middle_costs_that_item_alone(simulated_gpu: Any) -> None:
     line, after = simulated_gpu("T4", fill_the_card)
     assert (line["outcome"], line["before"]) == ("out of memory", 1)
