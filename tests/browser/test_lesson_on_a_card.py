@@ -34,9 +34,7 @@ def test_the_three_live_cells_train_on_the_card(
             widget = page.locator(f".labkit-{kind}")
             widget.scroll_into_view_if_needed()
             widget.get_by_role("button", name="Start").click()
-            page.wait_for_function(
-                TRAINED, arg=kind, timeout=240_000
-            )
+            page.wait_for_function(TRAINED, arg=kind, timeout=240_000)
             sentence = widget.locator(".lk-sentence").first.get_attribute("data-text") or ""
             assert "error" not in sentence.lower(), sentence
             notebook.screenshot(f"simulated-t4-{kind}")

@@ -43,8 +43,8 @@ PATIENT = Patient(
     symptom="The Dice loss stands at exactly 1.0, or is NaN, as soon as pictures or batches are large.",
     cause=(
         "The loss is computed outside of autocast, from chances that are FP16. 147,456 pixels at 0.5 sum up to "
-        "73,728: inf in FP16. Something divided by inf is 0, and so are its gradients. (Inside of autocast CUDA adds "
-        "up in FP32, and a CPU does not.)"
+        "73,728: inf in FP16. Something divided by inf is 0, and so are its gradients. Inside of autocast CUDA adds "
+        "up in FP32, and a CPU does not."
     ),
     reading="A sum over more than 65,504 elements in half; gradients that are exactly 0.",
     repair="`chance = chance.float()` before sums; losses in FP32.",

@@ -39,8 +39,8 @@ PATIENT = Patient(
     symptom=("With autocast nothing is learned, or the loss is NaN; without it all is well. Every step is skipped."),
     cause=(
         "Switched off, autocast casts nothing, and the features are FP16 already: squares and sum are computed in "
-        "FP16. The sum of 128 squares of 30 is above 65,504, its largest number. (Inside of autocast CUDA computes the "
-        "sum in FP32, and a CPU does not; the squares are FP16 on both.)"
+        "FP16. The sum of 128 squares of 30 is above 65,504, its largest number. Inside of autocast CUDA computes the "
+        "sum in FP32, and a CPU does not; the squares are FP16 on both."
     ),
     reading=(
         "The first tensor that is not finite is a sum or a product in the forward pass; the largest "

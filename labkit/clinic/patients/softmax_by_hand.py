@@ -32,7 +32,7 @@ PATIENT = Patient(
     symptom="NaN as soon as the network becomes sure of something.",
     cause=(
         "Outside of autocast the outputs are still FP16, and so is what is computed from them. exp(x) is inf in FP16 "
-        "from 11.1 on, and inf / inf is NaN. (Inside of autocast CUDA computes exp in FP32, and a CPU does not.)"
+        "from 11.1 on, and inf / inf is NaN. Inside of autocast CUDA computes exp in FP32, and a CPU does not."
     ),
     reading="The first tensor that is not finite is an exponential.",
     repair=("torch.softmax or log_softmax: they subtract the largest first, and compute in FP32 inside."),
