@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,9 @@ def test_a_race_says_what_begins_and_when_interrupted_what_is_kept(tmp_path: Pat
     command = [sys.executable, "-m", "labkit", "race", "digits", "--recipes", "FP32", "--seeds", *map(str, range(200)),
                "--folder", str(tmp_path), "--device", "cpu", "--workers", workers]  # fmt: skip
     process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job's parent may ignore it
+    )  # fmt: skip
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -36,7 +36,7 @@ PASTED = {  # as it stands in a log -> a part of the words that are known
 @every_message
 def test_a_message_is_known_in_its_own_words_and_as_it_is_pasted(message: Message) -> None:
     words = message.words
-    traceback = f'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\nError: {words}\n'
+    traceback = f'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nError: {words}\n'
     ranks = "\n".join(f"[rank1]: {line}" for line in traceback.splitlines())
     wrapped = "\n│ ".join(words.split(" "))
     for text in (words, words.upper(), traceback, ranks, wrapped, words.replace("'", "`").replace('"', "'")):

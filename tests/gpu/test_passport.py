@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,8 @@ passport.make(Path(sys.argv[1]), serving(*names), item_seconds=300.0, say=lambda
 @pytest.mark.slow
 def test_ctrl_c_leaves_what_is_done_and_names_what_is_missing(file: Path) -> None:
     command, environment = [sys.executable, "-c", WRITER, str(file)], {**os.environ, "PYTHONPATH": str(ROOT)}
-    writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    interruptible = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a background job's parent may ignore it
+    writer = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=interruptible)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "facts: 3 items\n"
     while "prints" not in file.read_text():  # ends, since that item does

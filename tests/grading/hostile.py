@@ -52,7 +52,7 @@ HOSTILE: dict[str, Row] = {
     "loops in the call": Row(body("while True: pass"), f"of CPU time; {CALL}"),
     "loops in C": Row(body("return sum(range(10 ** 13))"), f"of CPU time; {CALL}"),
     "loops at the third check": Row(
-        RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        while True: pass\n"), "at check 3 of 5"
+        RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        while True: pass\n"), "2 of 5 checks pass; failed: inf or NaN backs off", 3
     ),
     "a regular expression that never ends": Row(body("import re\nre.match('(a+)+$', 'a' * 60 + 'b')"), f"of CPU time; {CALL}"),
     "a power that never ends": Row(body("return 9 ** 9 ** 9"), f"of CPU time; {CALL}"),

@@ -246,7 +246,7 @@ def advance_in_numpy(state: Any, found_inf: bool, config: Any) -> ScalerState:
 
 def unscale_in_torch(scaled_grads: Any, scale: float) -> Any:
     grads = [grad.float() / scale for grad in scaled_grads]
-    return Pair(grads, ~torch.stack([torch.isfinite(grad).all() for grad in grads]).all())
+    return Pair(grads, ~torch.tensor([bool(torch.isfinite(grad).all()) for grad in grads]).all())
 
 
 def advance_by(complete: Callable[[int, int], bool]) -> Answer:

@@ -55,11 +55,11 @@ def _more(random: Random) -> list[Case]:
         _case(random, (2, 1, 3, 3), (2,), ()),
         _case(random, (4, 4)),
         _case(random, (3,), (0,), (2, 0), (2,)),
-        _turned(random),
+        _transposed(random),
     ]
 
 
-def _turned(random: Random) -> Case:
+def _transposed(random: Random) -> Case:
     """A gradient that is a view of its transpose: row by row is not as it lies in memory."""
     flat, grads, scale, lr = _case(random, (5, 3))
     return flat, [grad.T for grad in grads], scale, lr  # type: ignore[attr-defined]

@@ -43,8 +43,8 @@ def _level(level: str) -> Callable[[Random], list[Case]]:
 
     def draw(random: Random) -> list[Case]:
         chosen = [random.sample(KNOBS, count) for count in (1, 2, 3)]
-        turned = [{knob: _another(random, knob) for knob in knobs} for knobs in chosen]
-        return [(level, {}), *((level, changed) for changed in turned), (level, {})]
+        variants = [{knob: _another(random, knob) for knob in knobs} for knobs in chosen]
+        return [(level, {}), *((level, changed) for changed in variants), (level, {})]
 
     return draw
 
