@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from labkit.amp.masters.weights import Group, Weights
-from labkit.amp.scaling.clip import shorten_
+from labkit.amp.scaling.clip import finish_clipping, in_fp32_where_held, shorten_, total_norm
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], reduce: torch.dtype, mesh: DeviceMesh) -> None:
@@ -126,12 +126,12 @@ def clip_parts_(
     """
     if not norm_type > 0:
         raise ValueError(f"over the parts of several ranks, norm_type is positive; it was given {norm_type!r}")
-    own = [torch.linalg.vector_norm(g.double(), norm_type).to(device) for g in gradients if g.numel()]
-    length = torch.zeros((), dtype=torch.float64, device=device)
-    if own:
-        length = torch.linalg.vector_norm(torch.stack(own), norm_type)
+    own = [g for g in gradients if g.numel()]
+    length = total_norm(own, norm_type).to(device) if own else torch.zeros((), dtype=torch.float64, device=device)
     every = [torch.empty_like(length) for _ in range(dist.get_world_size(group))]
     dist.all_gather(every, length, group=group)
     total: Tensor = torch.linalg.vector_norm(torch.stack(every), norm_type)
-    shorten_(gradients, float(total), max_norm)
-    return total.float() if total <= torch.finfo(torch.float32).max else total
+    value = total.item()
+    if own:
+        finish_clipping(own, shorten_(own, total, max_norm), value)
+    return in_fp32_where_held(total, value)

@@ -63,7 +63,11 @@ def clip_without_waiting_(gradients: Sequence[Tensor], max_norm: float, norm_typ
     values = [g._values() if g.is_sparse else g for g in gradients if g.numel()]  # nothing has no largest element
     if not values:
         return Clipping(torch.zeros(()), max_norm)
-    length = total_norm(values, norm_type)
+    return shorten_(values, total_norm(values, norm_type), max_norm)
+
+
+def shorten_(values: Sequence[Tensor], length: Tensor, max_norm: float) -> Clipping:
+    """Shorten tensors of this common length, a scalar on their device, in place to at most `max_norm`."""
     longest = min(max_norm, torch.finfo(length.dtype).max / 4)
     # Inf and NaN become a length that is short enough, so that the factor is 1 and they stay where they are.
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
@@ -105,13 +109,6 @@ def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     parts = [torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type) for value in values]
     combined: Tensor = torch.linalg.vector_norm(torch.stack([p.to(home) for p in parts]), norm_type)
     return largest * combined
-
-
-def shorten_(values: Sequence[Tensor], length: float, max_norm: float) -> None:
-    """Shorten gradients of this common length, a finite one, in place to at most `max_norm`, in FP64."""
-    if max_norm < length + _EPSILON:
-        for value in values:
-            value.copy_(value.double() * (max_norm / (length + _EPSILON)))
 
 
 def _multiply(values: Sequence[Tensor], factor: Tensor) -> None:
