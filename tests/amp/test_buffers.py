@@ -218,3 +218,21 @@ def test_a_mask_that_is_given_to_the_model_keeps_its_meaning(recipe, fused):
         out = engine(x, masked())
     assert out.isfinite().all()
     torch.testing.assert_close(out.detach(), exact, rtol=0, atol=0.02)
+
+
+class SparseInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to_dense() @ self.weight
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta")
+@pytest.mark.parametrize("make", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr, torch.Tensor.to_sparse_csc])
+@pytest.mark.parametrize("recipe", ["O2", "BF16"])
+def test_a_sparse_input_goes_in_as_a_dense_one_does(recipe: str, make: Callable[..., torch.Tensor]) -> None:
+    engine = Engine(SparseInput(), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
+    for x in (torch.eye(4), torch.zeros(4, 4)):
+        assert torch.equal(engine(make(x)), engine(x))

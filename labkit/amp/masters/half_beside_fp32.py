@@ -68,7 +68,7 @@ class RangeMemory:
         known = self._beyond.get(kind)
         if known is None:
             known = self._beyond[kind] = reaches_beyond(tensor, dtype)
-        elif not known and tensor.numel():
+        elif not known and _stored(tensor).numel():
             if len(self._pending) == MOST_PENDING:  # forward passes that no step follows
                 self._learnt = self.learn(read(self.pending))
             self._pending.append((kind, dtype, _largest_finite(tensor)))
@@ -127,8 +127,9 @@ class half_beside_fp32(LabMode):
         break_graph()
         name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
-        if name in NORMS_OF_ONE_DTYPE and args and _is_half_beside_fp32_weights(args[0], args, kwargs):
-            return self.call_below(func, types, *mapped((args, kwargs), _float)).to(args[0].dtype)
+        if name in NORMS_OF_ONE_DTYPE and _is_half_beside_fp32_weights(args, kwargs):
+            half = _operand(args, kwargs, 0, "input").dtype
+            return self.call_below(func, types, *mapped((args, kwargs), _float)).to(half)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
@@ -174,9 +175,9 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
     True
     """
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or not mask.numel():
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or not _stored(mask).numel():
         return False
-    size = float(largest_magnitude(mask.detach()))
+    size = float(largest_magnitude(_stored(mask)))
     if not math.isfinite(size):
         size = float(_largest_finite(mask))
     return size >= infinite_from(dtype)
@@ -196,14 +197,23 @@ def infinite_from(dtype: torch.dtype) -> float:
 @torch.no_grad()
 def _largest_finite(tensor: Tensor) -> Tensor:
     """Return the largest magnitude among a tensor's finite numbers, a scalar on its device."""
-    return largest_magnitude(tensor.detach().nan_to_num(0.0, 0.0, 0.0))
+    return largest_magnitude(_stored(tensor).nan_to_num(0.0, 0.0, 0.0))
 
 
-def _is_half_beside_fp32_weights(input: Any, args: Any, kwargs: Any) -> bool:
+def _stored(tensor: Tensor) -> Tensor:
+    """Return the numbers that a tensor stores, dense or sparse in any layout."""
+    tensor = tensor.detach()
+    if tensor.layout is torch.strided:
+        return tensor
+    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+
+
+def _is_half_beside_fp32_weights(args: Any, kwargs: Any) -> bool:
     """Whether a norm off the CPU has half input and FP32 weights."""
+    input = _operand(args, kwargs, 0, "input")
     if not isinstance(input, Tensor) or input.dtype not in HALVES or input.device.type == "cpu":
         return False
-    return any(t.dtype is torch.float32 for t in tensors_in((*args[1:], *kwargs.values())))
+    return any(t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values())))
 
 
 def _float(tensor: Tensor) -> Tensor:
