@@ -68,8 +68,8 @@ AT_THE_BOTTOM = (
     "forward pass, the data or the weights, or the training diverges."
 )
 TWO_DTYPES = (
-    "An operation met tensors of two dtypes. Autocast casts the arguments of operations on its lists; outside of its "
-    "region, or with weights converted by .half(), nobody does."
+    "An operation received tensors of two dtypes. Autocast casts the arguments of the operations on its lists. Outside "
+    "its region, or where weights were converted by .half(), the arguments are not cast."
 )
 ONE_DTYPE = (
     "Run the forward pass inside torch.autocast and keep the weights in FP32, or convert weights and inputs alike: "
