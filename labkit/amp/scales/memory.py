@@ -91,10 +91,10 @@ class ScaleMemory:
     def history(self, values: Mapping[str, Sequence[float]]) -> None:
         devices = {key: scale.device for key, scale in self._scales.items()}
         self._history = {k: torch.tensor(list(v), device=devices.get(k, "cpu")) for k, v in values.items() if len(v)}
-        self._scales = {}
+        self._scales = {key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))}
 
     def remembered(self) -> dict[str, Any]:
-        """Return what other processes of one training are told: magnitudes of ended steps, and the loss's size."""
+        """Return what the processes of one training exchange: magnitudes of ended steps, and the loss's size."""
         self.end_step()
         return {"history": self.history, "loss_size": self.loss_size}
 
@@ -118,6 +118,7 @@ class ScaleMemory:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the scales remember, in plain values and tensors."""
+        self.end_step()
         scales = {key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()}
         kept = {"scales": scales} if scales else {}  # those that do not follow from their history, of zeros
         return self.remembered() | kept | {"generator": self.generator.get_state()}

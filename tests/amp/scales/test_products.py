@@ -416,3 +416,24 @@ def test_a_history_of_zeros_keeps_the_scale() -> None:
     other = engine_with(replace(RECIPES["FP8 delayed"].products, history=2), nn.Linear(4, 2, bias=False))
     other.load_state_dict(engine.state_dict())
     assert float(other.products.memory.scale("weight:input", 448.0)) == 448 / 8
+
+
+def test_a_scale_that_zeros_keep_is_saved_with_the_step_that_makes_them_all() -> None:
+    """The history becomes all zeros only when the step before the checkpoint joins it."""
+    format = replace(RECIPES["FP8 delayed"].products, history=1)
+    engine, other = (engine_with(format, nn.Linear(4, 2, bias=False)) for _ in range(2))
+    for size in (8.0, 0.0):
+        step(engine, torch.full((3, 4), size))
+    other.load_state_dict(engine.state_dict())
+    scales = [float(e.products.memory.scale("weight:input", 448.0)) for e in (engine, other)]
+    assert scales == [448 / 8, 448 / 8]
+
+
+def test_zeros_on_all_ranks_keep_the_scale() -> None:
+    """Ranks exchange their histories after each step, and zeros from everybody change no scale."""
+    engine = engine_with(replace(RECIPES["FP8 delayed"].products, history=1), nn.Linear(4, 2, bias=False))
+    memory = engine.products.memory
+    for size in (8.0, 0.0, 0.0):
+        step(engine, torch.full((3, 4), size))
+        memory.take_largest([memory.remembered()] * 2)
+    assert float(memory.scale("weight:input", 448.0)) == 448 / 8
