@@ -5,7 +5,9 @@ be tens of times slower. The variables are set before anything imports torch, an
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,23 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the modules of LONGEST first, in that order; pytest-xdist keeps it under --no-loadscope-reorder."""
     items.sort(key=lambda item: min([i for i, path in enumerate(LONGEST) if item.nodeid.startswith(path)], default=99))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the seconds of each package's tests, set-up included, where --durations asks for the slowest tests."""
+    if terminalreporter.config.option.durations is None:
+        return
+    seconds: Counter[str] = Counter()
+    items: Counter[str] = Counter()
+    for report in (report for some in terminalreporter.stats.values() for report in some):
+        if isinstance(report, pytest.TestReport):
+            package = Path(report.nodeid.partition("::")[0]).parent.as_posix()
+            package = "/".join(package.split("/")[:2])
+            seconds[package] += report.duration
+            items[package] += report.when == "call"
+    terminalreporter.section("seconds of each package")
+    for package, total in seconds.most_common():
+        terminalreporter.write_line(f"{total:7.1f} s  {items[package]:5} tests  {package}")
 
 
 @pytest.fixture(scope="session")

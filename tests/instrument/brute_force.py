@@ -29,7 +29,7 @@ def tensors(output):
     return [t for part in output for t in tensors(part)] if isinstance(output, tuple | list) else []
 
 
-def brute_force(model, step, scale):  # noqa: C901  # one page, to be read at once
+def brute_force(model, step, scale):  # one page, to be read at once
     """Run `step(model)`, a backward pass and an optimizer's step, and count all that can be counted."""
     seen, handles, running = defaultdict(lambda: defaultdict(Counter)), [], []
     arrived = seen["activation gradients"]
