@@ -6,11 +6,13 @@ be tens of times slower. The variables are set before anything imports torch, an
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.kernels import preloaded
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -45,6 +47,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("seconds of each package")
     for package, total in seconds.most_common():
         terminalreporter.write_line(f"{total:7.1f} s  {items[package]:5} tests  {package}")
+
+
+@pytest.fixture(scope="session")
+def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Jupyter kernels that this process and its children start have imported torch and the lab; see tests.kernels."""
+    with preloaded(tmp_path_factory.mktemp("kernels")) as environment, pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")

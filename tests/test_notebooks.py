@@ -240,7 +240,7 @@ def execute(notebook: dict[str, Any], environment: Mapping[str, str] = os.enviro
 
 
 @pytest.fixture(scope="module")
-def executed() -> Executed:
+def executed(preloaded_kernels: None) -> Executed:
     """Run a lesson when it is first asked for, and once."""
     return functools.cache(lambda source: execute(answered_later(source)))
 
