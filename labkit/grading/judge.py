@@ -137,8 +137,8 @@ def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
     """
     if [len(group) for group in answers] != [len(cases) for cases in paper.cases]:
         raise ValueError("the number of answers is not the number of cases")
-    expected, given = _expected(paper, paper.exercise.reference), outcomes_of(paper, answers)
-    right = _written(paper, paper.exercise.reference)
+    expected, given = known_outcomes(paper, paper.exercise.reference), outcomes_of(paper, answers)
+    right = known_answers(paper, paper.exercise.reference)
     verdicts = tuple(
         _verdict(paper.exercise, check, cases, theirs, yours, [a == b for a, b in zip(written, answer, strict=True)])
         for check, cases, theirs, yours, written, answer in zip(
@@ -150,19 +150,19 @@ def judge(paper: Paper, answers: list[list[Json]], note: str = "") -> Grade:
 
 
 @lru_cache(maxsize=512)
-def _written(paper: Paper, function: Callable[..., object]) -> list[list[Json]]:
-    """Return a reference's answers as JSON, or a known mistake's; a class meets the same ones: kept."""
+def known_answers(paper: Paper, function: Callable[..., object]) -> list[list[Json]]:
+    """Return the answers of a reference, or of a known mistake, as `answers_of` gives them; they are computed once."""
     if isinstance(function, StoredAnswers):
         return [[[] for _ in cases] for cases in paper.cases]  # only what came of them is stored
     return answers_of(paper, function)
 
 
 @lru_cache(maxsize=512)
-def _expected(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
-    """Return what comes of a reference's answers, or of a known mistake's."""
+def known_outcomes(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
+    """Return what comes of the answers of a reference, or of a known mistake; it is computed once."""
     if isinstance(function, StoredAnswers):
         return function.outcomes
-    return outcomes_of(paper, _written(paper, function))
+    return outcomes_of(paper, known_answers(paper, function))
 
 
 def outcomes_of(paper: Paper, answers: list[list[Json]]) -> list[list[object]]:
@@ -221,7 +221,7 @@ def _mistake(paper: Paper, given: list[list[object]]) -> Mistake | None:
 def _made(paper: Paper, mistaken: Callable[..., object], given: list[list[object]]) -> bool:
     if isinstance(mistaken, StoredMistake):
         return mistaken.digest == digest(given, paper.exercise)
-    pairs = zip(_expected(paper, mistaken), given, strict=True)
+    pairs = zip(known_outcomes(paper, mistaken), given, strict=True)
     return all(_same(a, b, paper.exercise) for theirs, group in pairs for a, b in zip(theirs, group, strict=True))
 
 

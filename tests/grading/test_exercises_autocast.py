@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
 from labkit.amp import autocast
-from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
+from tests.grading.cases import cases, reference
 
-SEEDS = (0, 1, 2)
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
-
-
-def reference(id: str) -> Any:
-    return EXERCISES[id].reference
-
-
-def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
-    exercise = EXERCISES[id]
-    return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
 
 
 def torchs_list(macro: str) -> set[str]:
@@ -38,7 +25,7 @@ def test_the_lists_are_those_of_torchs_header() -> None:
     lower, fp32 = torchs_list("AT_FORALL_LOWER_PRECISION_FP"), torchs_list("AT_FORALL_FP32")
     set_dtype, promote = torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE"), torchs_list("AT_FORALL_PROMOTE")
     assert "matmul" in lower
-    for (op,) in [case for seed in range(20) for case in cases("autocast.lists", seed)]:
+    for (op,) in cases("autocast.lists", range(20)):
         name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(op, op)  # what the two are made of
         if name in lower:
             expected = "allow"
@@ -49,8 +36,7 @@ def test_the_lists_are_those_of_torchs_header() -> None:
         assert reference("autocast.lists")(op) == expected, op
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_dtypes_are_those_that_flow_when_the_program_is_run(seed: int) -> None:
+def test_the_dtypes_are_those_that_flow_when_the_program_is_run() -> None:
     dtypes = {"FP16": torch.float16, "FP32": torch.float32}
     names = {dtype: name for name, dtype in dtypes.items()}
     run = {
@@ -59,7 +45,7 @@ def test_the_dtypes_are_those_that_flow_when_the_program_is_run(seed: int) -> No
         "promote": lambda operands: torch.stack(operands).sum(0, dtype=torch.stack(operands).dtype),
         "keep": lambda operands: torch.relu(operands[0]),
     }
-    for steps, given in cases("autocast.dtypes", seed):
+    for steps, given in cases("autocast.dtypes"):
         known = {name: torch.zeros(2, 2, dtype=dtypes[dtype]) for name, dtype in given.items()}
         results = []
         with autocast():
@@ -69,9 +55,8 @@ def test_the_dtypes_are_those_that_flow_when_the_program_is_run(seed: int) -> No
         assert reference("autocast.dtypes")(steps, given) == results
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_linear_layer_is_torchs_autograd_through_casts(seed: int) -> None:
-    for x, weight, bias, grad_y in cases("autocast.linear", seed):
+def test_the_linear_layer_is_torchs_autograd_through_casts() -> None:
+    for x, weight, bias, grad_y in cases("autocast.linear"):
         x, weight = x.requires_grad_(), weight.requires_grad_()
         wide = nn.functional.linear(x.half().float(), weight.half().float(), bias.half().float())
         y = wide.half()
@@ -83,18 +68,16 @@ def test_the_linear_layer_is_torchs_autograd_through_casts(seed: int) -> None:
         assert torch.equal(grad_weight, weight.grad)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_softmax_is_torchs_in_fp64_rounded(seed: int) -> None:
-    for (logits,) in cases("autocast.softmax", seed):
+def test_the_softmax_is_torchs_in_fp64_rounded() -> None:
+    for (logits,) in cases("autocast.softmax"):
         exact = torch.softmax(logits.double(), dim=1).numpy().astype("float16")
         torch.testing.assert_close(
             reference("autocast.softmax")(logits), torch.from_numpy(exact), rtol=2.0**-10, atol=2.0**-24
         )
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_cache_uses_what_casting_anew_would_give(seed: int) -> None:
-    for weights, events in cases("autocast.cache", seed):
+def test_the_cache_uses_what_casting_anew_would_give() -> None:
+    for weights, events in cases("autocast.cache"):
         now = {name: weight.clone() for name, weight in weights.items()}
         expected = []
         for kind, name in events:

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of
-
-SEEDS = (0, 1, 2)
+from tests.grading.cases import cases, reference
 
 
-def reference(id: str) -> Any:
-    return EXERCISES[id].reference
-
-
-def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
-    exercise = EXERCISES[id]
-    return [case for check in exercise.checks for case in cases_of(exercise, check, seed)]
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_master_step_is_torchs_sgd_on_fp32_weights(seed: int) -> None:
-    for master, scaled_grads, scale, lr in cases("master.step", seed):
+def test_the_master_step_is_torchs_sgd_on_fp32_weights() -> None:
+    for master, scaled_grads, scale, lr in cases("master.step"):
         weight = nn.Parameter(master.clone())
         optimizer = torch.optim.SGD([weight], lr=lr)
         for scaled in scaled_grads:
@@ -72,9 +57,8 @@ def test_the_groups_are_those_of_real_layers() -> None:
     assert groups["no decay"] == [n for n, _, trainable in listed if trainable and n not in decays]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_flat_step_is_torchs_vector_of_parameters(seed: int) -> None:
-    for flat, scaled_grads, scale, lr in cases("master.flat", seed):
+def test_the_flat_step_is_torchs_vector_of_parameters() -> None:
+    for flat, scaled_grads, scale, lr in cases("master.flat"):
         layers = [nn.Parameter(torch.zeros_like(grad, dtype=torch.float32)) for grad in scaled_grads]
         nn.utils.vector_to_parameters(flat.clone(), layers)  # the parameters become views of it
         for layer, grad in zip(layers, scaled_grads, strict=True):
@@ -85,9 +69,8 @@ def test_the_flat_step_is_torchs_vector_of_parameters(seed: int) -> None:
         assert all(torch.equal(ours, layer.detach().half()) for ours, layer in zip(weights, layers, strict=True))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_average_is_torchs_averaged_model(seed: int) -> None:
-    for history, decay in cases("master.ema", seed):
+def test_the_average_is_torchs_averaged_model() -> None:
+    for history, decay in cases("master.ema"):
         net = nn.ParameterList([nn.Parameter(history[0][0].clone())])
         averaged = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(decay))
         averaged.update_parameters(net)  # the first call copies

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
-from labkit.grading import EXERCISES
-from labkit.grading.judge import cases_of, check
+from labkit.grading import check
 from labkit.train import Comparison, RunRecord, StepRecord
-
-SEEDS = (0, 1, 2)
+from tests.grading.cases import cases, reference
 
 # apex/amp/frontend.py, classes O0 to O3: cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights,
 # loss_scale. Where apex says None there is nothing to decide: the model is FP32 and keeps what it has.
@@ -29,34 +26,20 @@ APEX = {
 STUDENT = {3: (2.920, 4.303), 4: (2.353, 3.182), 5: (2.132, 2.776)}
 
 
-def cases(id: str, seed: int) -> list[tuple[Any, ...]]:
-    exercise = EXERCISES[id]
-    return [case for one in exercise.checks for case in cases_of(exercise, one, seed)]
-
-
-def answer(id: str, *case: Any) -> Any:
-    return EXERCISES[id].reference(*case)
-
-
-@pytest.mark.parametrize("level", APEX)
-def test_the_levels_are_those_of_apex(level: str) -> None:
-    model, patched, norms, masters, scale = APEX[level]
-    assert answer("recipes.levels", level, {}) == {
-        "model_bits": 16 if model == "float16" else 32,
-        "casts_by_operation": patched,
-        "norms_in_fp32": norms is not False,
-        "master_weights": bool(masters),
-        "dynamic_scaling": scale == "dynamic",
-    }
-
-
-def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+def test_the_levels_are_those_of_apex() -> None:
+    for level, (model, patched, norms, masters, scale) in APEX.items():
+        assert reference("recipes.levels")(level, {}) == {
+            "model_bits": 16 if model == "float16" else 32,
+            "casts_by_operation": patched,
+            "norms_in_fp32": norms is not False,
+            "master_weights": bool(masters),
+            "dynamic_scaling": scale == "dynamic",
+        }
 
 
 def by_hand(level: str) -> tuple[torch.dtype, ...]:
     """Build a level in plain torch, and look."""
-    net, inputs = network(), torch.ones(2, 4)
+    net, inputs = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.ones(2, 4)
     if level in ("O2", "O3"):
         net, inputs = net.half(), inputs.half()
     if level == "O2":
@@ -69,24 +52,32 @@ def by_hand(level: str) -> tuple[torch.dtype, ...]:
     return net[0].weight.dtype, net[1].weight.dtype, stepped.dtype, output.dtype
 
 
-@pytest.mark.parametrize("level", APEX)
-def test_a_level_built_by_hand_is_recognised(level: str) -> None:
-    assert answer("recipes.which", *by_hand(level)) == level
+def test_a_level_built_by_hand_is_recognised() -> None:
+    assert [reference("recipes.which")(*by_hand(level)) for level in APEX] == list(APEX)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight(seed: int) -> None:
-    for gradient, epsilon in cases("recipes.epsilon", seed):
+def test_the_fate_is_what_torchs_adam_does_to_an_fp16_weight() -> None:
+    for gradient, epsilon in cases("recipes.epsilon"):
         weight = nn.Parameter(torch.zeros(1).half())
         weight.grad = torch.tensor([gradient]).half()
         torch.optim.Adam([weight], lr=1e-3, eps=epsilon, foreach=False).step()
         found = "finite" if weight.isfinite().item() else "nan" if weight.isnan().item() else "inf"
-        assert answer("recipes.epsilon", gradient, epsilon) == found, (gradient, epsilon)
+        assert reference("recipes.epsilon")(gradient, epsilon) == found, (gradient, epsilon)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_verdict_is_numpys(seed: int) -> None:
-    for fp32, other, margin, t_90, t_95 in cases("recipes.verdict", seed):
+def verdict_of_the_lab(fp32: list[float], other: list[float], margin: float) -> str:
+    """Return what the lab's own table of runs says of these metrics."""
+    step = (StepRecord(1, 0.1, 1.0, False, True),)
+    runs = [
+        RunRecord("t", recipe, i, step, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "")
+        for recipe, metrics in (("FP32", fp32), ("O1", other))
+        for i, metric in enumerate(metrics)
+    ]
+    return Comparison("t", tuple(runs), margin=margin).difference("O1").verdict
+
+
+def test_the_verdict_is_numpys_and_that_of_the_labs_own_table() -> None:
+    for fp32, other, margin, t_90, t_95 in cases("recipes.verdict"):
         assert (t_90, t_95) == STUDENT[len(fp32)]
         differences = np.nan_to_num(np.array(other), nan=0.0) - np.array(fp32)
         mean, error = differences.mean(), differences.std(ddof=1) / np.sqrt(len(fp32))
@@ -94,27 +85,14 @@ def test_the_verdict_is_numpys(seed: int) -> None:
         significant = not mean - t_95 * error <= 0 <= mean + t_95 * error
         beyond = abs(mean) > np.ptp(fp32)
         shown = ("worse" if mean < 0 else "better") if significant and beyond else "cannot tell"
-        assert answer("recipes.verdict", fp32, other, margin, t_90, t_95) == ("as good" if equivalent else shown)
+        answer = reference("recipes.verdict")(fp32, other, margin, t_90, t_95)
+        assert answer == ("as good" if equivalent else shown) == verdict_of_the_lab(fp32, other, margin)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_verdict_is_that_of_the_lab_s_own_table(seed: int) -> None:
-    for fp32, other, margin, *_ in cases("recipes.verdict", seed):
-        step = (StepRecord(1, 0.1, 1.0, False, True),)
-        runs = [
-            RunRecord("t", recipe, i, step, metric, "accuracy", 1.0, "CPU", {"torch": "2"}, "")
-            for recipe, metrics in (("FP32", fp32), ("O1", other))
-            for i, metric in enumerate(metrics)
-        ]
-        found = Comparison("t", tuple(runs), margin=margin).difference("O1").verdict
-        assert answer("recipes.verdict", fp32, other, margin, *STUDENT[len(fp32)]) == found
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_choice_is_the_best_of_all_that_could_be_named(seed: int) -> None:
-    for fp32, candidates in cases("recipes.cheapest", seed):
+def test_the_choice_is_the_best_of_all_that_could_be_named() -> None:
+    for fp32, candidates in cases("recipes.cheapest"):
         floor = np.mean(fp32) - np.ptp(fp32)
-        chosen = answer("recipes.cheapest", fp32, candidates)
+        chosen = reference("recipes.cheapest")(fp32, candidates)
         passing = {name: size for name, size, metrics in candidates if np.mean(metrics) >= floor}  # NaN is not
         assert chosen == (min(passing, key=passing.__getitem__) if passing else "FP32")
 
@@ -122,7 +100,7 @@ def test_the_choice_is_the_best_of_all_that_could_be_named(seed: int) -> None:
 class Step:
     """Carries out the lines in plain torch on one FP16 (or FP32) weight whose loss is weight * gradient."""
 
-    def __init__(self, masters: bool, scaling: bool, gradient: float) -> None:
+    def __init__(self, masters: bool, gradient: float) -> None:
         self.weight = nn.Parameter(torch.ones(1).half() if masters else torch.ones(1))
         self.master = nn.Parameter(self.weight.detach().float()) if masters else self.weight
         self.optimizer = torch.optim.SGD([self.master], lr=1.0)
@@ -149,59 +127,56 @@ class Step:
         elif line == "update scale":
             self.scale = self.scale / 2 if self.found_inf else self.scale
 
+    def same(self, other: Step) -> bool:
+        """Whether the same was done to both."""
+        weights = torch.equal(self.master, other.master) and torch.equal(self.weight, other.weight)
+        return weights and self.scale == other.scale
 
-@pytest.mark.parametrize("masters", [False, True])
-@pytest.mark.parametrize("gradient", [2.0**-13, 2.0**-20, 1e3])
-def test_the_lines_do_to_a_weight_what_torchs_scaler_does(masters: bool, gradient: float) -> None:
-    step = Step(masters, True, gradient)
-    for line in answer("recipes.lines", masters, True):
+
+def done(lines: list[str], masters: bool, gradient: float) -> Step:
+    """Carry out these lines on a new weight."""
+    step = Step(masters, gradient)
+    for line in lines:
         step.do(line)
-
-    theirs = Step(masters, True, gradient)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(theirs.weight.float() * gradient).backward()
-    theirs.master.grad = theirs.weight.grad.float()
-    scaler.step(theirs.optimizer)
-    scaler.update()
-    assert torch.equal(step.master, theirs.master)
-    assert torch.equal(step.weight, theirs.master.to(step.weight.dtype))
-    assert step.scale == scaler.get_scale()
+    return step
 
 
-@pytest.mark.parametrize("gradient", [0.25, 2.0**-20, 2.0**10])
-def test_every_order_that_is_accepted_trains_the_same(gradient: float) -> None:
+def test_the_lines_do_to_a_weight_what_torchs_scaler_does() -> None:
+    for masters, gradient in itertools.product((False, True), (2.0**-13, 2.0**-20, 1e3)):
+        theirs = Step(masters, gradient)
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        scaler.scale(theirs.weight.float() * gradient).backward()
+        theirs.master.grad = theirs.weight.grad.float()
+        scaler.step(theirs.optimizer)
+        scaler.update()
+        theirs.weight.data.copy_(theirs.master)
+        theirs.scale = scaler.get_scale()
+        assert done(reference("recipes.lines")(masters, True), masters, gradient).same(theirs), (masters, gradient)
+
+
+def test_every_order_that_is_accepted_trains_the_same() -> None:
     """All lines of O2, each in another place: what earns the points does to the weight what the reference does."""
-    right = answer("recipes.lines", True, True)
-    expected = Step(True, True, gradient)
-    for line in right:
-        expected.do(line)
-    accepted = 0
-    for line in right:
-        for place in range(len(right)):
-            lines = [other for other in right if other != line]
-            lines.insert(place, line)
-            (verdict,) = [v for v in check("recipes.lines", order(lines)).verdicts if v.check.name.startswith("both")]
-            if verdict.passed and lines != right:
-                accepted += 1
-                step = Step(True, True, gradient)
-                for name in lines:
-                    step.do(name)
-                assert torch.equal(step.master, expected.master)
-                assert torch.equal(step.weight, expected.weight)
-                assert step.scale == expected.scale
-    assert accepted >= 3
+    right = reference("recipes.lines")(True, True)
+    orders = []
+    for line, place in itertools.product(right, range(len(right))):
+        lines = [other for other in right if other != line]
+        lines.insert(place, line)
+        (verdict,) = [v for v in check("recipes.lines", order(lines)).verdicts if v.check.name.startswith("both")]
+        if verdict.passed and lines != right:
+            orders.append(lines)
+    assert len(orders) >= 3
+    for gradient in (0.25, 2.0**-20, 2.0**10):
+        expected = done(right, True, gradient)
+        assert [lines for lines in orders if not done(lines, True, gradient).same(expected)] == [], gradient
 
 
 def order(lines: list[str]) -> Callable[[bool, bool], list[str]]:
-    return lambda masters, scaling: lines if masters and scaling else answer("recipes.lines", masters, scaling)
+    return lambda masters, scaling: lines if masters and scaling else reference("recipes.lines")(masters, scaling)
 
 
 def test_without_scaling_the_lines_are_the_loop_that_everybody_knows() -> None:
-    step = Step(False, False, 0.25)
-    for line in answer("recipes.lines", False, False):
-        step.do(line)
-    assert step.weight.item() == 0.75
+    assert done(reference("recipes.lines")(False, False), False, 0.25).weight.item() == 0.75
 
 
 def test_nan_is_never_a_passing_metric() -> None:
-    assert answer("recipes.cheapest", [0.5, 0.5], [("O3", 1, [0.6, math.nan])]) == "FP32"
+    assert reference("recipes.cheapest")([0.5, 0.5], [("O3", 1, [0.6, math.nan])]) == "FP32"
