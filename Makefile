@@ -44,8 +44,9 @@ lint: $(VENV)/.test-ready  ## ruff and mypy only
 bench: $(VENV)/.test-ready  ## how fast things are here, as ratios, measured in one run
 	@for script in tests/benchmarks/bench_*.py; do $(VENV_PYTHON) $$script || exit 1; done
 
-mutants: $(VENV)/.test-ready  ## plant deliberate faults into a copy of the engine; its tests must notice each
+mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and into answers; tests and exercises must notice each
 	@$(VENV_PYTHON) tests/mutants/run.py $(MUTANTS_ARGS)
+	@$(VENV_PYTHON) -m tests.mutants.answers $(MUTANTS_ARGS)
 
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
 	@$(VENV_PYTHON) notebooks/build.py

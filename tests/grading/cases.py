@@ -1,12 +1,15 @@
-"""The calls that exercises draw, and their references: what the tests of the lessons' exercises begin with."""
+"""The calls that exercises draw, their references, and the cells of their lessons."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from labkit.grading import EXERCISES
 from labkit.grading.judge import cases_of
+from labkit.grading.submission import Cell
+from notebooks import build
 
 SEEDS = (0, 1, 2)  # 0 is the notebook's
 
@@ -20,3 +23,11 @@ def cases(id: str, seeds: Iterable[int] = SEEDS) -> list[tuple[Any, ...]]:
     """Return the calls of all checks of an exercise, for all of these seeds."""
     exercise = EXERCISES[id]
     return [case for seed in seeds for check in exercise.checks for case in cases_of(exercise, check, seed)]
+
+
+@cache
+def cells_of(lesson: str) -> list[Cell]:
+    """Return the code cells of a solved lesson."""
+    cells = build.solved(build.SOURCES / f"{lesson}.py")["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    return [Cell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]

@@ -16,7 +16,7 @@ from labkit.grading.judge import check, judge, outcomes_of, paper_of
 from labkit.grading.outcome import Outcome
 from labkit.grading.program import program_of
 from labkit.grading.supervise import Runner, scratch
-from tests.grading.test_doors import cells_of
+from tests.grading.cases import cells_of
 
 NAMES = ("clip", "unscale", "region", "schedule", "function", "mask", "gains", "eval", "penalty", "overflow")
 DAY = 1

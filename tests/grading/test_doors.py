@@ -5,9 +5,7 @@ The cells are those of the lessons with their solutions in place, not the refere
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -21,36 +19,17 @@ from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.judge import answers_of, paper_of
 from labkit.grading.program import program_of
-from labkit.grading.submission import Cell
 from labkit.grading.supervise import Runner, scratch
+from tests.grading.cases import cells_of
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 ALL = list(EXERCISES.values())
 DAY = 2017  # a seed of grading
-
-
-def load_build() -> Any:
-    """Return notebooks/build.py, which is a program and no package."""
-    spec = importlib.util.spec_from_file_location("build", NOTEBOOKS / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def cells_of(lesson: str) -> list[Cell]:
-    """Return the code cells of a solved lesson."""
-    cells = load_build().solved(NOTEBOOKS / "source" / f"{lesson}.py")["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    return [Cell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]
 
 
 @pytest.fixture(scope="module")
 def programs() -> dict[str, list[str]]:
     """Return what runs for each exercise: the definitions it names elsewhere in its lesson, then its own cell."""
-    lessons = {lesson: cells_of(lesson) for lesson in {exercise.lesson for exercise in ALL}}
-    return {exercise.id: program_of(lessons[exercise.lesson], exercise) for exercise in ALL}
+    return {exercise.id: program_of(cells_of(exercise.lesson), exercise) for exercise in ALL}
 
 
 @pytest.fixture(scope="module")

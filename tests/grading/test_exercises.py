@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 
 from labkit.grading import EXERCISES, Exercise, judge
-from labkit.grading.judge import answers_of, cases_of, known_answers, paper_of, visible_paper
+from labkit.grading.difference import difference
+from labkit.grading.judge import (
+    Paper,
+    answers_of,
+    cases_of,
+    known_answers,
+    known_outcomes,
+    paper_of,
+    visible_paper,
+)
 from tests.grading.cases import cases
 
 ALL = list(EXERCISES.values())
 GRADING, OTHERS = 1, (2, 3)  # the seeds of grading; its papers hold the notebook's calls, too
 TRAINS = ("project.", "clinic.")  # to judge a recipe, or a repair, is to train
+CHECKED = [exercise for exercise in ALL if not exercise.id.startswith(TRAINS)]
 
 
 def test_an_exercise_is_complete() -> None:
@@ -68,9 +79,36 @@ def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_gra
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exercise", [e for e in ALL if not e.id.startswith(TRAINS)], ids=lambda exercise: exercise.id)
+@pytest.mark.parametrize("exercise", CHECKED, ids=lambda exercise: exercise.id)
 def test_other_seeds_change_nothing(exercise: Exercise) -> None:
     assert not_right(exercise, *OTHERS) == not_caught(exercise, *OTHERS) == []
+
+
+def test_a_coin_passes_less_than_once_in_a_thousand_gradings() -> None:
+    """Whoever draws an answer from those that are ever right, anew for each call; a constant is such a coin, too."""
+    for exercise in CHECKED:
+        right = [repr(a) for group in known_outcomes(paper_of(exercise, GRADING), exercise.reference) for a in group]
+        assert len(right) * math.log(len(set(right))) > math.log(1e3), exercise.id
+
+
+def test_what_is_learnt_by_heart_does_not_pass() -> None:
+    """A table of the notebook's calls, with its first answer for every other call, earns less at grading."""
+    for exercise in CHECKED:
+        if exercise.id == "recipes.lines":
+            continue  # as many different calls as a notebook shows, and no more: these may be learnt by heart
+        shown, day = (
+            (p, known_outcomes(p, exercise.reference)) for p in (visible_paper(exercise), paper_of(exercise, 5))
+        )
+        table = {repr(case): answer for case, answer in pairs(*shown)}
+        first = next(iter(table.values()))
+        wrong = [difference(right, table.get(repr(case), first), exercise.ulps) for case, right in pairs(*day)]
+        assert any(wrong), exercise.id
+
+
+def pairs(paper: Paper, answers: list[list[object]]) -> list[tuple[object, object]]:
+    """Return the calls of a paper, each with its answer."""
+    groups = zip(paper.cases, answers, strict=True)
+    return [pair for cases, group in groups for pair in zip(cases, group, strict=True)]
 
 
 def test_cases_depend_on_the_seed_and_on_nothing_else() -> None:

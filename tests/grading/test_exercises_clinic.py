@@ -21,7 +21,7 @@ from labkit.grading.exercises.clinic_runs import _near, _of_replay, diagnosed, t
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.given.wire import Instance, dump, load
-from tests.grading.test_doors import cells_of
+from tests.grading.cases import cells_of
 
 NAMES = tuple(CONSULTATIONS)
 

@@ -9,7 +9,7 @@ import pytest
 from labkit.grading import EXERCISES, hint
 from labkit.grading.hints import hints
 from labkit.records.journal import last_answers, note
-from tests.grading.test_doors import cells_of
+from tests.grading.cases import cells_of
 
 
 def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> None:
