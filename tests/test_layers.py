@@ -1,8 +1,7 @@
-"""Do imports run one way? The layers are the syllabus, so a lesson may use only what was already met.
+"""Imports run one way: the layers are the syllabus, and a lesson uses only what was already met.
 
 The rule is a table. Every import statement in labkit is read (not run) and looked up in it, also those inside
-functions; an offence is told as file:line. Within a layer no module may need itself, by whatever detour. The first test
-is a worked example: a house with one wrong import.
+functions; an offence is reported as file:line. Within a layer no module may need itself, by whatever detour.
 """
 
 import ast
@@ -10,8 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,7 +34,17 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "checkout": ("records",),
     "export": ("records",),
     "commands": (
-        "records", "checkout", "bench", "instrument", "amp", "train", "clinic", "grading", "classroom", "export", "gpu",
+        "records",
+        "checkout",
+        "bench",
+        "instrument",
+        "amp",
+        "train",
+        "clinic",
+        "grading",
+        "classroom",
+        "export",
+        "gpu",
     ),
     "cli": (),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),
@@ -167,131 +174,107 @@ def notebook_offences(root: Path) -> list[str]:
     return offences
 
 
-def plant(root: Path, path: str, source: str) -> None:
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(source, encoding="utf-8")
+def plant(root: Path, files: dict[str, str]) -> Path:
+    """Write a house of these files, each a source text."""
+    for path, source in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(source, encoding="utf-8")
+    return root
 
 
-def test_worked_example_of_a_house_with_one_wrong_import(tmp_path):
-    plant(tmp_path, "labkit/formats/format.py", '"""Numbers."""\nimport numpy as np\n')
-    plant(tmp_path, "labkit/gemm/product.py", "import torch\nfrom labkit.formats import FP16\n")
-    assert layer_offences(tmp_path) == []
-
-    plant(tmp_path, "labkit/gemm/looks.py", "import torch\n\nfrom labkit.instrument import fate\n")
-    assert layer_offences(tmp_path) == [
-        "labkit/gemm/looks.py:3: gemm must not import labkit.instrument, which does not stand to its left"
+def test_each_wrong_import_is_reported_with_its_line(tmp_path):
+    right = {
+        "labkit/formats/format.py": '"""Numbers."""\nimport numpy as np\n',
+        "labkit/gemm/product.py": "import torch\nfrom labkit.formats import FP16\n",
+    }
+    assert layer_offences(plant(tmp_path / "right", right)) == []
+    wrong = [
+        ("formats/format.py", "import torch", 1),
+        ("formats/format.py", "from labkit import interop", 1),
+        ("interop.py", "\nfrom labkit.gemm import matmul", 2),
+        ("instrument/fate.py", "import labkit.gemm.blocks", 1),
+        ("instrument/fate.py", "from ..gemm import blocks", 1),
+        ("instrument/deep/fate.py", "from ... import gemm", 1),
+        ("amp/scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
+        ("train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
+        ("train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
+        ("clinic/doctor.py", "from anywidget import AnyWidget", 1),
+        ("grading/judge.py", "from labkit.widgets import pulse", 1),
+        ("widgets/live/widget.py", "from labkit.grading import check", 1),
+        ("__init__.py", "from labkit.formats import FP16", 1),
+        ("helpers.py", "", 1),
     ]
+    for number, (path, source, line) in enumerate(wrong):
+        (offence,) = layer_offences(plant(tmp_path / str(number), {f"labkit/{path}": source}))
+        assert offence.startswith(f"labkit/{path}:{line}: "), source
 
 
-@pytest.mark.parametrize(
-    ("path", "source", "line"),
-    [
-        ("labkit/formats/format.py", "import torch", 1),
-        ("labkit/formats/format.py", "from labkit import interop", 1),
-        ("labkit/interop.py", "\nfrom labkit.gemm import matmul", 2),
-        ("labkit/instrument/fate.py", "import labkit.gemm.blocks", 1),
-        ("labkit/instrument/fate.py", "from ..gemm import blocks", 1),
-        ("labkit/instrument/deep/fate.py", "from ... import gemm", 1),
-        ("labkit/amp/scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
-        ("labkit/train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
-        ("labkit/train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
-        ("labkit/clinic/doctor.py", "import ipywidgets", 1),
-        ("labkit/clinic/doctor.py", "from anywidget import AnyWidget", 1),
-        ("labkit/grading/judge.py", "from labkit.widgets import pulse", 1),
-        ("labkit/widgets/live/widget.py", "from labkit.grading import check", 1),
-        ("labkit/formats/oracle.py", "import ml_dtypes", 1),
-        ("labkit/__init__.py", "from labkit.formats import FP16", 1),
-        ("labkit/helpers.py", "", 1),
-    ],
-)
-def test_each_wrong_import_is_told_with_its_line(tmp_path, path, source, line):
-    plant(tmp_path, path, source)
-    (offence,) = layer_offences(tmp_path)
-    assert offence.startswith(f"{path}:{line}: ")
-
-
-def test_worked_example_of_a_circle_of_three_modules(tmp_path):
-    plant(tmp_path, "labkit/amp/__init__.py", "from labkit.amp.engine import Engine\n")
-    plant(tmp_path, "labkit/amp/engine.py", "from labkit.amp import resume\n")
-    plant(tmp_path, "labkit/amp/resume.py", "from labkit.amp.state import State\n")
-    plant(tmp_path, "labkit/amp/state.py", "import torch\n")
-    assert circles(tmp_path) == []
-
-    plant(tmp_path, "labkit/amp/state.py", "if TYPE_CHECKING:\n    from labkit.amp.engine import Engine\n")
-    assert circles(tmp_path) == [["labkit.amp.engine", "labkit.amp.resume", "labkit.amp.state"]]
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_each_circle_of_modules_is_found(tmp_path):
+    house = {
+        "labkit/amp/__init__.py": "from labkit.amp.engine import Engine\n",
+        "labkit/amp/engine.py": "from labkit.amp.resume import load\n",
+        "labkit/amp/resume.py": "import torch\n",
+    }
+    assert circles(plant(tmp_path / "right", house)) == []
+    wrong = [
         "from labkit.amp.engine import Engine",
         "import labkit.amp.engine",
         "from . import engine",
         "from .engine import Engine",
         "def late():\n    from labkit.amp.engine import Engine",
+        "if TYPE_CHECKING:\n    from labkit.amp.engine import Engine",
         "import importlib\nimportlib.import_module('labkit.amp.engine')",
         "from labkit.amp import Engine",  # through the package, which imports the engine
         "from labkit.amp.resume import itself",
-    ],
-)
-def test_each_way_round_is_found(tmp_path, source):
-    plant(tmp_path, "labkit/amp/__init__.py", "from labkit.amp.engine import Engine\n")
-    plant(tmp_path, "labkit/amp/engine.py", "from labkit.amp.resume import load\n")
-    plant(tmp_path, "labkit/amp/resume.py", source)
-    (circle,) = circles(tmp_path)
-    assert "labkit.amp.resume" in circle
+    ]
+    for number, source in enumerate(wrong):
+        (circle,) = circles(plant(tmp_path / str(number), {**house, "labkit/amp/resume.py": source}))
+        assert "labkit.amp.resume" in circle, source
 
 
 def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
-    plant(tmp_path, "labkit/grading/exercises/__init__.py", 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]')
-    plant(tmp_path, "labkit/grading/exercises/one.py", "from labkit.grading.judge import Paper")
-    plant(tmp_path, "labkit/grading/judge.py", "from labkit.grading.exercises import ALL")
-    assert len(circles(tmp_path)) == 1
-    plant(tmp_path, "labkit/grading/exercises/one.py", "import torch")
-    assert circles(tmp_path) == []
+    house = {
+        "labkit/grading/exercises/__init__.py": 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]',
+        "labkit/grading/exercises/one.py": "from labkit.grading.judge import Paper",
+        "labkit/grading/judge.py": "from labkit.grading.exercises import ALL",
+    }
+    assert len(circles(plant(tmp_path, house))) == 1
+    assert circles(plant(tmp_path, {"labkit/grading/exercises/one.py": "import torch"})) == []
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_each_wrong_import_in_a_notebook_is_reported(tmp_path):
+    wrong = [
         "from labkit.amp.scaling.scaler import advance",
         "from labkit import amp",
         "import labkit",
         "from labkit.amp import *",
         "from labkit.cli import main",
-    ],
-)
-def test_each_wrong_import_in_a_notebook_is_told(tmp_path, source):
-    plant(tmp_path, "notebooks/source/01_numbers.py", f"# %%\nfrom labkit.amp import advance\n{source}\n")
-    (offence,) = notebook_offences(tmp_path)
-    assert offence.startswith("notebooks/source/01_numbers.py:3: ")
+    ]
+    lesson = "notebooks/source/01_numbers.py"
+    for source in wrong:
+        plant(tmp_path, {lesson: f"# %%\nfrom labkit.amp import advance\n{source}\n"})
+        (offence,) = notebook_offences(tmp_path)
+        assert offence.startswith(f"{lesson}:3: "), source
 
 
 def test_the_house_keeps_its_layers():
-    offences = layer_offences(ROOT)
-    assert not offences, "\n".join(["imports that run against the layers:", *offences])
+    assert layer_offences(ROOT) == []
+    assert [" <-> ".join(circle) for circle in circles(ROOT)] == []
+    assert notebook_offences(ROOT) == []
 
 
-def test_no_module_needs_itself():
-    found = circles(ROOT)
-    assert not found, "\n".join(["modules that need one another:", *(" <-> ".join(circle) for circle in found)])
-
-
-def test_notebooks_import_from_layers_only():
-    offences = notebook_offences(ROOT)
-    assert not offences, "\n".join(["imports a lesson should not have:", *offences])
-
-
-@pytest.mark.parametrize(
-    ("module", "unwanted"),
-    [
-        ("labkit.amp", ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba")),
-        ("labkit.formats", ("torch",)),
-        ("labkit.widgets", ("matplotlib",)),  # a second of every kernel's start; loaded when a figure is drawn
-    ],
-)
-def test_a_room_loads_nothing_that_it_can_do_without(module, unwanted):
-    program = f"import sys, {module}\nprint([name for name in {unwanted!r} if name in sys.modules])"
+def test_a_package_loads_nothing_that_it_can_do_without():
+    """Each is imported for the first time in a process of its own, all in one program."""
+    unwanted = {
+        "labkit.formats": ("torch",),
+        "labkit.amp": ("ipywidgets", "anywidget", "matplotlib", "IPython", "numba"),
+        "labkit.widgets": ("matplotlib",),  # a second of every kernel's start; loaded when a figure is drawn
+    }
+    program = f"""
+import importlib, sys
+for module, names in {unwanted!r}.items():  # from the fewest imports to the most
+    importlib.import_module(module)
+    print(module, [name for name in names if name in sys.modules])
+"""
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
+    assert (done.stdout.splitlines(), done.stderr) == ([f"{module} []" for module in unwanted], "")
