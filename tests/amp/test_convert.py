@@ -1,5 +1,7 @@
 """A network to FP16 and back: what moves, what stays, and that it is still the same network."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -33,13 +35,12 @@ NORMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NORMS)
-@pytest.mark.parametrize("keep", [True, False])
-def test_every_normalisation_layer_is_kept_unless_told_otherwise(name: str, keep: bool) -> None:
-    to_model_format(nn.Sequential(nn.ModuleDict({"inside": NORMS[name]})), FP16, keep_norms=keep)
-    floats = {t.dtype for t in NORMS[name].state_dict().values() if t.is_floating_point()}
-    assert floats == {torch.float32 if keep else torch.float16}
-    to_fp32(NORMS[name])
+def test_every_normalisation_layer_is_kept_unless_told_otherwise() -> None:
+    for keep, (name, norm) in itertools.product((True, False), NORMS.items()):
+        to_model_format(nn.Sequential(nn.ModuleDict({"inside": norm})), FP16, keep_norms=keep)
+        floats = {t.dtype for t in norm.state_dict().values() if t.is_floating_point()}
+        assert floats == {torch.float32 if keep else torch.float16}, name
+        to_fp32(norm)
 
 
 def test_going_back_keeps_what_rounding_left() -> None:
@@ -54,31 +55,20 @@ def test_going_back_keeps_what_rounding_left() -> None:
 
 
 def test_parameters_stay_the_objects_they_are_and_ties_hold() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.embed, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
-            self.head.weight = self.embed.weight
-            mask = torch.ones(3)
-            self.register_buffer("mask", mask)
-            self.inner = nn.Module()
-            self.inner.register_buffer("mask", mask)
-
-    net = Tied()
+    net = nn.ModuleDict({"embed": nn.Embedding(5, 3), "head": nn.Linear(3, 5, bias=False), "norm": nn.LayerNorm(5)})
+    net["head"].weight = net["embed"].weight
+    net["head"].bias = net["norm"].bias
+    mask = torch.ones(3)
+    net.register_buffer("mask", mask)
+    net["embed"].register_buffer("mask", mask)
     ids = [id(p) for p in net.parameters()]
     to_model_format(net, BF16)
     assert [id(p) for p in net.parameters()] == ids
-    assert net.head.weight is net.embed.weight
-    assert net.inner.mask is net.mask, "a shared buffer, too"
+    assert net["head"].weight is net["embed"].weight
+    assert net["head"].weight.dtype == torch.bfloat16
+    assert net["norm"].bias.dtype == torch.float32, "shared with a norm, it stays with the norm"
+    assert net["embed"].mask is net.mask, "a shared buffer, too"
     assert net.mask.dtype == torch.float32, "which a network's own buffer keeps"
-
-
-def test_a_weight_shared_with_a_norm_stays_with_the_norm() -> None:
-    net = nn.Sequential(nn.Linear(1, 4), nn.LayerNorm(4))
-    net[0].bias = net[1].bias
-    to_model_format(net, FP16)
-    assert net[1].bias.dtype == torch.float32
-    assert net[0].weight.dtype == torch.float16
 
 
 def test_complex_whole_and_boolean_numbers_are_left_alone() -> None:
@@ -90,18 +80,17 @@ def test_complex_whole_and_boolean_numbers_are_left_alone() -> None:
     assert [t.dtype for t in net.state_dict().values()] == [torch.complex64, torch.int64, torch.bool]
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_layers_compute_with_the_converted_weights(kind: type[nn.RNNBase]) -> None:
+def test_recurrent_layers_compute_with_the_converted_weights() -> None:
     torch.manual_seed(0)
-    layer, x = kind(3, 4, num_layers=2, bidirectional=True), torch.randn(5, 2, 3)
-    expected = layer(x)[0]
-    to_model_format(layer, FP16)
-    assert all(a is b for a, b in zip(layer._flat_weights, layer.parameters(), strict=True))
-    with half_storage("cpu"):
-        halves = layer(x.half())[0]
-    assert halves.dtype == torch.float16
-    torch.testing.assert_close(halves.float(), expected, rtol=0, atol=5e-3)
-    torch.testing.assert_close(to_fp32(layer)(x)[0], expected, rtol=0, atol=5e-3)
+    for kind in (nn.LSTM, nn.GRU, nn.RNN):
+        layer, x = kind(3, 4, num_layers=2, bidirectional=True), torch.randn(5, 2, 3)
+        expected = layer(x)[0]
+        to_model_format(layer, FP16)
+        with half_storage("cpu"):
+            halves = layer(x.half())[0]
+        assert halves.dtype == torch.float16
+        torch.testing.assert_close(halves.float(), expected, rtol=0, atol=5e-3)
+        torch.testing.assert_close(to_fp32(layer)(x)[0], expected, rtol=0, atol=5e-3)
 
 
 def test_parametrized_modules_and_gradients_move_along() -> None:
