@@ -31,7 +31,6 @@ def through_torch(engine: Engine) -> Engine:
 
 WAYS: dict[str, Callable[[Engine], Engine]] = {
     "deepcopy": copy.deepcopy,
-    "pickle": lambda engine: pickle.loads(pickle.dumps(engine)),
     "torch.save": through_torch,
 }
 

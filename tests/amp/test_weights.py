@@ -1,6 +1,7 @@
 """Master weights: what FP32 remembers and FP16 forgets; in groups, flat or not, and what does without."""
 
 import copy
+import itertools
 from functools import partial
 
 import numpy as np
@@ -33,44 +34,11 @@ def test_worked_example_a_thousand_small_updates() -> None:
     assert without.weight.item() == 1.0
 
 
-def test_model_weights_are_the_rounded_master_weights_after_every_step() -> None:
-    torch.manual_seed(0)
-    model = to_model_format(nn.Linear(5, 3), FP16)
-    weights = Weights(model, partial(torch.optim.Adam, lr=1e-2))
-    for _ in range(5):
-        weights.step([torch.randn_like(m) for m in weights.master_weights])
-        assert all(torch.equal(p, m.half()) for p, m in zip(weights.model_weights, weights.master_weights, strict=True))
-
-
-@pytest.mark.parametrize(
-    "optimizer", [partial(torch.optim.SGD, lr=0.1, momentum=0.9), partial(torch.optim.Adam, lr=1e-2)]
-)
-def test_equal_to_a_plain_loop_written_out(optimizer: object) -> None:
-    torch.manual_seed(0)
-    model = to_model_format(nn.Linear(4, 4), FP16)
-    masters = [p.detach().float().requires_grad_() for p in model.parameters()]
-    theirs = optimizer(masters)  # type: ignore[operator]
-    weights = Weights(model, optimizer)  # type: ignore[arg-type]
-    for _ in range(20):
-        gradients = [torch.randn_like(m) for m in masters]
-        for m, g in zip(masters, gradients, strict=True):
-            m.grad = g.clone()
-        theirs.step()
-        weights.step(gradients)
-    assert all(torch.equal(p, m.half()) for p, m in zip(model.parameters(), masters, strict=True))
-
-
 def test_an_fp32_parameter_is_its_own_master() -> None:
     model = to_model_format(nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4)), FP16)
     weights = Weights(model, partial(torch.optim.SGD, lr=0.1))
     own = [p is m for p, m in zip(weights.model_weights, weights.master_weights, strict=True)]
     assert own == [False, False, True, True]
-
-
-def test_frozen_parameters_stay_out() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].requires_grad_(False)
-    assert len(Weights(model, partial(torch.optim.SGD, lr=0.1)).master_weights) == 2
 
 
 def test_an_fp16_optimizer_is_o3() -> None:
@@ -111,24 +79,32 @@ def small_net() -> nn.Module:
     return to_model_format(nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)), FP16)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors(name: str) -> None:
-    masters = [p.detach().float().requires_grad_() for p in small_net().parameters()]
-    theirs, weights = OPTIMIZERS[name](masters), Weights(small_net(), OPTIMIZERS[name])
-    for step in range(5):
-        torch.manual_seed(step)
-        gradients = [torch.randn_like(m) for m in masters]
-        for m, g in zip(masters, gradients, strict=True):
-            m.grad = g.clone()
-        theirs.step()
-        weights.step([g.clone() for g in gradients])
-    for ours, master, weight in zip(weights.master_weights, masters, weights.model_weights, strict=True):
-        assert torch.equal(ours, master)
-        assert torch.equal(weight, master.to(weight.dtype))
+def step_all(weights: Weights, number: int) -> None:
+    """Take a step with gradients that follow from its number."""
+    torch.manual_seed(number)
+    for p in weights.model_weights:
+        p.grad = torch.randn_like(p)
+    weights.step(weights.scaled_gradients())
+    weights.zero_grad()
 
 
-def test_an_optimizer_of_the_models_own_weights_is_refused_where_they_are_not_what_is_stepped() -> None:
-    """It would step tensors that get no gradient: nothing would be learned, and every step be called well."""
+def test_any_optimizer_steps_the_master_as_it_steps_plain_fp32_tensors() -> None:
+    for name, make in OPTIMIZERS.items():
+        masters = [p.detach().float().requires_grad_() for p in small_net().parameters()]
+        theirs, weights = make(masters), Weights(small_net(), make)
+        for step in range(5):
+            torch.manual_seed(step)
+            for m in masters:
+                m.grad = torch.randn_like(m)
+            theirs.step()
+            weights.step([m.grad.clone() for m in masters])
+            for ours, master, weight in zip(weights.master_weights, masters, weights.model_weights, strict=True):
+                assert torch.equal(ours, master), (name, step)
+                assert torch.equal(weight, master.to(weight.dtype)), (name, step)
+
+
+def test_an_optimizer_that_would_teach_nothing_is_refused() -> None:
+    """One of the model's own FP16 weights would step tensors that get no gradient, and every step be called well."""
     half = nn.Linear(2, 1).half()
     with pytest.raises(ValueError, match=r"this SGD steps 2 tensors that it was not given.*lambda weights: SGD"):
         Weights(half, lambda _: torch.optim.SGD(half.parameters(), lr=0.1))
@@ -136,38 +112,29 @@ def test_an_optimizer_of_the_models_own_weights_is_refused_where_they_are_not_wh
     weights = Weights(single, lambda _: torch.optim.SGD(single.parameters(), lr=1.0))
     weights.step([torch.ones(1, 2), torch.ones(1)])
     assert weights.master_weights[0] is single.weight
-
-
-def test_an_optimizer_that_wants_a_closure_is_refused() -> None:
     with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
         Weights(small_net(), torch.optim.LBFGS)
-
-
-def test_a_lazy_layer_must_have_seen_a_batch() -> None:
     with pytest.raises(ValueError, match=r"'0.weight' of a lazy layer has no shape yet"):
         Weights(nn.Sequential(nn.LazyLinear(3)), partial(torch.optim.SGD, lr=0.1))
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, partial(torch.optim.SGD, lr=0.1)])
-def test_sparse_gradients_reach_only_the_rows_that_were_used(optimizer: object) -> None:
-    torch.manual_seed(0)
-    table = nn.Embedding(6, 3, sparse=True)
-    plain = nn.Embedding(6, 3, sparse=True)
-    plain.load_state_dict({"weight": table.weight.detach().half().float()})
-    theirs = optimizer(plain.parameters())  # type: ignore[operator]
-    weights = Weights(to_model_format(table, FP16), optimizer)  # type: ignore[arg-type]
-    before = table.weight.clone()
-    for _ in range(3):
-        weights.zero_grad()
-        theirs.zero_grad()
-        for each in (table, plain):
-            each(torch.tensor([1, 4, 1])).float().sum().backward()
-        theirs.step()
-        weights.step(weights.scaled_gradients())
-    assert torch.equal(weights.master_weights[0], plain.weight)
-    assert torch.equal(table.weight, plain.weight.half())
-    moved = (table.weight != before).any(dim=1)
-    assert moved.tolist() == [False, True, False, False, True, False]
+def test_sparse_gradients_reach_only_the_rows_that_were_used() -> None:
+    for optimizer in (torch.optim.SparseAdam, partial(torch.optim.SGD, lr=0.1)):
+        table, plain = (nn.Embedding(6, 3, sparse=True) for _ in range(2))
+        plain.load_state_dict({"weight": table.weight.detach().half().float()})
+        theirs, weights = optimizer(plain.parameters()), Weights(to_model_format(table, FP16), optimizer)
+        before = table.weight.clone()
+        for _ in range(3):
+            weights.zero_grad()
+            theirs.zero_grad()
+            for each in (table, plain):
+                each(torch.tensor([1, 4, 1])).float().sum().backward()
+            theirs.step()
+            weights.step(weights.scaled_gradients())
+        assert torch.equal(weights.master_weights[0], plain.weight)
+        assert torch.equal(table.weight, plain.weight.half())
+        moved = (table.weight != before).any(dim=1)
+        assert moved.tolist() == [False, True, False, False, True, False]
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
@@ -181,24 +148,32 @@ def three_groups(model: nn.Module) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("flat", [False, True])
-def test_groups_keep_their_options_and_a_frozen_layer_never_moves(flat: bool) -> None:
+def test_groups_keep_their_options_and_a_frozen_layer_stays_until_the_optimizer_knows(flat: bool) -> None:
     model = small_net()
-    frozen = model[0].weight.clone()
     sgd = partial(torch.optim.SGD, lr=0.01, weight_decay=0.25)
     weights = Weights(model, sgd, groups=three_groups, flat=flat)
-    assert [(g["lr"], g["weight_decay"]) for g in weights.optimizer.param_groups] == [
-        (0.01, 0.25),
-        (0.5, 0),
-        (0.01, 0.25),
-    ]
-    norm, last = model[1].weight.clone(), model[2].weight.clone()
-    for p in weights.model_weights:
-        p.grad = torch.ones_like(p)
-    weights.step(weights.scaled_gradients())
+    options = [(group["lr"], group["weight_decay"]) for group in weights.optimizer.param_groups]
+    assert options == [(0.01, 0.25), (0.5, 0), (0.01, 0.25)]
+
+    def step_by_ones() -> list[torch.Tensor]:
+        """Take a step with gradients of one; return the layers' weights before it."""
+        for p in model.parameters():
+            p.grad = torch.ones_like(p) if p.requires_grad else None
+        before = [layer.weight.clone() for layer in model]
+        weights.step(weights.scaled_gradients())
+        return before
+
+    frozen, norm, last = step_by_ones()
     assert torch.equal(model[0].weight, frozen)
     assert torch.equal(model[1].weight, norm - 0.5)
     expected = last.float() - np.float32(0.01) * (1 + np.float32(0.25) * last.float())
     assert torch.equal(model[2].weight, expected.half())
+    model[0].requires_grad_(True)
+    with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
+        step_by_ones()
+    weights.add_group({"params": model[0].parameters(), "lr": 0.5, "weight_decay": 0.0})
+    step_by_ones()
+    assert torch.equal(model[0].weight, (frozen.float() - 0.5).half())
 
 
 def test_weight_decay_spares_norms_and_biases() -> None:
@@ -221,21 +196,6 @@ def test_wrong_groups_are_refused_in_words() -> None:
         Weights(model, sgd, groups=[{"params": [nn.Parameter(torch.zeros(2))]}])
     with pytest.raises(ValueError, match=r"'0.weight' is given to the optimizer twice"):
         Weights(model, sgd, groups=[{"params": model.parameters()}, {"params": model[0].weight}])
-
-
-@pytest.mark.parametrize("flat", [False, True])
-def test_thawing_is_refused_until_the_optimizer_knows(flat: bool) -> None:
-    model = small_net()
-    weights = Weights(model, partial(torch.optim.SGD, lr=1.0), groups=three_groups, flat=flat)
-    model[0].requires_grad_(True)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    with pytest.raises(RuntimeError, match=r"'0.weight' was frozen .*add_group"):
-        weights.scaled_gradients()
-    weights.add_group({"params": model[0].parameters(), "lr": 0.5})
-    before = model[0].weight.clone()
-    weights.step(weights.scaled_gradients())
-    assert torch.equal(model[0].weight, (before.float() - 0.5).half())
 
 
 def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
@@ -278,45 +238,35 @@ def test_a_change_of_the_model_counts_and_what_was_not_changed_keeps_its_digits(
 # --- flat -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "Adafactor" not in n])
-def test_flat_computes_what_one_tensor_for_each_parameter_computes(name: str) -> None:
-    many, one = (Weights(small_net(), OPTIMIZERS[name], flat=flat) for flat in (False, True))
-    assert [len(w.optimizer_weights) for w in (many, one)] == [6, 1]
-    for step in range(5):
-        torch.manual_seed(step)
-        for a, b in zip(many.model_weights, one.model_weights, strict=True):
-            a.grad = torch.randn_like(a)
-            b.grad = a.grad.clone()
-        for weights in (many, one):
-            weights.step(weights.scaled_gradients())
-            weights.zero_grad()
-    for a, b in zip(many.model_weights, one.model_weights, strict=True):
-        assert torch.equal(a, b)
-    for key, master in many.named_masters().items():
-        assert torch.equal(master, one.named_masters()[key])
+def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
+    for name, make in OPTIMIZERS.items():
+        if "Adafactor" in name:
+            continue
+        many, one = (Weights(small_net(), make, flat=flat) for flat in (False, True))
+        assert [len(w.optimizer_weights) for w in (many, one)] == [6, 1]
+        for step in range(5):
+            step_all(many, step)
+            step_all(one, step)
+        assert all(map(torch.equal, many.model_weights, one.model_weights)), name
+        masters = one.named_masters()
+        assert all(torch.equal(master, masters[key]) for key, master in many.named_masters().items()), name
 
 
-@pytest.mark.parametrize("name", ["SGD Nesterov", "Adam fused", "NAdam foreach"])
-@pytest.mark.parametrize("flat", [False, True])
-def test_flat_or_not_reads_what_the_other_wrote(name: str, flat: bool) -> None:
-    def steps(weights: Weights, which: range) -> None:
-        for step in which:
-            torch.manual_seed(step)
-            for p in weights.model_weights:
-                p.grad = torch.randn_like(p)
-            weights.step(weights.scaled_gradients())
-
-    whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
-    steps(whole, range(6))
-    steps(first, range(3))
-    state = copy.deepcopy(first.state_dict())
-    assert set(state["master"]) == {f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")}
-    assert state["optimizer"]["param_groups"][0]["params"] == list(range(6)), "as plain torch writes it"
-    second.load_state_dict(state)
-    second.copy_back()
-    steps(second, range(3, 6))
-    for a, b in zip(whole.master_weights, second.master_weights, strict=True):
-        assert torch.equal(a, b)
+def test_flat_or_not_reads_what_the_other_wrote() -> None:
+    for flat, name in itertools.product((False, True), ("SGD Nesterov", "Adam fused", "NAdam foreach")):
+        whole, first, second = (Weights(small_net(), OPTIMIZERS[name], flat=f) for f in (flat, flat, not flat))
+        for step in range(6):
+            step_all(whole, step)
+        for step in range(3):
+            step_all(first, step)
+        state = copy.deepcopy(first.state_dict())
+        assert set(state["master"]) == {f"{i}.{kind}" for i in range(3) for kind in ("weight", "bias")}
+        assert state["optimizer"]["param_groups"][0]["params"] == list(range(6)), "as plain torch writes it"
+        second.load_state_dict(state)
+        second.copy_back()
+        for step in range(3, 6):
+            step_all(second, step)
+        assert all(map(torch.equal, whole.master_weights, second.master_weights)), (flat, name)
 
 
 def test_flat_refuses_what_it_would_compute_differently() -> None:
@@ -374,17 +324,17 @@ def test_stochastic_rounding_to_bf16_is_that_of_the_numpy_rounding() -> None:
     assert np.array_equal(np.signbit(ours[3:5]), [False, True])
 
 
-@pytest.mark.parametrize("rounding", WeightRounding)
-def test_what_survives_fits_the_model_s_format(rounding: WeightRounding) -> None:
-    torch.manual_seed(0)
-    model = to_model_format(nn.Linear(50, 3), FP16)
-    weights = Weights(model, partial(torch.optim.Adam, lr=1e-3), master=False, rounding=rounding)
-    for _ in range(5):
-        weights.step([torch.randn_like(m) for m in weights.master_weights])
-        for weight, wide in zip(weights.model_weights, weights.master_weights, strict=True):
-            lost = wide - weight.float()
-            assert torch.equal(lost, lost.half().float()), "one FP16 number for the weight, one for what it lost"
-            assert bool((lost != 0).any()) == (rounding is WeightRounding.KAHAN)
+def test_what_survives_fits_the_model_s_format() -> None:
+    for rounding in WeightRounding:
+        torch.manual_seed(0)
+        model = to_model_format(nn.Linear(50, 3), FP16)
+        weights = Weights(model, partial(torch.optim.Adam, lr=1e-3), master=False, rounding=rounding)
+        for _ in range(5):
+            weights.step([torch.randn_like(m) for m in weights.master_weights])
+            for weight, wide in zip(weights.model_weights, weights.master_weights, strict=True):
+                lost = wide - weight.float()
+                assert torch.equal(lost, lost.half().float()), "one FP16 number for the weight, one for what it lost"
+                assert bool((lost != 0).any()) == (rounding is WeightRounding.KAHAN)
 
 
 def test_kahan_survives_a_weight_that_overflows() -> None:
