@@ -1,6 +1,7 @@
 """Checkpoints: a resumed run is the same run, to the bit; a file is whole, to the kill."""
 
 import copy
+import io
 import itertools
 import os
 import random
@@ -9,7 +10,8 @@ import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from labkit.amp import (
     ScalerConfig,
     WeightRounding,
     load_checkpoint,
-    no_decay_on_norms_and_biases,
     read_checkpoint,
     save_checkpoint,
 )
@@ -80,33 +81,23 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("name", ROWS)
-def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(name: str, flat: bool, tmp_path: Path) -> None:
-    through = engine_for(ROWS[name], flat=flat)
-    first = train(through, 6)
-    path = save_checkpoint(tmp_path / "run.pt", through, epoch=2)
-    rest = train(through, 6)
-    assert len(set(first + rest)) > 6, "the run does something"
+def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(name: str, tmp_path: Path) -> None:
+    for flat in (False, True):
+        through = engine_for(ROWS[name], flat=flat)
+        first = train(through, 6)
+        path = save_checkpoint(tmp_path / "run.pt", through, epoch=2)
+        rest = train(through, 6)
+        assert len(set(first + rest)) > 6, "the run does something"
 
-    resumed = engine_for(ROWS[name], seed=99, flat=flat)
-    random.seed(99)
-    np.random.seed(99)  # noqa: NPY002
-    train(resumed, 1)
-    assert load_checkpoint(path, resumed) == {"epoch": 2}
-    assert train(resumed, 6) == rest
-    assert same(through, resumed)
-    assert resumed.steps == 12
-
-
-def test_looking_changes_nothing_and_saving_twice_is_the_same(tmp_path: Path) -> None:
-    engine = engine_for(RECIPES["O2"])
-    train(engine, 3)
-    save_checkpoint(tmp_path / "a", engine)
-    load_checkpoint(tmp_path / "a", engine)
-    save_checkpoint(tmp_path / "b", engine)
-    a, b = (torch.load(tmp_path / name, weights_only=True) for name in "ab")
-    assert str(a) == str(b)
+        resumed = engine_for(ROWS[name], seed=99, flat=flat)
+        random.seed(99)
+        np.random.seed(99)  # noqa: NPY002
+        train(resumed, 1)
+        assert load_checkpoint(path, resumed) == {"epoch": 2}
+        assert train(resumed, 6) == rest
+        assert same(through, resumed)
+        assert resumed.steps == 12
 
 
 def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
@@ -130,53 +121,53 @@ def test_scheduler_and_average_travel_along(tmp_path: Path) -> None:
     assert all(torch.equal(again[2].averages[name], average) for name, average in ema.averages.items())
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_flat_goes_on_as_single_tensors_and_the_other_way_round(flat: bool, tmp_path: Path) -> None:
-    through = engine_for(RECIPES["O2"], flat=flat)
-    train(through, 4)
-    path = save_checkpoint(tmp_path / "run.pt", through)
-    rest = train(through, 4)
-    other = engine_for(RECIPES["O2"], seed=5, flat=not flat)
-    load_checkpoint(path, other)
-    # The gradients' common length, to which they are clipped, is added up in another order.
-    assert train(other, 4) == pytest.approx(rest, rel=1e-2)
+def test_flat_goes_on_as_single_tensors_and_the_other_way_round(tmp_path: Path) -> None:
+    for flat in (False, True):
+        through = engine_for(RECIPES["O2"], flat=flat)
+        train(through, 4)
+        path = save_checkpoint(tmp_path / "run.pt", through)
+        rest = train(through, 4)
+        other = engine_for(RECIPES["O2"], seed=5, flat=not flat)
+        load_checkpoint(path, other)
+        # The gradients' common length, to which they are clipped, is added up in another order.
+        assert train(other, 4) == pytest.approx(rest, rel=1e-2)
 
 
 # --- plain torch ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_plain_torch_reads_the_model_in_fp32(name: str, tmp_path: Path) -> None:
-    engine = engine_for(ROWS[name])
-    train(engine, 3)
-    path = save_checkpoint(tmp_path / "run.pt", engine)
-    stored = torch.load(path, weights_only=True)
-    plain = mlp()
-    plain.load_state_dict(stored["model"])
-    for key, value in plain.state_dict().items():
-        assert torch.equal(value, stored["model"][key]), "FP32 loses nothing"
-        assert torch.equal(value.to(engine.model.state_dict()[key].dtype), engine.model.state_dict()[key])
-    if engine.recipe.master_weights:
-        assert all(torch.equal(plain.get_parameter(n), m) for n, m in engine.weights.named_masters().items())
-    theirs = ADAM(plain.parameters())
-    theirs.load_state_dict(stored["weights"]["optimizer"])
-    for ours, parameter in zip(engine.weights.optimizer_weights, plain.parameters(), strict=True):
-        state = engine.optimizer.state[ours]
-        assert set(theirs.state[parameter]) == set(state), "the optimizer's state is a plain one, too"
-        assert all(torch.equal(theirs.state[parameter][key], value.float()) for key, value in state.items())
+def test_plain_torch_reads_the_model_in_fp32(tmp_path: Path) -> None:
+    for name, recipe in ROWS.items():
+        engine = engine_for(recipe)
+        train(engine, 3)
+        stored = torch.load(save_checkpoint(tmp_path / "run.pt", engine), weights_only=True)
+        plain = mlp()
+        plain.load_state_dict(stored["model"])
+        for key, value in plain.state_dict().items():
+            here = engine.model.state_dict()[key]
+            assert torch.equal(value, stored["model"][key]), "FP32 loses nothing"
+            assert torch.equal(value.to(here.dtype), here), (name, key)
+        if recipe.master_weights:
+            assert all(torch.equal(plain.get_parameter(n), m) for n, m in engine.weights.named_masters().items()), name
+        theirs = ADAM(plain.parameters())
+        theirs.load_state_dict(stored["weights"]["optimizer"])
+        for ours, parameter in zip(engine.weights.optimizer_weights, plain.parameters(), strict=True):
+            state = engine.optimizer.state[ours]
+            assert set(theirs.state[parameter]) == set(state), "the optimizer's state is a plain one, too"
+            assert all(torch.equal(theirs.state[parameter][key], value.float()) for key, value in state.items()), name
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits(flat: bool, tmp_path: Path) -> None:
+def test_a_plain_fp32_checkpoint_starts_a_mixed_run_with_all_its_digits() -> None:
     torch.manual_seed(1)
     trained = mlp()
-    torch.save(trained.state_dict(), tmp_path / "plain.pt")
-    engine = engine_for(RECIPES["O2"], seed=2, flat=flat)
-    engine.load_model(torch.load(tmp_path / "plain.pt", weights_only=True))
-    for name, master in engine.weights.named_masters().items():
-        assert torch.equal(master, trained.get_parameter(name))
-        assert torch.equal(engine.model.get_parameter(name), master.to(engine.model.get_parameter(name).dtype))
-    train(engine, 2)
+    for flat in (False, True):
+        engine = engine_for(RECIPES["O2"], seed=2, flat=flat)
+        engine.load_model(trained.state_dict())
+        for name, master in engine.weights.named_masters().items():
+            here = engine.model.get_parameter(name)
+            assert torch.equal(master, trained.get_parameter(name)), name
+            assert torch.equal(here, master.to(here.dtype)), name
+        train(engine, 2)
 
 
 def test_tied_and_frozen_weights_come_back(tmp_path: Path) -> None:
@@ -193,38 +184,29 @@ def test_tied_and_frozen_weights_come_back(tmp_path: Path) -> None:
     load_checkpoint(save_checkpoint(tmp_path / "run.pt", engine), other)
     assert same(engine, other)
     assert other.model[1].weight is other.model[0].weight
-    stored = read_checkpoint(tmp_path / "run.pt")["model"]
-    assert torch.equal(stored["0.weight"], stored["1.weight"])
-    assert set(stored) == set(engine.model.state_dict())
+    assert set(read_checkpoint(tmp_path / "run.pt")["model"]) == set(engine.model.state_dict())
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
 
 
-def backwards(model: nn.Module) -> list[dict[str, object]]:
-    return [{"params": list(model.parameters())[::-1]}]
-
-
-def test_another_recipe_network_or_optimizer_is_refused_with_the_difference(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "run.pt", engine_for(RECIPES["O2"]))
+def test_another_recipe_network_or_optimizer_is_refused_with_the_difference() -> None:
+    state = engine_for(RECIPES["O2"]).state_dict()
     wide = Engine(nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32)), ADAM, RECIPES["O2"])
-    cases = [
-        (
-            engine_for(RECIPES["O1"]),
-            r"another recipe: autocast None, here 'FP16', model 'FP16', here 'FP32'.*load_model",
-        ),
-        (engine_for(replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))), "growth_interval"),
-        (wide, "stepped other parameters when it was saved: 4.bias, 4.weight"),
-        (Engine(mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]), "saved with Adam, and the engine steps SGD"),
-        (engine_for(RECIPES["O2"], losses=2), "saved with 1 losses, and the engine has 2: make it with losses=1"),
-        (engine_for(RECIPES["O2"], groups=backwards), "the same ones in other groups or in another order"),
-        (engine_for(RECIPES["O2"], groups=partial(no_decay_on_norms_and_biases, weight_decay=0.1)), "in other groups"),
-    ]
-    for engine, expected in cases:
+    backwards = lambda model: [{"params": list(model.parameters())[::-1]}]  # noqa: E731
+    cases = {
+        r"another recipe: autocast None, here 'FP16', model 'FP16', here 'FP32'.*load_model": engine_for(RECIPES["O1"]),
+        "growth_interval": engine_for(replace(RECIPES["O2"], scaler=ScalerConfig(growth_interval=7))),
+        "stepped other parameters when it was saved: 4.bias, 4.weight": wide,
+        "saved with Adam, and the engine steps SGD": Engine(mlp(), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"]),
+        "saved with 1 losses, and the engine has 2: make it with losses=1": engine_for(RECIPES["O2"], losses=2),
+        "the same ones in other groups or in another order": engine_for(RECIPES["O2"], groups=backwards),
+    }
+    for expected, engine in cases.items():
         before = [m.clone() for m in engine.weights.master_weights]
         with pytest.raises(ValueError, match=expected):
-            load_checkpoint(path, engine)
-        assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+            engine.load_state_dict(state)
+        assert all(map(torch.equal, before, engine.weights.master_weights)), expected
 
 
 def test_weights_of_another_network_are_refused_by_name() -> None:
@@ -243,43 +225,32 @@ def test_weights_of_another_network_are_refused_by_name() -> None:
         engine.load_state_dict(stored)
 
 
-def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
-    engine = engine_for(RECIPES["O2"])
-    (tmp_path / "text").write_text("not a checkpoint")
-    (tmp_path / "empty").touch()
-    torch.save(mlp().state_dict(), tmp_path / "plain")
-    torch.save({"epoch": 3}, tmp_path / "other")
-    (tmp_path / "half").write_bytes(save_checkpoint(tmp_path / "whole", engine).read_bytes()[:2000])
-    for name, expected in {
-        "text": "torch cannot read it",
-        "empty": "torch cannot read it",
-        "half": "torch cannot read it",
-        "plain": r"plain state dict: begin with it by engine.load_model",
-        "other": "schema None",
-    }.items():
+def test_another_file_is_refused_in_words_and_changes_nothing(tmp_path: Path) -> None:
+    whole = save_checkpoint(tmp_path / "whole", engine_for(RECIPES["O2"])).read_bytes()
+    unreadable = "is no checkpoint, or was cut short: torch cannot read it"
+    torch.save(mlp().state_dict(), plain := io.BytesIO())
+    torch.save({"epoch": 3}, other := io.BytesIO())
+    with zipfile.ZipFile(archive := io.BytesIO(), "w") as file:
+        file.writestr("other/data.pkl", "nothing of torch's")
+    cases = [
+        *((content, unreadable) for content in (
+            b"", b"hello\n" * 1000, archive.getvalue(), random.Random(0).randbytes(5000),
+            *(whole[:length] for length in (1, 100, 2000, len(whole) // 2, len(whole) - 1)),
+        )),
+        (plain.getvalue(), r"plain state dict: begin with it by engine.load_model"),
+        (other.getvalue(), "schema None"),
+    ]  # fmt: skip
+    engine = engine_for(RECIPES["O2"], seed=3)
+    before = str(engine.state_dict())
+    for content, expected in cases:
+        (tmp_path / "file").write_bytes(content)
         with pytest.raises(ValueError, match=expected):
-            load_checkpoint(tmp_path / name, engine)
-
-
-def test_what_is_no_file_of_torch_s_is_refused_in_words_and_changes_nothing(tmp_path: Path) -> None:
-    engine = engine_for(RECIPES["O2"])
-    whole = save_checkpoint(tmp_path / "whole", engine).read_bytes()
-    with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
-        archive.writestr("other/data.pkl", "nothing of torch's")
-    (tmp_path / "long text").write_text("hello\n" * 1000)
-    (tmp_path / "noise").write_bytes(random.Random(0).randbytes(5000))
-    for length in (1, 100, len(whole) // 2, len(whole) - 1):
-        (tmp_path / f"cut at {length}").write_bytes(whole[:length])
-    other = engine_for(RECIPES["O2"], seed=3)
-    before = str(other.state_dict())
-    for file in set(tmp_path.iterdir()) - {tmp_path / "whole"}:
-        with pytest.raises(ValueError, match="is no checkpoint, or was cut short: torch cannot read it"):
-            load_checkpoint(file, other)
+            load_checkpoint(tmp_path / "file", engine)
     with pytest.raises(ValueError, match="is no checkpoint, but a folder"):
-        load_checkpoint(tmp_path, other)
+        load_checkpoint(tmp_path, engine)
     with pytest.raises(FileNotFoundError, match="there is no checkpoint"):
-        load_checkpoint(tmp_path / "missing", other)
-    assert str(other.state_dict()) == before
+        load_checkpoint(tmp_path / "missing", engine)
+    assert str(engine.state_dict()) == before
 
 
 def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path) -> None:
@@ -305,26 +276,16 @@ def test_a_flipped_bit_is_noticed_wherever_it_changes_the_content(tmp_path: Path
     assert harmless < len(anywhere), "those in the tensor are all noticed"
 
 
-def test_a_file_from_before_there_was_a_digest_is_read(tmp_path: Path) -> None:
-    engine, other = engine_for(RECIPES["O2"]), engine_for(RECIPES["O2"], seed=3)
-    train(engine, 2)
-    old = torch.load(save_checkpoint(tmp_path / "run.pt", engine, epoch=2), weights_only=True)
-    del old["digest"], old["recipe"]["fields"]
-    old["schema"], old["weights"]["dice_cup"] = "labkit.checkpoint/1", old["weights"].pop("generator")
-    torch.save(old, tmp_path / "old.pt")
-    assert load_checkpoint(tmp_path / "old.pt", other) == {"epoch": 2}
-    assert same(engine, other)
-
-
-def test_a_file_that_calls_the_gradient_format_by_its_old_name_is_read(tmp_path: Path) -> None:
+def test_a_file_from_before_there_was_a_digest_and_with_its_old_names_is_read(tmp_path: Path) -> None:
     engine, other = engine_for(RECIPES["FP8"]), engine_for(RECIPES["FP8"], seed=3)
     train(engine, 2)
-    old = torch.load(save_checkpoint(tmp_path / "run.pt", engine), weights_only=True)
+    old = torch.load(save_checkpoint(tmp_path / "run.pt", engine, epoch=2), weights_only=True)
+    del old["digest"]
+    old["schema"], old["weights"]["dice_cup"] = "labkit.checkpoint/1", old["weights"].pop("generator")
     for names in (old["recipe"], old["recipe"]["fields"]):
         names["gradients"] = names.pop("gradient_format")
-    del old["digest"]
-    torch.save(old | {"schema": "labkit.checkpoint/1"}, tmp_path / "old.pt")
-    load_checkpoint(tmp_path / "old.pt", other)
+    torch.save(old, tmp_path / "old.pt")
+    assert load_checkpoint(tmp_path / "old.pt", other) == {"epoch": 2}
     assert same(engine, other)
     coarser = engine_for(replace(RECIPES["FP8"], gradient_format=E4M3))
     with pytest.raises(ValueError, match="gradient_format 'E5M2', here 'E4M3'"):
@@ -340,34 +301,30 @@ def test_two_accumulators_of_one_name_are_told_apart() -> None:
     engine_for(replace(RECIPES["O2"], accumulator=cited_anew)).load_state_dict(here.state_dict())
 
 
-DAMAGES: tuple[tuple[tuple[Any, ...], object], ...] = (
-    (("scalers", 0), {"scale": -1.0}),
-    (("scalers",), 3),
-    (("steps",), "many"),
-    (("model", "4.bias"), "text"),
-    (("weights", "master", "4.bias"), torch.zeros(2)),
-    (("weights", "optimizer"), {}),
-    (("weights", "optimizer", "state"), 5),
-    (("weights", "generator"), torch.zeros(3, dtype=torch.uint8)),
-    (("recipe",), None),
-)
+DAMAGES: dict[tuple[Any, ...], object] = {
+    ("scalers", 0): {"scale": -1.0},
+    ("scalers",): 3,
+    ("steps",): "many",
+    ("model", "4.bias"): "text",
+    ("weights", "master", "4.bias"): torch.zeros(2),
+    ("weights", "optimizer"): {},
+    ("weights", "optimizer", "state"): 5,
+    ("weights", "generator"): torch.zeros(3, dtype=torch.uint8),
+    ("recipe",): None,
+}
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_state_that_cannot_be_loaded_changes_nothing(damage: tuple[tuple[Any, ...], object]) -> None:
-    (*path, last), value = damage
+def test_a_state_that_cannot_be_loaded_changes_nothing() -> None:
     saved, engine = engine_for(RECIPES["O2"]), engine_for(RECIPES["O2"], seed=3)
     for each in (saved, engine):
         train(each, 2)
-    state = copy.deepcopy(saved.state_dict())
-    place: Any = state
-    for key in path:
-        place = place[key]
-    place[last] = value
     before = str(engine.state_dict())
-    with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
-        engine.load_state_dict(state)
-    assert str(engine.state_dict()) == before
+    for (*path, last), value in DAMAGES.items():
+        state: Any = copy.deepcopy(saved.state_dict())
+        reduce(getitem, path, state)[last] = value
+        with pytest.raises(ValueError, match=r"\w+ \w+ \w+"):
+            engine.load_state_dict(state)
+        assert str(engine.state_dict()) == before, (*path, last)
 
 
 def test_nothing_is_saved_between_backward_and_step_nor_what_cannot_be_read(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """custom_fwd and custom_bwd: operations whose forward and backward somebody wrote. The meaning is torch.amp's."""
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -11,7 +12,6 @@ import torch
 from torch import Tensor
 
 from labkit.amp import autocast, custom_bwd, custom_fwd
-from labkit.amp.casting.autocast import current
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import half_storage
 from labkit.modes import open_modes
@@ -108,15 +108,12 @@ def test_inputs_are_cast_and_autocast_is_off_inside() -> None:
 
 def test_outside_of_a_region_nothing_is_done() -> None:
     a, b = pair(torch.bfloat16)
-    assert InFp32.apply(a, b).dtype == torch.bfloat16
-    with autocast(enabled=False):
-        assert InFp32.apply(a, b).dtype == torch.bfloat16
-
-
-def test_a_forward_without_autocast_has_a_backward_without() -> None:
-    for storage in (True, False):
+    for region in (nullcontext(), autocast(enabled=False)):
+        with region:
+            assert InFp32.apply(a, b).dtype == torch.bfloat16
+    for device in ("cpu", "cuda"):  # a forward pass without autocast has a backward pass without
         a, b = pair()
-        with half_storage("cpu" if storage else "cuda"):
+        with half_storage(device):
             y = Product.apply(a, b)
         with autocast():
             y.sum().backward()
@@ -151,24 +148,6 @@ def test_half_a_pair_is_refused() -> None:
         Half.apply(torch.ones(1, requires_grad=True)).backward()
 
 
-def test_an_operation_without_decorators_is_cast_in_forward_only() -> None:
-    class Plain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, a: Tensor) -> Tensor:
-            return a @ a
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            seen["plain"] = (gradient.float() @ gradient.float()).dtype
-            return gradient.float()
-
-    a = torch.ones(2, 2, requires_grad=True)
-    with autocast():
-        y = Plain.apply(a)
-    y.sum().backward()
-    assert (y.dtype, seen["plain"]) == (torch.float16, torch.float32)
-
-
 # --- backward called inside a region: what Python computes in it is cast, as under torch's autocast -------------------
 
 
@@ -191,7 +170,7 @@ PASSES: dict[str, Callable[[Tensor, Tensor], object]] = {
     "torch.autograd.backward": lambda y, a: torch.autograd.backward(y, inputs=[a]),
     "torch.autograd.grad": lambda y, a: torch.autograd.grad(y, a),
 }
-SUSPENDED = {autocast: lambda: autocast(enabled=False), torch.autocast: lambda: torch.autocast("cpu", enabled=False)}
+torch_autocast = partial(torch.autocast, "cpu", torch.float16)
 
 
 def noted(region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Tensor], object]) -> list[torch.dtype]:
@@ -200,11 +179,11 @@ def noted(region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Ten
     a, layer = torch.ones(2, 2, requires_grad=True), torch.nn.Identity()
     product = lambda gradient: notes.append((gradient @ gradient).dtype)  # noqa: E731
     a.register_hook(product)
-    a.register_post_accumulate_grad_hook(lambda leaf: product(leaf.grad))  # type: ignore[arg-type]
+    a.register_post_accumulate_grad_hook(lambda leaf: product(leaf.grad))
     layer.register_full_backward_hook(lambda module, given, out: product(out[0]))
     with region():
         y = Plain.apply(layer(a)).sum()
-        with SUSPENDED[region.func if isinstance(region, partial) else region]() if suspended else nullcontext():
+        with region(enabled=False) if suspended else nullcontext():
             if inside:
                 run(y, a)
     if not inside:
@@ -212,13 +191,13 @@ def noted(region: Any, inside: bool, suspended: bool, run: Callable[[Tensor, Ten
     return list(notes)
 
 
-@pytest.mark.parametrize("run", PASSES.values(), ids=PASSES)
-@pytest.mark.parametrize(("inside", "suspended"), [(True, False), (True, True), (False, False)])
-def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs(run: Any, inside: bool, suspended: bool) -> None:
+def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs() -> None:
     """Matrix products are on torch's CPU list as on CUDA's, so torch's own region says what is right."""
-    theirs = noted(partial(torch.autocast, "cpu", torch.float16), inside, suspended, run)
-    assert noted(partial(autocast, FP16), inside, suspended, run) == theirs
-    assert set(theirs) == {torch.float16 if inside and not suspended else torch.float32}
+    places = [(True, False), (True, True), (False, False)]
+    for (inside, suspended), (how, run) in itertools.product(places, PASSES.items()):
+        theirs = noted(torch_autocast, inside, suspended, run)
+        assert noted(autocast, inside, suspended, run) == theirs, (inside, suspended, how)
+        assert set(theirs) == {torch.float16 if inside and not suspended else torch.float32}
 
 
 def test_gradients_are_the_same_whether_backward_is_called_inside_or_outside() -> None:
@@ -245,23 +224,16 @@ def test_a_thread_of_autograd_has_the_regions_of_the_thread_that_called_backward
 
     def device_thread(modes: tuple[Any, ...]) -> None:
         for mode in modes:
-            torch._C._push_on_torch_function_stack(mode)  # type: ignore[attr-defined]
-        try:
-            seen.append((a @ a).dtype)
-            seen.append(torch.float16 if current() is not None else torch.float32)
-        finally:
-            for _ in modes:
-                torch._C._pop_torch_function_stack()  # type: ignore[attr-defined]
+            torch._C._push_on_torch_function_stack(mode)
+        seen.append((a @ a).dtype)
+        for _ in modes:
+            torch._C._pop_torch_function_stack()
         seen.append((a @ a).dtype)
 
-    def from_inside() -> None:
-        thread = threading.Thread(target=device_thread, args=(open_modes(),))
-        thread.start()
-        thread.join()
-
     with half_storage("cpu"), autocast(BF16), autocast():
-        from_inside()
-        with autocast(enabled=False):
-            from_inside()
-    fp16, fp32 = torch.float16, torch.float32
-    assert seen == [fp16, fp16, fp32, fp32, fp32, fp32]
+        for enabled in (True, False):
+            with autocast(enabled=enabled):
+                thread = threading.Thread(target=device_thread, args=(open_modes(),))
+                thread.start()
+                thread.join()
+    assert seen == [torch.float16, torch.float32, torch.float32, torch.float32]

@@ -1,9 +1,10 @@
 """One training step under any recipe: held against loops that are written out here, without labkit in them."""
 
 import copy
+import itertools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,16 +43,20 @@ def loss_of(engine: Engine, step: int, **size: int) -> Tensor:
         return F.cross_entropy(engine(inputs), targets)
 
 
-def train(engine: Engine, steps: int) -> list[float]:
+def train(engine: Engine, steps: int, *, same_batch: bool = False) -> list[float]:
     """A training loop: no `if` on precision in it."""
     losses = []
     for step in range(steps):
         engine.zero_grad()
-        loss = loss_of(engine, step)
+        loss = loss_of(engine, 0 if same_batch else step)
         engine.backward(loss)
         engine.step()
         losses.append(loss.item())
     return losses
+
+
+def unmoved(before: list[Tensor], after: Iterable[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 # --- worked examples --------------------------------------------------------------------------------------------------
@@ -114,16 +119,10 @@ def test_o2_is_bit_equal_to_a_plain_loop() -> None:
     assert 5 < skipped < 20
 
 
-@pytest.mark.parametrize("name", [n for n in RECIPES if n not in ("FP16 static too high", "O3")])
-def test_the_same_loop_learns_under_any_recipe(name: str) -> None:
-    engine, losses = Engine(net(), ADAM, RECIPES[name]), []
-    for _ in range(40):
-        engine.zero_grad()
-        loss = loss_of(engine, 0)
-        engine.backward(loss)
-        engine.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
+def test_the_same_loop_learns_under_any_recipe() -> None:
+    for name in sorted(set(RECIPES) - {"FP16 static too high", "O3"}):
+        losses = train(Engine(net(), ADAM, RECIPES[name]), 30, same_batch=True)
+        assert losses[-1] < 0.5 * losses[0], name
 
 
 def test_fp32_is_a_plain_torch_loop_and_o0_too() -> None:
@@ -140,25 +139,7 @@ def test_fp32_is_a_plain_torch_loop_and_o0_too() -> None:
         assert train(Engine(net(), ADAM, RECIPES[name]), 10) == losses
 
 
-def test_flat_master_weights_train_bit_for_bit_the_same() -> None:
-    many, one = (Engine(net(), ADAM, O2, flat=flat) for flat in (False, True))
-    assert train(many, 10) == train(one, 10)
-    assert len(one.weights.optimizer_weights) == 1
-
-
 # --- several backward, several losses, several engines ----------------------------------------------------------------
-
-
-def test_accumulated_halves_are_the_whole_batch() -> None:
-    # Without a batch norm, the gradient of the whole is the mean of the halves': FP32's rounding apart.
-    whole, halves = (Engine(net(), SGD, RECIPES["FP32"]) for _ in range(2))
-    inputs, targets = batch(0)
-    whole.backward(loss_of(whole, 0))
-    for part in (slice(0, 4), slice(4, 8)):
-        with halves.forward():
-            halves.backward(F.cross_entropy(halves(inputs[part]), targets[part]) / 2)
-    for name, gradient in whole.gradients().items():
-        torch.testing.assert_close(halves.gradients()[name], gradient)
 
 
 def test_fp16_gradients_are_added_up_in_fp32() -> None:
@@ -182,20 +163,9 @@ def test_two_losses_have_a_scale_each() -> None:
     assert not report.stepped
     assert [s.scale for s in engine.scalers] == [2.0**10, 2.0**9], "only the loss that overflowed backs off"
     assert engine.scalers[0].growth_tracker == 1
-    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+    assert unmoved(before, engine.weights.master_weights)
     with pytest.raises(IndexError, match=r"has 2 losses. Make it with losses=3"):
         engine.backward(torch.zeros(()), loss_id=2)
-
-
-def test_gradients_of_two_losses_add_up_whatever_their_scales() -> None:
-    engine, plain = Engine(net(), SGD, RECIPES["O1"], losses=2), Engine(net(), SGD, RECIPES["FP32"])
-    engine.scalers[1] = replace(engine.scalers[1], scale=4.0)
-    for each, ids in ((engine, (0, 1, 0)), (plain, (0, 0, 0))):
-        for step, loss_id in enumerate(ids):
-            each.backward(loss_of(each, step), loss_id)
-    ours, theirs = engine.gradients(), plain.gradients()
-    for name, gradient in theirs.items():
-        torch.testing.assert_close(ours[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
 
 
 def test_inf_in_any_of_a_step_s_gradients_counts_whatever_came_later() -> None:
@@ -236,64 +206,54 @@ def test_two_engines_share_a_loss_and_step_each_on_its_own() -> None:
     assert second.scaler.scale == 2.0**16
 
 
-def test_the_adversary_s_turn_leaves_the_other_alone() -> None:
-    generator, critic = Engine(nn.Linear(2, 2), ADAM, O2), Engine(nn.Linear(2, 1), ADAM, O2)
-    noise = torch.ones(3, 2)
-    for turn, other in ((critic, generator), (generator, critic)):
-        before = [m.clone() for m in other.weights.master_weights]
-        for engine in (generator, critic):
-            engine.zero_grad()
-        with generator.forward():
-            turn.backward(critic(generator(noise)).mean())
-        assert turn.step().stepped
-        assert all(torch.equal(a, b) for a, b in zip(before, other.weights.master_weights, strict=True))
-
-
 # --- clipping ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("max_norm", [0.1, 100.0])
-def test_clipping_is_torch_s_on_unscaled_gradients(flat: bool, max_norm: float) -> None:
-    engine, other = (Engine(net(), SGD, SCALED, flat=f) for f in (flat, False))
-    for each in (engine, other):
-        each.backward(loss_of(each, 0))
-    unscaled = [nn.Parameter(torch.zeros_like(g)) for g in other.gradients().values()]
-    for p, g in zip(unscaled, other.gradients().values(), strict=True):
-        p.grad = g.clone()
-    norm = nn.utils.clip_grad_norm_(unscaled, max_norm)
-    torch.testing.assert_close(engine.clip(max_norm), norm)
-    for ours, theirs in zip(engine.gradients().values(), unscaled, strict=True):
-        torch.testing.assert_close(ours, theirs.grad)
-    assert engine.step().stepped
+def test_clipping_is_torch_s_on_unscaled_gradients() -> None:
+    for flat, max_norm in itertools.product((False, True), (0.1, 100.0)):
+        engine, other = (Engine(net(), SGD, SCALED, flat=f) for f in (flat, False))
+        for each in (engine, other):
+            each.backward(loss_of(each, 0))
+        unscaled = [nn.Parameter(torch.zeros_like(g)) for g in other.gradients().values()]
+        for p, g in zip(unscaled, other.gradients().values(), strict=True):
+            p.grad = g.clone()
+        torch.testing.assert_close(engine.clip(max_norm), nn.utils.clip_grad_norm_(unscaled, max_norm))
+        for ours, theirs in zip(engine.gradients().values(), unscaled, strict=True):
+            torch.testing.assert_close(ours, theirs.grad)
+        assert engine.step().stepped
+    for max_norm in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="max_norm is a positive number"):
+            Engine(net(), SGD, O2).clip(max_norm)
 
 
 def test_sparse_gradients_of_two_losses_are_clipped_as_dense_ones() -> None:
-    rows = torch.tensor([1, 1, 3])
-    lengths, updates = [], []
+    updates = []
     for sparse in (True, False):
         torch.manual_seed(0)
-        table = nn.Embedding(5, 2, sparse=sparse)
-        engine = Engine(table, SGD, SCALED, losses=2)
+        engine = Engine(nn.Embedding(5, 2, sparse=sparse), SGD, SCALED, losses=2)
         before = engine.weights.master_weights[0].clone()
         for loss_id, factor in enumerate((1.0, 2.0)):
             with engine.forward():
-                engine.backward((engine(rows) * factor).sum(), loss_id)
-        lengths.append(engine.clip(0.5).item())
+                engine.backward((engine(torch.tensor([1, 1, 3])) * factor).sum(), loss_id)
+        assert engine.clip(0.5).item() == pytest.approx((2 * (6**2 + 3**2)) ** 0.5)
         engine.step()
         updates.append(before - engine.weights.master_weights[0])
-    assert lengths[0] == lengths[1] == pytest.approx((2 * (6**2 + 3**2)) ** 0.5)
-    assert torch.equal(updates[0], updates[1])
+    assert torch.equal(*updates)
     assert updates[0].norm().item() == pytest.approx(0.05, rel=1e-4), "lr 0.1 times a length of 0.5"
 
 
 def test_clipping_by_hand_before_unscaling_is_refused() -> None:
+    def clamped(engine: Engine) -> None:
+        for p in engine.model.parameters():
+            p.grad = p.grad.clamp(-1, 1)  # another tensor in its place
+
     engine = Engine(net(), SGD, SCALED)
-    engine.backward(loss_of(engine, 0))
-    nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0)
-    with pytest.raises(RuntimeError, match=r"1024 times too large. .*engine.clip\(max_norm\)"):
-        engine.step()
-    engine.zero_grad()
+    for clip in (lambda engine: nn.utils.clip_grad_norm_(engine.model.parameters(), 1.0), clamped):
+        engine.backward(loss_of(engine, 0))
+        clip(engine)
+        with pytest.raises(RuntimeError, match=r"changed between.*1024 times too large. .*engine.clip\(max"):
+            engine.step()
+        engine.zero_grad()
     engine.backward(loss_of(engine, 0))
     assert engine.step().stepped
 
@@ -303,16 +263,6 @@ def test_clipping_by_hand_before_unscaling_is_refused() -> None:
     before = unscaled.model[3].weight.clone()
     unscaled.step()
     assert (unscaled.model[3].weight - before).abs().max() <= 1e-4 * (1 + 1e-6), "without a scale it is what it says"
-
-
-def test_unscaled_gradients_may_be_changed_in_place() -> None:
-    engine = Engine(net(), SGD, SCALED)
-    engine.backward(loss_of(engine, 0))
-    for gradient in engine.gradients().values():
-        gradient.zero_()
-    before = [m.clone() for m in engine.weights.master_weights]
-    assert engine.step().stepped
-    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
 
 
 # --- the order of things ----------------------------------------------------------------------------------------------
@@ -367,7 +317,7 @@ def test_no_gradient_at_all_is_said_and_nothing_moves() -> None:
         report = engine.step()
         assert (report.stepped, report.found_inf) == (False, False)
         assert "no gradient arrived" in report.why
-    assert all(torch.equal(a, b) for a, b in zip(before, engine.weights.master_weights, strict=True))
+    assert unmoved(before, engine.weights.master_weights)
     assert engine.scaler == Engine(net(), SGD, O2).scaler
     train(engine, 2)
 
@@ -388,16 +338,7 @@ def test_a_skipped_step_moves_nothing_and_says_whose_gradients_it_was() -> None:
     assert "3.weight" in report.culprits
     assert set(report.culprits) <= {name for name, _ in engine.model.named_parameters()}
     assert engine.scaler.scale == 2.0**29
-    assert all(torch.equal(a, b) for a, b in zip(before, engine.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("flat", [False, True])
-def test_culprits_are_named_by_parameter_flat_or_not(flat: bool) -> None:
-    engine = Engine(net(), SGD, replace(O2, scaler=static(2.0**10)), flat=flat)
-    engine.backward(loss_of(engine, 0))
-    engine.model[1].bias.grad[3] = math.inf  # type: ignore[index]
-    engine._gradients.after_backward(0, 2.0**10)
-    assert engine.step().culprits == ("1.bias",)
+    assert unmoved(before, engine.model.parameters())
 
 
 def test_a_scheduler_follows_the_report_and_neither_warns_nor_counts_a_skip() -> None:
@@ -416,23 +357,16 @@ def test_a_scheduler_follows_the_report_and_neither_warns_nor_counts_a_skip() ->
     assert engine.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**stepped
 
 
-def ruined_weight(engine: Engine) -> None:
-    with torch.no_grad():
-        engine.model[3].weight[0, 0] = math.nan  # type: ignore[index]
-    engine.weights.adopt()
-
-
 def test_many_skips_in_a_row_are_explained() -> None:
-    cases: list[tuple[ScalerConfig, Callable[[Engine], None] | None, float, str]] = [
-        (static(2.0**30), None, 1.0, "static, 2^30, and does not move: take a smaller one"),
-        (ScalerConfig(init_scale=1.0), ruined_weight, 1.0, "Weight '3.weight' holds inf or NaN itself"),
-        (ScalerConfig(init_scale=1.0), None, math.inf, "The loss itself is inf, before it is scaled"),
-    ]
-    for config, spoil, factor, expected in cases:
-        engine = overflowing(config)
-        if spoil is not None:
-            spoil(engine)
-        whys = []
+    for config, ruined, factor, expected in (
+        (static(2.0**30), False, 1.0, "static, 2^30, and does not move: take a smaller one"),
+        (ScalerConfig(init_scale=1.0), True, 1.0, "Weight '3.weight' holds inf or NaN itself"),
+        (ScalerConfig(init_scale=1.0), False, math.inf, "The loss itself is inf, before it is scaled"),
+    ):
+        engine, whys = overflowing(config), []
+        if ruined:
+            engine.model[3].weight.data[0, 0] = math.nan
+            engine.weights.adopt()
         for step in range(6):
             engine.zero_grad()
             engine.backward(loss_of(engine, step) * factor)
@@ -473,41 +407,39 @@ class Odd(nn.Module):
         return self.again(Clamped.apply(self.first(out[:, -1]) + self.offset))
 
 
-@pytest.mark.parametrize(
-    ("name", "tolerance"), [("FP32", 1e-6), ("O1", 1e-3), ("O2", 1e-3), ("BF16", 1e-2), ("FP8", 0.1)]
-)
-def test_odd_networks_train_as_they_do_in_plain_torch(name: str, tolerance: float) -> None:
-    torch.manual_seed(0)
-    engine = Engine(Odd(), partial(torch.optim.SGD, lr=0.3), RECIPES[name])
-    torch.manual_seed(0)
-    plain = Odd()
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
+def test_odd_networks_train_as_they_do_in_plain_torch() -> None:
     torch.manual_seed(1)
     rows, targets = torch.randint(11, (16, 5)), torch.randint(8, (16,))
+    torch.manual_seed(0)
+    plain, expected = Odd(), []
+    start = copy.deepcopy(plain)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.3)
     for _ in range(20):
         optimizer.zero_grad()
-        theirs = F.cross_entropy(plain(rows), targets)
-        theirs.backward()
+        loss = F.cross_entropy(plain(rows), targets)
+        loss.backward()
         optimizer.step()
-        engine.zero_grad()
-        with engine.forward():
-            ours = F.cross_entropy(engine(rows), targets)
-        engine.backward(ours)
-        assert engine.step().stepped
-        assert abs(ours.item() - theirs.item()) <= tolerance  # FP32: duplicates of a sparse row are added up first
-    assert theirs.item() < 1.95, "from 2.04: there was something to follow"
-    assert engine.model.again.weight is engine.model.first.weight
-
-
-COMPILED = [("O2", "eager"), *(pytest.param(name, "aot_eager", marks=pytest.mark.slow) for name in ("O1", "O2"))]
+        expected.append(loss.item())
+    assert expected[-1] < 1.95, "from 2.04: there was something to follow"
+    # FP32 differs, too: duplicates of a sparse row are added up first.
+    for name, tolerance in {"FP32": 1e-6, "O1": 1e-3, "O2": 1e-3, "BF16": 1e-2, "FP8": 0.1}.items():
+        engine, losses = Engine(copy.deepcopy(start), partial(torch.optim.SGD, lr=0.3), RECIPES[name]), []
+        for _ in range(20):
+            engine.zero_grad()
+            with engine.forward():
+                loss = F.cross_entropy(engine(rows), targets)
+            engine.backward(loss)
+            assert engine.step().stepped
+            losses.append(loss.item())
+        assert losses == pytest.approx(expected, rel=0, abs=tolerance), name
+        assert engine.model.again.weight is engine.model.first.weight
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache.")
-@pytest.mark.parametrize(("name", "backend"), COMPILED)
-def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one(name: str, backend: str) -> None:
+def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one() -> None:
     torch._dynamo.reset()
-    plain, fp32 = (train(Engine(net(), ADAM, RECIPES[row]), 3) for row in (name, "FP32"))
-    engine = Engine(torch.compile(net(), backend=backend), ADAM, RECIPES[name])
+    plain, fp32 = (train(Engine(net(), ADAM, RECIPES[row]), 3) for row in ("O2", "FP32"))
+    engine = Engine(torch.compile(net(), backend="eager"), ADAM, RECIPES["O2"])
     assert train(engine, 3) == plain != fp32, "the recipe's casts are in what was compiled"
     assert next(iter(engine.state_dict()["model"])) == "0.weight", "plain names, without torch.compile's prefix"
 
@@ -515,19 +447,18 @@ def test_a_compiled_model_trains_bit_for_bit_as_the_plain_one(name: str, backend
 # --- what is done to unscaled gradients is looked at too ---
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_what_somebody_writes_into_the_gradients_is_looked_at_again(bad: float) -> None:
-    engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
-    with engine.forward():
-        loss = engine(torch.ones(4, 2)).square().mean()
-    engine.backward(loss)
-    next(iter(engine.gradients().values())).fill_(bad)
-    before, scale = engine.fp32_model(), engine.scaler.scale
-    report = engine.step()
-    assert (report.stepped, report.found_inf) == (False, True)
-    assert "weight" in report.culprits[0]
-    assert engine.scaler.scale == scale / 2
-    assert all(torch.equal(before[name], after) for name, after in engine.fp32_model().items())
+def test_what_somebody_writes_into_the_gradients_is_looked_at_again() -> None:
+    for flat, value in itertools.product((False, True), (0.0, math.nan, math.inf)):
+        engine = Engine(net(), SGD, O2, flat=flat)
+        engine.backward(loss_of(engine, 0))
+        for gradient in engine.gradients().values():
+            gradient.zero_()
+        engine.gradients()["1.bias"][3] = value
+        before, scale = engine.fp32_model(), engine.scaler.scale
+        report, bad = engine.step(), value != 0.0
+        assert (report.stepped, report.found_inf, report.culprits) == (not bad, bad, ("1.bias",) if bad else ())
+        assert engine.scaler.scale == (scale / 2 if bad else scale)
+        assert unmoved(list(before.values()), engine.fp32_model().values()), (flat, value)
 
 
 def test_finite_gradients_whose_sum_is_not_are_skipped() -> None:
@@ -541,54 +472,37 @@ def test_finite_gradients_whose_sum_is_not_are_skipped() -> None:
     assert torch.equal(weight.weight, before)
 
 
-@pytest.mark.parametrize("max_norm", [-1.0, 0.0, math.nan])
-def test_a_length_that_is_none_is_refused(max_norm: float) -> None:
-    engine = Engine(nn.Linear(2, 1), partial(torch.optim.SGD, lr=0.1), RECIPES["O2"])
-    with pytest.raises(ValueError, match="max_norm is a positive number"):
-        engine.clip(max_norm)
-
-
-def frozen() -> nn.Module:
-    return nn.Linear(2, 1).requires_grad_(False)
-
-
-def made_for_inference() -> nn.Module:
+def test_a_model_that_cannot_be_trained_is_refused_in_words() -> None:
     with torch.inference_mode():
-        return nn.Linear(2, 1)
-
-
-@pytest.mark.parametrize(
-    ("model", "expected"),
-    [
-        (frozen(), r"all 2 parameters of this Linear are frozen"),
+        made_for_inference = nn.Linear(2, 1)
+    cases: list[tuple[object, str]] = [
+        (nn.Linear(2, 1).requires_grad_(False), r"all 2 parameters of this Linear are frozen"),
         (nn.Sequential(nn.ReLU()), r"this Sequential has no parameters"),
         ([nn.Linear(2, 1), nn.ReLU()], r"given a list. nn.Sequential\(\*layers\)"),
         (torch.relu, r"a torch.nn.Module; it was given a builtin"),
         (nn.Linear(2, 1, dtype=torch.complex64), r"parameter 'weight' is complex .*view_as_real"),
         (nn.Linear(2, 1).double(), r"parameter 'weight' is FP64, .*model.float\(\)"),
-        (made_for_inference(), r"parameter 'weight' was made under torch.inference_mode\(\).*deepcopy"),
-    ],
-)
-@pytest.mark.parametrize("recipe", ["FP32", "O1", "O2"])
-def test_a_model_that_cannot_be_trained_is_refused_in_words(model: nn.Module, expected: str, recipe: str) -> None:
-    with pytest.raises(ValueError, match=expected):
-        Engine(model, SGD, RECIPES[recipe])
+        (made_for_inference, r"parameter 'weight' was made under torch.inference_mode\(\).*deepcopy"),
+    ]
+    for recipe, (model, expected) in itertools.product(("FP32", "O1", "O2"), cases):
+        with pytest.raises(ValueError, match=expected):
+            Engine(model, SGD, RECIPES[recipe])
+    for make_optimizer, recipe, losses in (
+        (SGD(net().parameters()), RECIPES["O2"], 1), (SGD, "O2", 1), (SGD, RECIPES["O2"], 0),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="For example: Engine"):
+            Engine(net(), make_optimizer, recipe, losses=losses)
 
 
-@pytest.mark.parametrize(
-    ("loss", "error", "expected"),
-    [
+def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on() -> None:
+    engine = Engine(net(), SGD, O2)
+    for loss, error, expected in (
         (3.0, TypeError, r"given 3.0, from which no way leads back .*Leave out .item\(\)"),
         (torch.zeros(4, requires_grad=True), ValueError, r"one number; this one has the shape \(4,\). Take its mean"),
         (torch.tensor(1.0), RuntimeError, "depends on no parameter"),
-    ],
-)
-def test_a_loss_that_is_none_is_refused_in_words_and_the_engine_goes_on(
-    loss: object, error: type[Exception], expected: str
-) -> None:
-    engine = Engine(net(), SGD, O2)
-    with pytest.raises(error, match=expected):
-        engine.backward(loss)  # type: ignore[arg-type]
+    ):
+        with pytest.raises(error, match=expected):
+            engine.backward(loss)
     engine.backward(loss_of(engine, 0))
     assert engine.step().stepped
 
@@ -605,46 +519,25 @@ class WithLoss(nn.Module):
         return SimpleNamespace(loss=loss) if self.wrapped else loss
 
 
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_loss_that_the_model_computed_in_fp16_is_told_of_with_the_step_it_costs(wrapped: bool) -> None:
-    engine = Engine(WithLoss(wrapped), SGD, RECIPES["O2"])
-    whys = []
-    for step in range(2):
-        engine.zero_grad()
-        with engine.forward():
-            out = engine(*batch(step))
-        with pytest.warns(UserWarning, match="computed its loss itself, in FP16") if step == 0 else nullcontext():
-            engine.backward(out.loss if wrapped else out)
-        whys.append(engine.step().why)
-    assert whys[0].startswith("skipped") and "compute the loss outside of it" in whys[0]  # noqa: PT018
-    assert whys[1] == "taken: every gradient is finite"
+def test_a_loss_that_the_model_computed_in_fp16_is_told_of_with_the_step_it_costs() -> None:
+    for wrapped in (False, True):
+        engine, whys = Engine(WithLoss(wrapped), SGD, RECIPES["O2"]), []
+        for step in range(2):
+            engine.zero_grad()
+            with engine.forward():
+                out = engine(*batch(step))
+            with pytest.warns(UserWarning, match="computed its loss itself, in FP16") if step == 0 else nullcontext():
+                engine.backward(out.loss if wrapped else out)
+            whys.append(engine.step().why)
+        assert whys[0].startswith("skipped")
+        assert "compute the loss outside of it" in whys[0]
+        assert whys[1] == "taken: every gradient is finite"
     for recipe in ("FP32", "O1", "BF16"):
         engine = Engine(WithLoss(False), SGD, RECIPES[recipe])
         with engine.forward():
             loss = engine(*batch(0))
         engine.backward(loss)
         assert engine.step().stepped, "their losses reach 2^16 and farther"
-
-
-def test_scaled_gradients_that_were_replaced_are_noticed_too() -> None:
-    engine = Engine(net(), SGD, SCALED)
-    engine.backward(loss_of(engine, 0))
-    for p in engine.model.parameters():
-        p.grad = p.grad.clamp(-1, 1)  # type: ignore[union-attr]
-    with pytest.raises(RuntimeError, match="gradients were changed between"):
-        engine.step()
-
-
-def test_an_engine_of_something_else_says_what_it_takes() -> None:
-    net = nn.Linear(2, 1)
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    for make_optimizer, recipe, losses in (
-        (sgd(net.parameters()), RECIPES["O2"], 1),
-        (sgd, "O2", 1),
-        (sgd, RECIPES["O2"], 0),
-    ):
-        with pytest.raises(ValueError, match="For example: Engine"):
-            Engine(net, make_optimizer, recipe, losses=losses)  # type: ignore[arg-type]
 
 
 # --- FP32 costs nothing that plain torch does not ---
@@ -688,12 +581,11 @@ RETURNED: dict[str, Callable[[Tensor, nn.Module], object]] = {
 }
 
 
-@pytest.mark.parametrize("recipe", ["FP32", "O1", "O2"])
-@pytest.mark.parametrize("what", RETURNED)
-def test_a_model_may_return_what_it_likes_and_tensors_come_back_in_fp32(what: str, recipe: str) -> None:
-    engine = Engine(Returns(RETURNED[what]), partial(torch.optim.SGD, lr=0.1), RECIPES[recipe])
-    with engine.forward():
-        outputs = engine(torch.ones(3, 2))
-    plain = Returns(RETURNED[what])(torch.ones(3, 2))
-    assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter)
-    assert all(t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor))
+def test_a_model_may_return_what_it_likes_and_tensors_come_back_in_fp32() -> None:
+    for recipe, (what, given) in itertools.product(("FP32", "O1", "O2"), RETURNED.items()):
+        engine = Engine(Returns(given), SGD, RECIPES[recipe])
+        with engine.forward():
+            outputs = engine(torch.ones(3, 2))
+        plain = Returns(given)(torch.ones(3, 2))
+        assert type(outputs) is type(plain) or isinstance(plain, nn.Parameter), (recipe, what)
+        assert all(t.dtype == torch.float32 for t in tree_leaves(outputs) if isinstance(t, Tensor)), (recipe, what)

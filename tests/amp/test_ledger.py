@@ -96,68 +96,38 @@ def test_nothing_moved_is_autocast_itself(operands):
 
 def test_one_call_of_several_is_moved_by_its_key():
     rows = ledger(lambda x: (x @ x) @ x, torch.rand(3, 3), overrides={"matmul 2": Rule.DENY})
-    assert [(row.key, row.rule, row.result) for row in rows] == [
-        ("matmul 1", Rule.ALLOW, torch.float16),
-        ("matmul 2", Rule.DENY, torch.float32),
-    ]
+    moved = [(row.key, row.rule, row.result) for row in rows]
+    assert moved == [("matmul 1", Rule.ALLOW, torch.float16), ("matmul 2", Rule.DENY, torch.float32)]
 
 
 def test_modules_are_named_and_views_are_silent():
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10))
     rows = ledger(net, torch.randn(2, 1, 8, 8))
-    assert [(row.op, row.where) for row in rows] == [
-        ("conv2d", "0"),
-        ("batch_norm", "1"),
-        ("relu", "2"),
-        ("linear", "4"),
-    ]
-
-
-def test_an_operation_in_place_is_written_down():
-    rows = ledger(lambda x: (x @ x).relu_().transpose(0, 1), torch.rand(3, 3))
-    assert ops(rows) == ["matmul", "relu_"]
+    assert {row.op: row.where for row in rows} == {"conv2d": "0", "batch_norm": "1", "relu": "2", "linear": "4"}
+    in_place = ledger(lambda x: (x @ x).relu_().transpose(0, 1), torch.rand(3, 3))
+    assert ops(in_place) == ["matmul", "relu_"]
 
 
 def test_attention_is_opened_up():
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    rows = ledger(layer, torch.randn(2, 5, 16))
-    assert [row.op for row in rows if row.rule is Rule.ALLOW] == [
-        "linear",
-        "scaled_dot_product_attention",
-        "linear",
-        "linear",
-        "linear",
-    ]
+    rows = ledger(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), torch.randn(2, 5, 16))
+    allowed = [row.op for row in rows if row.rule is Rule.ALLOW]
+    assert allowed == ["linear", "scaled_dot_product_attention", "linear", "linear", "linear"]
     assert len({row.key for row in rows}) == len(rows)
     assert [row.result for row in rows if row.op == "layer_norm"] == [torch.float32] * 2
 
 
-def test_the_model_is_left_as_it_was():
+def test_the_model_and_the_random_generator_are_left_as_they_were():
     net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+    x, hidden = torch.randn(5, 4), nn.Linear(4, 4)(torch.randn(5, 4))
     before, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
-    ledger(net, torch.randn(5, 4), overrides={"linear": Rule.DENY})
-    ledger(net, x := torch.randn(5, 4))
+    ledger(net, x, overrides={"linear": Rule.DENY})
+    # A loss as people write it: the function is copied, the network that it closes over is not.
+    rows = ledger(lambda x, y: F.mse_loss(net(x), y), hidden, torch.zeros(5, 3))
+    assert ops(rows) == ["linear", "batch_norm", "dropout", "mse_loss"]
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
     assert net.training
     assert all(p.grad is None for p in net.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
-    torch.set_rng_state(state)
-    assert torch.equal(x, (torch.randn(5, 4), torch.randn(5, 4))[1])  # and so is the random generator
-
-
-def test_a_network_that_a_function_calls_is_left_as_it_was():
-    """A loss as people write it: the function is copied, the network that it closes over is not."""
-    net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    before = copy.deepcopy(net.state_dict())
-    rows = ledger(lambda x, y: F.mse_loss(net(x), y), torch.randn(5, 4), torch.zeros(5, 3))
-    assert ops(rows) == ["linear", "batch_norm", "mse_loss"]
-    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
-
-
-def test_inputs_may_come_out_of_other_layers():
-    hidden = nn.Linear(4, 4)(torch.randn(2, 4))
-    assert hidden.requires_grad
-    assert ops(ledger(nn.Linear(4, 2), hidden)) == ["linear"]
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_both_runs_drop_the_same_elements():
@@ -199,18 +169,15 @@ def test_a_mask_of_minus_infinity_is_no_error():
     assert difference(torch.tensor([1.0, 0.0, float("nan")]).half(), exact) == (float("inf"), 1, 0)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "says"),
-    [
+def test_bad_overrides_are_refused():
+    for overrides, says in (
         ({"softmax": Rule.ALLOW}, "calls no softmax; it calls exp"),
         ({"exp 2": Rule.ALLOW}, "calls no exp 2"),
         ({"exp": Rule.BANNED}, "can be moved to allow, deny, promote, keep"),
         ({"exp": "allow"}, "can be moved to allow, deny, promote, keep"),
-    ],
-)
-def test_bad_overrides_are_refused(overrides, says):
-    with pytest.raises(ValueError, match=says):
-        ledger(torch.exp, torch.ones(2), overrides=overrides)
+    ):
+        with pytest.raises(ValueError, match=says):
+            ledger(torch.exp, torch.ones(2), overrides=overrides)
 
 
 def test_a_model_that_asks_for_dtypes_has_no_ledger():
@@ -220,8 +187,3 @@ def test_a_model_that_asks_for_dtypes_has_no_ledger():
 
     with pytest.raises(ValueError, match="calls other operations under autocast"):
         ledger(model, torch.rand(2, 2))
-
-
-def test_a_model_that_fails_in_fp32_fails():
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        ledger(torch.mm, torch.ones(2, 3), torch.ones(2, 3))
