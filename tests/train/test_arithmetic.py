@@ -6,10 +6,11 @@ backward. Before and after, they are as the session has them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,17 +69,14 @@ def looked_at(recipe: Recipe) -> None:
     run.evaluate()
 
 
-@pytest.mark.parametrize("work", [one_step, watched, looked_at])
-@pytest.mark.parametrize("name", ["FP32", "O1", "O2", "TF32"])
-def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(
-    name: str, work: Callable[[Recipe], None], session: None
-) -> None:
-    with AtEachProduct() as switches:
-        work(RECIPES[name])
-    assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"
-    assert set().union(*switches.seen.values()) == {("ieee", True, False)}
+def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(session: None) -> None:
     cudnn = torch.backends.cudnn
-    assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
+    for name, work in itertools.product(("FP32", "O1", "O2", "TF32"), (one_step, watched, looked_at)):
+        with AtEachProduct() as switches:
+            work(RECIPES[name])
+        assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"
+        assert set().union(*switches.seen.values()) == {("ieee", True, False)}, (name, work)
+        assert (cudnn.conv.fp32_precision, cudnn.deterministic, cudnn.benchmark) == ("tf32", False, True)
 
 
 def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
@@ -106,36 +104,22 @@ def test_runs_that_overlap_in_threads_restore_at_the_end(session: None) -> None:
 # --- TF32, a recipe ---
 
 
-def test_a_recipe_of_tf32_has_fp32_operands_only() -> None:
-    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
-        Recipe("mine", model=FP16, tf32=True)
-    with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
-        Recipe("mine", autocast=FP16, tf32=True)
-
-
-def test_tf32_trains_as_well_as_fp32_and_is_not_fp32() -> None:
+def test_tf32_is_a_recipe_of_fp32_operands_that_trains_as_well_and_is_not_fp32() -> None:
+    for formats in ({"model": FP16}, {"autocast": FP16}):
+        with pytest.raises(ValueError, match="TF32 is for FP32 operands"):
+            Recipe("mine", tf32=True, **formats)
     task = replace(TASKS["digits"], steps=60)
     fp32, tf32 = (train(task, RECIPES[name], measure_every=0) for name in ("FP32", "TF32"))
     assert [s.loss for s in fp32.steps] != [s.loss for s in tf32.steps]
     assert tf32.final_loss == pytest.approx(fp32.final_loss, rel=0.01)
     assert tf32.metric > 0.5
-
-
-def test_tf32_measures_what_is_lost_against_fp32() -> None:
-    """TF32 has FP32's range: nothing underflows."""
-    assert TrainingRun(TASKS["digits"], RECIPES["TF32"]).step().underflow == 0
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_every_task_takes_a_step_in_tf32(name: str) -> None:
-    run = TrainingRun(TASKS[name], RECIPES["TF32"], measure_every=0)
-    assert run.step().stepped
+    assert TrainingRun(task, RECIPES["TF32"]).step().underflow == 0, "it has FP32's range"
 
 
 # --- what a record holds ---
 
 
-def test_a_record_says_how_products_were_computed() -> None:
+def test_a_record_says_how_products_were_computed(tmp_path: Path) -> None:
     fp32, tf32 = (train(CNN, RECIPES[name], steps=1) for name in ("FP32", "TF32"))
     switches = ("FP32 matmul", "FP32 conv", "FP32 rnn")
     assert {fp32.arithmetic[name] for name in switches} == {"ieee"}
@@ -143,16 +127,12 @@ def test_a_record_says_how_products_were_computed() -> None:
     assert fp32.arithmetic["deterministic algorithms"] == "no"
     assert not {"cuDNN deterministic", "cuDNN benchmark"} & set(fp32.arithmetic), "a CPU has no cuDNN"
     assert not {"cuda", "cudnn", "driver"} & set(fp32.versions), "nor CUDA"
-
-
-def test_it_is_saved_and_an_old_record_without_it_is_read(tmp_path: Path) -> None:
-    record = train(CNN, RECIPES["FP32"], steps=1)
-    path = record.save(tmp_path / "run.json")
-    assert load(path) == record
+    path = fp32.save(tmp_path / "run.json")
+    assert load(path) == fp32
     old = json.loads(path.read_text())
-    del old["arithmetic"]
+    del old["arithmetic"]  # as before there was one
     path.write_text(json.dumps(old))
-    assert load(path) == replace(record, arithmetic={})
+    assert load(path) == replace(fp32, arithmetic={})
 
 
 def test_on_a_gpu_cuda_cudnn_driver_and_flags_are_recorded(monkeypatch: pytest.MonkeyPatch, session: None) -> None:
@@ -179,29 +159,19 @@ def records(*recipes: str, tmp_path: Path) -> Comparison:
     return compare(CNN, [RECIPES[name] for name in recipes], seeds=(0, 1), folder=tmp_path, workers=1)
 
 
-def test_runs_that_were_made_alike_have_no_note(tmp_path: Path) -> None:
+def test_runs_that_were_not_made_alike_are_named(tmp_path: Path) -> None:
     found = records("FP32", "TF32", "O1", tmp_path=tmp_path)
     assert found.origins_that_differ() == {}
     assert "not made alike" not in str(found), "that TF32 computes in TF32 is no accident"
-
-
-def test_runs_that_were_not_are_named(tmp_path: Path) -> None:
-    found = records("FP32", "O1", tmp_path=tmp_path)
-    first, *others = found.records
-    wrong = replace(
-        first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"}, versions={**first.versions, "torch": "2"}
-    )
+    first, *others = [record for record in found.records if record.recipe != "TF32"]
+    switched = replace(first, arithmetic=first.arithmetic | {"FP32 conv": "tf32"})
+    wrong = replace(switched, versions={**first.versions, "torch": "2"})
     changed = replace(found, records=(wrong, *others))
     assert set(changed.origins_that_differ()) == {"FP32 conv", "torch"}
     assert "these runs were not made alike" in str(changed)
     assert "FP32 conv: tf32 (FP32 seed 0); ieee (O1 seed 0, FP32 seed 1, O1 seed 1)" in str(changed)
-
-
-def test_a_record_that_does_not_say_is_named_once(tmp_path: Path) -> None:
-    found = records("FP32", "O1", tmp_path=tmp_path)
-    first, *others = found.records
-    changed = replace(found, records=(replace(first, arithmetic={}), *others))
-    assert list(changed.origins_that_differ()) == ["torch's switches"]
+    silent = replace(found, records=(replace(first, arithmetic={}), *others))
+    assert list(silent.origins_that_differ()) == ["torch's switches"]
 
 
 # --- random numbers of the device in use ---
@@ -260,18 +230,11 @@ def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.M
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TrainingRun(replace(CNN, make_model=lambda: nn.Linear(2, 2)), RECIPES["FP32"], device=CPU)
-        assert gpus.touched == set(), "a training on the CPU makes no context on a GPU"
+        CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
+        assert gpus.touched == set(), "a training and a graph on the CPU make no context on a GPU"
         with generators_kept(torch.device("cuda", 3)):
             pass
     assert gpus.touched == {torch.device("cuda", 3)}
-
-
-def test_a_cast_graph_of_a_cpus_model_touches_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = EightGpus(monkeypatch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        CastPasses(nn.Linear(2, 2), torch.ones(1, 2))
-    assert gpus.touched == set()
 
 
 def test_no_task_has_dropout_whose_mask_depends_on_the_dtype_on_cuda() -> None:

@@ -37,32 +37,22 @@ def test_without_a_gpu_the_cpu_is_what_none_means(without_gpu: None) -> None:
     assert "emulated on this CPU" in only.sentence
 
 
-@pytest.mark.parametrize("said", ["gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4])
-def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None, said: object) -> None:
-    assert place(said) == T4  # type: ignore[arg-type]
-
-
-def test_the_second_gpu_and_the_cpu_have_names_too(with_gpu: None) -> None:
+def test_a_place_is_called_as_the_knob_or_as_torch_calls_it(with_gpu: None) -> None:
+    for said in ("gpu", "cuda", "cuda:0", torch.device("cuda"), torch.device("cuda", 0), T4):
+        assert place(said) == T4, said
     assert place("cuda:1") == place("gpu:1") == SECOND
     assert place("cpu") == place("cpu:0") == place(torch.device("cpu")) == places()[-1]
-
-
-@pytest.mark.parametrize("said", ["cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"])
-def test_what_is_not_there_is_refused_and_what_is_there_is_named(without_gpu: None, said: object) -> None:
-    with pytest.raises(ValueError, match=r'this machine has "cpu" \(CPU') as refused:
-        place(said)  # type: ignore[arg-type]
-    assert f'no device "{said}"' in str(refused.value)
-
-
-def test_another_device_of_torchs_is_taken_when_it_is_named_and_never_offered(without_gpu: None) -> None:
-    meta = place("meta")
-    assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
-    assert [each.key for each in places()] == ["cpu"]
-
-
-def test_a_third_gpu_of_two_is_refused(with_gpu: None) -> None:
     with pytest.raises(ValueError, match=r'has "gpu" \(Tesla T4\), "gpu:1" \(Tesla T4\), "cpu"'):
         place("cuda:2")
+
+
+def test_what_is_not_there_is_refused_and_what_is_there_is_named(without_gpu: None) -> None:
+    for said in ("cuda", "gpu", "cuda:0", torch.device("cuda"), "mps", "GPU please"):
+        with pytest.raises(ValueError, match=rf'no device "{said}".*this machine has "cpu" \(CPU'):
+            place(said)
+    meta = place("meta")  # another device of torch's is taken when it is named, and never offered
+    assert (meta.device, meta.label, meta.emulated) == (torch.device("meta"), "this device: meta", False)
+    assert [each.key for each in places()] == ["cpu"]
 
 
 def test_a_stand_in_on_the_cpu_does_not_take_the_cpus_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,22 +63,17 @@ def test_a_stand_in_on_the_cpu_does_not_take_the_cpus_name(monkeypatch: pytest.M
     assert place(torch.device("cpu")).emulated
 
 
-# What torch can be built for. Expected answers: NVIDIA's compatibility rules, by hand.
-
-
-@pytest.mark.parametrize(
-    ("capability", "built", "runs"),
-    [
+def test_a_gpu_counts_only_with_programs_for_it() -> None:
+    """NVIDIA's compatibility rules, by hand."""
+    for capability, built, runs in (
         ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
         ((8, 0), ["sm_86"], False),
         ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
         ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
         ((10, 0), ["sm_100a"], True),
         ((9, 0), [], True),  # nobody says
-    ],
-)
-def test_a_gpu_counts_only_with_programs_for_it(capability: tuple[int, int], built: list[str], runs: bool) -> None:
-    assert has_programs(capability, built) == runs
+    ):
+        assert has_programs(capability, built) == runs, (capability, built)
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:

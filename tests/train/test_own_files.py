@@ -61,36 +61,24 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         cifar10(tmp_path / "nowhere")
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    labels = tmp_path / "train-labels-idx1-ubyte"
-    labels.write_bytes(labels.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=r"says 5 bytes .* and has 4"):
-        mnist(tmp_path)
-    labels.write_bytes(b"<html>not found</html>")
-    with pytest.raises(ValueError, match="begins 3c68746d"):
-        mnist(tmp_path)
-
-
-def test_a_file_that_ends_in_its_header_and_one_that_cannot_be_unpacked_are_named(tmp_path: Path) -> None:
-    write_mnist(tmp_path)
-    packed, images = tmp_path / "t10k-images-idx3-ubyte.gz", tmp_path / "train-images-idx3-ubyte"
-    whole = packed.read_bytes()
-    for damaged in (whole[:-9], b"not gzip", whole[:40] + bytes(20) + whole[60:]):
-        packed.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"t10k-images-idx3-ubyte.gz cannot be unpacked"):
-            mnist(tmp_path)
-    packed.write_bytes(whole)
-    images.write_bytes(images.read_bytes()[:10])
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte is no IDX file"):
-        mnist(tmp_path)
-
-
-def test_labels_of_another_set_are_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     _, labels = write_mnist(tmp_path)
-    (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(labels[:4]))
-    with pytest.raises(ValueError, match="train-labels-idx1-ubyte has 4 labels for 5 images"):
-        mnist(tmp_path)
+    names = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte.gz")
+    whole = {name: (tmp_path / name).read_bytes() for name in names}
+    packed = whole[names[2]]
+    for name, content, says in (
+        (names[1], whole[names[1]][:-1], r"says 5 bytes .* and has 4"),
+        (names[1], b"<html>not found</html>", "begins 3c68746d"),
+        (names[1], idx(labels[:4]), "train-labels-idx1-ubyte has 4 labels for 5 images"),
+        (names[0], whole[names[0]][:10], r"train-images-idx3-ubyte is no IDX file"),
+        (names[2], packed[:-9], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
+        (names[2], b"not gzip", r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
+        (names[2], packed[:40] + bytes(20) + packed[60:], r"t10k-images-idx3-ubyte.gz cannot be unpacked"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=says):
+            mnist(tmp_path)
+        (tmp_path / name).write_bytes(whole[name])
 
 
 def test_a_damaged_cifar_file_is_refused(tmp_path: Path) -> None:

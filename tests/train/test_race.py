@@ -14,12 +14,11 @@ import torch
 from torch.nn import functional as F
 
 from labkit.amp import RECIPES
-from labkit.train import GPU_TASKS, TASKS, RunRecord, load, race, record_path, recorded, train
+from labkit.train import GPU_TASKS, TASKS, RunRecord, load, race, record_path, recorded
 from labkit.train.fingerprint import fingerprint
 
 ROOT = Path(__file__).parents[2]
 SHORT = replace(TASKS["digits"], steps=3)
-SEEDS = (0, 1, 2)
 
 
 def test_a_stopped_race_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -71,38 +70,28 @@ def test_a_killed_race_goes_on_where_it_was(tmp_path: Path, workers: str) -> Non
     assert again == [whole[f"fp32-seed{seed}.json"] for seed in sorted(done)], "none was trained twice"
 
 
-def test_a_race_can_be_stopped(tmp_path: Path) -> None:
+def test_a_race_can_be_stopped_and_runs_no_pair_twice(tmp_path: Path) -> None:
     told: list[RunRecord] = []
-    records = race(
-        SHORT, [RECIPES["FP32"]], range(9), tmp_path, workers=1, progress=told.append, stop=lambda: len(told) > 1
-    )
-    assert records == told
-    assert len(told) == 2
-
-
-def test_a_seed_named_twice_is_one_pair_and_not_two_that_agree(tmp_path: Path) -> None:
-    told: list[RunRecord] = []
-    race(SHORT, [RECIPES["FP32"], RECIPES["FP32"]], [0, 0], tmp_path, workers=1, progress=told.append)
-    assert len(told) == 1
-
-
-def test_two_recipes_of_one_name_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="names that differ; FP32 is more than one"):
-        race(SHORT, [RECIPES["FP32"], replace(RECIPES["O1"], name="FP32")], [0], tmp_path, workers=1)
-    assert not list(tmp_path.iterdir())
+    fp32, stop = RECIPES["FP32"], lambda: len(told) > 1
+    assert race(SHORT, [fp32, fp32], [0, 0, *range(9)], tmp_path, workers=1, progress=told.append, stop=stop) == told
+    assert [record.seed for record in told] == [0, 1]
 
 
 def test_a_record_of_something_else_is_not_taken_for_this(tmp_path: Path) -> None:
-    race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=1)
+    fp32, o1 = RECIPES["FP32"], RECIPES["O1"]
+    with pytest.raises(ValueError, match="names that differ; FP32 is more than one"):
+        race(SHORT, [fp32, replace(o1, name="FP32")], [0], tmp_path, workers=1)
+    with pytest.raises(ValueError, match="1 worker or more"):
+        race(SHORT, [fp32], [0], tmp_path, workers=0)
+    assert not list(tmp_path.iterdir()), "refused before anything runs"
+    race(SHORT, [fp32], [0], tmp_path, workers=1)
     for changed, recipe in (
-        (replace(SHORT, steps=4), RECIPES["FP32"]),
-        (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), RECIPES["FP32"]),
-        (SHORT, replace(RECIPES["O1"], name="FP32")),
+        (replace(SHORT, steps=4), fp32),
+        (replace(SHORT, make_optimizer=partial(torch.optim.SGD, lr=0.2)), fp32),
+        (SHORT, replace(o1, name="FP32")),
     ):
         with pytest.raises(ValueError, match="values have changed since"):
             race(changed, [recipe], [0], tmp_path, workers=1)
-    with pytest.raises(ValueError, match="1 worker or more"):
-        race(SHORT, [RECIPES["FP32"]], [0], tmp_path, workers=0)
 
 
 NAMELESS = lambda outputs, targets: F.cross_entropy(outputs, targets)  # noqa: E731
@@ -119,29 +108,6 @@ def test_a_task_typed_into_a_notebook_is_trained_where_it_is(tmp_path: Path, mon
 
 
 # --- fingerprints ---
-
-FUNCTIONS_INSIDE = """
-from dataclasses import replace
-from functools import partial
-import torch
-from labkit.amp import RECIPES
-from labkit.train import TASKS
-from labkit.train.fingerprint import fingerprint
-
-def smooth(outputs, targets, inner, options):
-    return inner(outputs, targets)
-
-inner = partial(torch.nn.functional.cross_entropy, label_smoothing=0.1)
-loss = partial(smooth, inner=inner, options={"norms": [torch.nn.LayerNorm, torch.tanh], "weight": torch.ones(3)})
-print(fingerprint(replace(TASKS["digits"], loss=loss), RECIPES["O1"]))
-"""
-
-
-@pytest.mark.slow
-def test_functions_inside_a_partial_give_one_fingerprint_in_every_process() -> None:
-    command = [sys.executable, "-c", FUNCTIONS_INSIDE]
-    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
-    assert first == second != ""
 
 
 def test_a_renamed_field_leaves_the_fingerprints_on_record_as_they_are() -> None:
@@ -192,44 +158,10 @@ def test_every_record_that_travels_with_the_lab_is_still_of_its_task_and_recipe(
     assert [r for r in records if r.fingerprint != fingerprint(tasks[r.task], RECIPES[r.recipe])] == []
 
 
-def test_what_is_not_on_record_says_how_to_record_it() -> None:
-    with pytest.raises(FileNotFoundError, match="labkit race digits"):
-        recorded("digits", "BF16", 99)
-
-
-def dice(recipe: str) -> list[float]:
-    return [recorded("segmentation", recipe, seed).metric for seed in SEEDS]
-
-
-def test_on_record_unscaled_fp16_is_clearly_worse_and_scaling_restores_fp32() -> None:
-    fp32 = dice("FP32")
-    spread = max(fp32) - min(fp32)
-    assert min(fp32) > 0.6
-    assert max(dice("FP16")) < 0.4 < min(fp32) - 5 * spread
-    for recipe in ("FP16 static", "FP16 dynamic"):
-        assert abs(sum(dice(recipe)) - sum(fp32)) / 3 <= spread, f"{recipe}: its mean lies within FP32's spread"
-
-
 def test_on_record_a_scale_too_high_overflows_and_skips() -> None:
-    for seed in SEEDS:
+    for seed in (0, 1, 2):
         record = recorded("segmentation", "FP16 static too high", seed)
         assert record.skipped > 100
         assert all(s.found_inf for s in record.steps if not s.stepped)
-
-
-def test_records_say_where_they_were_made() -> None:
-    for recipe in ("FP32", "FP16", "FP16 static", "FP16 dynamic", "FP16 static too high"):
-        record = recorded("segmentation", recipe, 0)
-        assert record.device
-        assert record.versions["torch"]
-        assert record.date.startswith("20")
-        assert len(record.steps) == TASKS["segmentation"].steps
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["FP16", "FP16 dynamic"])
-def test_live_the_same_is_seen_here(recipe: str) -> None:
-    """Eighty real steps on this machine: without scaling the loss lags far behind, with it it does not."""
-    reference = train(TASKS["segmentation"], RECIPES["FP32"], steps=80, measure_every=0).final_loss
-    lag = train(TASKS["segmentation"], RECIPES[recipe], steps=80, measure_every=0).final_loss / reference
-    assert lag > 1.25 if recipe == "FP16" else lag < 1.1
+    with pytest.raises(FileNotFoundError, match="labkit race digits"):
+        recorded("digits", "BF16", 99)

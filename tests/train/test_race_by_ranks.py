@@ -18,23 +18,9 @@ ROOT = Path(__file__).parents[2]
 def race(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Run `labkit race` on two ranks, three runs of the digits."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "labkit")
-    asked = (
-        "race",
-        "digits",
-        "--recipes",
-        "FP32",
-        "--seeds",
-        "0",
-        "1",
-        "2",
-        "--device",
-        "cpu",
-        "--folder",
-        str(folder),
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    limit = 200 * slowness()
-    command = [*torchrun, *asked, "--folder", str(folder), *more]
+    words = "race digits --recipes FP32 --seeds 0 1 2 --device cpu --folder".split()
+    environment, limit = {**os.environ, "PYTHONPATH": str(ROOT)}, 200 * slowness()
+    command = [*torchrun, *words, str(folder), *more]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,8 +58,7 @@ def test_a_record_of_another_device_is_not_taken_for_this_ones(with_gpu: None, t
 def test_a_run_is_made_on_the_device_that_was_named() -> None:
     """On torch's meta device, where tensors have shapes and no numbers: only the wiring is seen."""
     run = TrainingRun(SHORT, O1, device="meta")
-    assert {p.device.type for p in run.model.parameters()} == {"meta"}
-    assert {t.device.type for t in run.batch(1)} == {"meta"}
+    assert {t.device.type for t in (*run.model.parameters(), *run.batch(1))} == {"meta"}
 
 
 def test_without_a_gpu_asking_for_one_is_refused_before_anything_is_made(without_gpu: None, tmp_path: Path) -> None:
@@ -92,14 +90,6 @@ def test_runs_side_by_side_are_not_timed_and_runs_on_a_gpu_are_never_side_by_sid
     assert all(r.step_seconds for r in race(SHORT, [FP32, O1], [0], tmp_path, device="gpu"))
 
 
-def test_a_record_from_before_steps_were_timed_is_read(tmp_path: Path) -> None:
-    path = train(SHORT, FP32, steps=2).save(tmp_path / "run.json")
-    stored = json.loads(path.read_text())
-    del stored["step_seconds"]
-    path.write_text(json.dumps(stored))
-    assert load(path).steps_per_second is None
-
-
 # The command
 
 
@@ -116,27 +106,15 @@ def test_the_command_takes_the_gpu_where_there_is_one_and_says_so(
     words = f"race digits --recipes FP32 O1 --seeds 0 --folder {tmp_path}".split()
     assert cli.main(words) == 0
     said = capsys.readouterr().out
-    assert "digits on this GPU: Stand-in T4" in said
-    assert "digits_gpu is large enough" in said
-    assert "[Stand-in T4, torch" in said
+    for part in ("digits on this GPU: Stand-in T4", "digits_gpu is large enough", "[Stand-in T4, torch"):
+        assert part in said
     assert "Steps a second on Stand-in T4: FP32 " in said
     assert record_path(tmp_path / "stand-in-t4", "digits", "O1", 0).exists()
     assert cli.main([*words, "--device", "cpu", "--workers", "1"]) == 0
     assert "digits on CPU, emulated. FP16 products are emulated" in capsys.readouterr().out
-
-
-def test_a_gpus_size_may_be_chosen_and_a_cpu_is_warned(
-    without_gpu: None, short_tasks: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(f"race digits_gpu --recipes FP32 --seeds 0 --workers 1 --folder {tmp_path}".split()) == 0
-    assert "a step takes seconds on a CPU; digits is the same for one" in capsys.readouterr().out
-
-
-def test_the_list_names_every_task_and_its_gpu_size(with_gpu: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["race", "--list"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name in (*TASKS, *GPU_TASKS))
-    assert "worth this GPU" in said
 
 
 def test_a_device_that_is_not_there_is_a_question_it_cannot_answer(
