@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -21,11 +22,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules import module as torch_modules
 from torch.optim import optimizer as torch_optimizers
-from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler
 from labkit.instrument import Report, exponent_histogram, watch
+from labkit.instrument.records import trimmed
 
 X, Y = torch.randn(32, 8, generator=torch.Generator().manual_seed(1)), torch.arange(32) % 4
 
@@ -35,12 +36,8 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.drop, self.last = (
-            nn.Linear(8, 16),
-            nn.BatchNorm1d(16),
-            nn.Dropout(),
-            nn.Linear(16, 4),
-        )
+        self.first, self.norm, self.drop = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout()
+        self.last = nn.Linear(16, 4)
 
     def forward(self, x, *, gain=1.0):
         return self.last(self.drop(self.norm(self.first(x)).relu())) * gain
@@ -182,7 +179,7 @@ def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 4))
     cross_entropy(model(X), Y).backward()
-    expected = {name: exponent_histogram(p.grad) for name, p in model.named_parameters()}
+    expected = {name: trimmed(exponent_histogram(p.grad)) for name, p in model.named_parameters()}
     for clip in (False, True):
         scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**9), torch.optim.SGD(model.parameters(), lr=0.0)
         with watch(model) as w:
@@ -193,16 +190,16 @@ def test_gradients_are_unscaled_whether_or_not_the_loop_called_unscale():
                 nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
             scaler.step(optimizer)
         (step,) = w.report().watched
-        for name, histogram in step.histograms["weight gradients"].items():
-            assert all(histogram.count(e, e) == expected[name].count(e, e) for e in range(-149, 128))
-        assert step.scale == 2.0**9
-        assert (step.clipped < 1) == clip
+        assert step.histograms["weight gradients"] == expected
+        assert (step.scale, step.clipped < 1) == (2.0**9, clip)
 
 
-def test_a_skipped_step_is_told_with_its_culprits_and_replayed():
+@pytest.mark.parametrize("fused", [False, True])  # a fused optimizer unscales and skips inside
+def test_a_skipped_step_is_told_with_its_culprits_and_replayed(fused):
     torch.manual_seed(0)
     model = Net()
-    scaler, optimizer = torch.amp.GradScaler("cpu", init_scale=2.0**10), torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer = torch.optim.Adam(model.parameters(), fused=fused)
     with watch(model, every=50) as w:
         for step in range(6):
             optimizer.zero_grad()
@@ -216,15 +213,13 @@ def test_a_skipped_step_is_told_with_its_culprits_and_replayed():
     assert [(skip.step, skip.scale) for skip in report.skips] == [(3, 2.0**10)]
     assert "first.weight" in report.skips[0].culprits
     assert [(bad.step, bad.direction) for bad in report.non_finite] == [(3, "input")]
+    assert [finding.what for finding in report.findings] == ["first NaN"]
+    assert report.watched[0].clipped == pytest.approx(1.0, abs=1e-3)
     assert report.steps == 6
 
 
-@pytest.mark.parametrize("how", ["exception", "exception in the model", "break"])
-def test_nothing_is_left_however_the_block_ends(how):
-    model = Net()
-    gone = weakref.ref(model)
-
-    def train(model):
+def test_nothing_is_left_however_the_block_ends():
+    def train(model, how):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with watch(model, every=1):
             for step in range(3):
@@ -235,16 +230,16 @@ def test_nothing_is_left_however_the_block_ends(how):
                 if how == "break":
                     break
 
-    if how == "break":
-        train(model)
-    else:
-        with pytest.raises(KeyError if how == "exception" else RuntimeError):
-            train(model)
-    assert on_model(model) == 0
-    assert model(X).grad_fn is not None
-    del model
-    gc.collect()
-    assert gone() is None
+    for how, error in {"exception": KeyError, "exception in the model": RuntimeError, "break": None}.items():
+        model = Net()
+        gone = weakref.ref(model)
+        with pytest.raises(error) if error else nullcontext():
+            train(model, how)
+        assert on_model(model) == 0, how
+        assert model(X).grad_fn is not None
+        del model
+        gc.collect()
+        assert gone() is None, how
 
 
 def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
@@ -263,11 +258,11 @@ def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
         report.histograms("weights", step=1)
 
 
-@pytest.mark.parametrize("stored", ["not json", "[]", "{}"])
-def test_a_file_that_is_no_report_is_refused(tmp_path, stored):
-    (tmp_path / "report.json").write_text(stored)
-    with pytest.raises(ValueError, match="holds no report of a watch"):
-        Report.load(tmp_path)
+def test_a_file_that_is_no_report_is_refused(tmp_path):
+    for stored in ("not json", "[]", "{}"):
+        (tmp_path / "report.json").write_text(stored)
+        with pytest.raises(ValueError, match="holds no report of a watch"):
+            Report.load(tmp_path)
 
 
 def test_a_model_is_copied_and_pickled_while_it_is_watched():
@@ -283,38 +278,18 @@ def test_a_model_is_copied_and_pickled_while_it_is_watched():
     assert w.report().steps == 2
 
 
-def test_two_watches_see_the_same_and_may_close_in_any_order():
+def test_two_watches_see_the_same_also_in_another_thread_and_may_close_in_any_order():
     model = Net()
     one, two = watch(model, every=1), watch(model, every=1)
     one.__enter__()
     with two:
-        plain(model, 2)
+        thread = threading.Thread(target=plain, args=(model, 2))
+        thread.start()
+        thread.join()
         one.__exit__(None, None, None)
         plain(model, 1)
     assert one.report().watched == two.report().watched[:2]
     assert (one.report().steps, two.report().steps) == (2, 3)
-
-
-def test_a_loop_in_another_thread_is_watched():
-    model = Net()
-    with watch(model, every=1) as w:
-        thread = threading.Thread(target=plain, args=(model, 2))
-        thread.start()
-        thread.join()
-    assert len(w.report().watched) == 2
-
-
-def test_what_is_run_again_by_checkpointing_is_counted_once():
-    class Checkpointed(Net):
-        def forward(self, x):
-            return checkpoint(super().forward, x, use_reentrant=False)
-
-    torch.manual_seed(0)
-    model = Checkpointed()
-    with watch(model, every=1) as w:
-        plain(model, 1)
-    assert w.report().histograms("activations")["first"].total == 32 * 16
-    assert w.report().histograms("activation gradients")["first"].total == 32 * 16
 
 
 def test_bad_questions_are_answered_in_words():
@@ -328,48 +303,16 @@ def test_bad_questions_are_answered_in_words():
         watch(Net(), every=30, against_fp32_every=50)
 
 
-def test_whatever_every_is_the_first_step_is_replayed_in_fp32():
-    model = Net()
-    with watch(model, every=7) as w:
-        model(torch.ones(2, 8)).sum().backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
-    assert [compared.step for compared in w.report().against_fp32] == [0]
-
-
-def test_a_model_without_gradients_is_said_to_have_none():
+def test_a_model_without_gradients_or_without_steps_is_not_called_well():
     model = Net()
     with watch(model, every=1) as w:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert w.report().histograms("weight gradients") == {}
     assert "no gradient" in str(w.report())
-
-
-def test_where_no_optimizer_stepped_nothing_is_called_well():
-    model = nn.Linear(2, 1)
     with watch(model, every=1) as w:
-        model(torch.ones(1, 2))
+        model(X)
     assert "no optimizer of this model stepped" in str(w.report())
     assert "nothing wrong" not in str(w.report())
-
-
-def test_a_fused_optimizer_unscales_and_skips_inside_and_is_understood():
-    torch.manual_seed(0)
-    model = nn.Linear(8, 4)
-    optimizer = torch.optim.Adam(model.parameters(), fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
-    with watch(model, every=1) as w:
-        for step in range(4):
-            optimizer.zero_grad()
-            x = X.clone()
-            x[0, 0] = float("inf") if step == 2 else 0.0
-            scaler.scale(cross_entropy(model(x), Y)).backward()
-            scaler.step(optimizer)
-            scaler.update()
-    report = w.report()
-    assert [skip.step for skip in report.skips] == [2]
-    assert [(bad.step, bad.direction) for bad in report.non_finite] == [(2, "input")]
-    assert report.watched[0].clipped == pytest.approx(1.0, abs=1e-3)
-    assert [finding.what for finding in report.findings] == ["first inf"]
 
 
 def test_a_bias_before_a_batch_norm_whose_gradient_is_rounding_errors_is_no_fault():
@@ -380,28 +323,25 @@ def test_a_bias_before_a_batch_norm_whose_gradient_is_rounding_errors_is_no_faul
     assert w.report().findings == ()
 
 
-@pytest.mark.parametrize(
-    ("make", "inputs"),
-    [
-        (lambda: nn.Linear(8, 4).double(), X.double()),
-        (lambda: nn.Linear(8, 4).bfloat16(), X.bfloat16()),
-        (lambda: nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(8, 4))), X),
-        (lambda: nn.Sequential(torch.nn.utils.spectral_norm(nn.Linear(8, 4))), X),
-    ],
-    ids=["FP64", "BF16", "weight norm", "spectral norm"],
-)
-def test_unusual_parameters_are_counted_and_replayed(make, inputs):
-    torch.manual_seed(0)
-    model = make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, every=1, against_fp32_every=1) as w:
-        for _ in range(2):
-            optimizer.zero_grad()
-            cross_entropy(model(inputs).float(), Y).backward()
-            optimizer.step()
-    report = w.report()
-    assert report.unseen == ()
-    assert len(report.against_fp32) == 2
+def test_unusual_parameters_are_counted_and_replayed():
+    weight_norm, spectral_norm = torch.nn.utils.parametrizations.weight_norm, torch.nn.utils.spectral_norm
+    for name, model, inputs in (
+        ("FP64", nn.Linear(8, 4).double(), X.double()),
+        ("BF16", nn.Linear(8, 4).bfloat16(), X.bfloat16()),
+        ("weight norm", nn.Sequential(weight_norm(nn.Linear(8, 4))), X),
+        ("spectral norm", nn.Sequential(spectral_norm(nn.Linear(8, 4))), X),
+    ):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with watch(model, every=1, against_fp32_every=1) as w:
+            for _ in range(2):
+                optimizer.zero_grad()
+                cross_entropy(model(inputs).float(), Y).backward()
+                optimizer.step()
+        report = w.report()
+        assert (report.unseen, len(report.against_fp32)) == ((), 2), name
+        assert name != "FP64" or "casts in a step" not in str(report), (
+            "counted in FP32; the model casts nothing"
+        )
 
 
 def test_what_cannot_be_replayed_is_said_once_with_its_reason():
@@ -427,8 +367,7 @@ def test_a_parameter_of_complex_numbers_and_one_without_dimensions_are_counted()
         def forward(self, x):
             return (x.to(torch.complex64) @ self.weight).abs() * self.gain
 
-    model = Complex()
-    with watch(model, every=1) as w:
+    with watch(model := Complex(), every=1) as w:
         plain(model, 2)
     assert w.report().histograms("weights")["weight"].total == 2 * 64  # two steps; real and imaginary parts
     assert w.report().histograms("updates")["gain"].total == 2
@@ -458,15 +397,3 @@ def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_peop
     assert written["gradients/weight", 0] == ([2.0, 4.0], [1, 1], 2)  # 0, and 3 of [2, 4)
     assert logged["gradients/weight", 0] == ([1, 1], [0.0, 2.0, 4.0])
     assert ("parameters/weight", 0) in written.keys() & logged.keys()
-
-
-def test_how_activations_are_looked_at_is_no_cast_of_the_model() -> None:
-    """FP64 is counted in FP32; the model casts nothing."""
-    model, inputs = nn.Sequential(nn.Linear(8, 4), nn.Tanh()).double(), X.double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model) as seen:
-        model(inputs).square().mean().backward()
-        optimizer.step()
-    report = seen.report()
-    assert report.steps == 1
-    assert "casts in a step" not in str(report)

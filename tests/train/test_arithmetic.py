@@ -6,7 +6,6 @@ backward. Before and after, they are as the session has them.
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 import warnings
@@ -71,7 +70,7 @@ def looked_at(recipe: Recipe) -> None:
 
 def test_products_are_ieees_and_deterministic_in_training_and_the_session_keeps_its_own(session: None) -> None:
     cudnn = torch.backends.cudnn
-    for name, work in itertools.product(("FP32", "O1", "O2", "TF32"), (one_step, watched, looked_at)):
+    for name, work in (("FP32", one_step), ("O2", one_step), ("TF32", one_step), ("O1", watched), ("O1", looked_at)):
         with AtEachProduct() as switches:
             work(RECIPES[name])
         assert set(switches.seen) >= {"aten::convolution", "aten::convolution_backward", "aten::mm"}, "both directions"

@@ -36,6 +36,8 @@ def test_processes_give_what_one_process_gives(tmp_path: Path) -> None:
     there = race(SHORT, recipes, [0, 1], tmp_path / "there", workers=2)
     for one, other in zip(here, there, strict=True):
         assert replace(one, seconds=0, date="") == replace(other, seconds=0, date="")
+        assert one.step_seconds is not None
+        assert other.step_seconds is None, "what ran side by side is not timed"
 
 
 KILLED = """
