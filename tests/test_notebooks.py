@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import functools
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -162,52 +161,32 @@ def test_the_learners_notebooks_equal_their_sources() -> None:
     assert build.stale() == [], "`make notebooks` writes them anew"
 
 
-@by_name
-def test_a_cell_of_code_fits_a_screen(source: Path) -> None:
-    long = ["".join(cell["source"]) for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN]
-    assert long == []
-
-
-@by_name
-def test_a_notebook_is_valid_and_carries_no_output(source: Path) -> None:
-    notebook = build.learners(source)
-    nbformat.validate(nbformat.from_dict(notebook))
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_cells(notebook))
-
-
-@by_name
-def test_every_exercise_of_the_lesson_has_one_cell_found_by_tag_and_by_id(source: Path) -> None:
-    notebook = build.learners(source)
-    expected = [exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem]
-    assert sorted(tags(notebook, "exercise-")) == sorted(exercise.id for exercise in expected)
-    for exercise in expected:
-        (cell,) = [cell for cell in code_cells(notebook) if exercise.tag in cell["metadata"].get("tags", [])]
-        assert cell["id"] == exercise.cell_id
-        assert f"def {exercise.call}:" in "".join(cell["source"])
-        assert build.STARTER in "".join(cell["source"])
-        assert cell["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
-
-
-@by_name
-def test_claims_named_in_tags_are_known(source: Path) -> None:
+def test_each_lesson_is_valid_without_output_and_its_cells_fit_a_screen() -> None:
     with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
         known = {row["id"] for row in csv.DictReader(file)}
-    assert set(tags(build.learners(source), "claim-")) <= known
+    for source in SOURCES:
+        notebook = build.learners(source)
+        nbformat.validate(nbformat.from_dict(notebook))
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_cells(notebook))
+        assert set(tags(notebook, "claim-")) <= known
+        long = [cell["id"] for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN]
+        assert not long, (source.stem, long)
 
 
-@by_name
-def test_a_lesson_imports_layers_only(source: Path) -> None:
-    """`from labkit.amp import advance`: never deeper, but for a framework's own imports; never everything."""
-    lines = [line for cell in code_cells(build.solved(source)) for line in cell["source"]]
-    imports = [line.strip() for line in lines if re.match(r"\s*(from|import) labkit", line)]
-    assert [line for line in imports if not re.match(r"from labkit\.(\w+|frameworks[\w.]+) import (?!\*)", line)] == []
+def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
+    for source in SOURCES:
+        cells = code_cells(build.learners(source))
+        expected = {exercise.tag: exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem}
+        found = {tag: cell for cell in cells for tag in cell["metadata"].get("tags", [])}
+        assert sorted(tags({"cells": cells}, "exercise-")) == sorted(tag.removeprefix("exercise-") for tag in expected)
+        for tag, exercise in expected.items():
+            assert found[tag]["id"] == exercise.cell_id
+            assert f"def {exercise.call}:" in "".join(found[tag]["source"])
+            assert build.STARTER in "".join(found[tag]["source"])
+            assert found[tag]["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
 
 
 # --- the lessons as they run: every notebook in a fresh kernel ---
-
-
-def is_exercise(cell: dict[str, Any]) -> bool:
-    return any(tag.startswith("exercise-") for tag in cell["metadata"].get("tags", []))
 
 
 def answered_later(source: Path) -> dict[str, Any]:
@@ -215,11 +194,11 @@ def answered_later(source: Path) -> dict[str, Any]:
     handed_out = enumerate(build.learners(source)["cells"])
     starters = {cell["id"]: {**cell, "id": f"starter-{number}"} for number, cell in handed_out}
     notebook = build.solved(source)
-    twice = [[starters[cell["id"]], cell] if is_exercise(cell) else [cell] for cell in notebook["cells"]]
+    twice = [
+        [starters[cell["id"]], cell] if tags({"cells": [cell]}, "exercise-") else [cell] for cell in notebook["cells"]
+    ]
     return {**notebook, "cells": list(itertools.chain.from_iterable(twice))}
 
-
-Executed = Callable[[Path], dict[str, Any]]  # from a lesson's source to its notebook with the outputs
 
 # A hang is ended where it happens, by a limit for each cell and each exercise that grows with how slow the machine is.
 patient = pytest.mark.timeout(3600)
@@ -239,22 +218,28 @@ def execute(notebook: dict[str, Any], environment: Mapping[str, str] = os.enviro
     return cast("dict[str, Any]", document)
 
 
-@pytest.fixture(scope="module")
-def executed(preloaded_kernels: None) -> Executed:
-    """Run a lesson when it is first asked for, and once."""
-    return functools.cache(lambda source: execute(answered_later(source)))
-
-
 def errors_of(notebook: dict[str, Any]) -> list[Any]:
     outputs = [output for cell in code_cells(notebook) for output in cell["outputs"]]
     assert outputs
     return [output for output in outputs if output["output_type"] == "error"]
 
 
+def shown(cell: dict[str, Any]) -> str:
+    """Return what a cell shows, as text."""
+    return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
+
+
 @patient
 @by_name
-def test_a_notebook_runs_from_top_to_bottom(executed: Executed, source: Path) -> None:
-    assert errors_of(executed(source)) == []
+def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_kernels: None, source: Path) -> None:
+    notebook = execute(answered_later(source))
+    assert errors_of(notebook) == []
+    for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem):
+        visible = sum(not check.hidden for check in exercise.checks)
+        cells = [cell for cell in code_cells(notebook) if exercise.tag in cell["metadata"].get("tags", [])]
+        starter, answer = map(shown, cells)
+        assert "Not solved yet: 0 of" in starter, exercise.id
+        assert f"Solved. {visible} of {visible} checks pass" in answer, exercise.id
 
 
 @pytest.mark.slow
@@ -264,26 +249,13 @@ def test_a_notebook_runs_from_top_to_bottom_without_any_answer(source: Path) -> 
     assert errors_of(execute(build.learners(source))) == []
 
 
-def test_a_cell_that_hangs_is_ended_and_named(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_hangs_is_ended_and_named(
+    preloaded_kernels: None, house: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (house / "source" / "01_lesson.py").write_text("# %%\nimport threading\nthreading.Event().wait()\n")
     monkeypatch.setattr(sys.modules[__name__], "CELL_SECONDS", 1)
     with pytest.raises(nbclient.exceptions.CellTimeoutError, match=r"threading.Event\(\).wait\(\)"):
         execute(build.learners(house / "source" / "01_lesson.py"))
-
-
-@patient
-@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=lambda exercise: exercise.id)
-def test_an_exercise_is_answered_at_once(executed: Executed, exercise: Any) -> None:
-    visible = sum(not check.hidden for check in exercise.checks)
-    cells = code_cells(executed(build.SOURCES / f"{exercise.lesson}.py"))
-    starter, answer = [shown(cell) for cell in cells if exercise.tag in cell["metadata"].get("tags", [])]
-    assert "Not solved yet: 0 of" in starter
-    assert f"Solved. {visible} of {visible} checks pass" in answer
-
-
-def shown(cell: dict[str, Any]) -> str:
-    """Return what a cell shows, as text."""
-    return "".join(output.get("data", {}).get("text/plain", "") for output in cell["outputs"])
 
 
 def graded(folder: Path, lessons: list[str]) -> list[Row]:
