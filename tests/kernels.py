@@ -26,7 +26,7 @@ IMPORTED = ("torch", "ipykernel.kernelapp", "matplotlib.pyplot", "matplotlib_inl
 
 @contextmanager
 def preloaded(folder: Path) -> Iterator[dict[str, str]]:
-    """Start the server and write the specification in a folder; yield the environment by which Jupyter finds it."""
+    """Start the server, and write the specification in a folder; yield the environment by which Jupyter finds it."""
     if sys.platform != "linux":
         yield {}
         return
@@ -36,7 +36,8 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     specification.write_text(json.dumps({"argv": ask, "display_name": "Python 3", "language": "python"}))
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
-    server = subprocess.Popen([sys.executable, __file__, "serve", str(address)], env=environment, stdout=subprocess.PIPE)
+    serve = [sys.executable, __file__, "serve", str(address)]
+    server = subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"

@@ -1,4 +1,4 @@
-"""Sixty-three things that tutorials say about FP16: the table and the lessons agree on which are settled, and where."""
+"""Sixty-three claims of tutorials about FP16: the table and the lessons agree on which are settled, and where."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What does the terminal answer? Well-asked questions get an answer, others a line that says what would do."""
+"""The commands: what they print, and what they answer to a wrong path, a broken package, an interrupt, a second run."""
 
 import json
 import os
 import runpy
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,23 +21,45 @@ import websocket
 import labkit
 from labkit import cli
 from labkit.clinic import Finding, Report, Status
+from labkit.clinic.doctor import packages
 from labkit.commands import lab
+from labkit.records.system import import_problem
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_version_says_it_and_needs_no_torch():
-    program = "import sys; from labkit.cli import main; main(['version']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    first, second = done.stdout.splitlines()
-    assert first.startswith(f"labkit {labkit.__version__} ")
-    assert second == "False"
+def environment(*first: Path) -> dict[str, str]:
+    """Return the environment of a command that finds packages in the first folders, then this checkout."""
+    paths = os.pathsep.join(map(str, [*first, ROOT]))
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 
 
-def test_python_dash_m_is_the_same_command():
+def test_python_dash_m_is_the_same_command_and_a_closed_pipe_is_no_error():
     command = [sys.executable, "-m", "labkit", "version"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"labkit {labkit.__version__} ")
+    if os.name == "nt":
+        return
+    reads, writes = os.pipe()  # `labkit version | head -0`: the pipe is closed before a word is written
+    os.close(reads)
+    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_neither_the_version_nor_any_help_imports_torch() -> None:
+    script = f"""
+import contextlib, io, sys
+from labkit.cli import main
+for words in [["version"], *([name, "--help"] for name in {list(cli.SUBCOMMANDS)!r})]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        main(words)
+    assert "torch" not in sys.modules, words
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_old_python_is_answered_in_words(monkeypatch):
@@ -52,50 +76,39 @@ def test_without_a_command_it_lists_them(capsys):
         assert row.help in out
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (["html", "missing.ipynb"], "labkit html: there is no notebook missing.ipynb\n"),
-        (["progress", "missing"], "labkit progress: there is no folder missing\n"),
-    ],
-)
-def test_what_is_not_there_is_named(asked, said, capsys, tmp_path, monkeypatch):
+def test_what_does_not_exist_is_named_with_what_does(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli.main(asked) == 2
-    assert capsys.readouterr().err == said
+    answers = {
+        "html missing.ipynb": "labkit html: there is no notebook missing.ipynb\n",
+        "progress missing": "labkit progress: there is no folder missing\n",
+        "race digit": "there is no task 'digit'; there are all, autoencoder, ",
+        "docter": "there is no command 'docter'. Did you mean 'doctor'?",
+        "lab mine.ipynb": "mine.ipynb",
+        "grade /nonexistent": "there is no /nonexistent",
+        f"grade {ROOT / 'notebooks'}": "expected --csv FILE",
+    }
+    for words, answer in answers.items():
+        try:
+            status = cli.main(words.split())
+        except SystemExit as ended:
+            status = ended.code
+        err = capsys.readouterr().err
+        assert status == 2, words
+        assert answer in err
+        assert "[]" not in err
 
 
-def test_a_task_that_there_is_not_is_told_those_that_there_are(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["race", "digit"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert "there is no task 'digit'; there are all, autoencoder, " in err
-    assert "[]" not in err
-
-
-def test_a_mistyped_command_is_answered_with_the_nearest(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["docter"])
-    assert ended.value.code == 2
-    err = capsys.readouterr().err
-    assert "there is no command 'docter'. Did you mean 'doctor'?" in err
-
-
-@pytest.mark.parametrize(
-    ("finding", "status"),
-    [
+def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys):
+    for finding, status in [
         (Finding("memory", Status.OK, "8.0 GiB available"), 0),
         (Finding("memory", Status.WARN, "1.5 GiB available", "close something"), 0),
         (Finding("memory", Status.BAD, "0.5 GiB available", "close something"), 1),
-    ],
-)
-def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, capsys, finding, status):
-    monkeypatch.setattr("labkit.clinic.check_machine", lambda: Report((finding,)))
-    assert cli.main(["doctor"]) == status
-    out = capsys.readouterr().out
-    assert finding.what in out
-    assert finding.remedy in out
+    ]:
+        monkeypatch.setattr("labkit.clinic.check_machine", lambda finding=finding: Report((finding,)))
+        assert cli.main(["doctor"]) == status
+        out = capsys.readouterr().out
+        assert finding.what in out
+        assert finding.remedy in out
 
 
 def test_a_missing_package_is_answered_with_how_to_get_it(monkeypatch, capsys):
@@ -116,12 +129,6 @@ def test_a_missing_module_of_our_own_is_not_hidden(monkeypatch):
     monkeypatch.setattr("labkit.commands.doctor.run", broken)
     with pytest.raises(ModuleNotFoundError, match=r"labkit\.gone"):
         cli.main(["doctor"])
-
-
-def test_lab_says_which_notebook_it_did_not_find(capsys, tmp_path):
-    missing = tmp_path / "mine.ipynb"
-    assert cli.main(["lab", str(missing)]) == 2
-    assert str(missing) in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows cannot replace a process; JupyterLab is started there")
@@ -199,9 +206,9 @@ def open_terminal(server: subprocess.Popen, address: str, log: Path) -> websocke
     pytest.fail(f"JupyterLab ended; its log:\n{log.read_text()[-3000:]}")
 
 
-@pytest.mark.parametrize(
-    ("is_root", "platform", "environment", "opens"),
-    [
+def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch):
+    monkeypatch.setattr("webbrowser.get", lambda: None)
+    for is_root, platform, environment, opens in [
         (False, "linux", {"DISPLAY": ":0"}, True),
         (False, "linux", {"WAYLAND_DISPLAY": "wayland-0"}, True),
         (False, "darwin", {}, True),
@@ -209,11 +216,8 @@ def open_terminal(server: subprocess.Popen, address: str, log: Path) -> websocke
         (True, "linux", {"DISPLAY": ":0"}, False),
         (False, "linux", {}, False),
         (False, "darwin", {"SSH_CONNECTION": "far away"}, False),
-    ],
-)
-def test_a_browser_opens_only_where_there_is_a_screen(monkeypatch, is_root, platform, environment, opens):
-    monkeypatch.setattr("webbrowser.get", lambda: None)
-    assert lab.can_open_browser(is_root, platform, environment) is opens
+    ]:
+        assert lab.can_open_browser(is_root, platform, environment) is opens, (is_root, platform, environment)
 
 
 def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -227,12 +231,86 @@ def test_race_says_what_lies_in_the_way(tmp_path: Path, capsys: pytest.CaptureFi
     assert "delete the record" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(os.name == "nt", reason="a pipe that nobody reads is of Unix")
-def test_a_reader_that_has_had_enough_is_no_error():
-    """`labkit version | head -0`: the pipe is closed before a word is written."""
-    reads, writes = os.pipe()
-    os.close(reads)
-    command = [sys.executable, "-m", "labkit", "version"]
-    told = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
-    os.close(writes)
-    assert (told.returncode, told.stderr) == (0, "")
+def broken(folder: Path, package: str) -> Path:
+    (folder / package).mkdir()
+    (folder / package / "__init__.py").write_text(
+        "raise ImportError('libcudart.so.12: cannot open shared object file')"
+    )
+    return folder
+
+
+def test_doctor_says_that_torch_cannot_be_imported_and_what_to_do(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "labkit", "doctor"]
+    done = subprocess.run(
+        command, env=environment(broken(tmp_path, "torch")), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "torch cannot be imported: ImportError: libcudart.so.12" in done.stdout
+    assert "make setup" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_package_is_ok_if_it_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
+    assert import_problem("json") == ""
+    assert "libcudart" in import_problem("anywidget")
+    needed, installed = {"anywidget": "0.9", "numpy": "2"}, {"labkit": "1", "anywidget": "0.11", "numpy": "2.4"}
+    found = list(packages(needed, installed.get, lambda names: {n: p for n in names if (p := import_problem(n))}))
+    assert [(finding.name, finding.status) for finding in found] == [
+        ("labkit", Status.OK), ("anywidget", Status.BAD), ("numpy", Status.OK),
+    ]  # fmt: skip
+    assert "cannot be imported: ImportError: libcudart" in found[1].what
+
+
+@pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent otherwise on Windows")
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_race_says_what_begins_and_when_interrupted_what_is_kept(tmp_path: Path, workers: str) -> None:
+    command = [sys.executable, "-m", "labkit", "race", "digits", "--recipes", "FP32", "--seeds", *map(str, range(200)),
+               "--folder", str(tmp_path), "--device", "cpu", "--workers", workers]  # fmt: skip
+    process = subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a background job's parent may ignore it
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "metric" in line or " skipped " in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, err = process.communicate()
+    assert any("seed 0  begins" in line for line in lines)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    told = [line for line in [*lines, *out.splitlines()] if "interrupted: " in line]
+    assert len(told) == 1
+    kept = int(told[0].split("interrupted: ")[1].split(" of ")[0])
+    assert 1 <= kept <= len(list(tmp_path.rglob("*.json"))) < 200
+
+
+SCRIPT = """
+import sys, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+print("arguments", sys.argv[1:])
+"""
+
+
+def test_a_second_watch_keeps_the_first_report_and_our_options_after_the_script_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ["watch", "--every", "1", "--folder", str(tmp_path / "seen"), str(tmp_path / "train.py")]
+    assert cli.main(words) == 0
+    first = (tmp_path / "seen" / "report.html").read_bytes()
+    assert cli.main([*words, "--every=3", "--own"]) == 0
+    output = capsys.readouterr()
+    assert "arguments ['--every=3', '--own']" in output.out
+    assert "--every=3 stands after" in output.err
+    assert "--own stands" not in output.err
+    assert (tmp_path / "seen" / "report.html").read_bytes() == first
+    assert (tmp_path / "seen-2" / "report.html").is_file()

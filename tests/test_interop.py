@@ -1,5 +1,7 @@
 """torch tensors round as arrays do, bit for bit."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -29,10 +31,6 @@ WIDE = Format("wide", exponent_bits=8, significand_bits=20)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def name(row):
-    return row.name
-
-
 def random_floats(count, seed=0):
     """Uniform over FP32 codes: subnormals, infinities and NaNs included."""
     return np.random.default_rng(seed).integers(2**32, size=count, dtype=np.uint32).view(np.float32)
@@ -48,50 +46,45 @@ def ties(format, dtype):
     return np.concatenate([*near, *(-part for part in near)])
 
 
-def assert_equal_bits(tensor, wanted):
+def assert_equal_bits(tensor, wanted, what=""):
     got = tensor.cpu().numpy()
     assert got.dtype == wanted.dtype
-    assert got.tobytes() == wanted.tobytes()  # NaNs as well: both give the default one
+    assert got.tobytes() == wanted.tobytes(), what  # NaNs as well: both give the default one
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("rounding", Rounding, ids=lambda mode: mode.name)
-@pytest.mark.parametrize("format", [*FORMATS.values(), MINE, WIDE], ids=name)
-def test_every_format_and_mode_equals_the_numpy_rounding(format, rounding, device):
-    for dtype in (np.float32, np.float64):
+def test_every_format_and_mode_equals_the_numpy_rounding(rounding, device):
+    stochastic = rounding is Rounding.STOCHASTIC
+    for format, dtype in itertools.product((*FORMATS.values(), MINE, WIDE), (np.float32, np.float64)):
         with np.errstate(invalid="ignore"):  # signalling NaNs
             values = np.concatenate([ties(format, dtype), random_floats(20_000).astype(dtype)])
         values = values if format.nan_code is not None else np.nan_to_num(values, nan=1.0)
-        stochastic = rounding is Rounding.STOCHASTIC
         bits = np.random.default_rng(2).integers(2**32, size=values.shape) if stochastic else None
         tensor_bits = torch.from_numpy(bits).to(device) if stochastic else None
         for overflow in Overflow:
             got = round_tensor(torch.from_numpy(values).to(device), format, rounding, overflow, tensor_bits)
-            assert_equal_bits(got, round_to(values, format, rounding, overflow, bits))
+            assert_equal_bits(got, round_to(values, format, rounding, overflow, bits), format.name)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("format", [FP16, BF16, E5M2, E4M3, MINE], ids=name)
-def test_a_million_random_floats(format, device):
-    values = random_floats(1_000_000, seed=format.bits)
-    assert_equal_bits(round_tensor(torch.from_numpy(values).to(device), format), round_to(values, format))
+def test_a_million_random_floats_as_numpy_and_as_torchs_own_cast():
+    for format in (FP16, BF16, E5M2, E4M3, MINE):
+        values = random_floats(1_000_000, seed=format.bits)
+        for device in DEVICES:
+            got = round_tensor(torch.from_numpy(values).to(device), format)
+            assert_equal_bits(got, round_to(values, format), format.name)
+        if format in (FP16, BF16):
+            numbers = torch.from_numpy(np.nan_to_num(values, nan=1.0))
+            assert_equal_bits(round_tensor(numbers, format), numbers.to(dtype_of(format)).float().numpy(), format.name)
 
 
-@pytest.mark.parametrize("format", [FP16, BF16], ids=name)
-def test_a_million_random_floats_as_torchs_own_cast(format):
-    values = torch.from_numpy(np.nan_to_num(random_floats(1_000_000, seed=3), nan=1.0))
-    assert_equal_bits(round_tensor(values, format), values.to(dtype_of(format)).float().numpy())
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_tensors_keep_their_dtype(dtype):
-    values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
-    for format in (E5M2, TF32, FP32, E2M1):
-        given = values if format.nan_code is not None else values.nan_to_num(nan=1.0)
-        rounded = round_tensor(given, format)
+def test_half_tensors_keep_their_dtype():
+    for dtype, format in itertools.product((torch.float16, torch.bfloat16), (E5M2, TF32, FP32, E2M1)):
+        values = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(dtype)
+        values = values if format.nan_code is not None else values.nan_to_num(nan=1.0)
+        rounded = round_tensor(values, format)
         assert rounded.dtype == dtype
-        wanted = round_to(given.float().numpy(), format)
-        assert np.array_equal(rounded.float().numpy(), wanted, equal_nan=True)
+        assert np.array_equal(rounded.float().numpy(), round_to(values.float().numpy(), format), equal_nan=True)
 
 
 def test_float64_is_rounded_once_and_float32_never_widened():
@@ -128,16 +121,16 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rounding", [each for each in Rounding if each is not Rounding.STOCHASTIC])
-def test_what_is_rounded_in_pieces_wakes_no_threads(two_threads, dtype, rounding):
+def test_what_is_rounded_in_pieces_wakes_no_threads(two_threads):
     # torch works in parallel above 2^15 elements, and MKL, which it asks for whole numbers, from 2^12. A dozen such
     # operations on each piece wait for all threads each time; on a busy machine that is milliseconds.
-    largest = operations(round_tensor, torch.randn(2**17, dtype=dtype), E4M3, rounding)
-    assert max(largest.values()) <= 2**15
-    by_mkl = [largest[name] for name in ("round_", "trunc_", "ceil_", "floor_", "trunc") if name in largest]
-    assert by_mkl
-    assert max(by_mkl) < 2**12
+    modes = [mode for mode in Rounding if mode is not Rounding.STOCHASTIC]
+    for dtype, rounding in itertools.product((torch.float32, torch.float64), modes):
+        largest = operations(round_tensor, torch.randn(2**17, dtype=dtype), E4M3, rounding)
+        assert max(largest.values()) <= 2**15, (dtype, rounding)
+        by_mkl = [largest[name] for name in ("round_", "trunc_", "ceil_", "floor_", "trunc") if name in largest]
+        assert by_mkl
+        assert max(by_mkl) < 2**12, (dtype, rounding)
 
 
 def test_dtypes_and_formats_name_each_other():
@@ -160,18 +153,15 @@ def test_eight_bit_dtypes_hold_what_the_formats_say():
         assert np.array_equal(values, decode(np.arange(256), format), equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "format", "error", "explanation"),
-    [
+def test_what_cannot_be_rounded_is_explained():
+    for tensor, format, error, explanation in [
         (torch.ones(2, dtype=torch.int32), FP16, TypeError, "torch.int32"),
         (torch.ones(2, dtype=torch.complex64), FP16, TypeError, "torch.complex64"),
         (torch.ones(2).half(), BF16, ValueError, "BF16 has values that FP16 cannot hold"),
         (torch.tensor([torch.nan]), E2M1, ValueError, "E2M1 has no NaN"),
-    ],
-)
-def test_what_cannot_be_rounded_is_answered(tensor, format, error, explanation):
-    with pytest.raises(error, match=explanation):
-        round_tensor(tensor, format)
+    ]:
+        with pytest.raises(error, match=explanation):
+            round_tensor(tensor, format)
 
 
 def test_random_bits_are_checked():

@@ -1,4 +1,4 @@
-"""What lessons say of themselves: minutes and points, the map, and words that lead to the glossary."""
+"""The statements of lessons about themselves: minutes and points, the map, and links to the glossary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 
 import nbformat
 import numpy as np
-import pytest
 import torch
 
 from labkit.amp import ScalerConfig, autocast
@@ -33,20 +32,15 @@ TEXTS = {source.stem: markdown(build.learners(source)) for source in build.sourc
 # --- heads and map ---
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_the_head_counts_the_exercises_and_their_points(lesson: str) -> None:
-    exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
-    points = sum(check.points for exercise in exercises for check in exercise.checks)
-    head = " ".join(SOURCES[lesson].split("# %% [markdown]")[1].replace("\n# ", " ").split())
-    counted = re.findall(r"(\w+) (?:exercises|projects), (\d+) points", head)
-    assert counted == [(NUMBERS[len(exercises)].capitalize(), str(points))]
-    assert len(re.findall(r"About \d+ minutes", head)) == 1
-
-
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_takes_longer_than_its_exercises_alone(lesson: str) -> None:
-    (minutes,) = re.findall(r"About (\d+) minutes", SOURCES[lesson])
-    assert int(minutes) > sum(exercise.minutes for exercise in EXERCISES.values() if exercise.lesson == lesson)
+def test_the_head_counts_exercises_points_and_minutes() -> None:
+    for lesson in LESSONS:
+        exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson]
+        points = sum(check.points for exercise in exercises for check in exercise.checks)
+        head = " ".join(SOURCES[lesson].split("# %% [markdown]")[1].replace("\n# ", " ").split())
+        counted = re.findall(r"(\w+) (?:exercises|projects), (\d+) points", head)
+        assert counted == [(NUMBERS[len(exercises)].capitalize(), str(points))], lesson
+        (minutes,) = re.findall(r"About (\d+) minutes", head)
+        assert int(minutes) > sum(exercise.minutes for exercise in exercises), lesson
 
 
 def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
@@ -64,10 +58,10 @@ def test_the_map_has_a_row_for_each_lesson_and_says_which_are_to_come() -> None:
         assert seen, "the first line of the lesson's source says it"
 
 
-@pytest.mark.parametrize(("before", "after"), list(itertools.pairwise(sorted(SOURCES))))
-def test_a_lesson_leads_to_the_next_and_back(before: str, after: str) -> None:
-    assert re.search(rf"\({after}\.ipynb\) →$", TEXTS[before])
-    assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", TEXTS[after].splitlines()[-1])
+def test_a_lesson_leads_to_the_next_and_back() -> None:
+    for before, after in itertools.pairwise(sorted(SOURCES)):
+        assert re.search(rf"\({after}\.ipynb\) →$", TEXTS[before]), before
+        assert re.search(rf"^← \[.*?\]\({before}\.ipynb\)", TEXTS[after].splitlines()[-1]), after
 
 
 # --- the glossary ---
@@ -90,55 +84,45 @@ def test_worked_example_the_first_appearance_becomes_a_link() -> None:
     assert names == {}, "each word is linked once in a lesson"
 
 
-@pytest.mark.parametrize("lesson", TEXTS)
-def test_each_link_leads_to_a_word_or_to_a_notebook(lesson: str) -> None:
-    links = re.findall(r"\]\(([^)\s]+?\.ipynb)(?:#([^)]*))?\)", TEXTS[lesson])
-    assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*TEXTS, "glossary")}
-    words = [anchor.removeprefix("cell-id=") for page, anchor in links if page == "glossary.ipynb" and anchor]
-    assert set(words) <= {cell["id"] for cell in GLOSSARY["cells"]}
-    assert len(set(words)) == len(words), "a word is linked where it first appears, and only there"
-    assert lesson == "00_start" or len(words) > 10
+def test_each_link_leads_to_a_word_or_to_a_notebook() -> None:
+    for lesson, text in TEXTS.items():
+        links = re.findall(r"\]\(([^)\s]+?\.ipynb)(?:#([^)]*))?\)", text)
+        assert {page for page, _ in links} <= {f"{name}.ipynb" for name in (*TEXTS, "glossary")}
+        words = [anchor.removeprefix("cell-id=") for page, anchor in links if page == "glossary.ipynb" and anchor]
+        assert set(words) <= {cell["id"] for cell in GLOSSARY["cells"]}
+        assert len(set(words)) == len(words), "a word is linked where it first appears, and only there"
+        assert lesson == "00_start" or len(words) > 10
 
 
-@pytest.mark.parametrize("lesson", TEXTS)
-def test_no_word_stands_unlinked_before_its_link(lesson: str) -> None:
+def test_no_word_stands_unlinked_before_its_link() -> None:
     """Read as a learner does, without code, formulas and headings."""
     not_words = r"```.*?```|\$\$.*?\$\$|\$[^$\n]*\$|`[^`]*`|^#.*?$"
-    text = re.sub(not_words, "", TEXTS[lesson], flags=re.DOTALL | re.MULTILINE)
-    for name, row in TERMS.items():
-        before, link, _ = text.partition(f"]({build.anchor_of(name)})")
-        plain = re.sub(r"\[[^\]]*\]\([^)]*\)", "", before.rpartition("[")[0] if link else text)
-        for spelling in row.get("spellings", [name]):
-            assert not re.search(rf"(?<![\w.]){re.escape(spelling)}(?![\w(])", plain), f"{spelling!r} is not linked"
+    for lesson, whole in TEXTS.items():
+        text = re.sub(not_words, "", whole, flags=re.DOTALL | re.MULTILINE)
+        for name, row in TERMS.items():
+            before, link, _ = text.partition(f"]({build.anchor_of(name)})")
+            plain = re.sub(r"\[[^\]]*\]\([^)]*\)", "", before.rpartition("[")[0] if link else text)
+            for spelling in row.get("spellings", [name]):
+                found = re.search(rf"(?<![\w.]){re.escape(spelling)}(?![\w(])", plain)
+                assert not found, f"{lesson}: {spelling!r} is not linked"
 
 
-def test_a_word_s_id_needs_no_escape_in_a_link() -> None:
+def test_the_glossary_on_disk_is_this_one_with_valid_ids_in_order() -> None:
     assert [cell["id"] for cell in GLOSSARY["cells"] if not re.fullmatch(r"[\w-]{1,64}", cell["id"])] == []
     nbformat.validate(nbformat.from_dict(GLOSSARY))
     assert sorted(ANCHORS, key=str.lower) == ANCHORS
-
-
-def test_a_word_is_linked_in_the_lesson_that_explains_it() -> None:
-    lessons = {name.split("_")[0]: text for name, text in TEXTS.items()}
-    links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
-    assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
-
-
-def test_a_spelling_means_one_word() -> None:
-    spellings = [spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])]
-    assert len(set(spellings)) == len(spellings)
-    known = {"means", "example", "lesson", "spellings"}
-    assert [name for name, row in TERMS.items() if not {"means", "lesson"} <= row.keys() <= known] == []
-
-
-def test_the_glossary_on_disk_is_this_one_and_has_no_code() -> None:
     assert {cell["cell_type"] for cell in GLOSSARY["cells"]} == {"markdown"}
     assert (build.NOTEBOOKS / "glossary.ipynb").read_text(encoding="utf-8") == build.text_of(GLOSSARY)
 
 
-@pytest.mark.parametrize("lesson", [name for name, text in SOURCES.items() if re.search(r"\bapex\b", text)])
-def test_where_apex_is_named_its_end_is_too(lesson: str) -> None:
-    assert "2025" in SOURCES[lesson]
+def test_a_word_is_linked_in_the_lesson_that_explains_it_and_a_spelling_means_one_word() -> None:
+    lessons = {name.split("_")[0]: text for name, text in TEXTS.items()}
+    links = {name: f"]({build.anchor_of(name)})" for name in TERMS}
+    assert [name for name, row in TERMS.items() if links[name] not in lessons[row["lesson"]]] == []
+    spellings = [spelling for name, row in TERMS.items() for spelling in row.get("spellings", [name])]
+    assert len(set(spellings)) == len(spellings)
+    known = {"means", "example", "lesson", "spellings"}
+    assert [name for name, row in TERMS.items() if not {"means", "lesson"} <= row.keys() <= known] == []
 
 
 # --- what lessons say of records, counted again ---
@@ -212,17 +196,18 @@ def test_swallowed_updates_open_where_the_prediction_does_not_ask() -> None:
     assert (float(weight), update) == (1.0, "-10")
 
 
-@pytest.mark.parametrize("project", ["targets", "drift", "digits"])
-def test_a_project_is_diagnosed_after_its_prediction(project: str) -> None:
+def test_a_project_is_diagnosed_after_its_prediction() -> None:
     source = SOURCES["12_project"]
-    part = source[source.index(f'compare_with_fp32("{project}")') : source.index(f'id="exercise-project-{project}"')]
-    assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
-    assert part.count("find_pitfalls(record)") == 1
+    for project in ("targets", "drift", "digits"):
+        begin, end = f'compare_with_fp32("{project}")', f'id="exercise-project-{project}"'
+        part = source[source.index(begin) : source.index(end)]
+        assert part.index(f'predict("project.{project}")') < part.index("find_pitfalls(record)")
+        assert part.count("find_pitfalls(record)") == 1
 
 
-@pytest.mark.parametrize("name", [*TEXTS, "glossary"])
-def test_powers_of_two_are_typeset_as_in_the_widgets(name: str) -> None:
+def test_powers_of_two_are_typeset_as_in_the_widgets() -> None:
     """2^-24 in code is code; in a sentence it is a formula, in every lesson and in the glossary."""
-    notebook = nbformat.read(build.NOTEBOOKS / f"{name}.ipynb", as_version=4)
-    text = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", markdown(notebook), flags=re.DOTALL)
-    assert re.findall(r"2\^-?\d+", text) == []
+    for name in (*TEXTS, "glossary"):
+        notebook = nbformat.read(build.NOTEBOOKS / f"{name}.ipynb", as_version=4)
+        text = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$", "", markdown(notebook), flags=re.DOTALL)
+        assert re.findall(r"2\^-?\d+", text) == [], name
