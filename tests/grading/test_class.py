@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import io
 import json
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from labkit.commands.grade import add_arguments
-from labkit.grading.batch import grade
+from labkit.grading import EXERCISES
 from labkit.grading.cli import run
-from labkit.grading.given.child import Limits
-from labkit.grading.submission import find
 from labkit.grading.table import Row, write
 
 SETUP = "import torch\nfrom labkit.amp import ScalerConfig, ScalerState\nfrom labkit.grading import check\n"
@@ -86,17 +86,9 @@ SOLUTIONS = {
     "order": ORDER,
     "repair": REPAIR,
 }
-FULL = {"static_step": 9, "unscale": 6, "advance": 8, "clip": 10, "order": 8, "repair": 9}
+FULL = {name: EXERCISES[f"scaling.{name}"].points for name in SOLUTIONS}
 NONE = dict.fromkeys(FULL, 0)
-ENTRIES = {
-    "static_step": "static_step",
-    "unscale": "unscale",
-    "advance": "advance",
-    "clip": "clip_step",
-    "order": "training_step",
-    "repair": "repaired_step",
-}
-SECONDS = 3.0
+SECONDS = 2.0
 
 
 def code(source: str, exercise: str = "") -> dict[str, Any]:
@@ -116,7 +108,9 @@ def starter(name: str) -> str:
 
 def instead(name: str, body: str) -> str:
     """Return an answer that does this."""
-    return f"def my_{ENTRIES[name]}(*arguments):\n" + "".join(f"    {line}\n" for line in body.split("\n"))
+    return f"def {EXERCISES[f'scaling.{name}'].entry}(*arguments):\n" + "".join(
+        f"    {line}\n" for line in body.split("\n")
+    )
 
 
 def hand_in(folder: Path, student: str, cells: list[dict[str, Any]]) -> None:
@@ -190,160 +184,12 @@ CLASS: dict[str, list[dict[str, Any]]] = {
         advance="import labkit.amp\n" + instead("advance", "return labkit.amp.advance(*arguments)"),
     ),
     "forges": solved(advance=FORGED),
+    "slips": solved(
+        static_step=STATIC_STEP.replace("torch.isfinite(gradient).all()", "True"),
+        advance=ADVANCE.replace("state.growth_tracker + 1 ==", "state.growth_tracker =="),
+        clip=CLIP.replace("torch.sqrt(sum((grad ** 2).sum() for grad in grads))", "sum(grad.norm() for grad in grads)"),
+    ),
 }
-
-
-@pytest.fixture(scope="module")
-def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Row]:
-    """Grade the whole class, once."""
-    folder = tmp_path_factory.mktemp("submissions")
-    for student, cells in CLASS.items():
-        hand_in(folder, student, cells)
-    (folder / "not_json.ipynb").write_text("I could not export it, sorry", encoding="utf-8")
-    (folder / "not_a_notebook.ipynb").write_text("[1, 2, 3]", encoding="utf-8")
-    (folder / "only_a_pdf").mkdir()
-    (folder / "only_a_pdf" / "homework.pdf").write_bytes(b"%PDF-1.4")
-    rows = grade(find([folder]), seed=7, limits=Limits(SECONDS, memory=1 << 30))
-    return {(row.student, row.exercise.split(".")[1]): row for row in rows}
-
-
-def points(marks: dict[tuple[str, str], Row], student: str) -> dict[str, int]:
-    return {exercise: row.points for (name, exercise), row in marks.items() if name == student}
-
-
-def test_every_student_has_a_row_for_every_exercise_and_every_row_a_reason(marks: dict[tuple[str, str], Row]) -> None:
-    students = {*CLASS, "not_json", "not_a_notebook", "only_a_pdf"}
-    assert set(marks) == {(student, exercise) for student in students for exercise in FULL}
-    assert all(row.reason for row in marks.values())
-    assert all(row.out_of == FULL[exercise] for (_, exercise), row in marks.items())
-
-
-def test_the_solution_earns_full_marks(marks: dict[tuple[str, str], Row]) -> None:
-    assert points(marks, "solved") == FULL
-    assert marks["solved", "advance"].reason == "5 of 5 checks pass"
-
-
-def test_the_untouched_starter_earns_nothing(marks: dict[tuple[str, str], Row]) -> None:
-    assert points(marks, "unsolved") == NONE
-    assert all(marks["unsolved", name].reason == "unsolved: the starter is still in place" for name in NONE)
-
-
-@pytest.mark.parametrize(
-    ("student", "says"),
-    [
-        ("empty", "empty notebook"),
-        ("not_json", "its text is not JSON"),
-        ("not_a_notebook", "it has no list of cells"),
-        ("only_a_pdf", "no notebook in this student's folder"),
-    ],
-)
-def test_what_is_no_notebook_earns_nothing_and_says_why(
-    marks: dict[tuple[str, str], Row], student: str, says: str
-) -> None:
-    assert points(marks, student) == NONE
-    assert all(says in marks[student, name].reason for name in NONE)
-
-
-@pytest.mark.parametrize(
-    ("student", "exercise", "says"),
-    [
-        ("cells", "static_step", "its cell was deleted: no code cell has the tag exercise-scaling.static_step"),
-        ("cells", "clip", "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)"),
-        ("ends", "static_step", f"stopped after {SECONDS:g} s of CPU time; at check 1 of 6, 'ordinary gradients"),
-        ("ends", "advance", "the code ended its process, with exit code 0"),
-        ("ends_outside", "static_step", f"stopped after {SECONDS:g} s of CPU time; while its cell ran"),
-        ("ends_outside", "clip", "the code ended its process: SIGSEGV; while its cell ran"),
-        ("limits", "static_step", "MemoryError"),
-        ("limits", "advance", "syntax error in line 1: expected ':'"),
-        ("limits", "clip", "it stopped with sys.exit(0)"),
-        ("lies", "advance", "expected a ScalerState, got an object of the class Yes"),
-        ("cheats", "static_step", "its cell stopped with ImportError: cannot import name 'EXERCISES'"),
-        ("cheats", "advance", "it calls labkit.amp.scaling.scaler.advance, which is what you are asked for"),
-        ("forges", "advance", "no answer: the code wrote into the channel of the answers"),
-    ],
-)
-def test_what_is_broken_earns_nothing_and_says_why(
-    marks: dict[tuple[str, str], Row], student: str, exercise: str, says: str
-) -> None:
-    assert marks[student, exercise].points == 0
-    assert says in marks[student, exercise].reason
-
-
-@pytest.mark.parametrize(
-    ("student", "exercise"),
-    [
-        ("cells", "advance"),  # its cell was copied, and one of the two solved
-        ("ends", "clip"),  # after an endless loop and a dead process
-        ("ends_outside", "advance"),  # sys.exit after the answer
-        ("lies", "static_step"),  # prints what looks like an answer
-        ("lies", "clip"),
-        ("cheats", "clip"),
-        ("forges", "static_step"),
-        ("forges", "clip"),
-    ],
-)
-def test_what_is_not_broken_earns_its_full_points_beside_it(
-    marks: dict[tuple[str, str], Row], student: str, exercise: str
-) -> None:
-    assert marks[student, exercise].points == FULL[exercise]
-
-
-def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: dict[tuple[str, str], Row]) -> None:
-    assert points(marks, "helpers") == {**NONE, "advance": FULL["advance"]}
-
-
-# One slip of the pen each, and the name it is known by.
-SLIPS = [
-    ("static_step", ".float() / scale", ".float()", "forgets to unscale"),
-    ("static_step", ".float() / scale", ".float() * scale", "multiplies by the scale again"),
-    ("static_step", "torch.isfinite(gradient).all()", "True", "never skips"),
-    ("static_step", "torch.isfinite(gradient).all()", "not gradient.isnan().any()", "skips on NaN only"),
-    ("static_step", "weight - lr", "weight + lr", "climbs"),
-    (
-        "advance",
-        "config.backoff_factor, 0",
-        "config.backoff_factor, state.growth_tracker",
-        "keeps the count at overflow",
-    ),
-    ("advance", "state.growth_tracker + 1 ==", "state.growth_tracker ==", "grows one step late"),
-    ("advance", "state.growth_tracker + 1 ==", "state.growth_tracker + 2 >=", "grows one step early"),
-    ("advance", "config.growth_factor, 0", "config.growth_factor, state.growth_tracker + 1", "forgets to start again"),
-    ("advance", "* config.backoff_factor", "/ config.backoff_factor", "divides by the backoff factor"),
-    ("clip", ".float() / scale", ".float()", "forgets to unscale"),
-    (
-        "clip",
-        "torch.sqrt(sum((grad ** 2).sum() for grad in grads))",
-        "sum((grad ** 2).sum() for grad in grads)",
-        "square root",
-    ),
-    (
-        "clip",
-        "torch.sqrt(sum((grad ** 2).sum() for grad in grads))",
-        "sum(grad.norm() for grad in grads)",
-        "adds the norms",
-    ),
-    (
-        "clip",
-        "min(1.0, max_norm / (float(norm) + 1e-6))",
-        "(max_norm / (float(norm) + 1e-6))",
-        "lengthens short gradients",
-    ),
-    ("clip", "max_norm / (float", "max_norm * scale / (float", "scales the limit as well"),
-]
-
-
-@pytest.mark.slow
-def test_known_mistakes_lose_points_and_are_called_by_name(tmp_path: Path) -> None:
-    """Five of each exercise go the long way here; all of them are met in test_exercises."""
-    for number in range(5):
-        slips = {name: SOLUTIONS[name].replace(right, wrong) for name, right, wrong, _ in SLIPS[number::5]}
-        hand_in(tmp_path, f"{number}", solved(**slips))
-    rows = {(row.student, row.exercise): row for row in grade(find([tmp_path]), seed=11, limits=Limits())}
-    for number, (name, _, _, called) in enumerate(SLIPS):
-        row = rows[f"{number % 5}", f"scaling.{name}"]
-        assert row.points < row.out_of
-        assert "known mistake: " in row.reason
-        assert called in row.reason
 
 
 def command(*words: str | Path) -> argparse.Namespace:
@@ -353,36 +199,122 @@ def command(*words: str | Path) -> argparse.Namespace:
     return parser.parse_args([str(word) for word in words])
 
 
-def test_the_command_writes_one_line_per_exercise_and_says_how_to_repeat_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "class" / "Ada Lovelace"
-    folder.mkdir(parents=True)
-    (folder / "06_loss_scaling.ipynb").write_text(json.dumps({"cells": solved()}), encoding="utf-8")
-    assert run(command(tmp_path / "class", "--csv", tmp_path / "grades.csv", "--seed", "3")) == 0
-    with (tmp_path / "grades.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [list(row.values())[:5] for row in rows] == [
-        ["Ada Lovelace", "06_loss_scaling.ipynb", f"scaling.{name}", str(full), str(full)]
-        for name, full in FULL.items()
+Marks = dict[tuple[str, str], Row]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Grade the whole class, once, by the command; return the folder of its table, and of what the command said."""
+    folder, out = tmp_path_factory.mktemp("submissions"), tmp_path_factory.mktemp("out")
+    for student, cells in CLASS.items():
+        hand_in(folder, student, cells)
+    (folder / "not_json.ipynb").write_text("I could not export it, sorry", encoding="utf-8")
+    (folder / "not_a_notebook.ipynb").write_text("[1, 2, 3]", encoding="utf-8")
+    for student in ("only_a_pdf", "Ada Lovelace", "notes"):
+        (folder / student).mkdir()
+    (folder / "only_a_pdf" / "homework.pdf").write_bytes(b"%PDF-1.4")
+    hand_in(folder / "Ada Lovelace", "06_loss_scaling", solved())
+    for student in ("Ada Lovelace", "notes"):
+        hand_in(folder / student, "my notes", [code("x = 1")])
+    limits = ("--lesson", "06_loss_scaling", "--seconds", f"{SECONDS:g}", "--memory", "1024")
+    with redirect_stderr(io.StringIO()) as said:
+        assert run(command(folder, "--csv", out / "grades.csv", "--seed", "7", *limits)) == 0
+    (out / "said.txt").write_text(said.getvalue(), encoding="utf-8")
+    return out
+
+
+@pytest.fixture(scope="module")
+def marks(out: Path) -> Marks:
+    with (out / "grades.csv").open(newline="", encoding="utf-8") as file:
+        lines = [list(line.values())[:6] for line in csv.DictReader(file)]
+    rows = [Row(name, notebook, id, int(got), int(full), reason) for name, notebook, id, got, full, reason in lines]
+    return {(row.student, row.exercise.removeprefix("scaling.")): row for row in rows}
+
+
+def points(marks: Marks, student: str) -> dict[str, int]:
+    return {exercise: row.points for (name, exercise), row in marks.items() if name == student}
+
+
+def test_every_student_has_a_row_for_every_exercise_and_every_row_a_reason(marks: Marks) -> None:
+    students = {*CLASS, "not_json", "not_a_notebook", "only_a_pdf", "Ada Lovelace", "notes"}
+    assert set(marks) == {(student, exercise) for student in students for exercise in FULL}
+    assert all(row.reason for row in marks.values())
+    assert all(row.out_of == FULL[exercise] for (_, exercise), row in marks.items())
+
+
+def test_the_solution_earns_full_marks_and_the_untouched_starter_nothing(marks: Marks) -> None:
+    assert points(marks, "solved") == FULL
+    assert marks["solved", "advance"].reason == "5 of 5 checks pass"
+    assert points(marks, "unsolved") == NONE
+    assert all(marks["unsolved", name].reason == "unsolved: the starter is still in place" for name in NONE)
+
+
+def test_what_is_no_notebook_earns_nothing_and_says_why(marks: Marks) -> None:
+    for student, says in {
+        "empty": "empty notebook",
+        "not_json": "its text is not JSON",
+        "not_a_notebook": "it has no list of cells",
+        "only_a_pdf": "no notebook in this student's folder",
+    }.items():
+        assert points(marks, student) == NONE
+        assert all(says in marks[student, name].reason for name in NONE), student
+
+
+BROKEN = {
+    ("cells", "static_step"): "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
+    ("cells", "clip"): "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
+    ("ends", "static_step"): f"stopped after {SECONDS:g} s of CPU time; at check 1 of 6, 'ordinary gradients",
+    ("ends", "advance"): "the code ended its process, with exit code 0",
+    ("ends_outside", "static_step"): f"stopped after {SECONDS:g} s of CPU time; while its cell ran",
+    ("ends_outside", "clip"): "the code ended its process: SIGSEGV; while its cell ran",
+    ("limits", "static_step"): "MemoryError",
+    ("limits", "advance"): "syntax error in line 1: expected ':'",
+    ("limits", "clip"): "it stopped with sys.exit(0)",
+    ("lies", "advance"): "expected a ScalerState, got an object of the class Yes",
+    ("cheats", "static_step"): "its cell stopped with ImportError: cannot import name 'EXERCISES'",
+    ("cheats", "advance"): "it calls labkit.amp.scaling.scaler.advance, which is what you are asked for",
+    ("forges", "advance"): "no answer: the code wrote into the channel of the answers",
+}
+
+
+def test_what_is_broken_earns_nothing_and_says_why(marks: Marks) -> None:
+    wrong = {place: marks[place] for place, says in BROKEN.items() if says not in marks[place].reason}
+    assert wrong == {}
+    assert {place for place in BROKEN if marks[place].points} == set()
+
+
+def test_what_is_not_broken_earns_its_full_points_beside_it(marks: Marks) -> None:
+    """An endless loop, a dead process, sys.exit after the answer, prints like an answer, one of two copies solved."""
+    whole = [
+        (student, exercise) for student in ("ends", "ends_outside", "lies", "cheats", "forges") for exercise in FULL
     ]
-    assert "--seed 3 repeats it" in capsys.readouterr().err
+    whole = [place for place in whole if place not in BROKEN] + [("cells", "advance")]
+    assert {place: marks[place].points for place in whole} == {place: FULL[place[1]] for place in whole}
 
 
-@pytest.mark.slow
-def test_notes_of_a_student_are_passed_over_and_a_missing_lesson_is_not(tmp_path: Path) -> None:
-    for student in ("ada", "bob"):
-        (tmp_path / student).mkdir()
-        hand_in(tmp_path / student, "my notes", [code("x = 1")])
-    hand_in(tmp_path / "ada", "06_loss_scaling", [code(starter("advance"), "advance")])
-    said: list[str] = []
-    rows = grade(find([tmp_path]), seed=1, limits=Limits(), lesson="06_loss_scaling", progress=said.append)
-    assert {(row.student, row.notebook) for row in rows} == {
-        ("ada", "06_loss_scaling.ipynb"),
-        ("bob", "my notes.ipynb"),
-    }
-    assert all(row.points == 0 for row in rows)
-    assert any("passed over" in line and "ada/my notes.ipynb" in line for line in said)
+def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: Marks) -> None:
+    assert points(marks, "helpers") == {**NONE, "advance": FULL["advance"]}
+
+
+def test_known_mistakes_lose_points_and_are_called_by_name(marks: Marks) -> None:
+    """Three slips of the pen go the long way here; all of them are met in test_exercises."""
+    for exercise, called in {
+        "static_step": "never skips",
+        "advance": "grows one step late",
+        "clip": "adds the norms",
+    }.items():
+        row = marks["slips", exercise]
+        assert (row.points < row.out_of, called in row.reason.partition("known mistake: ")[2]) == (True, True), row
+
+
+def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Marks, out: Path) -> None:
+    assert points(marks, "Ada Lovelace") == FULL
+    assert {row.notebook for row in marks.values() if row.student == "Ada Lovelace"} == {"06_loss_scaling.ipynb"}
+    assert {row.notebook for row in marks.values() if row.student == "notes"} == {"my notes.ipynb"}
+    assert points(marks, "notes") == NONE
+    said = (out / "said.txt").read_text(encoding="utf-8")
+    assert any("passed over" in line and "Ada Lovelace/my notes.ipynb" in line for line in said.splitlines())
+    assert "--seed 7 repeats it" in said
 
 
 def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -408,13 +340,7 @@ def test_grades_are_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_name_that_looks_like_a_formula_stays_a_name(tmp_path: Path) -> None:
-    write([Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "unsolved")], tmp_path / "grades.csv")
-    assert (tmp_path / "grades.csv").read_text().splitlines()[1].startswith("'=1+1,")
-
-
 def test_text_that_utf8_does_not_have_is_written_all_the_same(tmp_path: Path) -> None:
-    write(
-        [Row("ann", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")], tmp_path / "grades.csv"
-    )
+    row = Row("ann", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")
+    write([row], tmp_path / "grades.csv")
     assert "ValueError: \\ud800" in (tmp_path / "grades.csv").read_text(encoding="utf-8")
