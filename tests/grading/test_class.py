@@ -113,6 +113,11 @@ def instead(name: str, body: str) -> str:
     )
 
 
+def at_overflow(statement: str) -> str:
+    """Return the answer to scaling.advance with a statement where the third check, with inf, gets it to."""
+    return ADVANCE.replace("    if found_inf:\n", f"    if found_inf:\n        {statement}\n")
+
+
 def hand_in(folder: Path, student: str, cells: list[dict[str, Any]]) -> None:
     content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
     (folder / f"{student}.ipynb").write_text(json.dumps(content), encoding="utf-8")
@@ -173,6 +178,8 @@ CLASS: dict[str, list[dict[str, Any]]] = {
         advance=ADVANCE + "\nimport sys\nsys.exit(0)",
         clip=CLIP + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
     ),
+    "late": [code(SETUP), code(at_overflow("while True: pass"), "advance")],
+    "leaves late": [code(SETUP), code(at_overflow("__import__('os')._exit(0)"), "advance")],
     "limits": solved(
         static_step=instead("static_step", "hog = bytearray(1 << 32)"),
         advance="def my_advance(state, found_inf, config)\n    return state",
@@ -290,6 +297,13 @@ def test_what_is_not_broken_earns_its_full_points_beside_it(marks: Marks) -> Non
     ]
     whole = [place for place in whole if place not in BROKEN] + [("cells", "advance")]
     assert {place: marks[place].points for place in whole} == {place: FULL[place[1]] for place in whole}
+
+
+def test_who_is_late_keeps_the_checks_that_were_passed_and_who_leaves_keeps_none(marks: Marks) -> None:
+    late, leaves = marks["late", "advance"], marks["leaves late", "advance"]
+    assert (late.points, late.reason.split(";")[0]) == (3, "2 of 5 checks pass")
+    assert f"stopped after {SECONDS:g} s of CPU time" in late.reason
+    assert (leaves.points, leaves.reason.split(",")[0]) == (0, "the code ended its process")
 
 
 def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: Marks) -> None:

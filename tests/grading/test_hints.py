@@ -40,9 +40,9 @@ def test_every_exercise_has_three_short_hints_of_its_own() -> None:
     assert all(20 < len(text) < 140 for text in every)
 
 
-@pytest.mark.parametrize("lesson", sorted({exercise.lesson for exercise in EXERCISES.values()}))
-def test_no_hint_holds_a_line_of_the_solution(lesson: str) -> None:
-    source = "".join(cell.source for cell in cells_of(lesson))
-    lines = [line.strip() for line in source.splitlines() if len(line.strip()) > 12]
-    texts = [text for id, steps in hints().items() if EXERCISES[id].lesson == lesson for text in steps]
-    assert not [(line, text) for line in lines for text in texts if line in text]
+def test_no_hint_holds_a_line_of_the_solution() -> None:
+    for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
+        source = "".join(cell.source for cell in cells_of(lesson))
+        lines = [line.strip() for line in source.splitlines() if len(line.strip()) > 12]
+        texts = [text for id, steps in hints().items() if EXERCISES[id].lesson == lesson for text in steps]
+        assert not [(line, text) for line in lines for text in texts if line in text]

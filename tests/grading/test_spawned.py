@@ -50,20 +50,17 @@ def test_an_answer_after_one_that_stops_earns_its_points() -> None:
 
 
 @pytest.mark.slow  # each of them costs a second start
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
+def test_code_that_ends_waits_or_forges_costs_its_own_question_alone() -> None:
+    for source, why in (
         ("import os\nos._exit(7)", "the code ended its process, with exit code 7"),
         ("while True: pass", "it waits for something"),  # the clock on the wall, where no other can be read
         (FORGES, "wrote into the channel"),
-    ],
-)
-def test_code_that_ends_waits_or_forges_costs_its_own_question_alone(source: str, why: str) -> None:
-    bad = replace(question(PAPER, [source]), exercise="bad")
-    with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
-        replies = runner.run([bad, question(PAPER, [IMPORTS + RIGHT])])
-    assert why in replies["bad"].note
-    assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
+    ):
+        bad = replace(question(PAPER, [source]), exercise="bad")
+        with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
+            replies = runner.run([bad, question(PAPER, [IMPORTS + RIGHT])])
+        assert why in replies["bad"].note
+        assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
 
 
 @pytest.mark.slow
