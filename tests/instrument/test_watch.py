@@ -339,9 +339,7 @@ def test_unusual_parameters_are_counted_and_replayed():
                 optimizer.step()
         report = w.report()
         assert (report.unseen, len(report.against_fp32)) == ((), 2), name
-        assert name != "FP64" or "casts in a step" not in str(report), (
-            "counted in FP32; the model casts nothing"
-        )
+        assert name != "FP64" or "casts in a step" not in str(report), "counted in FP32; the model casts nothing"
 
 
 def test_what_cannot_be_replayed_is_said_once_with_its_reason():
