@@ -8,16 +8,14 @@ import pytest
 from labkit.records import write_whole
 
 
-def test_content_may_be_written_by_a_function(tmp_path: Path) -> None:
-    assert write_whole(tmp_path / "deep" / "a", lambda file: file.write(b"new")).read_bytes() == b"new"
-
-
-def test_others_may_read_what_was_written(tmp_path: Path) -> None:
+def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        assert write_whole(tmp_path / "a", b"x").stat().st_mode & 0o777 == 0o644
+        path = write_whole(tmp_path / "deep" / "a", lambda file: file.write(b"new"))
     finally:
         os.umask(before)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_failed_write_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

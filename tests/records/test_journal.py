@@ -37,23 +37,14 @@ def test_worked_example(journal: Path) -> None:
     assert first == {"kind": "prediction", "id": "scaling.order", "answer": "0"}
 
 
-def test_any_text_comes_back(journal: Path) -> None:
-    note(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
-    assert last_answers(journal, "prediction") == {"straße": 'both "2⁻²⁴"\nand\u2028\\'}
-
-
-@pytest.mark.parametrize(
-    "damage", [b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"]
-)
-def test_a_damaged_line_costs_no_other(journal: Path, damage: bytes) -> None:
-    note(journal, "prediction", "scaling.order", "0")
-    journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
-    note(journal, "prediction", "start.warm_up", "about a quarter")
-    assert last_answers(journal, "prediction") == {"scaling.order": "0", "start.warm_up": "about a quarter"}
-
-
-def test_outside_of_a_notebook_nothing_is_kept() -> None:
-    assert journal_here() is None
+def test_a_damaged_line_costs_no_other(journal: Path) -> None:
+    for damage in (b"{", b"[1]", b"\xff\xfe", b'{"kind": "prediction", "id": 3, "answer": "0"}', b"\n"):
+        journal.unlink(missing_ok=True)
+        note(journal, "prediction", "scaling.order", "0")
+        journal.write_bytes(damage + b"\n" + journal.read_bytes() + damage)  # the last line without its end
+        note(journal, "prediction", "straße", 'both "2⁻²⁴"\nand\u2028\\')
+        answers = last_answers(journal, "prediction")
+        assert answers == {"scaling.order": "0", "straße": 'both "2⁻²⁴"\nand\u2028\\'}, damage
 
 
 def test_two_kernels_in_one_folder_lose_nothing_of_each_other(journal: Path) -> None:
@@ -93,7 +84,8 @@ def test_a_full_disk_is_a_warning(journal: Path, monkeypatch: pytest.MonkeyPatch
         keep(journal, "exercise", "scaling.order", "mine")
 
 
-def test_nothing_is_kept_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert journal_here() is None
     monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel="one"))
     monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
     assert journal_here() == Path.cwd() / "labkit-answers.jsonl"

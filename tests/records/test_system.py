@@ -1,4 +1,4 @@
-"""What the system gives a process: cores and memory under a quota, limits, groups; and that one module asks for it."""
+"""What the system gives a process: cores and memory under a quota, limits, groups."""
 
 import os
 import subprocess
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import labkit
 from labkit.amp import RECIPES
 from labkit.bench import device_report
 from labkit.clinic import doctor
@@ -18,41 +17,30 @@ from labkit.train import TASKS, race
 from tests.slowness import slowness
 
 GIB = 2**30
-HOUSE = Path(labkit.__file__).parent
 
 
 def test_a_quota_of_the_container_counts_where_it_is_less(tmp_path: Path) -> None:
-    free = usable_cores(cgroup=tmp_path)
+    free, older = usable_cores(cgroup=tmp_path), tmp_path / "older kernels"
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert usable_cores(cgroup=tmp_path) == free
     (tmp_path / "cpu.max").write_text("50000 100000\n")  # half a core: still one thread
     assert usable_cores(cgroup=tmp_path) == 1
-
-
-def test_the_quota_of_older_kernels_is_read_too(tmp_path: Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")  # -1: no limit
-    free = usable_cores(cgroup=tmp_path)
-    assert free >= 1
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("100000\n")
-    assert usable_cores(cgroup=tmp_path) == 1
+    (older / "cpu").mkdir(parents=True)
+    (older / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    for quota, cores in (("-1", free), ("100000", 1)):  # -1: no limit
+        (older / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        assert usable_cores(cgroup=older) == cores
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
 def test_memory_is_what_is_available_and_no_more_than_the_container_s(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
+    assert available_memory(meminfo, tmp_path) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     meminfo.write_text("MemTotal:       16000000 kB\nMemAvailable:    8000000 kB\n")
     assert available_memory(meminfo, tmp_path) == 8_000_000 * 1024
     (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
     (tmp_path / "memory.current").write_text(f"{GIB // 2}\n")
     assert available_memory(meminfo, tmp_path) == 2 * GIB - GIB // 2
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows is asked by a system call, not by a file")
-def test_without_meminfo_the_built_in_memory_is_told(tmp_path: Path) -> None:
-    told = available_memory(tmp_path / "no-such-file", tmp_path)
-    assert told == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 # --- one count of cores ---
@@ -109,25 +97,3 @@ except MemoryError:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{1 << 27} 60 0", "no more"]
-
-
-# --- one module asks ---
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        '"/proc/',
-        "import resource",
-        "killpg",
-        "start_new_session",
-        "sched_getaffinity",
-        "cpu_count(",
-        '"/sys/',
-        "sysconf(",
-    ],
-)
-def test_no_other_module_asks_the_system(word: str) -> None:
-    """Nor does the one beside it ask: `linux` makes walls, by names in /proc."""
-    asks = {str(path.relative_to(HOUSE)) for path in HOUSE.rglob("*.py") if word in path.read_text("utf-8")}
-    assert asks - {"records/linux.py"} == {"records/system.py"}

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 from labkit.records import turns
 from labkit.records.turns import host_seconds, take_turns
-
-LABKIT = Path(turns.__file__).parents[1]
 
 
 def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
@@ -46,15 +41,3 @@ def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeyp
 
     monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
     assert host_seconds(passes(1.0), calls=4, wait=passes(2.0)) == (4 + 2) / 4
-
-
-def test_nobody_else_has_a_loop_that_times() -> None:
-    """Where the host's clock is read inside a loop of its own: the steps of one run, which are no rounds of several."""
-    one_run = {"train/run.py", "widgets/bench/runs.py", "bench/timing.py", "records/turns.py"}
-    reading = {
-        str(path.relative_to(LABKIT))
-        for path in LABKIT.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and node.attr in ("perf_counter", "thread_time")
-    }
-    assert reading == one_run

@@ -411,24 +411,6 @@ def watched_apart() -> Any:
 
 
 @case
-def slow_rank() -> Any:
-    """Let the last rank begin its step only when a file says that the others wait for it."""
-    engine = distributed(RECIPES["FP16 static"], sharded=True)
-    folder, last = Path(os.environ["FOLDER"]), dist.get_rank() == dist.get_world_size() - 1
-    for batch in exact_batches():
-        engine.zero_grad()
-        store = dist.distributed_c10d._get_default_store()
-        if last:
-            store.wait([f"others wait {engine.steps}"])
-        elif dist.get_rank() == 0:
-            store.set(f"others wait {engine.steps}", "yes")
-        engine.backward(loss_of(engine, *own_rows(batch)))
-        engine.step()
-    assert folder.is_dir()
-    return whole_masters(engine)
-
-
-@case
 def batch_counts() -> Any:
     """Give rank r r + 2 batches; stop together, or leave the others waiting."""
     engine = distributed(RECIPES["FP32"], sharded=False)

@@ -195,18 +195,8 @@ def test_where_sums_are_rounded_the_ranks_differ_from_one_process_by_no_more_tha
 
 
 @pytest.mark.slow
-def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
-    for masters in launch("slow_rank", 4, tmp_path):
-        assert equal(masters, one_process("FP16 static")[1])
-
-
-@pytest.mark.slow
-def test_ranks_with_different_numbers_of_batches_stop_together(tmp_path: Path) -> None:
+def test_ranks_with_different_numbers_of_batches_stop_together_or_say_who_is_left(tmp_path: Path) -> None:
     assert launch("batch_counts", 4, tmp_path, TOGETHER="True") == [2, 2, 2, 2]
-
-
-@pytest.mark.slow
-def test_without_that_the_ranks_that_are_left_say_so(tmp_path: Path) -> None:
     ended = wait(start("batch_counts", 2, tmp_path, TOGETHER="False", TIMEOUT_S="5"))
     assert None not in ended
     assert results(1, tmp_path) == [2]
