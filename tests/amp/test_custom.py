@@ -200,23 +200,6 @@ def test_hooks_and_custom_functions_see_autocast_where_they_see_torchs() -> None
         assert set(theirs) == {torch.float16 if inside and not suspended else torch.float32}
 
 
-def test_gradients_are_the_same_whether_backward_is_called_inside_or_outside() -> None:
-    """The gradient formulas of torch's own operations are no Python: they run in the dtypes of the forward pass."""
-
-    def gradients(inside: bool) -> list[Tensor]:
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
-        with half_storage("cpu"), autocast():
-            loss = net(torch.ones(3, 4)).float().square().sum()
-            if inside:
-                loss.backward()
-        if not inside:
-            loss.backward()
-        return [p.grad for p in net.parameters()]  # type: ignore[misc]
-
-    assert all(map(torch.equal, gradients(True), gradients(False)))
-
-
 def test_a_thread_of_autograd_has_the_regions_of_the_thread_that_called_backward() -> None:
     """For a GPU, backward runs in another thread, where torch opens the caller's modes by itself; here by hand."""
     seen: list[torch.dtype] = []

@@ -39,18 +39,6 @@ MACROS = {
     "AT_FORALL_PROMOTE": Rule.PROMOTE,
 }
 
-# Ours only: the same operation by the name that Python gives it, or one that calls a listed one inside.
-OTHER_NAMES = {
-    Rule.ALLOW: "rmatmul linalg_matmul multi_dot vecdot cudnn_convolution cudnn_convolution_transpose "
-    "lstm gru rnn_tanh rnn_relu",  # these four: torch casts cuDNN's weights in a function of its own
-    Rule.DENY: "arccos arcsin special_erfinv special_expm1 special_log1p special_logsumexp rpow square rdiv "
-    "rtruediv cross_entropy cross_entropy_loss nll_loss_nd pairwise_distance trapz trapezoid "
-    "cumulative_trapezoid sum_to_size ldexp mvlgamma special_multigammaln",
-    Rule.SET_DTYPE: "special_softmax _safe_softmax special_log_softmax vector_norm matrix_norm linalg_norm",
-    Rule.PROMOTE: "arctan2 grid_sample cat concat concatenate stack",  # cat and stack promote by themselves, in torch
-}
-
-
 def header() -> dict[str, Rule]:
     """Return {operation: its list} as torch's header has them."""
     text = HEADER.read_text()
@@ -67,18 +55,6 @@ def test_each_operation_of_torchs_header_is_on_the_same_list() -> None:
     theirs = header()
     assert len(theirs) > 100
     assert {name: rule_for(name).rule for name in theirs} == theirs
-
-
-def test_what_is_on_our_lists_alone_is_known_by_name() -> None:
-    theirs = header()
-    ours: dict[Rule, set[str]] = {}
-    for name, entry in POLICY.items():
-        if name not in theirs:
-            ours.setdefault(entry.rule, set()).add(name)
-    banned = ours.pop(Rule.BANNED)
-    known = {rule: {name for name in names.split() if name not in theirs} for rule, names in OTHER_NAMES.items()}
-    assert banned == {"binary_cross_entropy"}  # of torch: autocast_mode.cpp
-    assert ours == known
 
 
 def test_every_entry_has_a_reason_and_every_operator_its_operations_rule() -> None:

@@ -208,16 +208,6 @@ def test_hysteresis_is_deepspeeds_in_both_flavours_and_megatrons(hysteresis: int
             assert first_difference(theirs, trace, replace(row, growth_interval=40)) is None, (kind, name, consecutive)
 
 
-def test_worked_example_hysteresis_forgives_the_first_overflow_only() -> None:
-    apart = [True, False, True, False, True]  # three overflows, none in a row
-    scales = {}
-    for consecutive in (False, True):
-        config = ScalerConfig(init_scale=16.0, hysteresis=2, consecutive_hysteresis=consecutive)
-        scales[consecutive] = [scale for scale, _ in ours([*apart, False], config)]
-    assert scales[False] == [16, 16, 16, 8, 8, 4]  # the first is forgiven; after that the patience is used up
-    assert scales[True] == [16] * 6  # each stands alone, so each is a first one
-
-
 def test_fastai_takes_a_step_with_inf_at_scale_1() -> None:
     config = PRESETS["fastai"]
     steps = list(ours([True] * 20, config))

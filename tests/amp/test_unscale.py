@@ -112,14 +112,10 @@ def test_duplicates_that_overflow_only_together_are_found() -> None:
     (unscaled,), found_inf = unscale([twice], 8.0)
     assert found_inf, "the optimizer would have added them up"
     assert unscaled.is_coalesced()
-
-
-def test_a_coalesced_sparse_gradient_is_copied_like_any_other() -> None:
-    sparse = torch.eye(3).to_sparse()
-    unscale([sparse], 4.0)
-    assert torch.equal(sparse.to_dense(), torch.eye(3))
-    unscale([sparse], 4.0, in_place=True)
-    assert torch.equal(sparse.to_dense(), torch.eye(3) / 4)
+    single = torch.eye(3).to_sparse()
+    for in_place, left in ((False, 1.0), (True, 0.25)):
+        unscale([single], 4.0, in_place=in_place)
+        assert torch.equal(single.to_dense(), torch.eye(3) * left), "copied like any other, unless in place"
 
 
 def test_what_is_no_gradient_and_a_scale_that_is_none_are_refused() -> None:

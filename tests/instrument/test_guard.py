@@ -145,24 +145,6 @@ def test_what_the_run_itself_raises_is_raised_once_and_is_no_failure_of_the_watc
     assert w.failures == ()
 
 
-PER_SAMPLE = """
-import torch
-from torch import nn
-from torch.func import functional_call, grad, vmap
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-X, Y = torch.randn(6, 4), torch.arange(6) % 2
-def loss_of(parameters, x, y):
-    return nn.functional.cross_entropy(functional_call(model, parameters, (x[None],)), y[None])
-for step in range(4):
-    parameters = {n: p.detach() for n, p in model.named_parameters()}
-    each = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, X, Y)
-    for name, p in model.named_parameters():
-        p.grad = each[name].mean(0)
-    optimizer.step()
-    print("loss", nn.functional.cross_entropy(model(X), Y).item())
-"""
 MAML = """
 import torch
 from torch import nn
@@ -206,7 +188,7 @@ for edges in (coo, coo.coalesce(), coo.to_sparse_csr(), coo.to_sparse_csc()):
 """
 
 
-@pytest.mark.parametrize("text", [PER_SAMPLE, MAML, SPARSE], ids=["per sample", "MAML", "sparse"])
+@pytest.mark.parametrize("text", [MAML, SPARSE], ids=["MAML", "sparse"])
 def test_healthy_scripts_with_torch_func_or_sparse_arguments_come_through(text, tmp_path, capsys) -> None:
     path = tmp_path / "train.py"
     path.write_text(text, encoding="utf-8")

@@ -355,22 +355,6 @@ def test_what_cannot_be_replayed_is_said_once_with_its_reason():
     )
 
 
-def test_a_parameter_of_complex_numbers_and_one_without_dimensions_are_counted():
-    class Complex(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(8, 4, dtype=torch.complex64))
-            self.gain = nn.Parameter(torch.tensor(1.0))
-
-        def forward(self, x):
-            return (x.to(torch.complex64) @ self.weight).abs() * self.gain
-
-    with watch(model := Complex(), every=1) as w:
-        plain(model, 2)
-    assert w.report().histograms("weights")["weight"].total == 2 * 64  # two steps; real and imaginary parts
-    assert w.report().histograms("updates")["gain"].total == 2
-
-
 def test_tensorboard_and_wandb_get_unscaled_histograms_under_the_names_that_people_know(monkeypatch):
     model = nn.Linear(2, 1, bias=False)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=2.0**10)

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from labkit.amp import RECIPES, Recipe
 from labkit.formats import FP16
 from labkit.records import in_force, versions
-from labkit.train import GPU_TASKS, TASKS, Comparison, Place, TrainingRun, compare, load, train, watch_step
+from labkit.train import TASKS, Comparison, Place, TrainingRun, compare, load, train, watch_step
 from labkit.train.repeatable import drawing, generators_kept
 from labkit.widgets import CastPasses
 
@@ -235,11 +235,3 @@ def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.M
             pass
     assert gpus.touched == {torch.device("cuda", 3)}
 
-
-def test_no_task_has_dropout_whose_mask_depends_on_the_dtype_on_cuda() -> None:
-    dropout = nn.modules.dropout._DropoutNd
-    for task in (TASKS | GPU_TASKS).values():
-        with torch.device("meta"):
-            model = task.make_model() if task.name != "fine_tuning" else TASKS["digits"].make_model()
-        layers = [layer for layer in model.modules() if isinstance(layer, dropout) or getattr(layer, "dropout", 0)]
-        assert not layers, f"{task.name} has dropout: its recipes draw other masks on CUDA, see `drawing`"

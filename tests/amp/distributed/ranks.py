@@ -1,7 +1,7 @@
 """What each process does in the tests of many: a case by its name, whose result is left in a folder.
 
-`launch` starts the processes as torchrun does, by telling each its rank; `by_torchrun` is torchrun itself, whose own
-process costs as much as a rank.
+`launch` starts the processes as torchrun does, by telling each its rank; torchrun itself, whose own process costs as
+much as a rank, starts those of tests/train/test_race_by_ranks.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -38,17 +36,6 @@ from tests.slowness import slowness
 SECONDS = 60  # against a hang; multiplied by how slow the machine is
 STEPS = 2  # a third would have more digits than FP16
 CASES: dict[str, Callable[[], Any]] = {}
-
-
-def by_torchrun(case: str, world: int, folder: Path) -> list[Any]:
-    """Run a case in `world` processes that torchrun starts; return what each rank left."""
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    command = [*torchrun, __file__, case, str(folder)]
-    limit = SECONDS * slowness()
-    done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=limit, check=False)
-    assert done.returncode == 0, done.stderr
-    return results(world, folder)
 
 
 def launch(case: str, world: int, folder: Path, **told: str) -> list[Any]:
@@ -482,9 +469,3 @@ def own_weights(scaler: Any) -> Any:
         scaler.update()
         path.append((scaler.get_scale(), scaler.state_dict()["_growth_tracker"], weight.detach().clone()))
     return path
-
-
-if __name__ == "__main__":
-    start_group()
-    torch.save(CASES[sys.argv[1]](), Path(sys.argv[2]) / f"{dist.get_rank()}.pt")
-    dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Do two and four processes train as one does? Real ones, with gloo, started by torchrun.
+"""Do two and four processes train as one does? Real ones, with gloo.
 
 The network of the worked example has halves for weights and inputs, so its sums are exact in any order: many
 processes must come out equal to one, bit for bit.
@@ -18,7 +18,6 @@ from labkit.amp.distributed.engine import DistributedEngine, divisors
 from tests.amp.distributed.ranks import (
     OF_PARAMETERS,
     ROWS,
-    by_torchrun,
     exact_batches,
     exact_network,
     exact_steps,
@@ -47,8 +46,8 @@ def equal(these: dict[str, torch.Tensor], those: dict[str, torch.Tensor]) -> boo
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What two processes left that torchrun started."""
-    return by_torchrun("worked_example", 2, tmp_path_factory.mktemp("two"))
+    """What two processes left."""
+    return launch("worked_example", 2, tmp_path_factory.mktemp("two"))
 
 
 def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
