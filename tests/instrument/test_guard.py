@@ -16,12 +16,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import optimizer as torch_optimizers
 
-from labkit.amp import RECIPES, Engine, watched
 from labkit.cli import main
 from labkit.frameworks import GradScaler
 from labkit.instrument import (
     Watch,
-    counted_casts,
     log,
     optimizer_steps,
     replay,
@@ -60,35 +58,20 @@ def by_scaler(model: nn.Module, scaler_class: Any = torch.amp.GradScaler, steps:
     return losses
 
 
-def by_engine(model: nn.Module, steps: int = 4) -> list[float]:
-    engine, losses = Engine(model, partial(torch.optim.AdamW, lr=1e-2), RECIPES["O1"]), []
-    for _ in range(steps):
-        engine.zero_grad()
-        with engine.forward():
-            loss = cross_entropy(engine(X), Y)
-        engine.backward(loss)
-        engine.step()
-        losses.append(loss.item())
-    return losses
-
-
 PLANTS: list[tuple[type | ModuleType, str]] = [
     *((Watch, name) for name in (
-        "_before_forward", "_around_call", "_accumulated", "_begin", "_finish", "_next", "_scale_now",
         "before_optimizer", "after_optimizer", "before_unscale", "before_step", "after_step", "skipped", "scaled_by",
-        "holds", "step_by_scaler", "_held_by",
+        "holds", "step_by_scaler",
     )),
     *((sample.Sample, name) for name in (
-        "after_forward", "_arrived", "add", "gradient", "inside", "look_before", "look_after", "measure",
+        "after_forward", "add", "gradient", "inside", "look_before", "look_after", "measure",
     )),
     *((sample, name) for name in ("count", "length", "own_part", "swallowed_counts", "saved_tensors_hooks", "dense")),
     *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
     *((log.Log, name) for name in ("note_sums", "note_moves", "compare_with_fp32", "name_culprit")),
     *((log, name) for name in ("faults", "checksum", "against_fp32", "culprit")),
-    (replay.Call, "_arrived"), (replay.Call, "returned"), (counted_casts.CountedCasts, "_count"),
-    (optimizer_steps, "state_faults"), (sample, "open_cast_sources"),
+    (replay.Call, "returned"), (optimizer_steps, "state_faults"), (sample, "open_cast_sources"),
 ]  # fmt: skip
-OF_ENGINES = ("step_by_engine", "before_step", "after_step", "scaled_by")
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
@@ -116,18 +99,6 @@ def test_a_failure_in_a_watch_is_reported_and_the_losses_are_the_same(run, monke
         assert any("PlantedError" in line and name in line for line in report.unseen), report
         assert "PlantedError" in str(report)
         assert not torch_optimizers._global_optimizer_pre_hooks, name
-
-
-def test_a_failure_while_an_engine_is_watched_is_reported_too(monkeypatch) -> None:
-    alone = by_engine(network())
-    for owner, name in (*((Watch, name) for name in OF_ENGINES), (watched, "_stepped")):
-        with monkeypatch.context() as patch:
-            calls = planted(patch, owner, name)
-            with torch.random.fork_rng(devices=[]), watch(model := network(), every=1) as w:
-                assert by_engine(model) == alone, name
-            report = w.report()
-        assert calls, name
-        assert any("PlantedError" in line for line in report.unseen), report
 
 
 def test_what_the_run_itself_raises_is_raised_once_and_is_no_failure_of_the_watch() -> None:
