@@ -24,6 +24,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -301,8 +302,7 @@ def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
     Raises:
         ValueError: a solution is opened and not closed, or the other way round, or an id stands twice.
     """
-    read = jupytext.read(source, fmt="py:percent")
-    cells = [cell for cell in read.cells if cell.source.strip()]
+    cells = [cell for cell in _parsed(source.read_text(encoding="utf-8")).cells if cell.source.strip()]
     ids = _ids(source, cells)
     names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
     written = [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)]
@@ -314,6 +314,12 @@ def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
         "nbformat": 4,
         "nbformat_minor": 5,
     }
+
+
+@lru_cache(maxsize=32)
+def _parsed(text: str) -> Any:
+    """Return a source's cells as jupytext reads them; they are not to be changed."""
+    return jupytext.reads(text, fmt="py:percent")
 
 
 def _cell(cell: Any, id: str, edit: Callable[[str], str], names: dict[str, str]) -> dict[str, Any]:
