@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,34 +41,48 @@ for _ in range(4):
     print("loss", loss.item())
 """
 
-PLANTS: list[tuple[Any, str]] = [
-    *((ScriptListener, name) for name in ("before_module", "attempted", "next_step", "before_backward")),
-    *((Listener, name) for name in (
-        "after_module", "registered", "before_optimizer", "after_optimizer", "backward", "grad", "scale", "unscale",
-        "scaler_step", "schedule", "enter", "exit", "end_step", "still_scaled", "held",
-    )),
-    *((Examined, name) for name in ("after_step", "look_at", "_looked_at", "_by_watch")),
-    *((Operations, name) for name in ("conversion", "use", "first_bad")),
-    *((operations, name) for name in ("_worst", "floats", "tree_leaves")),
-    (listen, "loss_scale"), (listen, "finite"), (script, "model_of"), (script, "leaves"), (Watch, "_around_call"),
+# Functions that fail in one run: none of a row calls another, and of a pair like enter and exit a row has only one.
+ROWS: list[list[tuple[Any, str]]] = [
+    [
+        *((ScriptListener, name) for name in ("before_module", "attempted", "before_backward")),
+        *((Listener, name) for name in ("registered", "before_optimizer", "grad", "scale", "enter")),
+        (Operations, "first_bad"),
+    ],
+    [
+        *((Listener, name) for name in ("after_module", "after_optimizer", "unscale", "schedule", "exit", "backward")),
+        (Listener, "end_step"), (Examined, "_looked_at"), (Operations, "conversion"), (listen, "loss_scale"),
+    ],
+    [
+        (ScriptListener, "next_step"), (Listener, "scaler_step"), (Listener, "still_scaled"), (listen, "finite"),
+        (Examined, "look_at"), (Examined, "_by_watch"),
+    ],
+    [(Examined, "after_step"), (Operations, "use"), (script, "model_of"), (Listener, "held")],
+    [(operations, "_worst"), (operations, "floats"), (Watch, "_around_call")],
+    [(operations, "tree_leaves"), (script, "leaves")],
 ]  # fmt: skip
+ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize(("owner", "name"), PLANTS, ids=lambda value: getattr(value, "__name__", value))
-def test_a_failure_in_the_doctor_is_reported_and_the_script_is_its_own(
-    owner: Any, name: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rows", [ROWS, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)], ids=["together", "alone"])
+def test_failures_in_the_doctor_are_reported_and_the_script_is_its_own(
+    rows: list[list[tuple[Any, str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.py"
     path.write_text(SCRIPT, encoding="utf-8")
     assert run_script(path, []) == 0
     alone = capsys.readouterr().out
-    calls = planted(monkeypatch, owner, name)
-    main(["diagnose", str(path)])
-    said = capsys.readouterr()
-    assert said.out.startswith(alone)
     assert alone.count("loss") == 4
-    assert calls
-    assert "not looked at" in said.out, said.out
-    assert "PlantedError" in said.out
-    assert "ended" not in said.err
+    for row in rows:
+        with pytest.MonkeyPatch.context() as patch:
+            calls = [planted(patch, owner, name) for owner, name in row]
+            for owner, name in row:
+                getattr(owner, name).__name__ = name  # by which the report tells one failure from another
+            main(["diagnose", str(path)])
+        said = capsys.readouterr()
+        assert said.out.startswith(alone), row
+        assert "ended" not in said.err, row
+        assert "not looked at" in said.out, said.out
+        for (_, name), called in zip(row, calls, strict=True):
+            assert called, f"{name} was not called"
+            assert f"PlantedError: {name}" in said.out, said.out
