@@ -1,5 +1,6 @@
 """The doctor in somebody's own loop: the patients it claims to find are found, and healthy trainings are well."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch.nn.functional as F
 from labkit import cli
 from labkit.clinic import Report as Diagnosis
 from labkit.clinic import Status, claims, diagnose, patients
-from tests.clinic.healthy import HEALTHY
+from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, usual
 
 # The batch that a fault waits for; what comes before is not looked at.
 WAITS = {
@@ -19,7 +20,18 @@ WAITS = {
     "validation_sum": 390,
     "softmax_by_hand": 45,
 }
-FAST = {"mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before"}
+FAST = {
+    "mask_constant", "stale_cast", "decay_is_lost", "optimizer_made_before",  # patients
+    "accumulation", "averaged_model", "gradient_penalty", "two_backward_passes",  # healthy
+    "lora_in_half", "attention_mask_constant", "one_region_for_all", "norm_overflows",  # broken
+}  # fmt: skip
+
+
+def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
+    """A test of those that are fast, and a slow one of the others."""
+    fast, others = ([name for name in names if (name in FAST) is wanted] for wanted in (True, False))
+    slow = pytest.param(others, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
+    return pytest.mark.parametrize("names", [fast, slow], ids=["fast", "others"])
 
 
 def diagnosed(name: str, cured: bool, steps: int = 6) -> Diagnosis:
@@ -43,11 +55,15 @@ def found(name: str, report: Diagnosis) -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in claims()])
-def test_each_patient_that_is_claimed_is_found_when_broken_and_not_when_cured(name: str) -> None:
-    steps = 16 if name == "positions_in_half" else 6
-    assert found(name, diagnosed(name, cured=False, steps=steps)) & claims()[name]
-    assert not found(name, diagnosed(name, cured=True, steps=steps))
+@of_each(claims())
+def test_each_patient_that_is_claimed_is_found_when_broken_and_not_when_cured(names: list[str]) -> None:
+    wrong = {}
+    for name in names:
+        steps = 16 if name == "positions_in_half" else 6
+        broken, cured = (found(name, diagnosed(name, form, steps)) for form in (False, True))
+        if not broken & claims()[name] or cured:
+            wrong[name] = broken, cured
+    assert not wrong
 
 
 def healthy_step() -> tuple:
@@ -81,27 +97,43 @@ def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_look
     assert all(map(torch.equal, looked_at, model.parameters())), "bit for bit"
 
 
-@pytest.mark.parametrize(
-    "make", [pytest.param(h, marks=() if h.__name__ in ("cnn", "gan") else pytest.mark.slow) for h in HEALTHY]
-)
-def test_nothing_bad_is_said_about_a_healthy_training(make) -> None:
+def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
+    """The doctor's report on the first steps of a training, which then goes on to its end."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        assert not (report := diagnose(*make())).findings[:-1], report
+        case = make()
+        batches = iter(case.batches)
+        report = diagnose(case.step, case.model, case.optimizer, case.scaler, batches, steps)
+        for batch in batches if report.healthy else ():
+            case.step(batch)
+    assert not report.healthy or all(p.isfinite().all() for p in case.model.parameters()), make
+    return report
 
 
-def test_an_error_is_told_with_its_line_and_its_patient() -> None:
+@of_each(HEALTHY)
+def test_nothing_is_said_against_a_healthy_training(names: list[str]) -> None:
+    reports = {name: examined(HEALTHY[name], steps=20) for name in names}
+    assert not {name: report for name, report in reports.items() if report.findings[:-1]}
+
+
+@of_each(BROKEN)
+def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None:
+    wrong = {}
+    for name, (training, patient) in ((name, BROKEN[name]) for name in names):
+        report = examined(training, steps=60)
+        if not any(f.status is not Status.OK and patient in f.patients for f in report.findings):
+            wrong[name] = report
+    assert not wrong
+
+
+def test_an_error_is_told_with_its_line_and_its_patient_and_leaves_nothing_behind() -> None:
+    before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
     report = diagnosed("mask_constant", cured=False)
+    assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
     (first, *_) = report.findings
     assert (first.name, first.status, first.patients) == ("exception", Status.BAD, ("mask_constant",))
     assert first.where.startswith("mask_constant.py:")
     assert "labkit explain mask_constant" in str(report)
-
-
-def test_nothing_is_left_behind_by_a_step_that_raises() -> None:
-    before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
-    diagnosed("mask_constant", cured=False)
-    assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
 
 
 def test_what_is_no_training_is_refused_in_words() -> None:
@@ -151,22 +183,13 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
 def test_the_published_table_is_that_of_the_rows() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     known, claimed = set(patients()), set(claims())
-    assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 | {len(HEALTHY)} | 0 |" in text
+    assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 |" in text
     assert "Not claimed: " + ", ".join(f"`{name}`" for name in sorted(known - claimed)) + "." in text
 
 
 def test_a_scaler_that_begins_very_high_is_still_looking_for_its_scale() -> None:
-    _, model, optimizer, _, batches = healthy_step()
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
-
-    def step(batch) -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = F.cross_entropy(model(batch[0]), batch[1])
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    report = diagnose(step, model, optimizer, scaler, batches * 2)
+    net = torch.nn.Linear(20, 5)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    report = examined(lambda: usual(net, opt, classify(net), blobs(12), init_scale=2.0**60), steps=12)
     assert report.healthy, report
     assert "12 skipped" in str(report)

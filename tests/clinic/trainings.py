@@ -1,4 +1,4 @@
-"""Trainings in the style of practitioners, written without having read the doctor: fifteen healthy ones, ten broken.
+"""Trainings in the style of practitioners, most written without having read the doctor: healthy ones, and broken ones.
 
 Each returns what its author would hand to `diagnose`: a step, its batches, the model, the optimizer and the scaler.
 """
@@ -33,6 +33,38 @@ def bf16() -> torch.autocast:
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
+def usual(
+    net: nn.Module,
+    opt: torch.optim.Optimizer,
+    loss_of: Callable[[Any], Tensor],
+    batches: Iterable[Any],
+    clip: float = 0.0,
+    then: Callable[[], object] = lambda: None,
+    **knobs: float,
+) -> Case:
+    """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each update."""
+    scaler = torch.amp.GradScaler("cpu", **knobs)
+
+    def train_step(batch: Any) -> float:
+        opt.zero_grad(set_to_none=True)
+        with fp16():
+            loss = loss_of(batch)
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(opt)
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        scaler.step(opt)
+        scaler.update()
+        then()
+        return loss.item()
+
+    return Case(train_step, batches, net, opt, scaler)
+
+
+def classify(net: nn.Module, factor: float = 1.0) -> Callable[[Any], Tensor]:
+    return lambda batch: F.cross_entropy(net(factor * batch[0]).float(), batch[1])
+
+
 def blobs(steps: int = 30, size: int = 32, width: int = 20, classes: int = 5) -> list[tuple[Tensor, Tensor]]:
     """Batches of points around as many centres as there are classes."""
     g = torch.Generator().manual_seed(0)
@@ -53,11 +85,16 @@ def pictures(steps: int = 25, size: int = 8, side: int = 16) -> list[tuple[Tenso
     return found
 
 
-# --- fifteen healthy trainings ---
+def text(steps: int = 25, size: int = 8, length: int = 17, vocab: int = 30) -> list[Tensor]:
+    g = torch.Generator().manual_seed(2)
+    start = torch.randint(1, vocab, (steps, size, 1), generator=g)
+    return list((start + 3 * torch.arange(length)) % (vocab - 1) + 1)
+
+
+# --- fifteen healthy trainings, apart from the doctor ---
 
 
 def mlp_one_cycle() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 5))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=60)
@@ -83,32 +120,23 @@ def mlp_one_cycle() -> Case:
 
 
 def cnn_sgd() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU(inplace=True),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2),
     ).to(memory_format=torch.channels_last)  # fmt: skip
     opt = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**13)
 
-    def train_step(batch: Any) -> Tensor:
+    def loss_of(batch: Any) -> Tensor:
         images, masks = batch
-        labels = (masks.mean((1, 2, 3)) > 0.2).long()
         images = (images - 0.3) / 0.25
         if torch.rand(()) < 0.5:
             images = images.flip(-1)
-        opt.zero_grad()
-        with fp16():
-            loss = F.cross_entropy(net(images.to(memory_format=torch.channels_last)), labels)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        sched.step()
-        return loss
+        labels = (masks.mean((1, 2, 3)) > 0.2).long()
+        return F.cross_entropy(net(images.to(memory_format=torch.channels_last)), labels)
 
-    return Case(train_step, pictures(), net, opt, scaler)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 50)
+    return usual(net, opt, loss_of, pictures(), then=lambda: schedule.step(), init_scale=2.0**13)
 
 
 class Residual(nn.Module):
@@ -125,7 +153,6 @@ class Residual(nn.Module):
 
 
 def resnet_bf16() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), Residual(16), Residual(16), nn.GroupNorm(4, 16), nn.SiLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2),
@@ -167,10 +194,8 @@ class TinyUNet(nn.Module):
 
 
 def unet_dice() -> Case:
-    torch.manual_seed(0)
     net = TinyUNet()
     opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9)
-    scaler = torch.amp.GradScaler("cpu", growth_interval=100)
     bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
 
     def dice_loss(logits: Tensor, target: Tensor, eps: float = 1e-6) -> Tensor:
@@ -178,20 +203,11 @@ def unet_dice() -> Case:
         t = target.float().flatten(1)
         return 1 - ((2 * (p * t).sum(1) + eps) / (p.sum(1) + t.sum(1) + eps)).mean()
 
-    def train_step(batch: Any) -> float:
-        x, y = batch
-        with fp16():
-            out = net(x)
-            loss = bce(out, y) + dice_loss(out, y)
-        opt.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scaler.step(opt)
-        scaler.update()
-        return loss.item()
+    def loss_of(batch: Any) -> Tensor:
+        logits = net(batch[0])
+        return bce(logits, batch[1]) + dice_loss(logits, batch[1])
 
-    return Case(train_step, pictures(size=4), net, opt, scaler)
+    return usual(net, opt, loss_of, pictures(size=4), clip=1.0, growth_interval=100)
 
 
 class CharLSTM(nn.Module):
@@ -206,14 +222,7 @@ class CharLSTM(nn.Module):
         return self.head(out), state
 
 
-def text(steps: int = 25, size: int = 8, length: int = 17, vocab: int = 30) -> list[Tensor]:
-    g = torch.Generator().manual_seed(2)
-    start = torch.randint(1, vocab, (steps, size, 1), generator=g)
-    return list((start + 3 * torch.arange(length)) % (vocab - 1) + 1)
-
-
 def lstm_tbptt() -> Case:
-    torch.manual_seed(0)
     net = CharLSTM()
     opt = torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.99))
     memory: dict[str, Any] = {"state": None}
@@ -267,7 +276,6 @@ class TinyGPT(nn.Module):
 
 
 def transformer_masked() -> Case:
-    torch.manual_seed(0)
     net = TinyGPT()
     decay = [p for p in net.parameters() if p.dim() >= 2]
     rest = [p for p in net.parameters() if p.dim() < 2]
@@ -299,26 +307,16 @@ def transformer_masked() -> Case:
 
 
 def autoencoder() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(
         nn.Flatten(), nn.Linear(256, 64), nn.ELU(), nn.Linear(64, 8), nn.Linear(8, 64), nn.ELU(), nn.Linear(64, 256)
     )
-    opt = torch.optim.NAdam(net.parameters(), lr=2e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 
-    def train_step(batch: Any) -> Tensor:
+    def loss_of(batch: Any) -> Tensor:
         clean, _ = batch
-        noisy = (clean + 0.1 * torch.randn_like(clean)).clamp(0, 1)
-        with fp16():
-            rebuilt = net(noisy).sigmoid()
-            loss = F.mse_loss(rebuilt.float(), clean.flatten(1), reduction="sum") / len(clean)
-        opt.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        return loss.detach()
+        rebuilt = net((clean + 0.1 * torch.randn_like(clean)).clamp(0, 1)).sigmoid()
+        return F.mse_loss(rebuilt.float(), clean.flatten(1), reduction="sum") / len(clean)
 
-    return Case(train_step, pictures(), net, opt, scaler)
+    return usual(net, torch.optim.NAdam(net.parameters(), lr=2e-3), loss_of, pictures(), init_scale=1024.0)
 
 
 class VAE(nn.Module):
@@ -335,34 +333,19 @@ class VAE(nn.Module):
 
 
 def vae() -> Case:
-    torch.manual_seed(0)
-    net = VAE()
-    opt = torch.optim.Adam(net.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu")
-    seen = {"step": 0}
+    net, seen = VAE(), {"step": 0}
 
-    def train_step(batch: Any) -> float:
-        x, _ = batch
-        beta = min(1.0, seen["step"] / 50)
+    def loss_of(batch: Any) -> Tensor:
+        x, beta = batch[0], min(1.0, seen["step"] / 50)
         seen["step"] += 1
-        with fp16():
-            logits, mu, logvar = net(x)
-            nll = F.binary_cross_entropy_with_logits(logits.float(), x.flatten(1), reduction="none").sum(1).mean()
-            kl = -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
-            loss = nll + beta * kl
-        opt.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_(net.parameters(), 10.0)
-        scaler.step(opt)
-        scaler.update()
-        return loss.item()
+        logits, mu, logvar = net(x)
+        nll = F.binary_cross_entropy_with_logits(logits.float(), x.flatten(1), reduction="none").sum(1).mean()
+        return nll + beta * -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
 
-    return Case(train_step, pictures(), net, opt, scaler)
+    return usual(net, torch.optim.Adam(net.parameters(), lr=1e-3), loss_of, pictures(), clip=10.0)
 
 
 def gan() -> Case:
-    torch.manual_seed(0)
     g_net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 20))
     d_net = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(32, 1))
     g_opt = torch.optim.Adam(g_net.parameters(), lr=2e-4, betas=(0.5, 0.999))
@@ -411,35 +394,25 @@ class Denoiser(nn.Module):
 
 
 def diffusion_ema() -> Case:
-    torch.manual_seed(0)
     net = Denoiser()
     ema = copy.deepcopy(net).requires_grad_(False)
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.0)
-    scaler = torch.amp.GradScaler("cpu")
     alpha_bar = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0)
 
-    def train_step(batch: Any) -> float:
+    def loss_of(batch: Any) -> Tensor:
         x0, _ = batch
         t = torch.randint(0, 1000, (len(x0),))
-        noise = torch.randn_like(x0)
-        a = alpha_bar[t][:, None]
-        noised = a.sqrt() * x0 + (1 - a).sqrt() * noise
-        snr = (a / (1 - a)).squeeze(1)
-        with fp16():
-            predicted = net(noised, t)
-        loss = (F.mse_loss(predicted.float(), noise, reduction="none").mean(1) * snr.clamp(max=5) / snr).mean()
-        opt.zero_grad(set_to_none=True)
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scaler.step(opt)
-        scaler.update()
-        with torch.no_grad():
-            for average, p in zip(ema.parameters(), net.parameters(), strict=True):
-                average.lerp_(p, 1 - 0.999)
-        return loss.item()
+        noise, a = torch.randn_like(x0), alpha_bar[t]
+        predicted = net(a.sqrt()[:, None] * x0 + (1 - a).sqrt()[:, None] * noise, t)
+        snr = a / (1 - a)
+        return (F.mse_loss(predicted.float(), noise, reduction="none").mean(1) * snr.clamp(max=5) / snr).mean()
 
-    return Case(train_step, blobs(), net, opt, scaler)
+    @torch.no_grad()
+    def follow() -> None:
+        for average, p in zip(ema.parameters(), net.parameters(), strict=True):
+            average.lerp_(p, 1 - 0.999)
+
+    return usual(net, opt, loss_of, blobs(), clip=1.0, then=follow)
 
 
 class TwoHeads(nn.Module):
@@ -455,31 +428,21 @@ class TwoHeads(nn.Module):
 
 
 def multi_loss() -> Case:
-    torch.manual_seed(0)
     net = TwoHeads()
-    opt = torch.optim.AdamW(net.parameters(), lr=2e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_factor=1.5, backoff_factor=0.75)
 
-    def train_step(batch: Any) -> dict[str, float]:
+    def loss_of(batch: Any) -> Tensor:
         x, y = batch
-        opt.zero_grad(set_to_none=True)
-        with fp16():
-            logits, size = net(x)
-            log_p = F.log_softmax(logits.float(), dim=-1)
-            ce = F.nll_loss(log_p, y)
-            l1 = F.smooth_l1_loss(size.float(), x.norm(dim=1), beta=0.5)
-            s = net.log_variance
-            loss = (torch.stack([ce, l1]) * torch.exp(-s) + s).sum()
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        return {"ce": ce.item(), "l1": l1.item()}
+        logits, size = net(x)
+        ce = F.nll_loss(F.log_softmax(logits.float(), dim=-1), y)
+        l1 = F.smooth_l1_loss(size.float(), x.norm(dim=1), beta=0.5)
+        s = net.log_variance
+        return (torch.stack([ce, l1]) * torch.exp(-s) + s).sum()
 
-    return Case(train_step, blobs(), net, opt, scaler)
+    opt = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    return usual(net, opt, loss_of, blobs(), init_scale=2.0**12, growth_factor=1.5, backoff_factor=0.75)
 
 
 def averaged_model() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 5))
     average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -501,7 +464,6 @@ def averaged_model() -> Case:
 
 
 def accumulation() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 5))
     opt = torch.optim.AdamW(net.parameters(), lr=3e-3)
     scaler = torch.amp.GradScaler("cpu")
@@ -537,29 +499,13 @@ class LoRA(nn.Module):
 
 
 def lora(trainable: torch.dtype = torch.float32) -> Case:
-    torch.manual_seed(0)
     frozen = [nn.Linear(20, 64).half(), nn.Linear(64, 5).half()]
     net = nn.Sequential(LoRA(frozen[0], dtype=trainable), nn.ReLU(), LoRA(frozen[1], dtype=trainable))
     opt = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad], lr=5e-3)
-    scaler = torch.amp.GradScaler("cpu")
-
-    def train_step(batch: Any) -> float:
-        x, y = batch
-        opt.zero_grad(set_to_none=True)
-        with fp16():
-            loss = F.cross_entropy(net(x).float(), y)
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_([p for p in net.parameters() if p.requires_grad], 1.0)
-        scaler.step(opt)
-        scaler.update()
-        return loss.item()
-
-    return Case(train_step, blobs(), net, opt, scaler)
+    return usual(net, opt, classify(net), blobs(), clip=1.0)
 
 
 def gradient_penalty() -> Case:
-    torch.manual_seed(0)
     critic = nn.Sequential(nn.Linear(20, 48), nn.SiLU(), nn.Linear(48, 1))
     opt = torch.optim.Adam(critic.parameters(), lr=1e-3, betas=(0.0, 0.9))
     scaler = torch.amp.GradScaler("cpu")
@@ -585,11 +531,77 @@ def gradient_penalty() -> Case:
     return Case(train_step, blobs(), critic, opt, scaler)
 
 
+# --- three more, by the same hands as the doctor ---
+
+
+def gan_of_one_scaler() -> Case:
+    make = nn.Sequential(nn.Linear(4, 32), nn.LeakyReLU(0.2), nn.Linear(32, 20))
+    judge = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+    made, judged = (torch.optim.Adam(m.parameters(), lr=2e-4, betas=(0.5, 0.999)) for m in (make, judge))
+    scaler, criterion = torch.amp.GradScaler("cpu"), F.binary_cross_entropy_with_logits
+    ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
+
+    def step(batch: Any) -> None:
+        judged.zero_grad()
+        with fp16():
+            fake = make(torch.randn(32, 4))
+            loss = criterion(judge(batch[0]), ones) + criterion(judge(fake.detach()), zeros)
+        scaler.scale(loss).backward()
+        scaler.step(judged)
+        made.zero_grad()
+        with fp16():
+            loss = criterion(judge(fake), ones)
+        scaler.scale(loss).backward()
+        scaler.step(made)
+        scaler.update()
+
+    return Case(step, blobs(), make, made, scaler)
+
+
+def two_backward_passes() -> Case:
+    net, scaler = TwoHeads(), torch.amp.GradScaler("cpu")
+    opt = torch.optim.Adam(net.parameters(), lr=1e-3)
+
+    def step(batch: Any) -> None:
+        x, y = batch
+        opt.zero_grad()
+        with fp16():
+            logits, size = net(x)
+            first, second = F.cross_entropy(logits, y), 0.1 * F.smooth_l1_loss(size, x.mean(1))
+        scaler.scale(first).backward(retain_graph=True)
+        scaler.scale(second).backward()
+        scaler.step(opt)
+        scaler.update()
+
+    return Case(step, blobs(), net, opt, scaler)
+
+
+class Encoder(nn.Module):
+    """torch's own transformer, with its fused and nested paths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(30, 32), nn.Linear(32, 30)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, dropout=0.1)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        return self.head(self.body(self.embed(tokens), mask=mask))
+
+
+def transformer_of_torch() -> Case:
+    net = Encoder()
+    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+    return usual(net, opt, lambda t: F.cross_entropy(net(t[:, :-1]).transpose(1, 2), t[:, 1:]), text(), clip=1.0)
+
+
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
         mlp_one_cycle, cnn_sgd, resnet_bf16, unet_dice, lstm_tbptt, transformer_masked, autoencoder, vae, gan,
         diffusion_ema, multi_loss, averaged_model, accumulation, lora, gradient_penalty,
+        gan_of_one_scaler, two_backward_passes, transformer_of_torch,
     )
 }  # fmt: skip
 
@@ -602,7 +614,6 @@ def lora_in_half() -> Case:
 
 
 def clipped_then_unscaled() -> Case:
-    torch.manual_seed(0)
     net = TinyGPT()
     opt = torch.optim.SGD(net.parameters(), lr=0.3, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu")
@@ -620,27 +631,17 @@ def clipped_then_unscaled() -> Case:
 
 
 def entropy_by_hand() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
-    opt = torch.optim.Adam(net.parameters(), lr=2e-2)
-    scaler = torch.amp.GradScaler("cpu")
 
-    def train_step(batch: Any) -> float:
+    def loss_of(batch: Any) -> Tensor:
         x, y = batch
-        opt.zero_grad()
-        with fp16():
-            p = net(4 * x).softmax(-1)
-            loss = -torch.log(p + 1e-8)[torch.arange(len(y)), y].mean()
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        return loss.item()
+        p = net(4 * x).softmax(-1)
+        return -torch.log(p + 1e-8)[torch.arange(len(y)), y].mean()
 
-    return Case(train_step, blobs(60), net, opt, scaler)
+    return usual(net, torch.optim.Adam(net.parameters(), lr=2e-2), loss_of, blobs(60))
 
 
 def attention_mask_constant() -> Case:
-    torch.manual_seed(0)
     net = TinyGPT()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
 
@@ -670,25 +671,11 @@ class HandRMSNorm(nn.Module):
 
 
 def norm_overflows() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), HandRMSNorm(64), nn.Linear(64, 5))
-    opt = torch.optim.SGD(net.parameters(), lr=0.05)
-    scaler = torch.amp.GradScaler("cpu")
-
-    def train_step(batch: Any) -> None:
-        x, y = batch
-        opt.zero_grad()
-        with fp16():
-            loss = F.cross_entropy(net(800 * x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-
-    return Case(train_step, blobs(), net, opt, scaler)
+    return usual(net, torch.optim.SGD(net.parameters(), lr=0.05), classify(net, factor=800.0), blobs())
 
 
 def row_is_empty() -> Case:
-    torch.manual_seed(0)
     net = TinyGPT()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
     data = text()
@@ -708,7 +695,6 @@ def row_is_empty() -> Case:
 
 
 def adam_on_half() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)).half()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
 
@@ -722,27 +708,13 @@ def adam_on_half() -> Case:
 
 
 def schedule_runs_ahead() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
     opt = torch.optim.SGD(net.parameters(), lr=0.2)
     sched = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.0, total_iters=30)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
-
-    def train_step(batch: Any) -> None:
-        x, y = batch
-        opt.zero_grad()
-        with fp16():
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-        sched.step()
-
-    return Case(train_step, blobs(), net, opt, scaler)
+    return usual(net, opt, classify(net), blobs(), then=lambda: sched.step(), init_scale=2.0**40)
 
 
 def one_region_for_all() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     region = bf16()
@@ -762,7 +734,6 @@ def one_region_for_all() -> Case:
 
 
 def optimizer_of_another() -> Case:
-    torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     net = copy.deepcopy(net)  # as a wrapper or a conversion does
