@@ -1,7 +1,6 @@
 """Does the doctor see what is wrong, and say what to do? Each check is asked for its rare answers, too."""
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -42,10 +41,13 @@ def test_checking_this_machine_finds_it_ready():
     }
 
 
-def test_warnings_do_not_stop_the_lab():
+def test_warnings_do_not_stop_the_lab_and_need_a_remedy():
     report = Report((Finding("memory", Status.WARN, "1.5 GiB available", "close other programs"),))
     assert report.healthy
     assert report.summary == "The lab works. To look at when you like: 1 of 1."
+    for status in (Status.WARN, Status.BAD):
+        with pytest.raises(ValueError, match="says no remedy"):
+            Finding("memory", status, "little")
 
 
 def test_html_shows_every_word_escaped_and_in_the_theme_s_colours():
@@ -57,17 +59,12 @@ def test_html_shows_every_word_escaped_and_in_the_theme_s_colours():
     assert not re.search(r"background|color: (black|white|#)", shown)  # would vanish in one of the two themes
 
 
-@pytest.mark.parametrize("status", [Status.WARN, Status.BAD])
-def test_what_is_not_well_needs_a_remedy(status):
-    with pytest.raises(ValueError, match="says no remedy"):
-        Finding("memory", status, "little")
-
-
 def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
     def broken() -> Finding:
         raise RuntimeError("the driver is asleep")
 
     monkeypatch.setattr(doctor, "device", broken)
+    monkeypatch.setattr(doctor, "import_problems", lambda names: {})  # which takes seconds
     findings = {finding.name: finding for finding in check_machine().findings}
     assert findings["device"].status is Status.BAD
     assert "RuntimeError: the driver is asleep" in findings["device"].what
@@ -77,14 +74,23 @@ def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
 # Each check, with what was measured given
 
 
-@pytest.mark.parametrize(
-    ("version", "status"),
-    [((3, 10, 14), "bad"), ((3, 11, 0), "ok"), ((3, 13, 5), "ok"), ((3, 14, 0), "warn")],
-)
-def test_python(version, status):
-    finding = doctor.python(version, "python3")
-    assert finding.status == status
-    assert finding.what == f"{'.'.join(map(str, version))} (python3)"
+def test_python_memory_and_threads_by_what_was_measured():
+    for version, status in (((3, 10, 14), "bad"), ((3, 11, 0), "ok"), ((3, 13, 5), "ok"), ((3, 14, 0), "warn")):
+        finding = doctor.python(version, "python3")
+        assert finding.status == status
+        assert finding.what == f"{'.'.join(map(str, version))} (python3)"
+    for free, status in ((None, "warn"), (GIB - 1, "bad"), (GIB, "warn"), (2 * GIB - 1, "warn"), (2 * GIB, "ok")):
+        assert doctor.memory(free).status == status, free
+    for free, container, status in ((GIB // 2, 1, "bad"), (GIB, 1, "warn"), (3 * GIB, 4, "ok")):
+        finding = doctor.memory(free, container * GIB)
+        assert finding.status == status
+        assert f"in a container that may use {container}.0 GiB" in finding.what
+        assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
+    slower, faster = doctor.judge_threads(2, {1: 0.010, 64: 0.900}), doctor.judge_threads(8, {1: 0.010, 8: 0.002})
+    assert (slower.status, faster.status) == (Status.WARN, Status.OK)
+    assert "OMP_NUM_THREADS=2" in slower.remedy
+    assert "LABKIT_THREADS=8" in faster.remedy
+    assert doctor.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
 
 
 def test_a_package_is_missing_too_old_or_well():
@@ -96,10 +102,10 @@ def test_a_package_is_missing_too_old_or_well():
     assert (anywidget_.status, anywidget_.what) == ("bad", "is not installed")
 
 
-@pytest.mark.parametrize(("version", "status"), [("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")])
-def test_versions_compare_as_numbers_not_as_text(version, status):
-    *_, finding = doctor.packages({"anywidget": "0.9.13"}, {"labkit": "0.1.0", "anywidget": version}.get)
-    assert finding.status == status
+def test_versions_compare_as_numbers_not_as_text():
+    for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
+        *_, finding = doctor.packages({"anywidget": "0.9.13"}, {"labkit": "0.1.0", "anywidget": version}.get)
+        assert finding.status == status, version
 
 
 def test_labkit_that_is_not_installed_says_how_to_install_it():
@@ -108,50 +114,24 @@ def test_labkit_that_is_not_installed_says_how_to_install_it():
     assert "pip install -e ." in finding.remedy
 
 
-@pytest.mark.parametrize(
-    ("available", "status"),
-    [(None, "warn"), (GIB - 1, "bad"), (GIB, "warn"), (2 * GIB - 1, "warn"), (2 * GIB, "ok")],
-)
-def test_memory(available, status):
-    assert doctor.memory(available).status == status
-
-
-def test_more_threads_than_usable_cores_is_a_warning_that_names_the_number():
-    finding = doctor.judge_threads(2, {1: 0.010, 64: 0.900})
-    assert finding.status is Status.WARN
-    assert "OMP_NUM_THREADS=2" in finding.remedy
-
-
-def test_where_threads_pay_the_doctor_says_how_to_ask_for_them():
-    finding = doctor.judge_threads(8, {1: 0.010, 8: 0.002})
-    assert finding.status is Status.OK
-    assert "LABKIT_THREADS=8" in finding.remedy
-
-
-def test_one_core_compares_nothing():
-    assert doctor.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
-
-
 def extension(folder: Path, name: str, version: str) -> None:
     (folder / name).mkdir(parents=True)
     (folder / name / "package.json").write_text(json.dumps({"name": name, "version": version}))
 
 
-def test_front_ends_are_found_in_any_of_the_folders(tmp_path):
+def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_package(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
+    missing = doctor.front_end([tmp_path / "environment"])
+    assert missing.status is Status.BAD
+    assert "jupyterlab_widgets" in missing.remedy
+    assert "anywidget" not in missing.remedy
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
     finding = doctor.front_end([tmp_path / "environment", tmp_path / "user"])
     assert finding.status is Status.OK
     assert "anywidget 0.11.0" in finding.what
     assert "jupyterlab-manager 5.0.16" in finding.what
-
-
-def test_a_missing_front_end_names_the_package_that_brings_it(tmp_path):
-    extension(tmp_path, "anywidget", "0.11.0")
-    finding = doctor.front_end([tmp_path])
-    assert finding.status is Status.BAD
-    assert "jupyterlab_widgets" in finding.remedy
-    assert "anywidget" not in finding.remedy
+    hosted = doctor.front_end([tmp_path], hosted=doctor.host({"COLAB_RELEASE_TAG": "x"}))
+    assert hosted.what.startswith("Colab shows"), "a host with a manager of its own needs no extension"
 
 
 def test_data_that_is_not_there_says_where_it_was_looked_for(monkeypatch, tmp_path):
@@ -168,17 +148,13 @@ def test_data_that_is_not_there_says_where_it_was_looked_for(monkeypatch, tmp_pa
     assert str(tmp_path / "nowhere") in finding.what
 
 
-def test_a_folder_that_cannot_be_written(tmp_path):
+def test_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_path):
     file = tmp_path / "a-file"
     file.touch()
     finding = doctor.disk(file)  # nobody, not even root, can make a file inside a file
     assert finding.status is Status.BAD
     assert str(file) in finding.what
-
-
-def test_little_free_space_is_a_warning(monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: os.statvfs_result)
-    monkeypatch.setattr(os.statvfs_result, "free", 10 * 2**20, raising=False)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
     assert doctor.disk(tmp_path).status is Status.WARN
 
 
@@ -191,25 +167,22 @@ def test_timing_a_step_puts_the_thread_count_back():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize(
-    ("name", "capability", "says"),
-    [
+def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name, (major, minor), says in (
         ("NVIDIA H100 80GB HBM3", (9, 0), "has Hopper Tensor Cores for FP16, BF16"),
         ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16."),
         ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike"),
         ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)"),
-    ],
-)
-def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch, name, capability, says):
-    properties = SimpleNamespace(name=name, major=capability[0], minor=capability[1], total_memory=8 * GIB)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    here = train.devices.Place(torch.device("cuda"), name, "gpu")  # whatever this build of torch has programs for
-    monkeypatch.setattr(train.devices, "gpus", lambda: (here,))
-    what = doctor.device().what
-    assert name in what
-    assert says in what
+    ):
+        properties = SimpleNamespace(name=name, major=major, minor=minor, total_memory=8 * GIB)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, it=properties: it)
+        here = train.devices.Place(torch.device("cuda"), name, "gpu")  # whatever this torch has programs for
+        monkeypatch.setattr(train.devices, "gpus", lambda it=here: (it,))
+        what = doctor.device().what
+        assert name in what
+        assert says in what
 
 
 def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
@@ -231,21 +204,18 @@ PASCAL = bench.DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
 CPU = bench.DeviceReport("cpu", "Some CPU", 0, 2)
 
 
-@pytest.mark.parametrize(
-    ("report", "mps", "says"),
-    [
+def test_what_a_machine_is_good_for():
+    for report, mps, says in (
         (T4, False, "only fast 16-bit format"),
         (T4, False, "is_bf16_supported(including_emulation=False) says False"),
         (H100, False, "live, with FP16, BF16"),
         (PASCAL, False, "gains little speed"),
         (CPU, False, "what others published"),
         (CPU, True, "no FP64, and its fused optimizers ignored found_inf"),
-    ],
-)
-def test_what_a_machine_is_good_for(report, mps, says):
-    finding = doctor.good_for(report, mps)
-    assert finding.status is Status.OK
-    assert says in finding.what
+    ):
+        finding = doctor.good_for(report, mps)
+        assert finding.status is Status.OK
+        assert says in finding.what
 
 
 def test_torch_counts_emulated_bf16_unless_it_is_asked_not_to(monkeypatch):
@@ -255,21 +225,6 @@ def test_torch_counts_emulated_bf16_unless_it_is_asked_not_to(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     assert not torch.cuda.is_bf16_supported(including_emulation=False)
-
-
-@pytest.mark.parametrize(
-    ("available", "container", "status", "says"),
-    [
-        (GIB // 2, GIB, "bad", "in a container that may use 1.0 GiB"),
-        (GIB, GIB, "warn", "in a container that may use 1.0 GiB"),
-        (3 * GIB, 4 * GIB, "ok", "in a container that may use 4.0 GiB"),
-    ],
-)
-def test_memory_of_a_container(available, container, status, says):
-    finding = doctor.memory(available, container)
-    assert finding.status == status
-    assert says in finding.what
-    assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
 
 
 def test_a_container_says_its_limit(tmp_path):
@@ -284,33 +239,29 @@ def test_a_container_says_its_limit(tmp_path):
     assert system.container_memory(tmp_path) is None
 
 
-@pytest.mark.parametrize("written", [{"anywidget": True}, {"anywidget": False}, ["anywidget"], "{"])
-def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch, written):
+def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
     """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a file of its own."""
     for name in doctor.front_end.__globals__["EXTENSIONS"]:
         extension(tmp_path / "extensions", name, "1.0")
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     page = tmp_path / "config" / "labconfig" / "page_config.json"
     page.parent.mkdir(parents=True)
-    page.write_text(written if isinstance(written, str) else json.dumps({"disabledExtensions": written}))
+    for on in ('{"disabledExtensions": {"anywidget": false}}', '{"disabledExtensions": ["anywidget"]}', "{"):
+        page.write_text(on)  # or what cannot be read
+        assert doctor.front_end([tmp_path / "extensions"]).status is Status.OK, on
+    page.write_text('{"disabledExtensions": {"anywidget": true}}')
     finding = doctor.front_end([tmp_path / "extensions"])
-    if written == {"anywidget": True}:
-        assert finding.status is Status.BAD
-        assert finding.remedy == "`jupyter labextension enable anywidget`, then restart JupyterLab"
-    else:  # on, or a file that cannot be read
-        assert finding.status is Status.OK
+    assert finding.status is Status.BAD
+    assert finding.remedy == "`jupyter labextension enable anywidget`, then restart JupyterLab"
 
 
-def test_nobody_can_tell_what_a_page_shows_where_no_server_started_this(monkeypatch):
-    monkeypatch.setattr(front_end.system, "server_prefix", lambda: None)
-    assert front_end.why_not_shown() is None
-
-
-def test_a_server_without_anywidget_is_the_reason_why_nothing_is_shown(monkeypatch, tmp_path):
-    monkeypatch.setattr(front_end.system, "server_prefix", lambda: tmp_path)
+def test_why_nothing_is_shown_is_known_where_a_server_started_this(monkeypatch, tmp_path):
     monkeypatch.setattr(front_end, "extension_folders", list)
     monkeypatch.setattr(front_end, "host", lambda environment: None)
-    assert "no front end for jupyterlab_widgets or anywidget" in front_end.why_not_shown().what
+    for server, reason in ((None, None), (tmp_path, "no front end for jupyterlab_widgets or anywidget")):
+        monkeypatch.setattr(front_end.system, "server_prefix", lambda it=server: it)
+        found = front_end.why_not_shown()
+        assert found is None if reason is None else reason in found.what
 
 
 def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeypatch):
@@ -341,13 +292,7 @@ def test_the_server_is_told_by_the_command_that_started_it(tmp_path, monkeypatch
     assert system.server_prefix(tmp_path) is None
 
 
-def test_a_host_with_a_manager_of_its_own_needs_no_extension(tmp_path):
-    assert doctor.front_end([tmp_path], hosted=doctor.host({"COLAB_RELEASE_TAG": "x"})).what.startswith("Colab shows")
-
-
-@pytest.mark.parametrize(("version", "status"), [("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")])
-def test_old_ipywidgets(monkeypatch, version, status):
-    """By the requirements that the package states, as pip writes them down."""
+def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [re.sub(r">=([\d.]+),<(\d)", r"<\2,>=\1", line) for line in project["dependencies"]]
     extras = [f'{line}; extra == "lab"' for line in project["optional-dependencies"]["lab"]]
@@ -355,5 +300,6 @@ def test_old_ipywidgets(monkeypatch, version, status):
     asked = doctor.requirements()
     assert asked["torch"] == "2.10"
     assert "jupyterlab" not in asked, "an extra is no requirement"
-    *_, finding = doctor.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
-    assert finding.status == status
+    for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
+        *_, finding = doctor.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
+        assert finding.status == status, version
