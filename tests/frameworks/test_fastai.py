@@ -173,9 +173,12 @@ def test_without_validation_there_is_no_loss_of_it():
 
 def test_a_method_that_no_event_calls_is_noticed():
     with pytest.warns(UserWarning, match=r"Old\.begin_fit: there is no such event, did you mean before_fit\?"):
+
         class Old(Callback):
             def begin_fit(self): ...  # fmt: skip
+
     with pytest.warns(UserWarning, match="did you mean after_batch"):
+
         class Typo(Callback):
             def after_btach(self): ...  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Is our autocast a drop-in for torch.autocast? Its face here; what it casts is proved in tests/amp."""
 
 import inspect
+import itertools
 import re
 import threading
 from contextlib import nullcontext
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from labkit import amp
 from labkit.amp.casting.autocast import current
-from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled
+from labkit.frameworks import GradScaler, autocast, custom_bwd, custom_fwd, is_autocast_enabled, torch_amp
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
 
@@ -48,28 +49,16 @@ def test_cross_entropy_rounds_its_log_probabilities_as_torch_does_on_a_gpu():
         assert torch.equal(F.cross_entropy(logits.float(), classes), exact), "the way out: FP32 logits"
 
 
-CASES = [
-    {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
-    for reduction in ("mean", "sum", "none")
-    for smoothing in (0.0, 0.1)
-    for weight in (None, torch.linspace(0.5, 2, 5))
-]
-
-
-@pytest.mark.parametrize(
-    "case", CASES, ids=lambda case: f"{case['reduction']}-{case['label_smoothing']}-{case['weight'] is None}"
-)
-def test_cross_entropy_of_fp32_logits_is_torchs(case):
+def test_cross_entropy_of_fp32_logits_is_torchs():
     """What is written out in Python against torch's own C++: values and gradients, of classes and of probabilities."""
     generator = torch.Generator().manual_seed(0)
     flat, image = (torch.randn(shape, generator=generator) for shape in ((6, 5), (2, 5, 3, 2)))
-    for logits in (flat, image, flat[0]):
-        classes = torch.randint(5, logits.movedim(min(1, logits.dim() - 1), -1).shape[:-1], generator=generator)
-        for target, ignored in (
-            (classes, -100),
-            (classes, 2),
-            (logits.flip(0).softmax(min(1, logits.dim() - 1)), -100),
-        ):
+    knobs = itertools.product(("mean", "sum", "none"), (0.0, 0.1), (None, torch.linspace(0.5, 2, 5)))
+    for (reduction, smoothing, weight), logits in itertools.product(knobs, (flat, image, flat[0])):
+        case = {"reduction": reduction, "label_smoothing": smoothing, "weight": weight}
+        dim = min(1, logits.dim() - 1)
+        classes = torch.randint(5, logits.movedim(dim, -1).shape[:-1], generator=generator)
+        for target, ignored in ((classes, -100), (classes, 2), (logits.flip(0).softmax(dim), -100)):
             answers = []
             for region in (nullcontext(), fp16()):
                 x = logits.clone().requires_grad_()
@@ -77,22 +66,24 @@ def test_cross_entropy_of_fp32_logits_is_torchs(case):
                     loss = F.cross_entropy(x, target, ignore_index=ignored, **case)
                 loss.sum().backward()
                 answers.append((loss.detach(), x.grad))
-            torch.testing.assert_close(answers[1], answers[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+            torch.testing.assert_close(
+                *answers, rtol=1e-6, atol=1e-6, equal_nan=True, msg=lambda text, case=case: f"{case}: {text}"
+            )
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"target": torch.ones(4, 3, dtype=torch.long)}, {"ignore_index": 1}, {"label_smoothing": 2.0}],
-    ids=["integers where probabilities are", "an index beside probabilities", "smoothing above 1"],
-)
-def test_cross_entropy_refuses_what_torch_refuses(wrong):
-    arguments = {"target": torch.full((4, 3), 1 / 3), **wrong}
-    said = []
-    for region in (nullcontext(), fp16()):
-        with region, pytest.raises(RuntimeError) as refused:
-            F.cross_entropy(torch.randn(4, 3), **arguments)
-        said.append(str(refused.value))
-    assert said[0] == said[1]
+def test_cross_entropy_refuses_what_torch_refuses():
+    for wrong in (
+        {"target": torch.ones(4, 3, dtype=torch.long)},  # integers where probabilities are
+        {"ignore_index": 1},  # an index beside probabilities
+        {"label_smoothing": 2.0},
+    ):
+        arguments = {"target": torch.full((4, 3), 1 / 3), **wrong}
+        said = []
+        for region in (nullcontext(), fp16()):
+            with region, pytest.raises(RuntimeError) as refused:
+                F.cross_entropy(torch.randn(4, 3), **arguments)
+            said.append(str(refused.value))
+        assert said[0] == said[1]
 
 
 def test_a_rule_that_somebody_registered_holds_for_a_composed_operation_too():
@@ -101,16 +92,14 @@ def test_a_rule_that_somebody_registered_holds_for_a_composed_operation_too():
         assert torch.equal(F.cross_entropy(logits, classes), F.cross_entropy(logits.float(), classes))
 
 
-@pytest.mark.parametrize("name", ["__init__", "__call__", "__enter__"])
-def test_the_signatures_are_torchs(name):
-    theirs, ours = (inspect.signature(getattr(c, name)).parameters.values() for c in (torch.autocast, autocast))
-    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
-
-
-@pytest.mark.parametrize("pair", [(torch.amp.custom_fwd, custom_fwd), (torch.amp.custom_bwd, custom_bwd)])
-def test_the_signatures_of_the_decorators_for_autograd_functions_are_torchs(pair):
-    theirs, ours = (inspect.signature(decorator).parameters.values() for decorator in pair)
-    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+def test_the_names_and_the_signatures_are_torchs():
+    pairs = [(getattr(torch.autocast, n), getattr(autocast, n)) for n in ("__init__", "__call__", "__enter__")]
+    pairs += [(torch.amp.custom_fwd, custom_fwd), (torch.amp.custom_bwd, custom_bwd)]
+    for pair in pairs:
+        theirs, ours = (inspect.signature(function).parameters.values() for function in pair)
+        assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in theirs]
+    public = {name for name in torch.amp.__all__ if name not in ("autocast_mode", "grad_scaler")}
+    assert public <= set(torch_amp.__all__)
 
 
 def test_each_device_has_torchs_default_dtype():
@@ -130,28 +119,30 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_refused_with_torchs_words_and_more(fault):
-    said = {}
-    for make in (torch.autocast, autocast):
-        with pytest.raises((TypeError, ValueError, RuntimeError)) as refused:
-            FAULTS[fault](make)
-        said[make] = refused.type, re.sub(r"\s+", " ", str(refused.value)).replace("torch.autocast(", "autocast(")
-    assert said[autocast][0] is said[torch.autocast][0]
-    assert said[autocast][1].startswith(said[torch.autocast][1])
+def test_a_fault_is_refused_with_torchs_words_and_more():
+    for fault, act in FAULTS.items():
+        said = {}
+        for make in (torch.autocast, autocast):
+            try:
+                act(make)
+            except (TypeError, ValueError, RuntimeError) as error:
+                said[make] = type(error), re.sub(r"\s+", " ", str(error)).replace("torch.autocast(", "autocast(")
+        assert list(said) == [torch.autocast, autocast], f"{fault}: who refused it"
+        assert said[autocast][0] is said[torch.autocast][0], fault
+        assert said[autocast][1].startswith(said[torch.autocast][1]), fault
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8, torch.float8_e5m2])
-def test_a_dtype_that_is_not_16_bits_wide_is_left_out_with_a_warning(dtype):
-    said = []
-    for make in (torch.autocast, autocast):
-        with pytest.warns(UserWarning, match="the target dtype is not supported. Disabling autocast") as seen:
-            region = make("cpu", dtype)
-        said.append(str(seen[0].message))
-        assert seen[0].filename == __file__
-        with region:
-            assert (A @ B).dtype == torch.float32
-    assert said[1].startswith(said[0])
+def test_a_dtype_that_is_not_16_bits_wide_is_left_out_with_a_warning():
+    for dtype in (torch.float32, torch.float64, torch.int8, torch.float8_e5m2):
+        said = []
+        for make in (torch.autocast, autocast):
+            with pytest.warns(UserWarning, match="the target dtype is not supported. Disabling autocast") as seen:
+                region = make("cpu", dtype)
+            said.append(str(seen[0].message))
+            assert seen[0].filename == __file__
+            with region:
+                assert (A @ B).dtype == torch.float32
+        assert said[1].startswith(said[0])
 
 
 def test_without_cuda_both_warn_and_go_without(monkeypatch):
@@ -163,7 +154,7 @@ def test_without_cuda_both_warn_and_go_without(monkeypatch):
             assert (A @ B).dtype == torch.float32
 
 
-def test_regions_nest_and_the_innermost_decides():
+def test_regions_nest_are_entered_again_and_end_with_an_exception():
     with fp16():
         with autocast("cpu", enabled=False):
             assert (A @ B).dtype == torch.float32
@@ -171,15 +162,14 @@ def test_regions_nest_and_the_innermost_decides():
                 assert (A @ B).dtype == torch.bfloat16
             assert (A @ B).dtype == torch.float32
         assert (A @ B).dtype == torch.float16
-
-
-def test_one_region_can_be_entered_again_inside_itself():
     region = fp16()
     with region, region:
         assert (A @ B).dtype == torch.float16
     assert not is_autocast_enabled("cpu")
-    with region:
-        assert (A @ B).dtype == torch.float16
+    with pytest.raises(ZeroDivisionError), region:
+        raise ZeroDivisionError
+    assert not is_autocast_enabled("cpu")
+    assert (A @ B).dtype == torch.float32
 
 
 def test_as_a_decorator_it_keeps_the_functions_name_and_works_in_recursion():
@@ -203,25 +193,9 @@ def test_what_runs_after_its_call_has_returned_cannot_be_decorated():
         fp16()(products)
 
 
-def test_an_exception_leaves_the_region():
-    with pytest.raises(ZeroDivisionError), fp16():
-        raise ZeroDivisionError
-    assert not is_autocast_enabled("cpu")
-    assert (A @ B).dtype == torch.float32
-
-
-def test_other_threads_are_not_in_the_region():
-    seen = []
-    with fp16():
-        other = threading.Thread(target=lambda: seen.append(((A @ B).dtype, is_autocast_enabled("cpu"))))
-        other.start()
-        other.join()
-    assert seen == [(torch.float32, False)]
-
-
-def test_one_decorated_function_serves_two_threads_at_once():
+def test_a_region_is_one_thread_s_and_a_decorated_function_serves_two_at_once():
     both_inside = threading.Barrier(2)
-    seen = []
+    seen, outside = [], []
 
     @fp16()
     def work() -> None:
@@ -230,11 +204,14 @@ def test_one_decorated_function_serves_two_threads_at_once():
         both_inside.wait(timeout=60)
 
     threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    threads.append(threading.Thread(target=lambda: outside.append(((A @ B).dtype, is_autocast_enabled("cpu")))))
+    with fp16():
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert seen == [torch.float16] * 2
+    assert outside == [(torch.float32, False)]
 
 
 def test_the_question_whether_it_is_on_is_asked_per_device():
@@ -270,19 +247,18 @@ def differentiable(module, cast_inputs, device_type="cpu"):
     return Product.apply, seen
 
 
-@pytest.mark.parametrize("region", [None, True, False], ids=["outside", "inside", "disabled"])
-@pytest.mark.parametrize("cast_inputs", [None, torch.float32, torch.float16])
-def test_custom_autograd_functions_compute_in_torchs_dtypes(cast_inputs, region):
+def test_custom_autograd_functions_compute_in_torchs_dtypes():
     """A product is on the lists of CPU and of CUDA, so torch's own regions can say what is right."""
-    outcome = []
-    for make, decorators in DECORATORS.items():
-        product, seen = differentiable(decorators, cast_inputs)
-        a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
-        with make("cpu", torch.float16, enabled=region) if region is not None else nullcontext():
-            out = product(a, b)
-        out.float().sum().backward()
-        outcome.append((seen, out.dtype, a.grad.dtype, b.grad.dtype))
-    assert outcome[0] == outcome[1]
+    for region, cast_inputs in itertools.product((None, True, False), (None, torch.float32, torch.float16)):
+        outcome = []
+        for make, decorators in DECORATORS.items():
+            product, seen = differentiable(decorators, cast_inputs)
+            a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+            with make("cpu", torch.float16, enabled=region) if region is not None else nullcontext():
+                out = product(a, b)
+            out.float().sum().backward()
+            outcome.append((seen, out.dtype, a.grad.dtype, b.grad.dtype))
+        assert outcome[0] == outcome[1], (region, cast_inputs)
 
 
 def test_a_custom_autograd_function_for_another_device_keeps_its_inputs():
@@ -299,13 +275,13 @@ def test_operations_without_a_tensor_on_that_device_are_left_alone():
         assert torch.ones(2).dtype == torch.float32
 
 
-@pytest.mark.parametrize(("cache_enabled", "hits"), [(None, 2), (True, 2), (False, 0)])
-def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off(cache_enabled, hits):
+def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off():
     weight = nn.Parameter(B.clone())
-    with autocast("cpu", torch.float16, cache_enabled=cache_enabled):
-        for _ in range(3):
-            A @ weight
-        assert current().cache.hits == hits
+    for cache_enabled, hits in ((None, 2), (True, 2), (False, 0)):
+        with autocast("cpu", torch.float16, cache_enabled=cache_enabled):
+            for _ in range(3):
+                A @ weight
+            assert current().cache.hits == hits
 
 
 def test_disabled_it_is_not_there(monkeypatch):

@@ -1,7 +1,7 @@
 """What PyTorch's own tests ask of its GradScaler, asked anew of both: torch's and ours.
 
-Each docstring names the case of pytorch/test/test_torch.py (or test_cuda.py) that it restates. Most train twice, once
-plainly and once with scaling, on four batches of which the third may overflow, and compare: powers of two scale and
+Each docstring names the case of pytorch/test/test_torch.py (or test_cuda.py) that it restates. Most train twice, with
+a scaler and with a disabled one, on four batches of which the third overflows, and compare: powers of two scale and
 unscale without a trace, so the two runs may differ only where sums are taken in another order.
 """
 
@@ -18,7 +18,6 @@ from torch.nn.functional import mse_loss
 
 OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW]
 KINDS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
-KIND_NAMES = ["loop", "foreach", "fused"]
 OVERFLOWS_AT = 2  # of the batches 0 to 3
 START = {"init_scale": 128.0, "growth_interval": 1}
 
@@ -42,39 +41,54 @@ def assert_same_weights(model, twin, **tolerance):
         torch.testing.assert_close(one, other, **tolerance)
 
 
-def compare(scaler, plain_step, scaled_step, *, growths, backoffs, **tolerance):
-    """Train plainly without the batch that overflows, and scaled with it; expect the same weights and that scale."""
+def ordinary(scaler, model, optimizer, x, target, spoil):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", torch.float16, enabled=scaler.is_enabled()):
+        loss = mse_loss(model(x), target)
+    scaler.scale(loss).backward()
+    spoil(model)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def follows(make_scaler, step, optimizer_class=torch.optim.SGD, pickled=False, tolerance=None, **knobs):
+    """Train by `step` with a disabled scaler, without the batch that overflows, and with one that skips it.
+
+    The weights have to be the same. Return the optimizer whose steps were scaled.
+    """
     model, twin, batches = task()
-    plain, scaled = (torch.optim.SGD(m.parameters(), lr=1.0) for m in (model, twin))
-    for number, (x, target) in enumerate(batches):
-        plain_step(model, plain, x, target, stepping=not (scaler.is_enabled() and backoffs and number == OVERFLOWS_AT))
-        spoil = overflow if scaler.is_enabled() and backoffs and number == OVERFLOWS_AT else lambda _: None
-        scaled_step(twin, scaled, x, target, spoil)
-    assert scaler.get_scale() == (128.0 * 2.0**growths * 0.5**backoffs if scaler.is_enabled() else 1.0)
+    plain, scaled = (optimizer_class(m.parameters(), **{"lr": 1.0, **knobs}) for m in (model, twin))
+    disabled, scaler = make_scaler(enabled=False), make_scaler(**START)
+    for number, batch in enumerate(batches):
+        overflows = number == OVERFLOWS_AT
+        if not overflows:
+            step(disabled, model, plain, *batch, lambda model: None)
+        step(scaler, twin, scaled, *batch, overflow if overflows else lambda model: None)
+        scaler = pickle.loads(pickle.dumps(scaler)) if pickled else scaler
+    assert scaler.get_scale() == 128.0 * 2**3 / 2
+    assert disabled.get_scale() == 1.0
     assert_same_weights(model, twin, **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+    return scaled
 
 
-both_states = pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
-
-
-@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-@pytest.mark.parametrize("where", [None, 0, 1, 2, 3, 4])
-def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler, where, bad):
+def test_gradients_of_any_layout_and_dtype_are_divided_and_searched(make_scaler):
     """Restates test_grad_scaling_unscale: contiguous, transposed, sliced and FP16 gradients in one optimizer."""
-    four = torch.full((20, 20), 4.0)
-    gradients = [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
-    if where is not None:
-        gradients[where][2, 2] = bad
-    parameters = [nn.Parameter(torch.zeros_like(g)) for g in gradients]
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient
-    quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
-    found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
-    assert {str(device): flag.item() for device, flag in found.items()} == {"cpu": float(where is not None)}
-    assert nothing.item() == 0, "the caller's flag is copied, not written to"
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        assert parameter.grad is gradient, "in place"
-        assert where is not None or (gradient == 1).all()
+    for where, bad in [(None, 0.0), *itertools.product(range(5), (math.inf, -math.inf, math.nan))]:
+        four = torch.full((20, 20), 4.0)
+        gradients = [four.clone(), four.clone().t(), four.clone()[:, :5], four.half(), four.half()]
+        if where is not None:
+            gradients[where][2, 2] = bad
+        parameters = [nn.Parameter(torch.zeros_like(g)) for g in gradients]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
+        found = make_scaler()._unscale_grads_(torch.optim.SGD(parameters), quarter, nothing, True)
+        found = {str(device): flag.item() for device, flag in found.items()}
+        assert found == {"cpu": float(where is not None)}, (where, bad)
+        assert nothing.item() == 0, "the caller's flag is copied, not written to"
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            assert parameter.grad is gradient, "in place"
+            assert where is not None or (gradient == 1).all()
 
 
 def test_two_clean_steps_grow_and_an_overflow_backs_off(make_scaler):
@@ -98,41 +112,37 @@ def sparse(values, indices=((0, 1, 1), (2, 0, 2)), dtype=torch.float32):
     )
 
 
-@pytest.mark.parametrize(
-    ("gradient", "found_inf"),
-    [
+def test_sparse_gradients_are_divided_and_searched(make_scaler):
+    """Restates test_grad_scaling_unscale_sparse."""
+    for gradient, found_inf in (
         (sparse([16.0, 32.0, 64.0]), 0.0),
         (sparse([16.0, 32.0, math.inf]), 1.0),
         (sparse([16.0, 32.0, math.nan]), 1.0),
         (sparse([16.0, 32.0, 64.0], dtype=torch.float16), 0.0),
         (sparse([64000.0, 32.0, 64000.0], ((0, 1, 0), (2, 0, 2)), torch.float16), 1.0),  # 64,000 twice in one place
-    ],
-    ids=["finite", "inf", "nan", "half", "half whose sum overflows"],
-)
-def test_sparse_gradients_are_divided_and_searched(make_scaler, gradient, found_inf):
-    """Restates test_grad_scaling_unscale_sparse."""
-    weight = nn.Parameter(torch.zeros(2, 3, dtype=gradient.dtype))
-    weight.grad = gradient.clone()
-    quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
-    found = make_scaler()._unscale_grads_(torch.optim.SGD([weight]), quarter, nothing, True)
-    assert [flag.item() for flag in found.values()] == [found_inf]
-    assert weight.grad.is_sparse
-    assert found_inf or torch.equal(weight.grad.to_dense(), gradient.to_dense() / 4)
+    ):
+        weight = nn.Parameter(torch.zeros(2, 3, dtype=gradient.dtype))
+        weight.grad = gradient.clone()
+        quarter, nothing = torch.tensor([0.25]), torch.tensor([0.0])
+        found = make_scaler()._unscale_grads_(torch.optim.SGD([weight]), quarter, nothing, True)
+        assert [flag.item() for flag in found.values()] == [found_inf], gradient
+        assert weight.grad.is_sparse
+        assert found_inf or torch.equal(weight.grad.to_dense(), gradient.to_dense() / 4)
 
 
-@pytest.mark.parametrize("met", [False, True], ids=["before the first loss", "after it"])
-def test_a_loaded_state_replaces_every_knob(make_scaler, met):
-    """Restates test_grad_scaling_state_dict."""
+def test_a_loaded_state_replaces_every_knob(make_scaler):
+    """Restates test_grad_scaling_state_dict, before the first loss and after it."""
     source = make_scaler(init_scale=3.0, growth_factor=4.0, backoff_factor=0.5, growth_interval=2)
-    target = make_scaler(init_scale=6.0, growth_factor=7.0, backoff_factor=0.8, growth_interval=1)
-    target._init_growth_tracker = 7
-    if met:
-        target.scale(torch.ones(1))
-        assert target._scale.dtype == torch.float32
-    target.load_state_dict(source.state_dict())
-    knobs = (target.get_scale(), target.get_growth_factor(), target.get_backoff_factor(), target.get_growth_interval())
-    assert knobs == (3.0, 4.0, 0.5, 2)
-    assert target._init_growth_tracker == target._get_growth_tracker() == 0
+    for met in (False, True):
+        target = make_scaler(init_scale=6.0, growth_factor=7.0, backoff_factor=0.8, growth_interval=1)
+        target._init_growth_tracker = 7
+        if met:
+            target.scale(torch.ones(1))
+            assert target._scale.dtype == torch.float32
+        target.load_state_dict(source.state_dict())
+        factors = (target.get_growth_factor(), target.get_backoff_factor())
+        assert (target.get_scale(), *factors, target.get_growth_interval()) == (3.0, 4.0, 0.5, 2)
+        assert target._init_growth_tracker == target._get_growth_tracker() == 0
 
 
 def test_the_scale_does_not_grow_beyond_fp32(make_scaler):
@@ -154,165 +164,111 @@ def test_every_tensor_in_nested_lists_and_tuples_is_scaled(make_scaler):
     assert scaler._scale.device == four.device
 
 
-@both_states
-@pytest.mark.parametrize("pickled", [False, True], ids=["kept", "pickled"])
-@pytest.mark.parametrize("kind", KINDS, ids=KIND_NAMES)
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_mixed_precision_follows_fp32(make_scaler, optimizer_class, kind, pickled, enabled):
+def test_mixed_precision_follows_fp32(make_scaler):
     """Restates test_grad_scaling_autocast: FP16 regions and scaling against neither, also with a scaler that is
     pickled after each step. Adam divides by the gradient's size, so a small difference of a small gradient counts in
     full: a small learning rate keeps the runs together (upstream expects them to part)."""
-    model, twin, batches = task()
-    plain, scaled = (optimizer_class(m.parameters(), lr=2.0**-10, **kind) for m in (model, twin))
-    scaler = make_scaler(**START, enabled=enabled)
-    for number, (x, target) in enumerate(batches):
-        skipped = enabled and number == OVERFLOWS_AT
-        plain.zero_grad()
-        mse_loss(model(x), target).backward()
-        if not skipped:
-            plain.step()
-        scaled.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = mse_loss(twin(x), target)
-        scaler.scale(loss).backward()
-        if skipped:
-            overflow(twin)
-        scaler.step(scaled)
-        scaler.update()
-        scaler = pickle.loads(pickle.dumps(scaler)) if pickled else scaler
-    assert scaler.get_scale() == (128.0 * 2**3 / 2 if enabled else 1.0)
-    assert_same_weights(model, twin, atol=1e-3, rtol=1e-5)
-    if "fused" not in kind:
-        steps = {int(state["step"]) for state in scaled.state.values() if "step" in state}
-        assert steps <= {3 if enabled else 4}, "a skipped step is not counted by the optimizer either"
+    close = {"atol": 1e-3, "rtol": 1e-5}
+    for optimizer_class, kind, pickled in itertools.product(OPTIMIZERS, KINDS, (False, True)):
+        scaled = follows(make_scaler, ordinary, optimizer_class, pickled, close, lr=2.0**-10, **kind)
+        if "fused" not in kind:
+            steps = {int(state["step"]) for state in scaled.state.values() if "step" in state}
+            assert steps <= {3}, "a skipped step is not counted by the optimizer either"
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=KIND_NAMES)
-@pytest.mark.parametrize("optimizer_class", OPTIMIZERS)
-def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler, optimizer_class, kind):
+def test_gradients_that_are_spoilt_after_unscaling_reach_the_weights(make_scaler):
     """Restates test_params_invalidated_with_grads_invalidated_between_unscale_and_step: unscale_ looks once."""
-    model, _, batches = task()
-    optimizer = optimizer_class(model.parameters(), lr=1.0, **kind)
-    scaler = make_scaler(init_scale=128.0)
-    for x, target in batches:
-        optimizer.zero_grad()
-        scaler.scale(mse_loss(model(x), target)).backward()
-        scaler.unscale_(optimizer)
-        for number, parameter in enumerate(model.parameters()):
-            parameter.grad.fill_(math.inf if number % 2 else math.nan)
-        scaler.step(optimizer)
-        scaler.update()
-    assert not any(torch.isfinite(p).all() for p in model.parameters())
+    for optimizer_class, kind in itertools.product(OPTIMIZERS, KINDS):
+        model, _, batches = task()
+        optimizer = optimizer_class(model.parameters(), lr=1.0, **kind)
+        scaler = make_scaler(init_scale=128.0)
+        for x, target in batches:
+            optimizer.zero_grad()
+            scaler.scale(mse_loss(model(x), target)).backward()
+            scaler.unscale_(optimizer)
+            for number, parameter in enumerate(model.parameters()):
+                parameter.grad.fill_(math.inf if number % 2 else math.nan)
+            scaler.step(optimizer)
+            scaler.update()
+        assert not any(torch.isfinite(p).all() for p in model.parameters()), (optimizer_class, kind)
 
 
 CLIP = 0.2  # below the norm of these gradients
 
 
-def clipped_step(model, optimizer, x, target, stepping):
-    optimizer.zero_grad()
-    mse_loss(model(x), target).backward()
-    assert nn.utils.clip_grad_norm_(model.parameters(), CLIP) > CLIP, "it clips"
-    if stepping:
-        optimizer.step()
-
-
-@both_states
-def test_scaled_gradients_can_be_clipped_at_a_scaled_norm(make_scaler, enabled):
+def clipped_at_a_scaled_norm(scaler, model, optimizer, x, target, spoil):
     """Restates test_grad_scaling_clipping."""
-    scaler = make_scaler(**START, enabled=enabled)
-
-    def scaled(model, optimizer, x, target, spoil):
-        optimizer.zero_grad()
-        scaler.scale(mse_loss(model(x), target)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP * scaler.get_scale())
-        spoil(model)
-        scaler.step(optimizer)
-        scaler.update()
-
-    compare(scaler, clipped_step, scaled, growths=3, backoffs=1, rtol=1e-5, atol=1e-5)
+    optimizer.zero_grad()
+    scaler.scale(mse_loss(model(x), target)).backward()
+    clip = CLIP * scaler.get_scale()
+    assert nn.utils.clip_grad_norm_(model.parameters(), clip) > clip, "it clips"
+    spoil(model)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-@both_states
-def test_unscaled_gradients_can_be_clipped_between_unscaling_and_step(make_scaler, enabled):
+def clipped_after_unscaling(scaler, model, optimizer, x, target, spoil):
     """Restates test_grad_scaling_clipping_separate_unscale."""
-    scaler = make_scaler(**START, enabled=enabled)
-
-    def scaled(model, optimizer, x, target, spoil):
-        optimizer.zero_grad()
-        scaler.scale(mse_loss(model(x), target)).backward()
-        spoil(model)
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        scaler.step(optimizer)
-        scaler.update()
-
-    compare(scaler, clipped_step, scaled, growths=3, backoffs=1)
+    optimizer.zero_grad()
+    scaler.scale(mse_loss(model(x), target)).backward()
+    spoil(model)
+    scaler.unscale_(optimizer)
+    assert not nn.utils.clip_grad_norm_(model.parameters(), CLIP) <= CLIP, "it clips"
+    scaler.step(optimizer)
+    scaler.update()
 
 
-def with_penalty(loss, gradients):
-    return loss + sum(g.square().sum() for g in gradients).sqrt()
-
-
-@both_states
-def test_a_penalty_on_the_gradient_is_taken_of_unscaled_gradients(make_scaler, enabled):
+def with_a_penalty_on_the_gradient(scaler, model, optimizer, x, target, spoil):
     """Restates test_grad_scaling_penalty: gradients of scaled losses, unscaled by hand, in a loss of their own."""
-    scaler = make_scaler(**START, enabled=enabled)
-
-    def plain(model, optimizer, x, target, stepping):
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), target)
-        with_penalty(loss, torch.autograd.grad(loss, model.parameters(), create_graph=True)).backward()
-        if stepping:
-            optimizer.step()
-
-    def scaled(model, optimizer, x, target, spoil):
-        optimizer.zero_grad()
-        loss = mse_loss(model(x), target)
-        gradients = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
-        scaler.scale(with_penalty(loss, [g / scaler.get_scale() for g in gradients])).backward()
-        spoil(model)
-        scaler.step(optimizer)
-        scaler.update()
-
-    compare(scaler, plain, scaled, growths=3, backoffs=1)
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), target)
+    gradients = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)
+    penalty = sum((g / scaler.get_scale()).square().sum() for g in gradients).sqrt()
+    scaler.scale(loss + penalty).backward()
+    spoil(model)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-@both_states
-def test_gradients_add_up_over_several_backward_passes(make_scaler, enabled):
-    """Restates test_grad_scaling_accumulation: every second batch steps and updates."""
-    scaler = make_scaler(**START, enabled=enabled)
-    seen = itertools.count()
-
-    def plain(model, optimizer, x, target, stepping):
-        (mse_loss(model(x), target) / 2).backward()
-        if next(seen) % 4 == 2:  # two counts a batch: 0 and 1, 2 and 3
-            optimizer.step()
-            optimizer.zero_grad()
-
-    def scaled(model, optimizer, x, target, spoil):
-        scaler.scale(mse_loss(model(x), target) / 2).backward()
-        if next(seen) % 4 == 3:
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-
-    compare(scaler, plain, scaled, growths=2, backoffs=0)
+def accumulated(scaler, model, optimizer, x, target, spoil):
+    """Restates test_grad_scaling_accumulation: several backward passes before a step."""
+    optimizer.zero_grad()
+    for half in (slice(0, 4), slice(4, 8)):
+        scaler.scale(mse_loss(model(x[half]), target[half]) / 2).backward()
+    spoil(model)
+    scaler.step(optimizer)
+    scaler.update()
 
 
-@both_states
-def test_of_two_optimizers_only_the_one_with_inf_skips(make_scaler, enabled):
+@pytest.mark.parametrize(
+    "step", [clipped_at_a_scaled_norm, clipped_after_unscaling, with_a_penalty_on_the_gradient, accumulated]
+)
+def test_what_is_done_to_gradients_is_done_as_without_a_scaler(make_scaler, step):
+    follows(make_scaler, step)
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch(make_scaler):
+    (x, target), model = task()[2][0], task()[0]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    accumulated(make_scaler(**START), model, optimizer, x, target, lambda model: None)
+    expected = torch.autograd.grad(mse_loss(model(x), target), model.parameters())
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_of_two_optimizers_only_the_one_with_inf_skips(make_scaler):
     """Restates test_grad_scaling_multiple: two models, two losses of both, one of the optimizers unscaled apart."""
     (one, one_twin, batches), (two, two_twin, _) = task(0), task(1)
     plain = [torch.optim.SGD(m.parameters(), lr=1.0) for m in (one, two)]
     scaled = [torch.optim.SGD(m.parameters(), lr=1.0) for m in (one_twin, two_twin)]
-    scaler = make_scaler(**START, enabled=enabled)
+    scaler = make_scaler(**START)
 
     def losses(first, second, x, target):
         a, b = first(x), second(x)
         return mse_loss(0.3 * a + 0.7 * b, target), mse_loss(0.6 * a - 0.4 * b, target)
 
     for number, (x, target) in enumerate(batches):
-        skipped = enabled and number == OVERFLOWS_AT
+        skipped = number == OVERFLOWS_AT
         for optimizer in (*plain, *scaled):
             optimizer.zero_grad()
         sum(losses(one, two, x, target)).backward()
@@ -328,7 +284,7 @@ def test_of_two_optimizers_only_the_one_with_inf_skips(make_scaler, enabled):
         for optimizer in reversed(scaled):  # who overflowed comes first, and the other steps all the same
             scaler.step(optimizer)
         scaler.update()
-    assert scaler.get_scale() == (128.0 * 2**3 / 2 if enabled else 1.0)
+    assert scaler.get_scale() == 128.0 * 2**3 / 2
     assert_same_weights(one, one_twin, rtol=1e-5, atol=1e-6)
     assert_same_weights(two, two_twin, rtol=1e-5, atol=1e-6)
 
@@ -374,42 +330,38 @@ def test_an_optimizer_that_unscales_by_itself_is_handed_what_it_needs(make_scale
     assert not hasattr(new, "found_inf")
 
 
-@pytest.mark.parametrize("apart", [False, True], ids=["in the step", "unscaled apart"])
-@pytest.mark.parametrize(
-    ("optimizer_class", "knobs"),
-    [
-        (torch.optim.SGD, {}),
-        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
-        (torch.optim.Adam, {}),
-        (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
-        (torch.optim.AdamW, {}),
-        (torch.optim.AdamW, {"amsgrad": True, "maximize": True}),
-        (torch.optim.Adagrad, {}),
-        (torch.optim.Adagrad, {"lr_decay": 0.1}),
-    ],
-)
-def test_fused_optimizers_train_as_others_do(make_scaler, optimizer_class, knobs, apart):
+FUSED = [
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (torch.optim.Adam, {}),
+    (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
+    (torch.optim.AdamW, {}),
+    (torch.optim.AdamW, {"amsgrad": True, "maximize": True}),
+    (torch.optim.Adagrad, {}),
+    (torch.optim.Adagrad, {"lr_decay": 0.1}),
+]
+
+
+def test_fused_optimizers_train_as_others_do(make_scaler):
     """Restates test_grad_scaling_autocast_fused_optimizers of TestCudaOptims, on the CPU."""
-    model, twin, batches = task()
-    loop = optimizer_class(model.parameters(), lr=0.1, fused=False, **knobs)
-    fused = optimizer_class(twin.parameters(), lr=0.1, fused=True, **knobs)
-    scaler, its_twin = make_scaler(init_scale=128.0), make_scaler(init_scale=128.0)
-    for number, (x, target) in enumerate(batches):
-        for net, optimizer, scale in ((model, loop, scaler), (twin, fused, its_twin)):
-            optimizer.zero_grad()
-            scale.scale(mse_loss(net(x), target)).backward()
-            if number == OVERFLOWS_AT:
-                overflow(net)
-            if apart and optimizer is fused:
-                scale.unscale_(optimizer)
-            scale.step(optimizer)
-            scale.update()
-        assert scaler.state_dict() == its_twin.state_dict()
-        assert_same_weights(model, twin, atol=2e-5, rtol=2e-5)
-        if number != OVERFLOWS_AT:
-            for one, other in zip(model.parameters(), twin.parameters(), strict=True):
-                torch.testing.assert_close(one.grad, other.grad, atol=2e-5, rtol=2e-5)
-    for one, other in zip(loop.state.values(), fused.state.values(), strict=True):
-        assert one.keys() == other.keys()
-        for key, value in one.items():
-            torch.testing.assert_close(value, other[key], atol=2e-5, rtol=2e-5)
+    for (optimizer_class, knobs), apart in itertools.product(FUSED, (False, True)):
+        model, twin, batches = task()
+        loop = optimizer_class(model.parameters(), lr=0.1, fused=False, **knobs)
+        fused = optimizer_class(twin.parameters(), lr=0.1, fused=True, **knobs)
+        scaler, its_twin = make_scaler(init_scale=128.0), make_scaler(init_scale=128.0)
+        for number, (x, target) in enumerate(batches):
+            for net, optimizer, scale in ((model, loop, scaler), (twin, fused, its_twin)):
+                optimizer.zero_grad()
+                scale.scale(mse_loss(net(x), target)).backward()
+                if number == OVERFLOWS_AT:
+                    overflow(net)
+                if apart and optimizer is fused:
+                    scale.unscale_(optimizer)
+                scale.step(optimizer)
+                scale.update()
+            assert scaler.state_dict() == its_twin.state_dict(), (loop, apart)
+            assert_same_weights(model, twin, atol=2e-5, rtol=2e-5)
+            if number != OVERFLOWS_AT:
+                gradients = ([p.grad for p in net.parameters()] for net in (model, twin))
+                torch.testing.assert_close(*gradients, atol=2e-5, rtol=2e-5)
+        torch.testing.assert_close(*(list(o.state.values()) for o in (loop, fused)), atol=2e-5, rtol=2e-5)

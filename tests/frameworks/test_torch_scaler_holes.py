@@ -4,6 +4,7 @@ torch's half of each test is a fact about torch 2.13. If a later torch closes a 
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -81,27 +82,27 @@ def test_a_positional_closure_steps_with_gradients_that_nobody_unscaled():
             train(scaler_class, by="keyword")
 
 
-@pytest.mark.parametrize("scale", [-1.0, 0.0, math.nan, math.inf, 2.0**-127])
-def test_a_scale_that_cannot_work_is_refused_with_the_range(scale):
-    scaler = TORCHS("cpu", init_scale=scale)
-    scaler.scale(torch.ones(1))
-    scaler.update(scale)
-    assert scaler.get_scale() == scale or math.isnan(scale), "torch takes it"
-    with pytest.raises(ValueError, match=r"init_scale must be a number from 2\^-126 to 3.4e38"):
-        GradScaler("cpu", init_scale=scale)
-    ours, _, _ = begin(GradScaler)
-    for new_scale in (scale, torch.tensor(scale)):
-        with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
-            ours.update(new_scale)
-    assert ours.get_scale() == 2.0**16, "and the old one stays"
+def test_a_scale_that_cannot_work_is_refused_with_the_range():
+    for scale in (-1.0, 0.0, math.nan, math.inf, 2.0**-127):
+        scaler = TORCHS("cpu", init_scale=scale)
+        scaler.scale(torch.ones(1))
+        scaler.update(scale)
+        assert scaler.get_scale() == scale or math.isnan(scale), "torch takes it"
+        with pytest.raises(ValueError, match=r"init_scale must be a number from 2\^-126 to 3.4e38"):
+            GradScaler("cpu", init_scale=scale)
+        ours, _, _ = begin(GradScaler)
+        for new_scale in (scale, torch.tensor(scale)):
+            with pytest.raises(ValueError, match=r"scale must be a number from 2\^-126 to 3.4e38"):
+                ours.update(new_scale)
+        assert ours.get_scale() == 2.0**16, "and the old one stays"
 
 
 def test_an_optimizer_without_gradients_raises():
     for fused in (False, True):
-        theirs, weight, optimizer = begin(TORCHS, lambda p, lr, fused=fused: torch.optim.SGD(p, lr=lr, fused=fused))
+        theirs, weight, optimizer = begin(TORCHS, partial(torch.optim.SGD, fused=fused))
         with pytest.raises(AssertionError, match="No inf checks were recorded"):
             [theirs.step(optimizer), theirs.update()]
-        ours, weight, optimizer = begin(GradScaler, lambda p, lr, fused=fused: torch.optim.SGD(p, lr=lr, fused=fused))
+        ours, weight, optimizer = begin(GradScaler, partial(torch.optim.SGD, fused=fused))
         ours.step(optimizer)
         ours.update()
         assert (weight.item(), ours.get_scale(), ours._get_growth_tracker()) == (1.0, 2.0**16, 1)
@@ -110,18 +111,17 @@ def test_an_optimizer_without_gradients_raises():
 # And five that are in no list: found while this was written.
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_scale_below_1_turns_a_finite_gradient_into_inf_and_steps(fused):
+def test_a_scale_below_1_turns_a_finite_gradient_into_inf_and_steps():
     """The kernel looks for inf before it divides; dividing 2^120 by 2^-10 makes one."""
-    for scaler_class, after in ((TORCHS, -math.inf), (GradScaler, 1.0)):
-        scaler, weight, optimizer = begin(
-            scaler_class, lambda p, lr: torch.optim.SGD(p, lr=lr, fused=fused), init_scale=2.0**-10
-        )
-        weight.grad = torch.full((1,), 2.0**120)
-        scaler.step(optimizer)
-        assert weight.item() == after
-        scaler.update()
-        assert scaler.get_scale() == (2.0**-10 if scaler_class is TORCHS else 2.0**-11)
+    for fused in (False, True):
+        for scaler_class, after in ((TORCHS, -math.inf), (GradScaler, 1.0)):
+            sgd = partial(torch.optim.SGD, fused=fused)
+            scaler, weight, optimizer = begin(scaler_class, sgd, init_scale=2.0**-10)
+            weight.grad = torch.full((1,), 2.0**120)
+            scaler.step(optimizer)
+            assert weight.item() == after
+            scaler.update()
+            assert scaler.get_scale() == (2.0**-10 if scaler_class is TORCHS else 2.0**-11)
 
 
 def test_a_fused_step_that_fails_leaves_its_scale_behind():
@@ -140,31 +140,28 @@ def test_a_fused_step_that_fails_leaves_its_scale_behind():
         assert hasattr(optimizer, "grad_scale") is left_behind, "the next step would multiply it by the scale again"
 
 
-@pytest.mark.parametrize("outputs", [{"loss": torch.ones(1)}, "loss", b"loss"], ids=["dict", "str", "bytes"])
-def test_what_holds_no_tensors_comes_back_as_an_empty_promise(outputs):
-    assert isinstance(TORCHS("cpu").scale(outputs), map)
-    with pytest.raises(ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; it was given a \w+"):
-        GradScaler("cpu").scale(outputs)
+def test_what_holds_no_tensors_comes_back_as_an_empty_promise():
+    for outputs in ({"loss": torch.ones(1)}, "loss", b"loss"):
+        assert isinstance(TORCHS("cpu").scale(outputs), map)
+        with pytest.raises(ValueError, match=r"outputs must be a Tensor or an iterable of Tensors; it was given a \w+"):
+            GradScaler("cpu").scale(outputs)
 
 
-@pytest.mark.parametrize(
-    ("knob", "value"),
-    [
+def test_setters_take_what_the_constructor_should_refuse():
+    for knob, value in (
         ("growth_factor", 0.5),
         ("growth_factor", math.nan),
         ("backoff_factor", 2.0),
         ("backoff_factor", 0.0),
         ("growth_interval", 0),
         ("growth_interval", -5),
-    ],
-)
-def test_setters_take_what_the_constructor_should_refuse(knob, value):
-    theirs, ours = TORCHS("cpu"), GradScaler("cpu")
-    getattr(theirs, f"set_{knob}")(value)
-    before = ours.state_dict()
-    with pytest.raises(ValueError, match=f"{knob} must be"):
-        getattr(ours, f"set_{knob}")(value)
-    assert ours.state_dict() == before
+    ):
+        theirs, ours = TORCHS("cpu"), GradScaler("cpu")
+        getattr(theirs, f"set_{knob}")(value)
+        before = ours.state_dict()
+        with pytest.raises(ValueError, match=f"{knob} must be"):
+            getattr(ours, f"set_{knob}")(value)
+        assert ours.state_dict() == before
 
 
 def test_a_state_that_cannot_work_is_refused_whole():
