@@ -58,6 +58,15 @@ def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium for the tests of a module; at its end Playwright's event loop ends, too."""
+    from tests.browser import chromium
+
+    with chromium.running() as browser:
+        yield browser
+
+
 @pytest.fixture(scope="session")
 def simulated_gpu() -> Callable[..., Any]:
     """`run` of tests.gpu.simulated: run a function or a script in a process with a simulated card.

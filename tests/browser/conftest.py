@@ -1,20 +1,18 @@
 """A real JupyterLab and a real Chromium, for tests that touch widgets as a learner does.
 
-`lab` starts one server (on a free port, with its own settings, in an empty folder) and one browser for all tests;
-`lab.notebook(cells)` opens a notebook of these cells and waits until its kernel is idle. A notebook can be run, its
-widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser. Screenshots go to
+`lab` is one server for all tests (on a free port, with its own settings, in an empty folder) in the browser of a
+module; `lab.notebook(cells)` opens a notebook of these cells and waits until its kernel is idle. A notebook can be run,
+its widgets are on `page`, and `python("expression")` asks its kernel directly, beside the browser. Screenshots go to
 tests/browser/screenshots, which git ignores.
-
-Where no Chromium is found the tests are skipped and say how to get one; with LABKIT_REQUIRE_BROWSER=1 that is an error.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -30,13 +28,8 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
+NUMBERS = itertools.count()  # of notebooks without a name
 SCREENSHOTS = Path(__file__).parent / "screenshots"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-WHERE_TO_GET_ONE = (
-    f"no browser found (looked for {', '.join(BROWSERS)} in PATH). Debian and Ubuntu: `apt-get install chromium`; "
-    "macOS: `brew install --cask chromium`; or name one: LABKIT_BROWSER=/path/to/chrome"
-)
-CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--force-color-profile=srgb"]
 SERVER_OPTIONS = {
     "ServerApp.open_browser": False,
     "ServerApp.allow_root": True,
@@ -61,24 +54,22 @@ ANSWERED = """() => [...jupyterapp.shell.currentWidget.sessionContext.session.ke
 )"""
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 A_CLOCK = "[anywidget] Failed to initialize model."  # within 2 s: a busy machine takes longer
+COUNT_PIXELS = """([canvas, name, left, right, below, tolerance]) => {
+  // pixels near a colour of the theme, in a part of the canvas given as shares of its width and height
+  const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
+  const [r, g, b] = colour.match(/\\w\\w/g).map((x) => parseInt(x, 16));
+  const [x, end] = [left, right].map((share) => Math.round(share * canvas.width));
+  const { data } = canvas.getContext("2d").getImageData(x, 0, end - x, canvas.height * below);
+  const near = (i) => Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < tolerance;
+  let count = 0;
+  for (let i = 0; i < data.length; i += 4) count += data[i + 3] > 200 && near(i);
+  return count;
+}"""
 ALL_RUN = """() => {
   const cells = jupyterapp.shell.currentWidget.content.widgets.map((cell) => cell.model);
   const code = cells.filter((model) => model.type === "code" && model.sharedModel.getSource().trim());
   return code.every((model) => model.executionCount && model.executionState !== "running");
 }"""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run a browser test that failed once more: server, kernel and page share a busy machine. The summary names it."""
-    for item in items:
-        if item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-def find_browser() -> str | None:
-    """Return the path of a Chromium, or None."""
-    named = os.environ.get("LABKIT_BROWSER")
-    return named or next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
 @dataclass
@@ -116,6 +107,37 @@ class Notebook:
         self.page.evaluate(NEXT_FRAME)
         self.page.wait_for_function(ANSWERED, polling="raf")
 
+    def widget(self, kind: str) -> object:
+        """Return the first widget of a kind, as a locator."""
+        return self.page.locator(f".labkit-{kind}").first
+
+    def said(self, kind: str) -> str:
+        """Return the sentence of a widget as the page has it."""
+        return self.widget(kind).locator(".lk-sentence").first.get_attribute("data-text")
+
+    def until_said(self, kind: str, words: str) -> None:
+        """Wait until these words are in a widget's sentence."""
+        self.page.wait_for_selector(f".labkit-{kind} .lk-sentence[data-text*='{words}']")
+
+    def until_data(self, kind: str, condition: str) -> None:
+        """Wait until a JavaScript expression is true of `d`, the data of a widget's root."""
+        data = f"document.querySelector('.labkit-{kind}')?.dataset ?? {{}}"
+        self.page.wait_for_function(f"() => {{ const d = {data}; return {condition}; }}")
+
+    def pixels(
+        self, kind: str, colour: str, left: float = 0, right: float = 1, below: float = 1, *, canvas: int = 0,
+        tolerance: int = 24,
+    ) -> int:  # fmt: skip
+        """Count the pixels near a colour of the theme in a part of a widget's canvas, once it is drawn."""
+        self.page.evaluate(NEXT_FRAME)
+        element = self.widget(kind).locator("canvas").nth(canvas).element_handle()
+        return self.page.evaluate(COUNT_PIXELS, [element, f"--lk-{colour}", left, right, below, tolerance])
+
+    def press(self, *keys: str) -> None:
+        """Press these keys, one after another."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
     def theme(self, name: str) -> None:
         """Switch to "JupyterLab Light" or "JupyterLab Dark" and wait until the page shows it."""
         self.page.evaluate("name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})", name)
@@ -137,22 +159,34 @@ class Notebook:
         return path
 
 
-@dataclass
-class Lab:
-    """A running JupyterLab and a browser."""
+@dataclass(frozen=True)
+class Server:
+    """A running JupyterLab."""
 
     address: str
     token: str
     folder: Path
     runtime: Path
+
+
+@dataclass
+class Lab:
+    """A running JupyterLab and a browser."""
+
+    server: Server
     browser: object
     opened: list[Notebook] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        """Where the server's notebooks are."""
+        return self.server.folder
 
     def notebook(
         self, cells: list[str], *, name: str | None = None, width: int = 1280, height: int = 1000, scale: float = 1
     ) -> Notebook:
         """Write a notebook, open it, and wait for its kernel; `scale` is the page's devicePixelRatio."""
-        name = name or f"test-{len(self.opened)}"
+        name = name or f"test-{next(NUMBERS)}"
         document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
         document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
         return self.open(document, name, width=width, height=height, scale=scale)
@@ -168,12 +202,13 @@ class Lab:
         page.set_default_timeout(PATIENCE_MS)
         errors: list[str] = []
         page.on("pageerror", lambda error: A_CLOCK in str(error) or errors.append(str(error)))
-        page.goto(f"{self.address}/doc/tree/{name}.ipynb?token={self.token}&reset")
+        page.goto(f"{self.server.address}/doc/tree/{name}.ipynb?token={self.server.token}&reset")
         page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.sessionContext")
         page.wait_for_function(IDLE)
         page.wait_for_selector("#jupyterlab-splash", state="detached")
         kernel_id = page.evaluate("jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
-        client = jupyter_client.BlockingKernelClient(connection_file=str(self.runtime / f"kernel-{kernel_id}.json"))
+        connection = self.server.runtime / f"kernel-{kernel_id}.json"
+        client = jupyter_client.BlockingKernelClient(connection_file=str(connection))
         client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=60)
@@ -197,33 +232,26 @@ class Lab:
         """Close a notebook and end its kernel."""
         notebook.page.context.close()
         notebook.kernel.stop_channels()
-        address = f"{self.address}/api/kernels/{notebook.kernel_id}?token={self.token}"
+        address = f"{self.server.address}/api/kernels/{notebook.kernel_id}?token={self.server.token}"
         urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=20).close()
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    executable = find_browser()
-    if executable is None:
-        if os.environ.get("LABKIT_REQUIRE_BROWSER") == "1":
-            pytest.fail(f"LABKIT_REQUIRE_BROWSER=1, but {WHERE_TO_GET_ONE}", pytrace=False)
-        pytest.skip(WHERE_TO_GET_ONE)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="session")
-def lab(browser: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with serving(browser, tmp_path_factory.mktemp("jupyter")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("jupyter")) as running:
         yield running
 
 
+@pytest.fixture(scope="module")
+def lab(server: Server, browser: object) -> Iterator[Lab]:
+    lab = Lab(server, browser)
+    yield lab
+    for notebook in lab.opened:
+        notebook.kernel.stop_channels()
+
+
 @contextmanager
-def serving(browser: object, home: Path) -> Iterator[Lab]:
+def serving(home: Path) -> Iterator[Server]:
     """Start a JupyterLab with its settings, its configuration and an empty folder of notebooks in `home`; end it."""
     folder, runtime = home / "notebooks", home / "runtime"
     folder.mkdir()
@@ -249,10 +277,7 @@ def serving(browser: object, home: Path) -> Iterator[Lab]:
     address = f"http://127.0.0.1:{port}"
     try:
         wait_until_it_answers(server, f"{address}/api/status?token={token}", log)
-        running = Lab(address, token, folder, runtime, browser)
-        yield running
-        for notebook in running.opened:
-            notebook.kernel.stop_channels()
+        yield Server(address, token, folder, runtime)
     finally:
         server.terminate()
         server.wait(timeout=20)

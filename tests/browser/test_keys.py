@@ -14,7 +14,7 @@ import pytest
 
 from labkit.widgets.base.assets import script
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
 SETUP = """
 from labkit.amp import RECIPES
@@ -114,29 +114,30 @@ def page(notebook):
 # --- out ---
 
 
-@pytest.mark.parametrize("index", [QUESTION, BITS, BAR, BENCH])
-def test_esc_gives_the_cell_the_focus_and_arrow_keys_go_on(page, index):
-    enter(page, index)
-    press(page, "Escape")
-    at(page, f"cell {index} command")
-    press(page, "ArrowDown")
-    at(page, f"cell {index + 1} command")
+def test_other_keys_stay_inside_and_esc_gives_the_cell_the_focus(page):
+    before = page.evaluate(SOURCES)
+    for index in (QUESTION, BITS, BAR, BENCH):
+        enter(page, index)
+        press(page, "d", "d", "a", "b", "x", "m", "j", "k", "ArrowDown", "ArrowUp", "Delete", "d", "d")
+        assert where(page) == f"widget {index} command"
+        assert page.evaluate(SOURCES) == before
+        press(page, "Escape")
+        at(page, f"cell {index} command")
+        press(page, "ArrowDown")
+        at(page, f"cell {index + 1} command")
 
 
-@pytest.mark.parametrize(("keys", "goes_to"), [("Control+Enter", BITS), ("Shift+Enter", BAR)])
-def test_keys_that_run_a_cell_run_the_widget_s(notebook, page, keys, goes_to):
-    enter(page, BITS)
-    before = page.evaluate(COUNTS)
-    press(page, keys)
-    at(page, f"cell {goes_to} command")
-    page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
-    page.wait_for_function(HAS_WIDGET, arg=BITS)
-    after = page.evaluate(COUNTS)
-    assert [now for i, now in enumerate(after) if i != BITS] == [then for i, then in enumerate(before) if i != BITS]
-
-
-def test_alt_enter_runs_it_and_begins_a_new_cell_below(page):
-    enter(page, QUESTION)
+def test_keys_that_run_a_cell_run_the_widget_s(page):
+    for keys, goes_to in (("Control+Enter", BITS), ("Shift+Enter", BAR)):
+        enter(page, BITS)
+        before = page.evaluate(COUNTS)
+        press(page, keys)
+        at(page, f"cell {goes_to} command")
+        page.wait_for_function(f"before => {COUNTS}[{BITS}] > before", arg=max(before))
+        page.wait_for_function(HAS_WIDGET, arg=BITS)
+        after = page.evaluate(COUNTS)
+        assert [now for i, now in enumerate(after) if i != BITS] == [then for i, then in enumerate(before) if i != BITS]
+    enter(page, QUESTION)  # Alt+Enter runs it and begins a new cell below
     before = page.evaluate(SOURCES)
     press(page, "Alt+Enter")
     page.wait_for_function(f"({WHERE})().endsWith('{QUESTION + 1} edit')")
@@ -174,15 +175,6 @@ def test_esc_closes_what_is_open_first(page):
 # --- in, and staying ---
 
 
-@pytest.mark.parametrize("index", [QUESTION, BITS, BAR, BENCH])
-def test_every_other_key_stays_inside(page, index):
-    enter(page, index)
-    before = page.evaluate(SOURCES)
-    press(page, "d", "d", "a", "b", "x", "m", "j", "k", "ArrowDown", "ArrowUp", "Delete", "d", "d")
-    assert where(page) == f"widget {index} command"
-    assert page.evaluate(SOURCES) == before
-
-
 def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
     enter(page, BITS)
     assert page.evaluate("document.activeElement.className") == "be-box"
@@ -217,30 +209,6 @@ def test_a_button_that_goes_out_under_the_finger_leaves_the_focus_in_its_widget(
     at(page, f"widget {BAR} command")
     press(page, "Escape")
     at(page, f"cell {BAR} command")
-
-
-@pytest.mark.slow
-def test_both_themes_show_where_the_focus_is(lab, notebook, page):
-    """Look at these: tests/browser/screenshots/keys-*.png."""
-    seen = []
-    for name in ("Light", "Dark"):
-        notebook.theme(f"JupyterLab {name}")
-        focus_first_cell(page)
-        go_to(page, QUESTION)
-        forget_answers(lab)
-        press(page, "Control+Enter")
-        page.wait_for_selector(".labkit-predict[data-right='']")
-        at(page, f"cell {QUESTION} command")
-        for index, keys in ((BITS, []), (BENCH, []), (QUESTION, []), (QUESTION, ["Space", "Tab", "Enter"])):
-            if not keys:
-                press(page, "Escape")
-                enter(page, index)
-            press(page, *keys)
-            page.wait_for_selector(".lk-reply:focus:not(:empty)" if keys else ":focus")
-            assert page.locator(":focus").evaluate(RING) == 2
-            seen.append(notebook.screenshot(f"keys-{name.lower()}-{len(seen) % 4}").read_bytes())
-    assert len(set(seen)) == 8
-    notebook.theme("JupyterLab Light")
 
 
 # --- where JupyterLab is not ---
@@ -310,7 +278,6 @@ WIDGETS = "predict|BitExplorer|NumberLine|GradientZoom|ScalerPresets|CastPasses|
 WIDGET = re.compile(rf"^({WIDGETS})\(", re.MULTILINE)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",

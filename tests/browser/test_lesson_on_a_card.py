@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from tests.browser.conftest import serving
+from tests.browser.conftest import Lab, serving
 from tests.gpu.simulated import environment
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,7 +25,8 @@ def test_the_three_live_cells_train_on_the_card(
 ) -> None:
     for name, value in environment("T4").items():
         monkeypatch.setenv(name, value)
-    with serving(browser, tmp_path) as lab:
+    with serving(tmp_path) as server:
+        lab = Lab(server, browser)
         notebook = lab.open(nbformat.read(LESSON, 4), LESSON.stem, width=1280, height=720)
         page = notebook.page
         notebook.run_all(timeout_s=400)
@@ -37,6 +38,6 @@ def test_the_three_live_cells_train_on_the_card(
             page.wait_for_function(TRAINED, arg=kind, timeout=240_000)
             sentence = widget.locator(".lk-sentence").first.get_attribute("data-text") or ""
             assert "error" not in sentence.lower(), sentence
-            notebook.screenshot(f"simulated-t4-{kind}")
         assert "T4 (simulated)" in page.locator(".labkit-training-bar").inner_text()
         assert notebook.errors == []
+        lab.close(notebook)

@@ -1,33 +1,79 @@
-"""Until a learner commits, what the next cells print is kept back; but not what stands under the next heading."""
+"""Predictions in a real JupyterLab: what waits for them, and how a number is typed, or slid, and answered."""
 
 import nbformat
 import pytest
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
-CELLS = [
+CHOICE = [
     nbformat.v4.new_code_cell("from labkit.widgets import predict\npredict('start.warm_up')"),
     nbformat.v4.new_code_cell("print('the answer')"),
     nbformat.v4.new_markdown_cell("## The next part\n\nIt stands alone."),
     nbformat.v4.new_code_cell("print('another part')"),
+    nbformat.v4.new_code_cell("1 / 0"),
 ]
+NUMBERS = [
+    "from labkit.widgets import predict",
+    "predict('scaling.window', lambda: 2.0**22)",
+    "predict('numbers.tenth', lambda: 0.0244)",
+    "predict('gradients.scale', lambda: 4096.0)",
+    "from labkit.grading import check\ncheck('start.smallest', lambda *_: 0)",
+]
+APART = """(marks) => marks.map((mark) => mark.getBoundingClientRect()).every(
+  (box, i, all) => i === 0 || all[i - 1].right < box.left
+)"""
 
 
-def test_what_is_printed_waits_for_the_prediction_and_the_next_part_does_not(lab):
-    document = nbformat.v4.new_notebook(cells=CELLS)
-    document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+@pytest.fixture(autouse=True)
+def first_time(lab):
+    """Nothing was answered yet."""
     (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
+
+
+def test_what_is_printed_waits_for_the_prediction_and_the_next_part_and_errors_do_not(lab):
+    document = nbformat.v4.new_notebook(cells=CHOICE)
+    document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = lab.open(document, "predict")
     notebook.run_all()
     notebook.page.wait_for_selector(".labkit-predict[data-right='']")
-    answer, other = (
+    answer, other, error = (
         notebook.page.locator(f".jp-OutputArea-output pre:has-text('{text}')")
-        for text in ("the answer", "another part")
+        for text in ("the answer", "another part", "ZeroDivisionError")
     )
     assert not answer.is_visible()
     assert other.is_visible()
+    assert error.is_visible()
     notebook.page.locator(".labkit-predict input[type=radio]").first.check()
     notebook.page.locator(".labkit-predict button").click()
     answer.wait_for()
     assert notebook.errors == []
     lab.close(notebook)
+
+
+def test_a_number_is_typed_or_slid_and_stands_beside_the_true_one(lab):
+    with lab.shown(NUMBERS, ".labkit-grade", height=800) as notebook:
+        page = notebook.page
+        page.wait_for_function("document.querySelectorAll('.labkit-predict').length === 3")
+        assert page.locator(".labkit-grade").is_visible(), "what a check says does not wait for predictions"
+        typed, slid, long = page.locator(".labkit-predict").all()
+        assert long.locator(".lk-mark").evaluate_all(APART), "the unit of its numbers is a word, 'times'"
+
+        field, commit = typed.get_by_role("textbox", name="Your number, from 1 to 1e12"), typed.get_by_role("button")
+        assert commit.is_disabled()
+        field.press_sequentially("2^60")
+        assert typed.get_by_role("alert").inner_text() == "Write a number from 1 to 1e12."
+        assert commit.is_disabled()
+        field.fill("1,024")
+        assert typed.get_by_role("slider").get_attribute("aria-valuetext") == "1,000"  # the line has two digits
+        field.press("Enter")
+        typed.locator(".lk-reply:text-matches('^Not quite: you said 1,024, it was 4,190,000: ')").wait_for()
+        assert typed.locator(".lk-mark[data-kind=guess]").inner_text() == "you: 1,024"
+
+        line = slid.get_by_role("slider", name="Your number on a logarithmic line from 1e-4% to 10%")
+        line.focus()
+        notebook.press("Home", "PageUp")
+        assert slid.get_by_role("textbox").input_value() == "0.001"
+        notebook.press("End")
+        slid.get_by_role("button", name="Commit").press("Enter")
+        slid.locator(".lk-reply:focus:has-text('you said 10%, it was 0.0244%: 410 times less.')").wait_for()
+        assert not line.is_visible()

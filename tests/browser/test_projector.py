@@ -70,29 +70,27 @@ def notebook(lab):
         yield notebook
 
 
-@pytest.mark.parametrize("kind", TOGETHER)
-def test_knobs_sentence_and_the_upper_half_of_the_picture_are_seen_together(notebook, kind):
+def test_knobs_sentence_and_the_upper_half_of_the_picture_are_seen_together(notebook):
     notebook.page.set_viewport_size({"width": 1280, "height": 800})
-    notebook.page.wait_for_function(f"document.querySelector('.labkit-{kind}').clientWidth < 1250")
-    notebook.page.locator(f".labkit-{kind}").scroll_into_view_if_needed()
-    notebook.screenshot(f"projector-{kind}-1280", f".labkit-{kind}")
-    assert notebook.page.evaluate(TALL, kind) <= FREE_PX
+    for kind in TOGETHER:
+        notebook.page.wait_for_function(f"document.querySelector('.labkit-{kind}').clientWidth < 1250")
+        notebook.widget(kind).scroll_into_view_if_needed()
+        assert notebook.page.evaluate(TALL, kind) <= FREE_PX, kind
 
 
-@pytest.mark.parametrize("kind", CELLS)
-def test_a_wide_screen_has_large_widgets_and_large_type(notebook, kind):
+def test_a_wide_screen_has_large_widgets_and_large_type(notebook):
+    """Look at these: tests/browser/screenshots/projector-*.png."""
     notebook.page.set_viewport_size({"width": 1920, "height": 1080})
-    notebook.page.wait_for_function(f"document.querySelector('.labkit-{kind}').clientWidth > 1400")
-    notebook.page.locator(f".labkit-{kind}").scroll_into_view_if_needed()
-    for theme in ("Dark", "Light"):
-        notebook.theme(f"JupyterLab {theme}")
-        notebook.screenshot(f"projector-{kind}-1920-{theme.lower()}", f".labkit-{kind}")
-    look = notebook.page.evaluate(LOOK, kind)
-    assert 1400 < look["width"] <= 1500
-    assert look["base"] >= 16
-    assert look["smallest"] >= 14
-    assert look["grown"] is None or look["grown"] >= 16 / 13, "a picture's type grows as the page's does"
-    assert look["cut"] == [], "what stands in a column is narrower than it"
+    for kind in CELLS:
+        notebook.page.wait_for_function(f"document.querySelector('.labkit-{kind}').clientWidth > 1400")
+        notebook.widget(kind).scroll_into_view_if_needed()
+        notebook.screenshot(f"projector-{kind}-1920", f".labkit-{kind}")
+        look = notebook.page.evaluate(LOOK, kind)
+        assert 1400 < look["width"] <= 1500, kind
+        assert look["base"] >= 16, kind
+        assert look["smallest"] >= 14, kind
+        assert look["grown"] is None or look["grown"] >= 16 / 13, f"the type in {kind} grows as the page's"
+        assert look["cut"] == [], f"what stands in a column of {kind} is narrower than it"
 
 
 def test_what_a_tooltip_says_is_read_by_keyboard_and_by_touch_too(notebook):
@@ -116,18 +114,15 @@ def test_what_a_tooltip_says_is_read_by_keyboard_and_by_touch_too(notebook):
 
 
 def test_what_cannot_be_read_is_red_and_the_old_number_is_dim(notebook):
-    page = notebook.page
+    page, line = notebook.page, notebook.widget("number-line")
     for theme in ("Dark", "Light"):
         notebook.theme(f"JupyterLab {theme}")
-        box = page.locator(".labkit-number-line .nl-box")
-        box.fill("1,5")
+        line.locator(".nl-box").fill("1,5")
         page.wait_for_selector(".labkit-number-line .nl-problem:not(:empty)")
-        notebook.screenshot(f"error-{theme.lower()}", ".labkit-number-line")
-        red = "e => getComputedStyle(e).color.match(/\\d+/g).map(Number)"
-        r, g, b = page.locator(".nl-problem").evaluate(red)
+        r, g, b = page.locator(".nl-problem").evaluate("e => getComputedStyle(e).color.match(/\\d+/g).map(Number)")
         assert r > 1.7 * max(g, b)
         opacity = "all => all.map((e) => getComputedStyle(e).opacity)"
-        assert page.locator(".labkit-number-line .lk-answer").evaluate_all(opacity) == ["0.4"] * 3
-        box.fill("0.1")
+        assert line.locator(".lk-answer").evaluate_all(opacity) == ["0.4"] * 3
+        line.locator(".nl-box").fill("0.1")
         page.wait_for_selector(".labkit-number-line .nl-problem:empty", state="attached")
-        assert page.locator(".labkit-number-line .nl-line").evaluate("e => getComputedStyle(e).opacity") == "1"
+        assert line.locator(".nl-line").evaluate("e => getComputedStyle(e).opacity") == "1"

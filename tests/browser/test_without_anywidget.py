@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.browser.conftest import serving
+from tests.browser.conftest import Lab, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CELLS = [
@@ -22,7 +22,7 @@ def test_each_widget_says_why_and_the_cure(browser, tmp_path):
     config = tmp_path / "labconfig" / "page_config.json"
     config.parent.mkdir()
     config.write_text(json.dumps({"disabledExtensions": {"anywidget": True}}))  # as `jupyter labextension disable` does
-    with serving(browser, tmp_path) as lab, lab.shown(CELLS, "div[role=note]") as notebook:
+    with serving(tmp_path) as server, Lab(server, browser).shown(CELLS, "div[role=note]") as notebook:
         page = notebook.page
         notes = page.locator("div[role=note]").all_inner_texts()
         assert [note.split("\n\n") for note in notes] == [[WHY, CURE]] * 3
@@ -30,6 +30,3 @@ def test_each_widget_says_why_and_the_cure(browser, tmp_path):
         assert picture.evaluate("img => img.complete && img.naturalWidth > 400")
         assert "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()  # the doctor's line
         assert page.locator("text=Error displaying widget").count() == 0
-        notebook.screenshot("without-anywidget")
-        notebook.theme("JupyterLab Dark")
-        notebook.screenshot("without-anywidget-dark")

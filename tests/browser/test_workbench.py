@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(180)]
 
 CELL = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
-COUNT_COLOUR = """([canvas, name, from, to]) => {
-  // pixels near a colour of the theme, in the upper part of the canvas, between two shares of its width
-  const colour = getComputedStyle(canvas.closest(".labkit")).getPropertyValue(name).trim();
-  const [r, g, b] = colour.match(/\\w\\w/g).map((x) => parseInt(x, 16));
-  const x0 = Math.round(from * canvas.width);
-  const wide = Math.round(to * canvas.width) - x0;
-  const { data } = canvas.getContext("2d").getImageData(x0, 0, wide, canvas.height * 0.45);
-  let count = 0;
-  for (let i = 0; i < data.length; i += 4)
-    count += data[i + 3] > 200 && Math.abs(data[i] - r) + Math.abs(data[i + 1] - g) + Math.abs(data[i + 2] - b) < 24;
-  return count;
-}"""
 
 
 class Bench:
@@ -37,18 +25,14 @@ class Bench:
     def data(self):
         return self.root.evaluate("root => ({...root.dataset})")
 
-    def until(self, condition, timeout_s=60):
-        expression = (
-            f"() => {{ const d = document.querySelector('.labkit-workbench')?.dataset ?? {{}}; return {condition}; }}"
-        )
-        self.page.wait_for_function(expression, timeout=1000 * timeout_s)
+    def until(self, condition):
+        self.notebook.until_data("workbench", condition)
 
-    def blue(self, left, right):
-        canvas = self.root.locator("canvas").element_handle()
-        return self.page.evaluate(COUNT_COLOUR, [canvas, "--lk-fp16", left, right])
+    def blue(self):
+        return self.notebook.pixels("workbench", "fp16", 0.2, 0.9, 0.45)
 
     def sentence(self):
-        return self.root.locator(".lk-sentence").get_attribute("data-text")
+        return self.notebook.said("workbench")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +47,7 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
     bench.until("d.step >= 30")
     bench.press("Pause")
     bench.until("d.phase === 'paused'")
-    one_curve = bench.blue(0.2, 0.9)
+    one_curve = bench.blue()
 
     slider = bench.root.get_by_label("Fork after step")
     slider.focus()
@@ -80,16 +64,11 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
     end = bench.data()
     assert (int(end["step"]), int(end["fork"]), int(end["origin"])) == (60, 50, 10)
     assert float(end["forkLoss"]) > 1.1 * float(end["loss"])  # without a scale it loses its gradients
-    assert bench.blue(0.2, 0.9) > 1.4 * one_curve
+    assert bench.blue() > 1.4 * one_curve
     assert "The fork (scaling off) left it after step 10" in bench.sentence()
     run, fork = bench.notebook.python("[[s.loss for s in bench.history], [s.loss for s in bench.forked]]")
     assert run[-1] == pytest.approx(float(end["loss"]), rel=1e-6)
     assert fork[-1] == pytest.approx(float(end["forkLoss"]), rel=1e-6)
-    bench.notebook.screenshot("workbench-light", ".labkit-workbench")
-    bench.notebook.theme("JupyterLab Dark")
-    bench.page.wait_for_timeout(500)
-    bench.notebook.screenshot("workbench-dark", ".labkit-workbench")
-    bench.notebook.theme("JupyterLab Light")
 
 
 def test_what_the_page_offers_follows_the_knobs(bench):
@@ -112,12 +91,8 @@ def test_the_record_and_the_picture_are_written_beside_the_notebook(bench):
     bench.root.locator(".run-notice", has_text="The record is in").wait_for()
     bench.press("Save picture")
     bench.root.locator(".run-notice", has_text="The picture is in").wait_for()
-    assert bench.notebook.python(
-        "sorted(p.suffix for p in __import__('pathlib').Path().glob('segmentation_small-*'))"
-    ) == [
-        ".json",
-        ".png",
-    ]
+    kept = "sorted(p.suffix for p in __import__('pathlib').Path().glob('segmentation_small-*'))"
+    assert bench.notebook.python(kept) == [".json", ".png"]
 
 
 def test_a_line_that_opens_the_same_bench_is_copied(bench):
@@ -128,4 +103,3 @@ def test_a_line_that_opens_the_same_bench_is_copied(bench):
     assert copied == bench.root.locator(".wb-open").input_value()
     again = f"__import__('labkit.widgets', fromlist=['Workbench']).{copied}.code"
     assert bench.notebook.python(again) == bench.notebook.python("bench.code")
-    bench.notebook.screenshot("workbench-code", ".labkit-workbench")

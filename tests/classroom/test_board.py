@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,22 +108,17 @@ def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 * slowness())
-def test_in_a_browser_a_guess_appears_as_it_is_committed_and_markup_stays_text(address: str, room: Path) -> None:
-    api = pytest.importorskip("playwright.sync_api")
-    from tests.browser.conftest import CHROMIUM_FLAGS, WHERE_TO_GET_ONE, find_browser
-
-    if find_browser() is None:
-        pytest.skip(WHERE_TO_GET_ONE)
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=CHROMIUM_FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 720})
-        page.set_default_timeout(60_000 * slowness())
-        page.goto(address)
-        page.get_by_text("about a quarter: 2").wait_for()
-        commit(room, "dan", QUESTION, "about a quarter")
-        page.get_by_text("about a quarter: 3").wait_for()
-        commit(room, "dan", RULER, "0.03")
-        page.get_by_text("0.01 to 0.1: 1").wait_for()
-        assert page.locator("section").first.get_attribute("id") == RULER, "the latest question comes first"
-        assert page.get_by_role("cell", name="bob").is_visible()
-        browser.close()
+def test_in_a_browser_a_guess_appears_as_it_is_committed_and_markup_stays_text(
+    address: str, room: Path, browser: Any
+) -> None:
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.set_default_timeout(60_000 * slowness())
+    page.goto(address)
+    page.get_by_text("about a quarter: 2").wait_for()
+    commit(room, "dan", QUESTION, "about a quarter")
+    page.get_by_text("about a quarter: 3").wait_for()
+    commit(room, "dan", RULER, "0.03")
+    page.get_by_text("0.01 to 0.1: 1").wait_for()
+    assert page.locator("section").first.get_attribute("id") == RULER, "the latest question comes first"
+    assert page.get_by_role("cell", name="bob").is_visible()
+    page.close()

@@ -244,35 +244,29 @@ import labkit.grading; print(labkit.grading.__file__)
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
-def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the_others_files(hub: Hub) -> None:
-    api = pytest.importorskip("playwright.sync_api")
-    from tests.browser.conftest import CHROMIUM_FLAGS, WHERE_TO_GET_ONE, find_browser
-
-    if find_browser() is None:
-        pytest.skip(WHERE_TO_GET_ONE)
+def test_two_learners_work_at_once_from_log_in_to_feedback_and_neither_reads_the_others_files(
+    hub: Hub, browser: Any
+) -> None:
     answers = {"learner01": SOLUTION, "learner02": SOLUTION.replace("(2 - ", "(3 - ")}
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_browser(), args=CHROMIUM_FLAGS)
-        pages = {name: log_in(browser, name, password) for name, password in hub.passwords().items()}
-        for name, page in pages.items():
-            page.wait_for_function(IDLE)
-            other = next(each for each in pages if each != name)
-            said = page.evaluate(RUN, READ.format(top=str(hub.folder), other=other)).splitlines()
-            assert said[:5] == ["homes closed", "hand-in closed", "feedback closed", "lab closed", "hub closed"]
-            assert Path(said[5]).is_relative_to(hub.folder / "lab"), "the lab without solutions"
-            assert page.evaluate(RUN, f"ANSWER = {answers[name]!r}\n{HAND_IN}") == ""
-        marked = ["grade", str(hub.folder / "hand-in"), "--csv", str(hub.folder / "hub" / "grades.csv")]
-        assert main([*marked, "--feedback", str(hub.folder / "feedback")]) == 0
-        for name, points in (("learner01", "2 of 2"), ("learner02", "0 of 2")):
-            code = "print(open(pathlib.Path.home() / 'feedback' / 'feedback.html').read())"
-            told = pages[name].evaluate(RUN, f"import pathlib\n{code}")
-            assert f"Feedback for {name}" in told
-            assert f"{points} points" in told
-        os.kill(hub.process.pid, signal.SIGKILL)
-        hub.process.wait()
-        assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "kernels go on"
-        hub.start()
-        pages["learner01"].reload()
-        pages["learner01"].wait_for_function(IDLE)
-        assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "the same kernel"
-        browser.close()
+    pages = {name: log_in(browser, name, password) for name, password in hub.passwords().items()}
+    for name, page in pages.items():
+        page.wait_for_function(IDLE)
+        other = next(each for each in pages if each != name)
+        said = page.evaluate(RUN, READ.format(top=str(hub.folder), other=other)).splitlines()
+        assert said[:5] == ["homes closed", "hand-in closed", "feedback closed", "lab closed", "hub closed"]
+        assert Path(said[5]).is_relative_to(hub.folder / "lab"), "the lab without solutions"
+        assert page.evaluate(RUN, f"ANSWER = {answers[name]!r}\n{HAND_IN}") == ""
+    marked = ["grade", str(hub.folder / "hand-in"), "--csv", str(hub.folder / "hub" / "grades.csv")]
+    assert main([*marked, "--feedback", str(hub.folder / "feedback")]) == 0
+    for name, points in (("learner01", "2 of 2"), ("learner02", "0 of 2")):
+        code = "print(open(pathlib.Path.home() / 'feedback' / 'feedback.html').read())"
+        told = pages[name].evaluate(RUN, f"import pathlib\n{code}")
+        assert f"Feedback for {name}" in told
+        assert f"{points} points" in told
+    os.kill(hub.process.pid, signal.SIGKILL)
+    hub.process.wait()
+    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "kernels go on"
+    hub.start()
+    pages["learner01"].reload()
+    pages["learner01"].wait_for_function(IDLE)
+    assert pages["learner01"].evaluate(RUN, "print(len(ANSWER))").strip() == str(len(SOLUTION)), "the same kernel"

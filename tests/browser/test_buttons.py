@@ -1,0 +1,94 @@
+"""The wall of patients, the button that measures a GPU, and the four processes, by keyboard, in a real JupyterLab.
+
+A short program stands in for the measurement, another for the processes.
+"""
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CELLS = [
+    '''
+import sys
+import torch
+from labkit.train import Place, places
+from labkit.widgets import GpuRun, PatientWall, Workers
+
+MEASURE = "print('--- 1 of 2, size: time products, 35 s', flush=True); import time; time.sleep(600)"
+PROCESSES = """
+import json, sys
+print(json.dumps({"ready": 2}), flush=True)
+for line in sys.stdin:
+    plan = json.loads(line)
+    for step in (1, 2):
+        print(json.dumps({"step": step, "loss": 0.5, "ranks": [[8.0, True, False, 0.5]] * 2, "sent": 2048,
+                          "held": {"model weights": 2}}), flush=True)
+    print(json.dumps({"done": plan}), flush=True)
+"""
+wall = PatientWall()
+wall
+''',
+    "GpuRun(Place(torch.device('cuda', 0), 'Tesla T4', 'gpu'), command=(sys.executable, '-u', '-c', MEASURE))",
+    "GpuRun(places()[-1])",
+    "workers = Workers((sys.executable, '-c', PROCESSES))\nworkers",
+]
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    shown = (".pw-card", ".labkit-gpu-run[data-phase='no gpu']", ".labkit-workers select")
+    with lab.shown(CELLS, *shown, height=1200) as notebook:
+        yield notebook
+
+
+def test_a_card_is_found_by_its_error_run_turned_and_cured(notebook):
+    page = notebook.page
+    page.get_by_label("An error message, or words to look for").focus()
+    page.keyboard.insert_text("RuntimeError: value cannot be converted to type at::Half without overflow")
+    page.wait_for_selector(".pw-card[hidden]", state="attached")
+    notebook.until("wall.shown == ['mask_constant']")
+    notebook.press("Tab", "Enter")  # the card's first control
+    page.wait_for_selector('.pw-said[data-how="fails"]')
+    assert "Ended after 0 steps by RuntimeError" in page.locator(".pw-said").inner_text()
+    notebook.press("Tab", "Enter")
+    page.wait_for_selector(".pw-back .pw-title")
+    notebook.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Run it repaired"
+    notebook.press("Enter")
+    page.wait_for_selector('.pw-said[data-how="well"]')
+    notebook.press("Tab", "Escape")  # the card is turned back
+    page.wait_for_selector(".pw-card[data-turned]", state="detached")
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+
+
+def test_enter_starts_and_stops_a_measurement_and_the_focus_stays(notebook):
+    page = notebook.page
+    first, second = page.locator(".labkit-gpu-run").all()
+    first.locator("button").focus()
+    notebook.press("Enter")
+    page.wait_for_selector(".labkit-gpu-run[data-phase=running]:has-text('Part 1 of 2, 35 s at most')")
+    assert page.evaluate("document.activeElement.textContent") == "Stop"
+    notebook.press("Enter")
+    page.wait_for_selector(".labkit-gpu-run[data-phase=stopped]")
+    assert "Stopped. What was measured of Tesla T4" in first.inner_text()
+    assert first.locator("button").evaluate("button => button === document.activeElement")
+    assert second.locator("button").is_disabled()
+    assert "labkit gpu --quick" in second.inner_text(), "what would do where there is no GPU"
+
+
+def test_four_processes_are_set_trained_and_stopped(notebook):
+    page = notebook.page
+    page.locator(".labkit-workers select").first.focus()
+    notebook.press("ArrowDown")
+    notebook.until("workers.held.value is False")
+    notebook.press("Tab", "ArrowDown")
+    notebook.until("workers.reduce.value == ('FP16', True)")
+    notebook.press("Tab", "Space")
+    notebook.until("workers.agree.value is False")
+    notebook.press("Tab", "Enter")
+    notebook.until("workers.bar.value == 2 and not workers.train_button.disabled")
+    page.wait_for_selector("text=All ranks stepped or skipped as one")
+    page.locator(".labkit-workers button:has-text('Stop')").focus()
+    notebook.press("Enter")
+    page.wait_for_selector("text=Stopped: no process is left")
+    assert notebook.cells() == len(CELLS)

@@ -1,0 +1,294 @@
+"""Bits, number line, addition and swallowed updates under a learner's hand, beyond what test_widgets.py has of each.
+
+Whatever the page shows is held against what the kernel knows, and that against numpy.
+"""
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CELLS = [
+    """
+from labkit.formats import FP16, Rounding
+from labkit.widgets import AdditionPlayer, BitExplorer, NumberLine, SwallowedUpdates
+
+bits = BitExplorer(FP16, 1.0)
+bits
+""",
+    "line = NumberLine(FP16, 0.1)\nline",
+    "player = AdditionPlayer(1.0, 0.0001)\nplayer",
+    "swallowed = SwallowedUpdates(weight=1.0, update=2.0**-12)\nswallowed",
+]
+NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+# Columns of the picture, in CSS pixels, where a mark stands: darker there than a little higher up.
+MARKS = """(canvas) => {
+  const y = 95 * devicePixelRatio;
+  const {data} = canvas.getContext("2d").getImageData(0, y, canvas.width, 1);
+  const dark = (x) => x >= 0 && data[4 * x] + data[4 * x + 1] + data[4 * x + 2] < 400 && data[4 * x + 3] > 150;
+  return [...Array(canvas.width).keys()].filter((x) => dark(x) && !dark(x - 1));
+}"""
+# The paper as it is seen: for each line the bits from left to right, by their place on the screen.
+READ_PAPER = """() => {
+  const parts = [...document.querySelectorAll(".ad-paper .ad-bit:not(.ad-point)")].map((part) => {
+    const [x, y] = part.style.transform.match(/-?[\\d.]+/g).map(Number);
+    return {x, y, bit: part.textContent};
+  });
+  const lines = new Map();
+  for (const part of parts.sort((a, b) => a.y - b.y || a.x - b.x)) {
+    lines.set(part.y, (lines.get(part.y) ?? "") + part.bit);
+  }
+  return [...lines.values()];
+}"""
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    with lab.shown(CELLS, ".be-bit", ".nl-handle", ".ad-bit", ".sw-table td:not(:empty)", height=1500) as notebook:
+        yield notebook
+
+
+@pytest.fixture
+def page(notebook):
+    """The page as it is first seen, and the kernel of the same opinion."""
+    notebook.settle()
+    for name, traits in {
+        "bits": "format=FP16, text='1'",
+        "line": "format=FP16, scale='log', text='0.1', rounding=Rounding.NEAREST_EVEN",
+        "player": "a='1', b='0.0001', format_name='FP16', operation='add', step=0",
+        "swallowed": "weight=1.0, update=2.0**-12",
+    }.items():
+        notebook.python(f"[setattr({name}, trait, value) for trait, value in dict({traits}).items()]")
+    notebook.python("line.whole()")
+    code(notebook.page, "0x3c00")
+    notebook.page.wait_for_selector('.labkit-number-line[data-x="0.1"]:has(option[value=FP16]:checked)')
+    station(notebook.page, "Write")
+    notebook.until_said("swallowed", "2^-12 should take the weight from 1 ")
+    return notebook.page
+
+
+def code(page, expected):
+    page.wait_for_selector(f'.labkit-bits[data-code="{expected}"]')
+
+
+def bit(page, number):
+    return page.locator(f".be-bit[data-bit='{number}']")
+
+
+# --- bits ---
+
+
+def test_bits_are_turned_over_by_mouse_and_keyboard(notebook, page):
+    bit(page, 0).click()
+    code(page, "0x3c01")
+    assert page.locator(".be-value").inner_text() == page.locator(".be-box").input_value() == "1.0009765625"
+    assert "".join(page.locator(".be-bit b").all_inner_texts()) == f"{0x3C01:016b}"
+    bit(page, 9).click()
+    code(page, "0x3e01")
+    assert page.locator(".be-bit[tabindex='0']").count() == 1, "one stop for Tab; arrow keys go on from there"
+    for keys, expected in (("ArrowRight Space", "0x3f01"), ("End Enter", "0x3f00"), ("Home Space", "0xbf00")):
+        notebook.press(*keys.split())
+        code(page, expected)
+    assert page.evaluate("document.activeElement.dataset.bit") == "15"
+    assert bit(page, 15).get_attribute("aria-pressed") == "true"
+    assert bit(page, 9).get_attribute("aria-label") == "significand, bit 9, weight 2^-1"
+    notebook.widget("bits").get_by_role("button", name="next").click()
+    code(page, "0xbeff")
+
+
+def test_a_text_is_typed_and_the_bits_follow_or_it_is_refused_and_stays(notebook, page):
+    box = page.locator(".be-box")
+    for text, hexed in (("0.1", "0x2e66"), ("0x3c01", "0x3c01"), ("0x1.8p-3", "0x3200")):
+        box.fill("")
+        box.press_sequentially(text)
+        code(page, hexed)
+        assert box.input_value() == text, "what was typed stays"
+    box.fill("0,1")
+    page.wait_for_selector(".be-hint.lk-error:has-text('Write a decimal point, not a comma: 0.1.')")
+    assert (box.input_value(), box.get_attribute("aria-invalid")) == ("0,1", "true")
+    assert notebook.python("bits.value") == 0.1875
+    box.fill("0.1")
+    page.wait_for_selector(".be-hint.lk-error", state="detached")
+    page.locator(".labkit-bits select").select_option("BF16")
+    code(page, "0x3dcd")
+    fields = page.locator(".be-field").evaluate_all("all => all.map((f) => f.querySelectorAll('.be-bit').length)")
+    assert fields == [1, 8, 7]
+
+
+def test_a_bit_turns_at_once_and_the_rest_when_the_kernel_is_free(lab, notebook, page):
+    go = lab.folder / "go-bits"
+    notebook.kernel.execute(f"import pathlib, time\nwhile not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)")
+    for number in (0, 1, 0):
+        bit(page, number).click()
+    assert [bit(page, i).get_attribute("aria-pressed") for i in (0, 1)] == ["false", "true"]
+    page.wait_for_selector(".labkit-bits[aria-busy=true]")
+    assert page.locator(".be-value").inner_text() == "1"
+    go.touch()
+    code(page, "0x3c02")
+    page.wait_for_selector(".labkit-bits:not([aria-busy])")
+    assert notebook.python("bits.code") == 0x3C02
+
+
+# --- the number line ---
+
+
+def canvas(page):
+    page.evaluate(NEXT_FRAME)
+    return page.locator(".nl-line canvas")
+
+
+def test_zooming_in_shows_single_numbers(notebook, page):
+    """By keys, by the wheel, by a button: what was a band becomes marks. The kernel hears of each in its time."""
+    octaves = "__import__('math').log2(line.window[1] / line.window[0])"
+    assert page.locator(".labkit-number-line").get_attribute("data-dense") == "true"
+    canvas(page).focus()
+    notebook.press(*"++++")
+    notebook.until(f"{octaves} < 5")  # 45 octaves, halved four times
+    wide = notebook.python(octaves)
+    box = canvas(page).bounding_box()
+    page.mouse.move(box["x"] + 400, box["y"] + 100)
+    page.mouse.wheel(0, -400)
+    notebook.until(f"{octaves} < {wide}")
+    page.get_by_role("button", name="around x").click()
+    page.wait_for_selector(".labkit-number-line[data-dense=false]")
+    notebook.until("0.099 < line.window[0] < 0.1 < line.window[1] < 0.101")
+    low = notebook.python("line.window[0]")
+    canvas(page).focus()
+    notebook.press("ArrowRight")
+    notebook.until(f"line.window[0] > {low}")
+    notebook.press("Home")
+    notebook.until("line.window[1] > 65504")
+
+
+def test_a_mark_stands_where_numpy_has_a_number(notebook, page):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)
+    notebook.python("[setattr(line, 'x', 30000.0), setattr(line, 'scale', 'linear')]")
+    for low, high in ((1.0, 1.05), (-4e-6, 4e-6), (65300.0, 65600.0)):
+        notebook.python(f"setattr(line, 'window', ({low}, {high}))")
+        notebook.until_data("number-line", f"Number(d.window.split(' ')[0]) === {low}")
+        page.wait_for_selector(".labkit-number-line[data-dense=false]:has([value=linear]:checked)")
+        width = canvas(page).bounding_box()["width"]
+        here = np.unique(every[(every >= low) & (every <= high)])
+        expected = 10 + (here - low) / (high - low) * (width - 20)
+        marks = np.array(canvas(page).evaluate(MARKS))
+        assert len(marks) == len(here), low
+        assert np.abs(marks - expected).max() <= 1, low
+
+
+def test_x_is_dragged_clicked_typed_and_moved_by_keys(notebook, page):
+    page.get_by_role("button", name="around x").click()
+    notebook.until("line.window[1] < 0.101")
+    handle = page.locator(".nl-handle")
+    grip = handle.bounding_box()
+    x, y = grip["x"] + grip["width"] / 2, grip["y"] + 8
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 150, y, steps=10)
+    page.mouse.up()
+    now = float(handle.inner_text())
+    assert now > 0.1
+    notebook.until(f"line.x == {now}")
+    page.wait_for_selector(f'.labkit-number-line[data-x="{now}"]')
+    values = page.locator("label.nl-mode .nl-value").all_inner_texts()
+    assert float(values[0]) == float(np.float16(now))
+    assert float(values[3]) >= now >= float(values[4]), "upwards and downwards"
+    area = canvas(page).bounding_box()
+    page.mouse.click(area["x"] + area["width"] - 200, area["y"] + 90)
+    notebook.until(f"line.x > {now}")
+    there = notebook.python("line.x")
+    handle.focus()
+    notebook.press("Shift+ArrowLeft")
+    notebook.until(f"line.x < {there}")
+    box = page.locator(".nl-box")
+    box.fill("2^-24")
+    page.wait_for_selector('.labkit-number-line[data-x="5.960464477539063e-8"]')
+    box.fill("2^-")
+    page.wait_for_selector(".nl-problem:has-text('is no number')")
+    assert notebook.python("(line.x, line.text)") == (2.0**-24, "2^-")
+    box.fill("-3")
+    page.wait_for_selector(".nl-handle:has-text('◂ −3')")  # a logarithmic scale has no place for it
+    page.locator("input[value=linear]").check(force=True)
+    page.get_by_role("button", name="around x").click()
+    notebook.until("line.window[0] < -3 < line.window[1] < -2.9")
+
+
+# --- the addition player ---
+
+
+def station(page, title):
+    page.wait_for_selector(f".ad-paper[data-station='{title}']")
+
+
+def test_step_by_step_a_tenthousandth_is_lost(notebook, page):
+    player = notebook.widget("addition")
+    on = player.get_by_role("button", name="Next", exact=True)
+    assert page.evaluate(READ_PAPER) == ["10000000000", "11010001110"]
+    on.click()
+    station(page, "Align")
+    assert page.evaluate(READ_PAPER) == ["10000000000", "0" * 11 + "001" + "11010001110"]
+    for title in ("Add", "Normalise", "Guard, round, sticky", "Round"):
+        on.click()
+        station(page, title)
+    assert page.evaluate(READ_PAPER)[2:] == ["10000000000001", "10000000000"]
+    assert notebook.said("addition").endswith("b left no trace.")
+    notebook.until("player.step == 5")
+    player.get_by_role("button", name="Play", exact=True).click()  # from the end: from the beginning
+    station(page, "Write")
+    station(page, "Align")
+    player.get_by_role("button", name="Last", exact=True).click()
+    station(page, "Round")
+    field = player.get_by_label("b", exact=True)
+    field.fill("1,5")
+    field.press("Enter")
+    page.wait_for_selector(".labkit-addition [role=alert]:has-text('not a comma: 1.5.')")
+    assert (field.input_value(), field.get_attribute("aria-invalid")) == ("1,5", "true")
+    field.fill("2^-10")
+    field.press("Enter")
+    page.wait_for_selector("[data-fact=code]:has-text('0x3C01')")
+    assert page.evaluate(READ_PAPER)[-1] == "10000000001"
+
+
+# --- the swallowed updates ---
+
+
+def test_fp16_stands_still_until_the_update_is_large_enough(notebook, page):
+    """Blue in the upper tenth of the picture is a weight that never moves."""
+    board = notebook.widget("swallowed")
+    still = notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1)
+    assert still > 300
+    board.get_by_role("slider", name="update").focus()
+    notebook.press(*["ArrowRight"] * 4)
+    notebook.until("swallowed.update == 2.0**-11")
+    page.wait_for_selector("tr[data-curve='FP16'] td[data-key=moved]:has-text('1,000')")
+    assert notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1) < still / 3
+    before = notebook.pixels("swallowed", "bf16", 0, 0.75)
+    name = page.get_by_role("button", name="FP16 + Kahan")
+    name.click()  # one curve is singled out
+    notebook.until("swallowed.highlight == 'FP16 + Kahan'")
+    assert notebook.pixels("swallowed", "bf16", 0, 0.75) < before / 10
+    name.press("Enter")
+    notebook.until("swallowed.highlight == ''")
+    assert notebook.pixels("swallowed", "bf16", 0, 0.75) == before
+
+
+def test_the_picture_follows_the_hand_while_the_kernel_is_busy(lab, notebook, page):
+    """All places that a slider can go to were computed while the hand rested."""
+    notebook.until_data("swallowed", "d.ahead >= 33 + 57 - 1")
+    notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go-on').exists():\n    time.sleep(0.01)")
+    still = notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1)
+    notebook.widget("swallowed").get_by_role("slider", name="update").focus()
+    notebook.press("End")
+    assert "1,000 updates of 2^-6 should" in notebook.said("swallowed")
+    assert notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1) < still / 3
+    lab.folder.joinpath("go-on").touch()
+    notebook.until("swallowed.update == 2.0**-6")
+    assert notebook.said("swallowed") == notebook.python("swallowed.sentence")
+
+
+def test_when_a_cell_is_cleared_nothing_is_left_behind(notebook, page):
+    page.evaluate("jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
+    page.wait_for_selector(".labkit", state="detached")
+    notebook.theme("JupyterLab Dark")
+    notebook.python("[setattr(bits, 'text', '3'), setattr(line, 'x', 3.0), setattr(swallowed, 'weight', 2.0)]")
+    page.evaluate(NEXT_FRAME)
+    assert notebook.errors == []

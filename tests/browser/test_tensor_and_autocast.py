@@ -1,0 +1,234 @@
+"""A Tensor Core's block, the ledger and the step debugger under a learner's hands, in a real JupyterLab, by keyboard.
+
+What is drawn is read back from the page and held against the kernel.
+"""
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+CELLS = [
+    """
+import torch
+from dataclasses import replace
+from labkit.train import TASKS
+from labkit.widgets import CastLedger, CastPasses, MmaBlock, StepDebugger
+
+block = MmaBlock("1 and small terms", "V100")
+block
+""",
+    """
+def scores(x, w):
+    return (x @ w).exp().sum(-1).log()
+
+ledger = CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))
+ledger
+""",
+    "steps = StepDebugger(replace(TASKS['segmentation_small'], batch_size=2))\nsteps",
+    "passes = CastPasses()\npasses",
+]
+READ_LINES = """() => [...document.querySelectorAll(".mm-lines .mm-line")].map((line) => ({
+  name: line.querySelector(".mm-name").textContent,
+  bits: line.querySelector(".mm-bits").textContent,
+  cut: [...line.querySelectorAll(".mm-cut")].map((run) => run.textContent).join(""),
+}))"""
+EDGE_IS_RIGHT = """() => {
+  const lines = document.querySelector(".mm-lines");
+  const edge = lines.getBoundingClientRect().left + parseFloat(getComputedStyle(lines, "::before").left)
+    + parseFloat(getComputedStyle(lines, "::before").width);
+  return [...document.querySelectorAll(".mm-row-product .mm-cut")].every((cut) => {
+    const box = cut.getBoundingClientRect();
+    return box.left > edge - 3 && box.left < edge + 12;
+  });
+}"""
+READ_ROWS = """() => [...document.querySelectorAll(".lg-table:not(.gr-table) tbody tr")].map((row) => ({
+  op: row.querySelector(".lg-op").textContent,
+  takes: [...row.querySelectorAll(".lg-takes .lk-chip")].map((chip) => chip.textContent),
+  list: row.querySelector("input:checked").value,
+  gives: row.querySelector(".lg-gives").textContent,
+  rail: row.querySelector(".lg-out").dataset.format,
+  cast: row.querySelector(".lg-knot").dataset.cast === "true",
+  error: row.querySelector(".lg-number").textContent,
+}))"""
+READ_BARS = """() => Object.fromEntries([...document.querySelectorAll(".sd-table tbody tr")].map((row) => {
+  const [bar, track] = [".sd-bar", ".sd-track"].map((part) => row.querySelector(part).getBoundingClientRect());
+  return [row.querySelector(".sd-name").textContent, (bar.right - track.left) / track.width];
+}))"""
+STILL = "() => document.querySelector('.labkit-stages').getAnimations({subtree: true}).length === 0"
+READ_PASSES = """() => [...document.querySelectorAll(".gr-table tbody tr")].map((row) => ({
+  list: getComputedStyle(row.querySelector(".gr-list")).visibility === "visible",
+  casts: [...row.querySelectorAll(".gr-cast")].filter((c) => getComputedStyle(c).visibility === "visible").length,
+  gone: row.querySelectorAll(".gr-gone").length,
+}))"""
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    parts = (".labkit-mma .mm-row-D", ".lg-table tbody tr", ".sd-table tbody tr", ".gr-table tbody tr")
+    with lab.shown(CELLS, *parts, height=1700) as notebook:
+        notebook.page.emulate_media(reduced_motion="reduce")
+        yield notebook
+
+
+@pytest.fixture
+def page(notebook):
+    """The page as it is first seen, and the kernel of the same opinion."""
+    notebook.settle()
+    notebook.python("[setattr(block, 'preset', preset) for preset in ('ones', '1 and small terms')]")
+    notebook.python("[setattr(block, 'gpu', 'V100'), setattr(block, 'block', 0), ledger.reset(), steps.reset()]")
+    notebook.python("[setattr(steps, 'recipe_name', 'O2'), setattr(steps, 'stage', 0)]")
+    notebook.until_said("mma", "The V100, block 1 of 4, aligns 4 products and C to 2^0")
+    notebook.page.wait_for_function("() => !document.querySelector('.lg-moved')")
+    stage(notebook.page, "cast weights")
+    return notebook.page
+
+
+def stage(page, name):
+    page.wait_for_selector(f".labkit-stages[data-stage='{name}']")
+
+
+# --- the block of a Tensor Core ---
+
+
+def test_the_bits_are_the_kernels_and_the_slider_pushes_them_over_the_edge(notebook, page):
+    lines = page.evaluate(READ_LINES)
+    rows = notebook.python("[(row['name'], row['bits']) for row in block._view['rows']]")
+    assert [(line["name"], line["bits"]) for line in lines] == rows
+    assert [line["cut"].strip() for line in lines] == ["", "1", "1", "1", "1", "", ""]
+    assert page.evaluate(EDGE_IS_RIGHT)
+    notebook.widget("mma").get_by_role("slider", name="each product").focus()
+    notebook.press("ArrowRight")  # 2^-23: a V100 keeps it
+    notebook.until_said("mma", "nothing is cut off")
+    notebook.press("Home")
+    notebook.until_said("mma", "After all 4 blocks D = 1, where the exact sum is 1 + 2^-26")
+    assert notebook.python("block.knob") == -30
+    assert page.evaluate(EDGE_IS_RIGHT)
+
+
+def test_every_gpu_block_and_preset_by_keyboard(notebook, page):
+    page.locator(".mm-gpus input:checked").focus()
+    for gpu in ("T4", "A100"):
+        notebook.press("ArrowRight")
+        notebook.until_said("mma", f"The {gpu}, block 1 of 2,")
+    assert page.locator(".mm-blocks input").count() == 2
+    assert page.evaluate("document.activeElement.value") == "A100", "the focus is where it was"
+    page.locator(".mm-blocks input:checked").focus()
+    notebook.press("ArrowRight")
+    notebook.until_said("mma", "block 2 of 2")
+    page.locator(".labkit-mma input[value='1 and small terms']").focus()
+    for name in ("large, small, minus large", "ones"):
+        notebook.press("ArrowRight")
+        notebook.until(f"block.preset == {name!r}")
+        page.wait_for_function(
+            f"bits => JSON.stringify(({READ_LINES})().map((line) => line.bits)) === JSON.stringify(bits)",
+            arg=notebook.python("[row['bits'] for row in block._view['rows']]"),
+        )
+    ends = [end.replace("\n", "") for end in page.locator(".mm-gpus .mm-end").all_inner_texts()]
+    assert ends[:3] == ["8192", "8208", "8208"]
+    page.locator(".labkit-mma input[value='FP16']").focus()
+    notebook.press("ArrowLeft")
+    notebook.until_said("mma", "D = 8208, exactly. All generations agree.")
+
+
+# --- the ledger ---
+
+
+def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, page):
+    rows = page.evaluate(READ_ROWS)
+    assert [(row["op"], row["takes"], row["list"], row["gives"], row["cast"]) for row in rows] == [
+        ("matmul", ["FP32"], "allow", "FP16", True),
+        ("exp", ["FP16"], "deny", "FP32", True),
+        ("sum", ["FP32"], "deny", "FP32", False),
+        ("log", ["FP32"], "deny", "FP32", False),
+    ]
+    assert all(row["rail"] == row["gives"] for row in rows)
+    page.locator("tr[data-key='exp 1'] input:checked").focus()
+    notebook.press("ArrowLeft")  # from deny to allow
+    notebook.until_said("ledger", "exp overflows")
+    rows = page.evaluate(READ_ROWS)
+    assert [row["gives"] for row in rows] == ["FP16", "FP16", "FP32", "FP32"]
+    assert rows[1]["error"] == "4 inf or NaN"
+    assert page.evaluate("document.activeElement.value") == "allow", "the focus is where it was"
+    notebook.press("ArrowRight")
+    notebook.until("ledger.overrides == {}")
+    page.locator("tr[data-key='sum 1'] input:checked").focus()
+    page.wait_for_selector(".lg-detail:has-text('sum returns 2, up to ')")
+
+
+def test_all_at_once_and_back(notebook, page):
+    page.locator("tr[data-key='matmul 1'] .lk-segment", has_text="deny").click()
+    notebook.until_said("ledger", "all 4 operations run in FP32")
+    ledger = notebook.widget("ledger")
+    ledger.get_by_role("button", name="All allowed").press("Enter")
+    notebook.until_said("ledger", "With 3 operations moved")
+    assert [row["list"] for row in page.evaluate(READ_ROWS)] == ["allow"] * 4
+    ledger.get_by_role("radio", name="BF16").check(force=True)
+    page.wait_for_selector(".lg-gives .lk-chip[data-format='BF16']")
+    ledger.get_by_role("button", name="As the lists say").press("Enter")
+    notebook.until_said("ledger", "1 of these 4 operations run in BF16")
+    ledger.get_by_role("radio", name="FP16").check(force=True)
+    notebook.until("ledger.format_name == 'FP16'")
+
+
+# --- the step debugger ---
+
+
+def test_eight_stages_with_the_arrow_keys(notebook, page):
+    page.locator(".sd-strip input:checked").focus()
+    seen = [notebook.said("stages")]
+    for name in ("forward", "loss", "scaled backward", "unscale", "check for inf", "step", "copy back"):
+        notebook.press("ArrowRight")
+        stage(page, name)
+        seen.append(notebook.said("stages"))
+    assert seen == notebook.python("steps._view['sentences']")
+    notebook.until("steps.stage == 7")
+
+
+def test_unscaling_slides_every_gradient_back(notebook, page):
+    notebook.python("setattr(steps, 'stage', 3)")
+    stage(page, "scaled backward")
+    scaled = page.evaluate(READ_BARS)
+    notebook.python("setattr(steps, 'stage', 4)")
+    stage(page, "unscale")
+    page.wait_for_function(STILL)
+    plain = page.evaluate(READ_BARS)
+    assert plain
+    for name, end in plain.items():
+        assert scaled[name] - end == pytest.approx(16 / 68, abs=0.02), name
+
+
+def test_a_scale_too_high_skips_the_step(notebook, page):
+    stages = notebook.widget("stages")
+    stages.get_by_role("slider", name="loss scale").focus()
+    notebook.press("End")
+    page.wait_for_selector(".sd-strip.sd-skipped")
+    notebook.until("steps.log2_scale == 40 and not steps.watched.stepped")
+    notebook.python("setattr(steps, 'stage', 5)")
+    stage(page, "check for inf")
+    assert notebook.said("stages").startswith("found_inf: ")
+    assert page.locator(".sd-broken:not(:empty)").count() > 1
+    stages.get_by_role("button", name="Another step").press("Enter")
+    notebook.until("steps.watched.step == 2 and steps.log2_scale == 39")
+    stages.get_by_role("button", name="Reset").press("Enter")
+    notebook.until("steps.watched.step == 1 and steps.log2_scale == 16")
+    notebook.python("setattr(steps, 'stage', 0)")
+    stages.get_by_role("radio", name="O1").check(force=True)
+    notebook.until_said("stages", "every weight stays in FP32")
+
+
+# --- the passes over a graph ---
+
+
+def test_the_passes_are_walked_and_played(notebook, page):
+    page.locator(".labkit-ledger:has(.gr-table) input[type=range]").focus()
+    notebook.press("PageUp")  # a pass further
+    notebook.until("passes.position == 7")
+    assert [row["list"] for row in page.evaluate(READ_PASSES)] == [True] * 7
+    notebook.press("End")
+    notebook.until("passes.position == 35")
+    seen = page.evaluate(READ_PASSES)
+    assert [row["casts"] for row in seen] == [2, 2, 0, 0, 1, 2, 2]
+    assert [row["gone"] for row in seen] == [0, 1, 0, 0, 0, 1, 0]
+    page.get_by_role("button", name="Play").click()  # from the end: from the beginning
+    notebook.until("3 <= passes.position < 35")
+    page.get_by_role("button", name="Pause").click()

@@ -1,0 +1,243 @@
+"""Every widget once in a real JupyterLab: it is shown, a key moves one control, and the page says what the kernel says.
+
+One notebook holds them all. What holds of every widget as JupyterLab's guest is tested there, too: no key reaches the
+notebook, Esc gives the cell the focus, both themes can be read, an exported page needs no network, and a notebook whose
+kernel is gone says so and comes back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from labkit.export import to_html
+from tests.browser.conftest import IDLE
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.browser
+
+SETUP = """
+import sys
+import torch
+from labkit.amp import RECIPES
+from labkit.formats import FP16
+from labkit.instrument import fate, shift, snapshot
+from labkit.train import TASKS, Place
+from labkit.widgets import *
+
+DIGITS, CPU = TASKS["digits"], {"device": "cpu"}
+gradients = {
+    "conv": torch.exp2(6 * torch.randn(40, 50, generator=torch.manual_seed(0)) - 20),
+    "head": torch.ones(3) * 2.0**-9,
+}
+scores = lambda x, w: (x @ w).exp().sum(-1)
+measure = (sys.executable, "-c", "print('--- 1 of 1, size: time products, 35 s')")
+"""
+
+
+@dataclass(frozen=True)
+class Widget:
+    """A widget in a cell, the control that has the focus first, the keys, and what the kernel then knows of it."""
+
+    made: str
+    control: str
+    keys: str
+    known: str
+    says: str = ".lk-sentence"
+    sentence: str = "w.sentence"
+
+
+WIDGETS = {
+    "addition": Widget("AdditionPlayer(1.0, 0.0001)", ".ad-stations input:checked", "ArrowRight", "w.step == 1"),
+    "beat_scaler": Widget(
+        "BeatTheScaler(steps=3, pace=1000, **CPU)", "[data-button=start]", "Enter", "w.phase == 'finished'"
+    ),
+    "bits": Widget("BitExplorer()", ".be-bit[data-bit='0']", "Space", "w.code & 1"),
+    "gpu_run": Widget(
+        "GpuRun(Place(torch.device('cpu'), 'Tesla T4', 'gpu'), command=measure)", "button", "Enter", "w.phase == 'done'"
+    ),
+    "graph": Widget("CastPasses()", "input[type=range]", "ArrowRight", "w.position == 1"),
+    "ledger": Widget(
+        "CastLedger(scores, torch.full((2, 2), 2.5), torch.full((2, 2), 2.5))",
+        "tr[data-key='exp 1'] input:checked", "ArrowLeft", "w.overrides == {'exp 1': 'allow'}",
+    ),
+    "live": Widget("LiveTraining('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
+    "mma_block": Widget("MmaBlock()", ".mm-gpus input:checked", "ArrowRight", "w.gpu == 'T4'"),
+    "number_line": Widget("NumberLine(x=0.1)", ".nl-handle", "ArrowRight", "w.x > 0.1"),
+    "patient_wall": Widget("PatientWall()", "input[type=text]", "l a y e r n o r m", "len(w.shown) == 1"),
+    "predict": Widget(
+        "predict('start.warm_up')", "input[type=radio]", "Space Tab Enter", "w.answered",
+        ".lk-reply:focus", "w.answered",
+    ),
+    "scaler_presets": Widget("ScalerPresets()", "tr input:checked", "ArrowDown", "w.selected == 'apex'"),
+    "scaler_timeline": Widget(
+        "ScalerTimeline()", "[data-knob=growth_interval] input", "End", "w.growth_interval == 2000"
+    ),
+    "step_debugger": Widget("StepDebugger(DIGITS)", ".sd-strip input:checked", "ArrowRight", "w.stage == 1"),
+    "swallowed": Widget(
+        "SwallowedUpdates(1.0, 2.0**-12)", "input[type=range] >> nth=1", "End", "w.update == 2.0**-6"
+    ),
+    "training_bar": Widget(
+        "TrainingBar(DIGITS, RECIPES['FP32'], steps=3, **CPU)", "button", "Enter", "w.phase == 'finished'"
+    ),
+    "underflow": Widget(
+        "UnderflowHistogram(snapshot(gradients, step=0, kind='weight gradients'))",
+        "input[type=range]", "PageUp", "w.log2_scale == 5",
+    ),
+    "workbench": Widget("Workbench('digits', steps=9, **CPU)", "[data-button=step]", "Enter", "len(w.history) == 1"),
+    "workers": Widget("Workers()", "select", "ArrowDown", "w.held.value is False", ".widget-html", "w.sentence.value"),
+    "zoom": Widget("GradientZoom({0: gradients})", "input[type=range] >> nth=2", "ArrowRight", "w.log2_scale == 1"),
+}  # fmt: skip
+ORDER = list(WIDGETS)
+
+HAS_FOCUS = "i => document.activeElement === jupyterapp.shell.currentWidget.content.widgets[i].node"
+# Contrast (WCAG 2.2) of the text of each widget with the colour behind it, of which a part may be seen through.
+CONTRASTS = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const linear = (part) => (part <= 10.3 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+  const light = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  function behind(element) {
+    const [r, g, b, alpha = 1] = parts(getComputedStyle(element).backgroundColor);
+    return alpha > 0.5 || !element.parentElement ? [r, g, b] : behind(element.parentElement);
+  }
+  const contrast = (element) => {
+    const [low, high] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+  };
+  return [...document.querySelectorAll(".labkit")].map((root) => {
+    const texts = [root, ...root.querySelectorAll(".lk-sentence, .lk-title, .lk-quiet, th, td")];
+    return [root.className, Math.min(...texts.filter((text) => text.checkVisibility()).map(contrast))];
+  });
+}"""
+# Move the histogram's slider through all its positions for the chosen layer, and read what the page says at each.
+SWEEP = """() => {
+  const root = document.querySelector(".labkit-underflow");
+  const input = root.querySelector("input[type=range]");
+  return [...Array(31).keys()].map((k) => {
+    input.value = k;
+    input.dispatchEvent(new Event("input", {bubbles: true}));
+    const shares = [...root.querySelectorAll(".uf-share")];
+    return {
+      ...Object.fromEntries(shares.map((share) => [share.dataset.fate, Number(share.dataset.share)])),
+      texts: shares.map((share) => share.textContent),
+      sentence: root.querySelector(".lk-sentence").dataset.text,
+    };
+  });
+}"""
+EXPECTED = """[
+  {**vars(f), "sentence": words.sentence(f, FP16, k, underflow.snapshot.kind, %r),
+   "texts": [words.percent(x) for x in vars(f).values()]}
+  for words in [__import__("labkit.widgets.underflow.words", fromlist=["_"])]
+  for k in range(31) for f in [fate(shift(underflow._histograms[%r], k), FP16)]
+]"""
+LOST = "Error displaying widget: model not found"
+SHOWN = "all => all.map((output) => output.querySelector('img') !== null || output.innerText.trim().length > 40)"
+CURE = "Choose Run\u00a0> Run All Above Selected Cell, then run this cell again (Shift+Enter)."
+STILL_ALIVE = """() => [...document.querySelectorAll('.labkit :is(button, input, select, canvas)')]
+    .filter((control) => !control.closest('[inert]')).length"""
+
+
+def cell_of(name: str) -> str:
+    return f"{name} = w = {WIDGETS[name].made}\nw"
+
+
+@pytest.fixture(scope="module")
+def notebook(lab):
+    (lab.folder / "labkit-answers.jsonl").unlink(missing_ok=True)
+    cells = [SETUP, *map(cell_of, WIDGETS)]
+    with lab.shown(cells, name="widgets", height=1400) as notebook:
+        yield notebook
+
+
+def save(notebook):
+    notebook.page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+    notebook.page.wait_for_function("() => !jupyterapp.shell.currentWidget.model.dirty")
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_a_key_moves_a_control_and_the_page_says_what_the_kernel_says(notebook, name):
+    widget, page, index = WIDGETS[name], notebook.page, 1 + ORDER.index(name)
+    cells, cell = notebook.cells(), page.locator(".jp-Cell").nth(index)
+    cell.locator(widget.control).first.focus()
+    for key in widget.keys.split():
+        page.keyboard.press(key)
+    notebook.until(widget.known.replace("w.", f"{name}."))
+    sentence = notebook.python(widget.sentence.replace("w.", f"{name}."))
+    page.wait_for_function(
+        "([node, words]) => (node.dataset.text ?? node.textContent) === words",
+        arg=[cell.locator(widget.says).first.element_handle(), sentence],
+    )
+    for key in "ddx":  # in command mode each of these would take the cell away
+        page.keyboard.press(key)
+    page.keyboard.press("Escape")
+    page.wait_for_function(HAS_FOCUS, arg=index)
+    assert notebook.cells() == cells
+
+
+def test_what_javascript_writes_under_the_histogram_is_what_python_would_write(notebook):
+    """At every scale: the same integers, divided once, so equal to the bit, and the same words for them."""
+    page, shares = notebook.page, ("underflowed", "subnormal", "normal", "overflowed")
+    for layer in ("all layers together", "conv"):
+        page.locator(f".labkit-underflow .uf-layer input[value='{layer}']").check(force=True)
+        in_page = page.evaluate(SWEEP)
+        notebook.until("underflow.log2_scale == 30")  # all of it has arrived
+        in_kernel = notebook.python(EXPECTED % (layer, layer))
+        assert len(in_page) == len(in_kernel) == 31
+        for k, (seen, known) in enumerate(zip(in_page, in_kernel, strict=True)):
+            assert {share: seen[share] for share in shares} == {share: known[share] for share in shares}, (layer, k)
+            assert seen["texts"] == known["texts"], (layer, k)
+            assert seen["sentence"] == known["sentence"], (layer, k)
+
+
+def test_both_themes_are_read(notebook):
+    colours = {}
+    for theme in ("Light", "Dark"):
+        notebook.theme(f"JupyterLab {theme}")
+        notebook.page.wait_for_function(f"({CONTRASTS})().every(([, contrast]) => contrast >= 4)")
+        colours[theme] = notebook.page.locator(".labkit").first.evaluate("root => getComputedStyle(root).color")
+    assert colours["Light"] != colours["Dark"], "the widgets follow the theme"
+    notebook.theme("JupyterLab Light")
+
+
+def test_an_exported_page_needs_no_network(notebook, lab):
+    """In place of each widget stands its still picture or its sentence."""
+    save(notebook)
+    page, asked = lab.browser.new_page(), []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(to_html(lab.folder / "widgets.ipynb").as_uri())
+    assert [url for url in asked if url.startswith("http")] == []
+    pictures = page.locator(".jp-OutputArea img").evaluate_all("all => all.map((img) => img.naturalWidth)")
+    assert len(pictures) >= 6
+    assert min(pictures) > 300
+    shown = page.locator(".jp-OutputArea").evaluate_all(SHOWN)
+    assert len(shown) == len(WIDGETS)
+    assert all(shown), "each has a picture or its words"
+    page.close()
+
+
+def test_a_kernel_that_is_gone_is_said_and_the_notebook_comes_back_when_it_is_run_again(notebook):
+    page, name = notebook.page, "predict"
+    notebook.python(f"{name}.choice or setattr({name}, 'choice', {name}.choices[2])")
+    page.wait_for_selector(".labkit-predict .lk-reply:not(:empty)")
+    answer = notebook.python(f"{name}.answered")
+    save(notebook)
+    page.locator(".labkit-number-line input").first.focus()
+    page.evaluate("void jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    page.wait_for_selector(".labkit-number-line > .lk-lost")
+    notices = page.locator(".labkit > .lk-lost").all_inner_texts()
+    assert len(notices) == page.locator(".labkit").count()
+    assert all("is gone" in notice and CURE in notice for notice in notices)
+    assert page.evaluate(STILL_ALIVE) == 0
+    assert "labkit-number-line" in page.evaluate("document.activeElement.className"), "the focus was dropped"
+
+    page.goto(page.url.replace("&reset", ""))
+    page.wait_for_selector(f".jp-OutputArea:has-text('{LOST}')")
+    assert LOST in (ROOT / "notebooks/source/00_start.py").read_text(encoding="utf-8"), "the lesson knows these words"
+    page.wait_for_function(IDLE)
+    for index in (0, 1 + ORDER.index(name)):
+        page.evaluate("i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index)
+        page.evaluate("jupyterapp.commands.execute('notebook:run-cell')")
+    page.wait_for_function("words => document.querySelector('.lk-reply')?.textContent === words", arg=answer)
+    assert page.locator(".labkit-predict button:visible").count() == 0, "what was committed stays"
