@@ -35,27 +35,19 @@ def test_every_widget_stands_in_a_folder():
     assert [file.name for file in FOLDERS.iterdir() if file.is_file()] == ["__init__.py"]
 
 
-@pytest.mark.parametrize("name", WIDGETS)
-def test_a_module_is_the_base_then_its_own_files(name):
-    text = script(*folders(name))
-    belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", *folders(name))]
-    assert text.startswith(SCRIPTS["base", "base.js"])
-    assert text.endswith(SCRIPTS[name, "view.js"])
-    assert [source[:60] for source in belonging if text.count(source) != 1] == []
-    assert len(text) == sum(map(len, belonging)) + len(belonging) - 1  # and nothing of another widget
-    assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1
-
-
-@pytest.mark.parametrize("name", WIDGETS)
-def test_no_name_is_declared_twice_in_a_module(name):
-    declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", script(*folders(name)), re.MULTILINE)
-    assert sorted({word for word in declared if declared.count(word) > 1}) == []
-
-
-@pytest.mark.parametrize("name", WIDGETS)
-def test_nothing_is_loaded_from_elsewhere(name):
-    text = script(*folders(name)) + style(*folders(name))
-    assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text)
+def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
+    for name in WIDGETS:
+        text = script(*folders(name))
+        belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", *folders(name))]
+        assert text.startswith(SCRIPTS["base", "base.js"]), name
+        assert text.endswith(SCRIPTS[name, "view.js"]), name
+        assert [source[:60] for source in belonging if text.count(source) != 1] == [], name
+        assert len(text) == sum(map(len, belonging)) + len(belonging) - 1, f"{name} has something of another widget"
+        assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1, name
+        declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE)
+        assert sorted({word for word in declared if declared.count(word) > 1}) == [], f"declared twice in {name}"
+        text += style(*folders(name))
+        assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text), name
 
 
 def test_the_base_lists_every_function_it_offers():

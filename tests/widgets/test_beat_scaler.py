@@ -84,13 +84,24 @@ def test_the_course_is_the_seeds_and_no_single_scale_survives_it():
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("scale", "skipped", "expected"),
-    [(8, False, (False, True)), (7, False, (True, False)), (20, True, (False, False))],
-)
-def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients(scale, skipped, expected):
-    step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
-    assert (step.lossy, step.useful) == expected
+def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients():
+    expected = {(8, False): (False, True), (7, False): (True, False), (20, True): (False, False)}
+    for (scale, skipped), found in expected.items():
+        step = GameStep(1, 0.5, 2.0**scale, skipped, KEEPS, OVERFLOWS)
+        assert (step.lossy, step.useful) == found
+    mine, theirs = played(duel(200)).tallies()
+    for side in (mine, theirs):  # every step is counted once
+        assert round(side.useful * side.steps) + side.skipped + side.lossy == side.steps == 200
+    assert tally([]).useful == 0
+
+
+def test_a_move_beyond_the_slider_and_a_game_without_steps_or_pace_are_refused():
+    for bad in (-5, 31, 2.5, True + 30):
+        with pytest.raises(ValueError, match="from -4 to 30"):
+            Move(bad)
+    for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
+        with pytest.raises(ValueError, match="1 step or more and a positive pace"):
+            duel(**options)
 
 
 def test_a_hand_that_never_moves_fares_as_the_course_says():
@@ -128,13 +139,10 @@ def test_the_scalers_side_is_the_labs_own_rule():
         state = advance(state, step.skipped, SCALERS.scaler)
 
 
-def test_the_weight_of_the_loss_is_taken_out_of_what_is_shown():
-    assert [s.loss for s in played(duel(60)).yours.steps] == pytest.approx([1 / (i + 1) for i in range(60)])
-
-
 def test_the_window_is_measured_now_and_then_and_moves_with_every_weight():
     game = played(duel(60))
     assert game.yours.run.looks == math.ceil(60 / MEASURE_EVERY)
+    assert [step.loss for step in game.yours.steps] == pytest.approx([1 / (i + 1) for i in range(60)]), "without weight"
     for step, weight in zip(game.yours.steps, course(60), strict=True):
         assert (step.keeps_from, step.overflows_at) == (KEEPS - weight, OVERFLOWS - weight)
 
@@ -208,18 +216,6 @@ def test_an_error_ends_the_game_and_is_said():
     assert (game.phase, game.error) == (Phase.IDLE, "")
 
 
-@pytest.mark.parametrize("bad", [-5, 31, 2.5, True + 30])
-def test_a_move_beyond_the_slider_is_refused(bad):
-    with pytest.raises(ValueError, match="from -4 to 30"):
-        Move(bad)
-
-
-@pytest.mark.parametrize("options", [{"steps": 0}, {"pace": 0}, {"pace": float("nan")}])
-def test_a_game_without_steps_or_pace_is_refused(options):
-    with pytest.raises(ValueError, match="1 step or more and a positive pace"):
-        duel(**options)
-
-
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
@@ -254,13 +250,6 @@ def test_peeking_is_remembered_until_the_next_game():
     game.handle(Button.RESET)
     played(game)
     assert "in sight" not in game.sentence()
-
-
-def test_a_tally_counts_every_step_once():
-    mine, theirs = played(duel(200)).tallies()
-    for side in (mine, theirs):
-        assert round(side.useful * side.steps) + side.skipped + side.lossy == side.steps == 200
-    assert tally([]).useful == 0
 
 
 # --- what is sent -----------------------------------------------------------------------------------------------------

@@ -55,9 +55,7 @@ def contrast(one, other):
 
 def test_contrast_is_that_of_the_standard():
     assert contrast("black", "white") == pytest.approx(21)
-    assert contrast("#767676", "white") == pytest.approx(
-        4.54, abs=0.005
-    )  # the grey that is known for being just enough
+    assert contrast("#767676", "white") == pytest.approx(4.54, abs=0.005)  # a grey known for being just enough
 
 
 def inks(figure):

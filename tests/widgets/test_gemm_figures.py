@@ -80,20 +80,10 @@ def test_what_was_recorded_names_device_driver_versions_and_date(data):
     assert title(left) == "Recorded: A stand-in, torch 2.0, driver 1.0, 2026-01-02"
     assert title(right).startswith("Recorded: A CPU")
     assert len(left.lines) == 3, "a line for each format"
-
-
-def test_the_newest_record_is_shown(data):
-    data(SIZE, replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"))
+    data(replace(SIZE, device="A newer one", date="2026-02-02T00:00:00+00:00"), record("batch"))
     assert [each.device for each in recorded_gemm("size", "cuda")] == ["A newer one", "A stand-in"]
     assert "A newer one" in title(sweep_figure("size").axes[0])
-
-
-def test_a_record_in_which_nothing_ran_says_so(data):
-    data(record("size"))
-    assert "Nothing of this sweep could be timed on A stand-in." in words(sweep_figure("size").axes[0])
-
-
-def test_another_sweep_is_refused(data):
+    assert "Nothing of this sweep could be timed on A stand-in." in words(sweep_figure("batch").axes[0])
     with pytest.raises(ValueError, match=r"a picture of the sweep 'batch'; `here` is of 'size'. Measure 'batch'."):
         sweep_figure("batch", SIZE)
 
@@ -101,50 +91,26 @@ def test_another_sweep_is_refused(data):
 # Sentences, with numbers that a person can check
 
 
-def test_sizes_are_compared_at_the_largest():
+def test_each_sweep_has_a_sentence_that_a_person_can_check():
     """2 * 128^3 FLOP in 4 microseconds are 1.05 TFLOP/s."""
-    assert sweep_sentence(SIZE) == (
-        "On A stand-in, a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; "
-        "BF16 2 times as fast, FP16 4 times as fast."
-    )
-
-
-def test_alignment_tells_the_share_of_speed_that_is_left():
-    cases = [(GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)]
-    assert sweep_sentence(record("alignment", *(timed(*each) for each in cases))) == (
-        "On A stand-in, sizes that are no multiple of 8 run, in the middle, FP16 at 25% of the speed of those that are."
-    )
-
-
-def test_batches_tell_what_more_rows_cost():
-    runs = [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in ((1, 2e-6), (256, 5e-6))]
-    assert sweep_sentence(record("batch", *runs)) == (
-        "On A stand-in, 256 rows take so many times as long as 1 row takes: 2.5 in FP16."
-    )
-
-
-def test_bandwidth_tells_what_half_the_bytes_and_one_kernel_gain():
+    case, rows = GemmCase(64, 64, 64, FP16, "NT"), ((1, 2e-6), (256, 5e-6))
+    odd = [(GemmCase(64, 64, k, FP16, "NT"), 1e-6 if k == 64 else 4e-6 * k / 64) for k in range(57, 65)]
     ops = [timed(ElementwiseCase(op, 1000, FP16), s) for op, s in (("hardswish", 1e-6), ("hardswish by hand", 3e-6))]
-    assert sweep_sentence(record("bandwidth", *COPIES, *ops)) == (
-        "On A stand-in, FP16 copies 2 times as fast as FP32; "
-        "in FP16 one kernel is 3 times as fast as the same by hand in four."
-    )
-
-
-def test_our_own_kernel_is_compared_with_torch_size_by_size():
-    case = GemmCase(64, 64, 64, FP16, "NT")
-    runs = [timed(case, 8e-6), timed(replace(case, kernel="slow"), 2e-5), timed(replace(case, kernel="good"), 1e-5)]
-    assert sweep_sentence(record("kernel", *runs)) == (
-        "On A stand-in, our own kernel reaches 80% of cuBLAS at 64 (tiles good)."
-    )
-
-
-def test_other_sweeps_tell_the_fastest_and_the_slowest():
-    told = sweep_sentence(record("layers", square(64, FP16, 1e-6), square(64, FP32, 2e-6)))
-    assert told == (
-        "On A stand-in, the fastest is FP16 NT 64x64x64 with 524 GFLOP/s, "
-        "the slowest FP32 NT 64x64x64 with 262 GFLOP/s."
-    )
+    kernels = [timed(case, 8e-6), timed(replace(case, kernel="slow"), 2e-5), timed(replace(case, kernel="good"), 1e-5)]
+    for sweep, runs, said in (
+        ("size", SIZE.runs, "a product of 128 x 128 x 128 in FP32 runs at 1.05 TFLOP/s; BF16 2 times as fast, "
+         "FP16 4 times as fast."),
+        ("alignment", [timed(*each) for each in odd], "sizes that are no multiple of 8 run, in the middle, FP16 at 25% "
+         "of the speed of those that are."),
+        ("batch", [timed(GemmCase(m, 64, 64, FP16, "NT"), seconds) for m, seconds in rows], "256 rows take so many "
+         "times as long as 1 row takes: 2.5 in FP16."),
+        ("bandwidth", [*COPIES, *ops], "FP16 copies 2 times as fast as FP32; in FP16 one kernel is 3 times as fast as "
+         "the same by hand in four."),
+        ("kernel", kernels, "our own kernel reaches 80% of cuBLAS at 64 (tiles good)."),
+        ("layers", [square(64, FP16, 1e-6), square(64, FP32, 2e-6)], "the fastest is FP16 NT 64x64x64 with 524 "
+         "GFLOP/s, the slowest FP32 NT 64x64x64 with 262 GFLOP/s."),
+    ):  # fmt: skip
+        assert sweep_sentence(record(sweep, *runs)) == f"On A stand-in, {said}"
 
 
 # Every picture
@@ -155,14 +121,14 @@ def measured():
     return {name: measure(name, "cpu", extent=QUICK, rounds=1) for name in SWEEPS}
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
-def test_every_sweep_can_be_drawn_as_measured_here(sweep, measured, data):
-    figure = sweep_figure(sweep, measured[sweep])
-    right = figure.axes[1]
-    assert title(right).startswith("Measured here: ")
-    assert right.lines or right.patches
-    assert figure.get_supxlabel()
-    figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
+def test_every_sweep_can_be_drawn_as_measured_here(measured, data):
+    for sweep in SWEEPS:
+        figure = sweep_figure(sweep, measured[sweep])
+        right = figure.axes[1]
+        assert title(right).startswith("Measured here: "), sweep
+        assert right.lines or right.patches, sweep
+        assert figure.get_supxlabel(), sweep
+        figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
 
 
 def test_gpu_sweeps_can_be_drawn_too(data):
@@ -211,13 +177,13 @@ def test_records_of_two_devices_never_share_a_roof(data):
 # What others published stands where no GPU is on record, and is never called ours
 
 
-@pytest.mark.parametrize("sweep", ["size", "bandwidth", "alignment"])
-def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_card(sweep):
-    left, right = sweep_figure(sweep, card="V100").axes
-    assert title(left).startswith("Published by others: V100")
-    assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
-    assert title(right).startswith("Recorded: ")
-    assert "H" not in {line.get_marker() for line in right.lines}, "the mark of the published is theirs alone"
+def test_without_a_gpu_on_record_a_panel_shows_what_is_published_of_the_chosen_card():
+    for sweep in ("size", "bandwidth", "alignment"):
+        left, right = sweep_figure(sweep, card="V100").axes
+        assert title(left).startswith("Published by others: V100")
+        assert {line.get_marker() for line in left.lines} - {"None", ""} == {"H"}
+        assert title(right).startswith("Recorded: ")
+        assert "H" not in {line.get_marker() for line in right.lines}, "the mark of the published is theirs alone"
 
 
 def test_the_roofline_of_a_card_is_its_data_sheet():

@@ -94,38 +94,20 @@ def test_stop_ends_the_command_and_what_it_started(folder: Path, made: list[GpuR
     made.append(widget)
     wait_for_part(widget)
     assert "Part 1 of 2, 35 s at most" in widget.sentence
+    process = widget._process
+    widget.start()
+    assert widget._process is process, "a second press starts no second measurement"
     widget._on_message(None, {"do": "stop"}, [])
     assert widget.wait(60) == "Stopped. What was measured of Tesla T4 until then is kept and drawn."
     assert widget.phase == "stopped"
     assert widget._process is not None
     assert not widget._process.running
-
-
-def test_the_process_and_its_thread_end_with_the_widget() -> None:
-    widget = GpuRun(T4, command=program(WAITING))
-    wait_for_part(widget)
+    wait_for_part(widget)  # after its end it can be started again
     process = widget._process
     assert process is not None
     widget.close()
     process.wait(60)
-    assert not process.running
-
-
-def test_a_second_press_starts_no_second_measurement(made: list[GpuRun]) -> None:
-    widget = GpuRun(T4, command=program(WAITING))
-    made.append(widget)
-    wait_for_part(widget)
-    first = widget._process
-    widget.start()
-    assert widget._process is first
-
-
-def test_after_its_end_it_can_be_asked_again(made: list[GpuRun]) -> None:
-    widget = GpuRun(T4, command=program("pass"))
-    made.append(widget)
-    for _ in range(2):
-        widget.start()
-        assert widget.wait(60).startswith("Done")
+    assert not process.running, "it ends with the widget"
 
 
 def test_a_part_that_failed_is_named(made: list[GpuRun]) -> None:
@@ -136,14 +118,13 @@ def test_a_part_that_failed_is_named(made: list[GpuRun]) -> None:
     assert "Not all of it was done: size failed with status 1" in widget.wait(60)
     assert widget.phase == "failed"
     assert "tasks      done" in widget.printed
-
-
-def test_a_command_that_is_not_there_is_told(made: list[GpuRun]) -> None:
-    widget = GpuRun(T4, command=("no such program",))
-    made.append(widget)
-    widget.start()
-    assert widget.phase == "failed"
-    assert "could not be started" in widget.sentence
+    assert words.beginning("a line of a part") is None
+    late = ["tasks      done", "kernel     not begun, the time was up"]
+    assert words.failed_parts(late) == ["kernel not begun, the time was up"]
+    missing = GpuRun(T4, command=("no such program",))
+    missing.start()
+    assert missing.phase == "failed"
+    assert "could not be started" in missing.sentence
 
 
 def test_without_a_gpu_it_is_disabled_and_says_why_and_what_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,13 +175,6 @@ def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.Capt
     assert (widget.part, widget.parts) == (1, 1)
     (picture,) = widget.pictures
     assert where.name in picture["alt"]
-
-
-def test_a_line_that_begins_nothing_moves_nothing() -> None:
-    assert words.beginning("a line of a part") is None
-    assert words.failed_parts(["tasks      done", "kernel     not begun, the time was up"]) == [
-        "kernel not begun, the time was up"
-    ]
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no process groups")

@@ -22,11 +22,7 @@ def test_a_number_comes_back(sent):
     widget._handle_custom_msg({"ping": 7}, [])
     widget._handle_custom_msg({"ping": 8}, [])
     assert sent == [{"pong": 7}, {"pong": 8}]
-
-
-def test_it_is_alive_only_after_the_browser_has_measured():
-    widget = pulse()
-    assert not widget.alive
+    assert not widget.alive, "the browser has not measured yet"
     widget.set_state({"round_trip_ms": 4.2})
     assert widget.alive
 
@@ -77,13 +73,10 @@ def test_a_silent_page_is_told_of_at_the_deadline_and_once(loop):
     loop.go_on_to(late.SECONDS)
     loop.go_on_to(10 * late.SECONDS)
     assert said == [late.SECONDS]
-
-
-def test_a_page_that_answered_is_not(loop):
-    said = expected(loop, answered=lambda: loop.time > 3)
-    loop.go_on_to(late.SECONDS)
-    assert said == []
-    assert loop.due == []
+    answered = Loop()
+    assert expected(answered, answered=lambda: answered.time > 3) == []
+    answered.go_on_to(late.SECONDS)
+    assert answered.due == []
 
 
 def test_a_kernel_that_was_busy_heard_nobody_and_asks_again(loop):
@@ -95,22 +88,16 @@ def test_a_kernel_that_was_busy_heard_nobody_and_asks_again(loop):
     assert said == [60.0 + late.SECONDS]
 
 
-@pytest.mark.parametrize(
-    ("hosted", "says"),
-    [(None, "start it with `labkit lab`"), ("VS Code", "widgetScriptSources"), ("Colab", "Colab loads")],
-)
-def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(hosted, says, monkeypatch):
+def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(monkeypatch):
     monkeypatch.setattr(front_end, "why_not_shown", lambda: None)
-    finding = front_end.silent(15, hosted)
-    assert finding.status is Status.BAD
-    assert "has not answered for 15 s" in finding.what
-    assert says in finding.remedy
-
-
-def test_where_it_is_known_why_the_page_shows_none_that_is_said(monkeypatch):
+    for hosted, says in ((None, "it with `labkit lab`"), ("VS Code", "widgetScriptSources"), ("Colab", "Colab loads")):
+        finding = front_end.silent(15, hosted)
+        assert finding.status is Status.BAD
+        assert "has not answered for 15 s" in finding.what
+        assert says in finding.remedy
     missing = Finding("widgets", Status.BAD, "no front end for anywidget in /hub", "`pip install anywidget`")
     monkeypatch.setattr(front_end, "why_not_shown", lambda: missing)
-    assert front_end.silent(15) is missing
+    assert front_end.silent(15) is missing, "where the reason is known, it is said"
 
 
 @pytest.mark.slow  # starts a kernel
@@ -133,15 +120,3 @@ def test_the_verdict_stands_in_the_cell_s_own_output_after_the_cell_and_goes_whe
         kernel.execute("w._handle_custom_msg({'ping': 1}, [])")
         empty = said("update_display_data")
         assert (empty["transient"]["display_id"], empty["data"]["text/html"]) == (place, "")
-
-
-@pytest.mark.slow  # starts a kernel
-def test_a_notebook_that_nobody_sits_in_front_of_gets_no_verdict():
-    with jupyter_client.run_kernel() as kernel:
-        shown = []
-        kernel.execute_interactive(
-            "from labkit.widgets import pulse\npulse()", allow_stdin=False, timeout=60,
-            output_hook=lambda message: shown.append(message["msg_type"]),
-        )  # fmt: skip
-    assert "execute_result" in shown
-    assert "display_data" not in shown

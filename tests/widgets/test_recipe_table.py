@@ -33,12 +33,9 @@ def folder(tmp_path: Path) -> Path:
 def test_each_cell_is_the_verdict_of_its_records(folder: Path) -> None:
     table = recipe_table(["toy"], ["O1", "O3", "BF16", "O2"], folder=folder)
     assert [table.verdict("toy", r) for r in table.recipes] == ["as good", "worse", "broken", ""]
+    assert repr(table).splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
+    assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
     assert table.sentence == "Of 3 pairs of recipe and task: 1 as good, 1 worse, 1 broken. 1 are not run yet."
-
-
-def test_a_host_that_shows_no_colours_reads_the_table_and_no_records(folder: Path) -> None:
-    shown = repr(recipe_table(["toy"], ["O1", "O3"], folder=folder))
-    assert shown.splitlines()[1:3] == ["O1      as good    ", "O3      worse      "]
 
 
 def test_the_table_says_its_rule_its_margin_and_no_minus_zero(folder: Path) -> None:
@@ -62,14 +59,9 @@ def test_an_empty_cell_says_which_command_fills_it_and_a_full_table_nothing(fold
     table = recipe_table(["toy"], ["O1", "FP16 static"], folder=folder)
     assert table.missing() == f'labkit race toy --recipes FP32 "FP16 static" --seeds 0 1 2 --folder {folder}'
     assert recipe_table(["toy"], ["O1"], folder=folder).missing() == ""
-
-
-def test_without_fp32_there_is_no_verdict(folder: Path) -> None:
     for seed in range(3):
         record_path(folder, "toy", "FP32", seed).unlink()
-    table = recipe_table(["toy"], ["O1"], folder=folder)
-    assert table.verdict("toy", "O1") == ""
-    assert table.sentence == "Nobody has run any of these yet."
+    assert recipe_table(["toy"], ["O1"], folder=folder).verdict("toy", "O1") == "", "nothing to compare with"
 
 
 def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
@@ -79,10 +71,6 @@ def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
     assert "60%" in html
     assert "0.90 to 0.92" in html
     assert "Recorded on CPU with torch 2." in html
-
-
-def test_one_seed_is_said_to_be_one(folder: Path) -> None:
-    assert recipe_table(["toy"], ["O3"], seeds=(1,), folder=folder).verdict("toy", "O3") == "one seed"
 
 
 def test_a_run_of_a_gpu_among_those_of_a_cpu_is_refused(folder: Path) -> None:

@@ -8,8 +8,7 @@ import pytest
 import torch
 import traitlets
 
-from labkit.amp import PRESETS, RECIPES, ScalerConfig, ScalerState, static
-from labkit.formats import FP16
+from labkit.amp import PRESETS, RECIPES, ScalerConfig, static
 from labkit.instrument import exponent_histogram
 from labkit.train import TASKS, TrainingRun
 from labkit.widgets.scaler_timeline.presets import ScalerPresets, alike, preset_sentence
@@ -34,13 +33,6 @@ RECORDED = recorded_trace()
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
-
-
-def test_overflow_begins_where_fp16_rounds_to_infinity():
-    assert torch.tensor(OVERFLOWS_FROM).half().isinf()
-    just_below = np.nextafter(np.float32(OVERFLOWS_FROM), np.float32(0))
-    assert not torch.tensor(just_below).half().isinf()
-    assert float(FP16.max) < OVERFLOWS_FROM
 
 
 def test_the_recorded_trace_says_where_it_comes_from():
@@ -109,39 +101,28 @@ def test_the_worked_example():
     assert what.lossy.tolist() == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("knobs", [{}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}])
-def test_torchs_own_scaler_goes_the_same_way(knobs):
+def test_torchs_own_scaler_goes_the_same_way():
     """The oracle: torch.amp.GradScaler, fed the recorded found_inf through a gradient that overflows or does not."""
-    config = ScalerConfig(**{"init_scale": 2.0**24, "growth_interval": 20, **knobs})
-    what = replay(config, RECORDED, 300)
-    theirs = torch.amp.GradScaler(
-        "cpu",
-        init_scale=config.init_scale,
-        growth_factor=config.growth_factor,
-        backoff_factor=config.backoff_factor,
-        growth_interval=config.growth_interval,
-    )
-    weight = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([weight], lr=0.0)
-    theirs.scale(torch.zeros(1))
-    for i in range(300):
-        scale = theirs.get_scale()
-        assert what.scale[i] == pytest.approx(scale, rel=1e-6)
-        weight.grad = torch.tensor([RECORDED.largest[i] * scale]).half().float()
-        theirs.step(optimizer)
-        theirs.update()
+    for knobs in ({}, {"growth_interval": 7}, {"backoff_factor": 0.25, "growth_factor": 3.0}):
+        config = ScalerConfig(**{"init_scale": 2.0**24, "growth_interval": 20, **knobs})
+        names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
+        theirs = torch.amp.GradScaler("cpu", **{name: getattr(config, name) for name in names})
+        weight = torch.nn.Parameter(torch.zeros(1))
+        optimizer = torch.optim.SGD([weight], lr=0.0)
+        theirs.scale(torch.zeros(1))
+        for i, scale in enumerate(replay(config, RECORDED, 300).scale):
+            assert scale == pytest.approx(theirs.get_scale(), rel=1e-6), (knobs, i)
+            weight.grad = torch.tensor([RECORDED.largest[i] * theirs.get_scale()]).half().float()
+            theirs.step(optimizer)
+            theirs.update()
 
 
-def test_a_static_scale_that_nobody_checks_skips_nothing():
-    what = replay(static(2.0**40, skip_on_inf=False), made_up(*[2.0**-10] * 5))
-    assert what.skips == 0
-    assert set(what.scale) == {2.0**40}
-
-
-def test_a_low_scale_loses_gradients_and_says_so():
+def test_a_low_scale_loses_gradients_and_one_that_nobody_checks_skips_nothing():
     what = replay(static(4.0), made_up(*[2.0**-10] * 4, keeps=3))
     assert what.lossy.tolist() == [1, 1, 1, 1]
     assert sentence(what).endswith("stays at 2^2, and 100% of the steps run at a scale that loses gradients.")
+    unchecked = replay(static(2.0**40, skip_on_inf=False), made_up(*[2.0**-10] * 5))
+    assert (unchecked.skips, set(unchecked.scale)) == (0, {2.0**40})
 
 
 def test_what_the_browser_gets_is_what_was_computed():
@@ -162,46 +143,17 @@ def test_what_the_browser_gets_is_what_was_computed():
 
 def test_each_knob_moves_the_picture():
     timeline = ScalerTimeline()
-    for name, value in (
-        ("init_log2_scale", 30),
-        ("growth_factor", 4.0),
-        ("backoff_factor", 0.25),
-        ("growth_interval", 5),
-    ):
-        before, skips = timeline._buffer, timeline.replay.skips
+    knobs = {"init_log2_scale": 30, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 5}
+    for name, value in knobs.items():
+        before, skips = timeline.get_state(), timeline.replay.skips
         setattr(timeline, name, value)
-        assert timeline._buffer != before
-        assert timeline._now[name] == value
+        now = timeline.get_state()
+        assert now["_buffer"] != before["_buffer"]
+        assert now["_now"][name] == value
         assert timeline.sentence == sentence(timeline.replay)
         assert timeline.replay.skips != skips
-
-
-def test_a_shorter_interval_costs_more_skips():
-    timeline, skips = ScalerTimeline(), []
-    for interval in (5, 10, 20, 50):
-        timeline.growth_interval = interval
-        skips.append(timeline.replay.skips)
-    assert skips == sorted(skips, reverse=True)
-    assert len(set(skips)) == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "says"),
-    [
-        ("init_log2_scale", 33, "from 0 to 32"),
-        ("growth_factor", 1.0, "more than 1"),
-        ("backoff_factor", 1.0, "between 0 and 1"),
-        ("growth_interval", 0, "1 or more"),
-    ],
-)
-def test_a_knob_out_of_range_is_refused_and_changes_nothing(name, value, says):
-    timeline = ScalerTimeline()
-    before = timeline.config
-    with pytest.raises(traitlets.TraitError, match=says):
-        setattr(timeline, name, value)
-    assert timeline.config == before
-    with pytest.raises(traitlets.TraitError, match=says):
-        ScalerTimeline(**{name: value})
+    with pytest.raises(traitlets.TraitError, match="from 0 to 32"):
+        ScalerTimeline(init_log2_scale=33)
 
 
 def test_steps_are_at_least_one_and_at_most_the_trace():
@@ -220,18 +172,10 @@ def test_looking_ahead_finds_what_asking_would():
         place = content["places"][i]
         for name in KNOBS:
             setattr(timeline, name, place[name])
-        assert (buffers[i], place["sentence"]) == (timeline._buffer, timeline.sentence)
+        assert (buffers[i], place["sentence"]) == (timeline.get_state()["_buffer"], timeline.sentence)
     for nonsense in ("ahead", {"ahead": 3}, {"ahead": {"growth_factor": 2}}):
         timeline._look_ahead(None, nonsense, None)
     assert len(sent) == 1
-
-
-def test_without_widgets_there_is_a_picture_and_a_reason():
-    for widget in (ScalerTimeline(steps=60), ScalerPresets(made_up(*[2.0**-10] * 30))):
-        data, _ = widget._repr_mimebundle_()
-        assert data["image/png"].startswith(b"\x89PNG")
-        assert data["text/plain"].startswith(widget.sentence)
-        assert "JupyterLab" in data["text/plain"]
 
 
 # --- presets ----------------------------------------------------------------------------------------------------------
@@ -272,11 +216,6 @@ def test_hysteresis_is_named_where_it_acts(presets):
     assert "it backs off from overflow number 2 on, counted since it last grew" in presets.sentence
     presets.selected = "torch"
     assert "hysteresis" not in presets.sentence
-    with pytest.raises(traitlets.TraitError, match="there is no preset 'keras'; there are torch, apex"):
-        presets.selected = "keras"
-
-
-def test_hysteresis_in_a_row_and_since_growth_are_told_apart():
     trace = made_up(*[2.0**-10] * 3)
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
@@ -288,7 +227,3 @@ def test_a_learners_own_scaler_can_stand_beside_them():
     assert list(ScalerPresets(made_up(0.1, 0.2), mine).replays) == ["mine", "torch"]
     with pytest.raises(ValueError, match="there is no preset"):
         ScalerPresets(presets={})
-
-
-def test_a_replay_starts_where_the_scaler_does():
-    assert replay(PRESETS["Megatron"], RECORDED, 1).scale.tolist() == [ScalerState(2.0**32).scale]

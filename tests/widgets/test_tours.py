@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,34 +56,26 @@ def test_a_step_of_the_workbench_presses_a_button() -> None:
     assert [str(button) for button in pressed] == ["step"]
 
 
-@pytest.mark.parametrize("name", GUIDED)
-def test_a_tour_is_short_and_rings_what_the_page_has(name: str) -> None:
-    page = script(*{"workbench": ("driven", "bench"), "underflow": ("histogram",)}.get(name, ()), name)
-    steps = tour.tour_of(name)
-    assert len(steps) in tour.LENGTHS
-    for step in steps:
-        assert len(step["text"]) < 160
-        for word in re.findall(r"\.([\w-]+)", step["ring"]):
-            assert re.search(rf'["\s]{word}["\s]', page), f"no element of {name} has the class {word}"
+def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
+    shared = {"workbench": ("driven", "bench"), "underflow": ("histogram",)}
+    for name, make in GUIDED.items():
+        page, steps, widget = script(*shared.get(name, ()), name), tour.tour_of(name), make()
+        assert len(steps) in tour.LENGTHS
+        for step in steps:
+            assert len(step["text"]) < 160
+            for word in re.findall(r"\.([\w-]+)", step["ring"]):
+                assert re.search(rf'["\s]{word}["\s]', page), f"no element of {name} has the class {word}"
+        with pytest.raises(TraitError, match=f"this tour has {len(steps)} steps"):
+            widget.tour_step = len(steps)
+        assert widget.tour_step == -1
+        widget.close()
 
 
-@pytest.mark.parametrize("name", GUIDED)
-def test_a_step_that_there_is_not_is_refused(name: str) -> None:
-    widget = GUIDED[name]()
-    with pytest.raises(TraitError, match=f"this tour has {len(widget.tour)} steps"):
-        widget.tour_step = len(widget.tour)
-    assert widget.tour_step == -1
-    widget.close()
-
-
-@pytest.mark.parametrize("step", ['text = "Look."', 'text = "Look."\nring = ".a"\nsets = {}'])
-def test_a_tour_that_is_not_whole_is_refused(step: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tour_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "shaky").mkdir()
-    (tmp_path / "shaky" / "tour.toml").write_text(f"[[step]]\n{step}\n" * 6)
     monkeypatch.setattr(tour, "FOLDERS", tmp_path)
-    with pytest.raises(ValueError, match="5 to 8 steps, each with text, ring"):
-        tour.tour_of("shaky")
-    (tmp_path / "shaky" / "tour.toml").write_text('[[step]]\ntext = "Look."\nring = ".a"\n' * 4)
-    assert len(tomllib.loads((tmp_path / "shaky" / "tour.toml").read_text())["step"]) == 4
-    with pytest.raises(ValueError, match="5 to 8 steps"):
-        tour.tour_of("shaky")
+    whole = '[[step]]\ntext = "Look."\nring = ".a"\n'
+    for text in (6 * '[[step]]\ntext = "Look."\n', 6 * f"{whole}sets = {{}}\n", 4 * whole):
+        (tmp_path / "shaky" / "tour.toml").write_text(text)
+        with pytest.raises(ValueError, match="5 to 8 steps, each with text, ring"):
+            tour.tour_of("shaky")

@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-import traitlets
 
 from labkit.formats import BF16, E5M2, FP16
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, probe, shift, snapshot
@@ -94,72 +93,33 @@ def test_what_the_browser_gets_is_what_python_says(widget, gradients):
         assert not {value for value in row.values() if isinstance(value, str)} - {row["name"], row["note"]}
 
 
-def test_all_layers_together_weigh_by_elements():
-    small, large = torch.full((1,), 2.0**-30), torch.ones(3)
-    widget = UnderflowHistogram(snapshot({"a": small, "b": large}, step=0, kind=KIND))
-    assert widget.fractions["underflowed"] == 0.25
-
-
-@pytest.mark.parametrize("wrong", [-1, 31, 100])
-def test_a_scale_off_the_slider_is_refused_and_changes_nothing(widget, wrong):
-    widget.log2_scale = 7
-    with pytest.raises(traitlets.TraitError, match=f"from 0 to 30 here; it was given {wrong}"):
-        widget.log2_scale = wrong
-    assert widget.log2_scale == 7
-
-
-def test_an_unknown_layer_is_refused_with_the_known_ones(widget):
-    with pytest.raises(traitlets.TraitError, match=r"no layer 'cnov'.*'conv', 'relu', 'head'"):
-        widget.layer = "cnov"
-    assert widget.layer == ALL_LAYERS
-
-
 def test_a_snapshot_without_layers_is_refused():
     with pytest.raises(ValueError, match=r"no layers.*backward pass"):
         UnderflowHistogram(GradSnapshot(0, KIND, {}))
 
 
-class TestSentence:
-    def test_names_the_layer(self):
-        said = sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, KIND, "conv")
-        assert said == (
-            "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
-        )
-
-    def test_warns_of_infinity(self):
-        said = sentence(Fate(0.0, 0.0, 0.9999, 0.0001), FP16, 30, KIND)
-        assert said.endswith(">99.9% keep full precision and 0.01% overflow; a single infinity spoils the whole step.")
-
-    def test_says_when_everything_is_lost(self):
-        said = sentence(Fate(1.0, 0.0, 0.0, 0.0), FP16, 0, KIND)
-        assert said.endswith("all of these activation gradients underflow in FP16 and none keeps full precision.")
-
-    def test_says_when_there_is_nothing_to_lose(self):
-        nothing = exponent_histogram(torch.zeros(5))
-        assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4, KIND)
-
-    def test_names_the_format(self):
-        assert "underflow in BF16" in sentence(Fate(0.0, 0.0, 1.0, 0.0), BF16, 0, KIND)
+def test_the_sentence_names_layer_and_format_and_warns_of_infinity():
+    assert sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, KIND, "conv") == (
+        "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
+    )
+    for lot, format, k, end in (
+        ((0.0, 0.0, 0.9999, 0.0001), FP16, 30, "0.01% overflow; a single infinity spoils the whole step."),
+        ((1.0, 0.0, 0.0, 0.0), FP16, 0, "gradients underflow in FP16 and none keeps full precision."),
+        ((0.0, 0.0, 1.0, 0.0), BF16, 0, "none of these activation gradients underflow in BF16 and 100% keep full precision."),
+    ):
+        assert sentence(Fate(*lot), format, k, KIND).endswith(end)
+    nothing = exponent_histogram(torch.zeros(5))
+    assert "all of them are zero already in FP32" in sentence(fate(nothing, FP16), FP16, 4, KIND)
 
 
-@pytest.mark.parametrize(
-    ("share", "read"),
-    [
-        (0.125, "13%"),  # half up, as JavaScript rounds
-        (0.00999, "1.00%"),
-        (0.0949, "9.5%"),
-        (0.0996, "10%"),
-        (0.9899, "99%"),
-        (0.998, "99.8%"),
-        (0.9999999, ">99.9%"),
-        (1e-9, "<0.01%"),
-    ],
-)
-def test_percent(share, read):
-    assert percent(share) == read
+def test_percent_rounds_half_up_as_javascript_does():
+    shares = [0.125, 0.00999, 0.0949, 0.0996, 0.9899, 0.998, 0.9999999, 1e-9]
+    assert [percent(share) for share in shares] == [
+        "13%", "1.00%", "9.5%", "10%", "99%", "99.8%", ">99.9%", "<0.01%",
+    ]  # fmt: skip
 
 
-def test_note_counts_what_is_left_out():
+def test_the_note_counts_what_is_left_out():
     h = exponent_histogram(torch.tensor([0.0, 0.0, 1.0, float("inf"), float("nan")]))
     assert note(h, "conv") == (
         "40% of all 5 elements of layer conv are exactly zero already in FP32 and are left out. "
@@ -168,37 +128,29 @@ def test_note_counts_what_is_left_out():
     assert note(replace(h, zeros=0, non_finite=0)) == "None of the 1 elements is exactly zero in FP32."
 
 
-def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_hear_nothing():
+def test_a_network_whose_last_layer_starts_at_zero_is_told_which_layers_get_nothing():
     """tanh and no ReLU: the gradient of every layer before the last is its product with weights of zero."""
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     torch.nn.init.zeros_(net[2].weight)
     with probe(net) as probed:
         net(torch.randn(5, 3)).square().sub(1).square().mean().backward()
     layers = {name: exponent_histogram(g) for name, g in probed.gradients.items()}
-    zero = [name for name, h in layers.items() if h.zeros == h.total]
     shown = {row["name"]: row["note"] for row in rows(GradSnapshot(1, "activation gradients", layers), FP16)}
-    assert zero == ["0", "1"]
+    assert [name for name, h in layers.items() if h.zeros == h.total] == ["0", "1"]
     assert shown[ALL_LAYERS].endswith("are exactly zero already in FP32 and are left out. All zero: 0, 1.")
     assert shown["0"] == "All 20 elements of layer 0 are exactly zero already in FP32: no gradient arrives here."
 
 
-class TestZerosCountedInsideThePass:
-    def test_all_layers_together_weigh_by_elements(self, gradients):
-        snap = snapshot(gradients, step=0, kind=KIND)
-        found = {row["name"]: row["observed"] for row in rows(snap, FP16, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
-        assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
-
-    def test_without_them_the_browser_gets_none(self, widget):
-        assert {row["observed"] for row in widget._rows} == {None}
-
-    def test_layers_must_fit(self):
-        histograms = {"conv": exponent_histogram(torch.ones(2))}
-        with pytest.raises(ValueError, match=r"layers \['cnov'\], but the snapshot has \['conv'\]"):
-            zeros_counted({"cnov": 0.5}, histograms)
-
-    def test_a_percentage_is_not_a_share(self):
-        with pytest.raises(ValueError, match=r"shares from 0 to 1.*40"):
-            zeros_counted({"conv": 40}, {"conv": exponent_histogram(torch.ones(2))})
+def test_zeros_counted_inside_the_pass_weigh_by_elements_and_fit_the_layers(gradients):
+    snap = snapshot(gradients, step=0, kind=KIND)
+    found = {row["name"]: row["observed"] for row in rows(snap, FP16, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
+    assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
+    assert {row["observed"] for row in rows(snap, FP16)} == {None}
+    histograms = {"conv": exponent_histogram(torch.ones(2))}
+    with pytest.raises(ValueError, match=r"layers \['cnov'\], but the snapshot has \['conv'\]"):
+        zeros_counted({"cnov": 0.5}, histograms)
+    with pytest.raises(ValueError, match=r"shares from 0 to 1.*40"):
+        zeros_counted({"conv": 40}, histograms)
 
 
 @pytest.mark.parametrize("format", [FP16, BF16, E5M2])

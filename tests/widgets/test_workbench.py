@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pytest
@@ -54,11 +54,6 @@ def losses(steps) -> list[float]:
 # --- knobs -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_the_knobs_of_a_preset_give_the_preset_back(name: str) -> None:
-    assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
-
-
 def test_o0_to_o3_are_four_positions_of_the_same_knobs() -> None:
     seen = {name: knobs_of(RECIPES[name]) for name in ("O0", "O1", "O2", "O3")}
     assert {n: (k.format, k.autocast, k.norms_fp32, k.masters) for n, k in seen.items()} == {
@@ -69,65 +64,45 @@ def test_o0_to_o3_are_four_positions_of_the_same_knobs() -> None:
     }
 
 
-@pytest.mark.parametrize("format", ["FP32", "FP16", "BF16"])
-@pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("masters", MASTERS)
-@pytest.mark.parametrize("accumulator", ACCUMULATORS)
-def test_every_position_is_a_recipe(format: str, autocast: bool, masters: str, accumulator: str) -> None:
-    for scaling in Scaling:
-        recipe_of(Knobs(format, autocast, False, accumulator, masters, scaling))  # raises where it contradicts itself
-
-
-def test_a_recipe_without_knobs_is_refused() -> None:
+def test_every_preset_has_its_position_and_every_position_is_a_recipe() -> None:
+    for name in PRESETS:
+        assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
+    for position in product(("FP32", "FP16", "BF16"), (False, True), (False,), ACCUMULATORS, MASTERS, Scaling):
+        recipe_of(Knobs(*position))  # raises where it contradicts itself
     with pytest.raises(ValueError, match="no knob for all of"):
         knobs_of(RECIPES["FP8"])
 
 
-BESIDE_KNOBS = ("TF32", "FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+def test_what_no_knob_turns_stays_as_the_recipe_has_it_and_is_told() -> None:
+    for name in ("TF32", "FP16 Kahan", "BF16 stochastic", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled"):
+        knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
+        assert recipe_of(knobs) == recipe
+        scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
+        assert (scaled.rounding, scaled.products, scaled.tf32) == (recipe.rounding, recipe.products, recipe.tf32)
+        told = recipe.products.forward.name if recipe.products else "TF32" if recipe.tf32 else recipe.rounding.value
+        assert told in scaled.name
+        assert told in torch_lines(knobs, DIGITS)
+        elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
+        assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (WeightRounding.NEAREST, None, False), name
 
 
-@pytest.mark.parametrize("name", BESIDE_KNOBS)
-def test_what_no_knob_turns_stays_as_the_recipe_has_it_and_is_told(name: str) -> None:
-    knobs, recipe = knobs_of(RECIPES[name]), RECIPES[name]
-    assert recipe_of(knobs) == recipe
-    scaled = recipe_of(replace(knobs, scaling=Scaling.DYNAMIC))
-    assert (scaled.rounding, scaled.products, scaled.tf32) == (recipe.rounding, recipe.products, recipe.tf32)
-    told = recipe.products.forward.name if recipe.products else "TF32" if recipe.tf32 else recipe.rounding.value
-    assert told in scaled.name
-    assert told in torch_lines(knobs, DIGITS)
-    elsewhere = recipe_of(replace(knobs, format="FP16", masters="kept"))
-    assert (elsewhere.rounding, elsewhere.products, elsewhere.tf32) == (WeightRounding.NEAREST, None, False)
-
-
-@pytest.mark.parametrize(
-    ("knob", "to", "on"),
-    [
-        ("scaling", Scaling.OFF, True),
-        ("log2_scale", 3, True),
-        ("masters", "forgotten", True),
-        ("log2_lr", 2, True),
-        ("epsilon", 1e-4, True),
-        ("format", "BF16", False),
-        ("autocast", True, False),
-        ("norms_fp32", False, False),
-        ("accumulator", "FP16", False),
-        ("masters", "none", False),
-    ],
-)
-def test_what_changes_a_format_does_not_live_on(knob: str, to: object, on: bool) -> None:
+def test_what_changes_a_format_does_not_live_on() -> None:
     before = knobs_of(RECIPES["O2"])
-    assert lives_on(before, replace(before, **{knob: to})) is on
+    stays = {"scaling": Scaling.OFF, "log2_scale": 3, "masters": "forgotten", "log2_lr": 2, "epsilon": 1e-4}
+    begins = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "none"}
+    for changes, on in ((stays, True), (begins, False)):
+        for knob, to in changes.items():
+            assert lives_on(before, replace(before, **{knob: to})) is on, knob
 
 
 def test_knobs_that_mean_nothing_say_why() -> None:
     assert set(why_fixed(Knobs("FP32"), DIGITS)) == {"autocast", "norms_fp32", "accumulator", "masters", "epsilon"}
     assert set(why_fixed(Knobs(autocast=True), TASKS["gpt"])) == {"norms_fp32", "masters"}
     assert why_fixed(Knobs(), TASKS["gpt"]) == {}
-
-
-def test_a_position_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="masters is one of kept, forgotten, none"):
         turn(Knobs(), {"masters": "gone"})
+    assert changed(Knobs(), Knobs(log2_scale=4)) == "", "scaling is off"
+    assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -192,6 +167,7 @@ def test_a_fork_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> Non
 def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
     bench = run_through(bench_of("O2"), steps=9)
     bench.handle(Fork(4))
+    assert names(bench) == ["O2", "fork"]
     bench.handle(Turn({"format": "BF16"}))
     assert bench.fork.origin == 4
     run_through(bench)
@@ -202,13 +178,6 @@ def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
     assert bench.run.done == 0
     assert len(bench.previous) == 24
     assert bench.notice.startswith("Another format is another run")
-
-
-def test_a_run_that_has_not_begun_takes_any_knob() -> None:
-    bench = bench_of("O0")
-    bench.handle(Turn({"format": "BF16"}))
-    assert bench.notice == ""
-    assert run_through(bench, 1).run.run.recipe.model.name == "BF16"
 
 
 def test_a_knob_that_means_nothing_is_refused_in_words() -> None:
@@ -297,17 +266,6 @@ def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:
     assert told["fixed"] == {"epsilon": "this task is trained with SGD, which has no epsilon"}
 
 
-def test_names_tell_run_and_fork_apart() -> None:
-    bench = run_through(bench_of("FP16 no master"), 4)
-    bench.handle(Fork(2))
-    assert names(bench) == ["FP16", "fork"]
-
-
-def test_labels_say_what_was_turned() -> None:
-    assert changed(Knobs(), Knobs(log2_scale=4)) == ""  # scaling is off
-    assert changed(Knobs(), Knobs("BF16", accumulator="V100")) == "BF16, sums of a V100"
-
-
 # --- exports ---------------------------------------------------------------------------------------------------------
 
 
@@ -340,17 +298,14 @@ def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
     return scope["losses"]
 
 
-@pytest.mark.parametrize("task", ["digits", "autoencoder"])
-def test_the_lines_of_fp32_give_the_losses_bit_for_bit(task: str) -> None:
-    bench = run_through(bench_of("FP32", task, 12))
-    assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps)
-
-
-@pytest.mark.parametrize("recipe", ["O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"])
-def test_the_lines_of_the_others_give_them_as_closely_as_kernels_round(recipe: str) -> None:
-    bench = run_through(bench_of(recipe, "digits", 12))
-    bound = 2.0**-5 if "BF16" in recipe else 2.0**-8  # some ulps of the format, over twelve steps
-    assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(losses(bench.run.steps), rel=bound)
+def test_the_lines_give_the_losses_bit_for_bit_in_fp32_and_else_as_closely_as_kernels_round() -> None:
+    for task in ("digits", "autoencoder"):
+        bench = run_through(bench_of("FP32", task, 12))
+        assert plain_losses(bench.run.wanted, TASKS[task]) == losses(bench.run.steps), task
+    for recipe in ("O1", "O2", "O3", "FP16 static", "FP16 no master", "BF16", "BF16 no master"):
+        bench = run_through(bench_of(recipe, "digits", 12))
+        bound = 2.0**-5 if "BF16" in recipe else 2.0**-8  # some ulps of the format, over twelve steps
+        assert plain_losses(bench.run.wanted, DIGITS) == pytest.approx(losses(bench.run.steps), rel=bound), recipe
 
 
 def test_the_lines_differ_where_it_matters() -> None:
@@ -378,25 +333,22 @@ def an_optimizer_typed_into_a_notebook() -> type[torch.optim.Optimizer]:
     return Adam
 
 
-@pytest.mark.parametrize(
-    ("make_optimizer", "line"),
-    [
+def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses() -> None:
+    unnamed = "optimizer = make_optimizer(model.parameters())"
+    for make_optimizer, line in (
         (partial(Sluggish, lr=1e-3), f"from {__name__} import Sluggish"),
         (partial(sluggish, lr=1e-3), "optimizer = sluggish(model.parameters(), lr=0.001)"),
-        (torch.optim.Adam, "optimizer = make_optimizer(model.parameters())"),
-        (partial(an_optimizer_typed_into_a_notebook(), lr=1e-3), "optimizer = make_optimizer(model.parameters())"),
+        (torch.optim.Adam, unnamed),  # no options
+        (partial(an_optimizer_typed_into_a_notebook(), lr=1e-3), unnamed),
         (partial(torch.optim.Adam, lr=1e-3, betas=(0.8, 0.9)), "torch.optim.Adam(model.parameters(), lr=0.004, betas="),
-        (partial(Sluggish, lr=np.float64(1e-3)), "optimizer = make_optimizer(model.parameters())"),
-    ],
-    ids=["a class", "a function", "no options", "a local class", "torch's", "options that cannot be typed"],
-)
-def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses(make_optimizer: Any, line: str) -> None:
-    task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
-    bench = Bench(task, RECIPES["FP32"], steps=12, device="cpu")
-    bench.handle(Turn({"log2_lr": 2}))
-    run_through(bench)
-    assert line in torch_lines(bench.run.wanted, task)
-    assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps)
+        (partial(Sluggish, lr=np.float64(1e-3)), unnamed),  # an option that cannot be typed
+    ):
+        task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
+        bench = Bench(task, RECIPES["FP32"], steps=12, device="cpu")
+        bench.handle(Turn({"log2_lr": 2}))
+        run_through(bench)
+        assert line in torch_lines(bench.run.wanted, task)
+        assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
 
 
 # --- a line that opens the same ---------------------------------------------------------------------------------------
@@ -409,39 +361,32 @@ def opened_again(bench: Workbench) -> Workbench:
     return again
 
 
-@pytest.mark.parametrize("recipe", PRESETS)
-def test_a_recipe_s_code_is_short_and_opens_it(recipe: str) -> None:
-    bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
-    assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
-    again = opened_again(bench)
-    assert (again.bench.task, again.bench.seed, again.bench.total) == (TASKS["digits_cnn"], 7, 20)
-    assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
+def test_a_recipe_s_code_is_short_and_opens_it() -> None:
+    for recipe in PRESETS:
+        bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
+        assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
+        again = opened_again(bench)
+        assert (again.bench.task, again.bench.seed, again.bench.total) == (TASKS["digits_cnn"], 7, 20)
+        assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
 
 
-@pytest.mark.parametrize("recipe", ["O0", "O2"])
-@pytest.mark.parametrize("knob", POSITIONS)
-def test_every_position_of_every_knob_survives_the_round_trip(recipe: str, knob: str) -> None:
+def test_every_position_of_every_knob_survives_the_round_trip() -> None:
     """From O0 too, where some knobs are fixed until the format is turned."""
-    there = POSITIONS[knob]
-    for to in (there[0], there[len(there) // 2], there[-1]):
-        bench, again = (Bench(TASKS["digits_cnn"], RECIPES[recipe], device="cpu") for _ in range(2))
-        bench.begin_at({"format": "FP16", knob: to})
-        assert getattr(bench.shown.wanted, knob) == to
-        again.begin_at(opened(code_of(bench)).knobs)
-        assert again.shown.wanted == bench.shown.wanted
-
-
-def test_all_knobs_at_once_survive_it() -> None:
+    for recipe, (knob, there) in product(("O0", "O2"), POSITIONS.items()):
+        for to in (there[0], there[len(there) // 2], there[-1]):
+            bench, again = (Bench(TASKS["digits_cnn"], RECIPES[recipe], device="cpu") for _ in range(2))
+            bench.begin_at({"format": "FP16", knob: to})
+            assert getattr(bench.shown.wanted, knob) == to
+            again.begin_at(opened(code_of(bench)).knobs)
+            assert again.shown.wanted == bench.shown.wanted, (recipe, knob, to)
     to = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "forgotten"}
     to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
-    bench = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
-    assert all(getattr(bench.bench.shown.wanted, knob) == position for knob, position in to.items())
-    assert opened_again(bench).bench.shown.wanted == turn(knobs_of(RECIPES["O1"]), to)
+    all_at_once = Workbench("digits_cnn", "O1", device="cpu", knobs=to)
+    assert opened_again(all_at_once).bench.shown.wanted == turn(knobs_of(RECIPES["O1"]), to)
 
 
-@pytest.mark.parametrize(
-    ("code", "says"),
-    [
+def test_a_code_that_says_nothing_is_refused_in_words() -> None:
+    for code, says in (
         ("", "there is no '' here; there are segmentation"),
         ("digits", "there is no '' here; there are"),
         ("digit; O2", "there is no 'digit' here; there are segmentation"),
@@ -454,11 +399,12 @@ def test_all_knobs_at_once_survive_it() -> None:
         ("digits; O2; masters=gone", "masters is one of kept, forgotten, none; it was given 'gone'"),
         ("digits; O2; log2_scale=31", "log2_scale is from 0 to 30; it was given '31'"),
         ("digits; O2; seed=1; seed=2", "something stands twice"),
-    ],
-)
-def test_a_code_that_says_nothing_is_refused_in_words(code: str, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
-        Workbench.from_code(code, device="cpu")
+    ):
+        with pytest.raises(ValueError, match=re.escape(says)):
+            Workbench.from_code(code, device="cpu")
+    for code in (None, 5):
+        with pytest.raises(TypeError, match="a code is a text; it was given"):
+            Workbench.from_code(code)
 
 
 def test_what_nobody_else_has_gets_no_code() -> None:
@@ -469,9 +415,3 @@ def test_what_nobody_else_has_gets_no_code() -> None:
         _ = bench.code
     assert state(bench.bench)["opens"] == ""
     assert state(bench_of())["opens"] == 'Workbench.from_code("digits; O2; seed=0; steps=24")'
-
-
-@pytest.mark.parametrize("code", [None, 5])
-def test_a_code_that_is_no_text_is_refused(code):
-    with pytest.raises(TypeError, match="a code is a text; it was given"):
-        Workbench.from_code(code)

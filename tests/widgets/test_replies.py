@@ -1,11 +1,15 @@
-"""What the replies of lessons 01 and 02 claim, computed again by numpy and torch."""
+"""What the replies of lessons 01, 02, 03 and 05 claim, computed again by numpy and torch, or by the emulator."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from labkit.widgets import predictions
+from labkit.formats import FP16
+from labkit.gemm import SPECS, emulate
+from labkit.widgets import MmaBlock, predictions
+from labkit.widgets.mma_block.errors import sum_errors
 
 EVERY = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float64)
 
@@ -14,6 +18,9 @@ def says(id: str, choice: str, *texts: str) -> None:
     """Hold that the reply to this choice says each of these."""
     reply = predictions()[id].choices[choice]
     assert [text for text in texts if text not in reply] == []
+
+
+# --- 01 and 02 ---
 
 
 def half(x: float) -> float:
@@ -128,3 +135,115 @@ def test_an_epsilon_of_1e_8_is_zero() -> None:
     assert half(1e-8) == half(2.9e-8) == 0 < half(3e-8)
     assert (torch.ones(1).half() / x[:1]).item() == np.inf
     says("rounding.epsilon", "NaN", "what is below 3e-8 becomes 0")
+
+
+# --- 03 ---
+
+
+def matrices(a: list[float], b: list[float], c: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.array([a]), np.array([b]).T, np.array([[c]])
+
+
+def test_a_product_has_22_bits_and_is_no_fp16_number() -> None:
+    assert float(emulate(*matrices([300.0], [300.0], 0.0), SPECS["V100"])[0, 0]) == 90_000
+    with np.errstate(over="ignore"):
+        assert np.isinf(np.float16(300) * np.float16(300))
+        assert np.isinf(emulate(*matrices([300.0], [300.0], 0.0), SPECS["V100"], FP16))
+    assert (2047 * 2047).bit_length() == 22
+    assert predictions()["tensor.product"].answer == "90,000"
+    says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
+
+
+def test_4096_ones_one_by_one_are_2048() -> None:
+    assert np.add.accumulate(np.ones(4096, np.float16))[-1] == 2048
+    assert predictions()["tensor.ones"].answer == "2048"
+
+
+def test_how_far_an_fp32_accumulator_counts() -> None:
+    for gpu, millions in (("V100", 16.8), ("A100", 33.6), ("H100", 67.1)):
+        spec, stop = SPECS[gpu], 2.0 ** (SPECS[gpu].fraction_bits + 1)
+        ones = [1.0] * spec.block_length
+        at, below = (float(emulate(*matrices(ones, ones, c), spec)[0, 0]) for c in (stop, stop / 2))
+        assert (at, below) == (stop, stop / 2 + spec.block_length)
+        assert f"{stop / 1e6:.1f}" == str(millions)
+
+
+def test_only_the_h100_finds_sixteen_times_2_to_the_minus_25() -> None:
+    board = MmaBlock("1 and small terms", "V100", -25)
+    assert {gpu for gpu, value in board.found.items() if value == 1 + 2.0**-21} == {"H100", "H200", "B200"}
+    assert float(np.float32(1 + 2.0**-21)) == 1 + 2.0**-21  # which FP32 can hold beside 1
+    total = np.float32(1)
+    for _ in range(16):
+        total += np.float32(2.0**-25)
+    assert total == 1  # one after another in FP32 would lose them all
+    assert predictions()["tensor.same"].answer == "the H100 only"
+
+
+def test_a_batch_of_16_waits_for_memory_and_one_of_128_does_not() -> None:
+    def layer(batch):
+        return torch.empty(batch, 1024).half(), torch.empty(4096, 1024).half(), torch.empty(batch, 4096).half()
+
+    def flop_per_byte(batch):
+        return 2 * batch * 1024 * 4096 / sum(tensor.nbytes for tensor in layer(batch))
+
+    assert round(flop_per_byte(16)) == 16
+    assert flop_per_byte(128) > 100 > flop_per_byte(112)
+    assert (2 * 16 * 1024 * 4096) // 10**6 == 134
+    assert f"{layer(16)[1].nbytes / 1e6:.1f}" == "8.4"
+    says("tensor.bound", "the multipliers", "134 million FLOP", "8.4 million bytes", "16 FLOP for each byte")
+
+
+def test_a_v100_is_a_thousand_times_better_than_an_fp16_accumulator_and_errors_pile_up_with_blocks() -> None:
+    last = {name: each[-1] for name, each in sum_errors([8192]).errors.items()}
+    assert last["FP16, one by one"] > 1000 * last["V100"]
+    assert last["V100"] < 2.0**-11
+    assert last["V100"] / last["A100"] == pytest.approx(2, rel=0.2)  # twice the blocks
+    assert last["A100"] / last["H100"] == pytest.approx(2, rel=0.2)
+
+
+# --- 05 ---
+
+
+def test_a_softmax_by_hand_ends_in_nan() -> None:
+    z = np.array([12, 0], dtype=np.float16)
+    with np.errstate(all="ignore"):
+        powers = np.exp(z)
+        by_hand = powers / powers.sum()
+    assert np.isinf(powers[0])
+    assert np.isnan(by_hand[0])
+    assert by_hand[1] == 0
+    assert predictions()["autocast.softmax"].answer == "(NaN, 0)"
+    assert f"{np.exp(12.0):,.0f}" == "162,755"
+    exact = np.exp([12.0, 0.0]) / np.exp([12.0, 0.0]).sum()
+    assert [f"{p:.6f}" for p in exact] == ["0.999994", "0.000006"]
+    says("autocast.softmax", "(1, 0)", "162,755", "(0.999994, 0.000006)", "65504")
+
+
+def test_a_copy_is_cast_and_its_gradient_is_cast_back() -> None:
+    weight, x = torch.randn(3, 4, requires_grad=True), torch.randn(2, 4)
+    copied = weight.half()
+    copied.retain_grad()
+    torch.nn.functional.linear(x.half(), copied).float().square().mean().backward()
+    assert copied.grad is not None
+    assert weight.grad is not None
+    assert (copied.grad.dtype, weight.grad.dtype) == (torch.float16, torch.float32)
+    assert predictions()["autocast.weights"].answer == "FP32 and FP32"
+
+
+def test_casting_twice_is_casting_once() -> None:
+    x = torch.randn(1000)
+    assert torch.equal(x.half(), x.half().half())
+    assert predictions()["autocast.hand"].answer == "equal to the bit"
+    says("autocast.hand", "yours raises an error", "FP16 times FP32 is refused")
+
+
+def test_inf_raises_nothing_in_a_backward_pass() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    ((weight.half() * 60000).float().sum() * 2.0**36).backward()
+    assert weight.grad is not None
+    assert weight.grad.isinf().all()
+    before = weight.detach().clone()
+    torch.optim.SGD([weight], lr=0.1).step()
+    assert not weight.isfinite().any()
+    assert before.isfinite().all()
+    says("autocast.stage", "step", "write inf into the weights")

@@ -1,0 +1,157 @@
+"""What holds of every widget: its state travels as JSON, it refuses what does not exist, and a page without widgets
+gets its sentence, with a picture or a table, and the reason why it stands still. No browser is needed."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import traitlets
+
+from labkit.amp import RECIPES
+from labkit.formats import FP16
+from labkit.instrument import snapshot
+from labkit.train import TASKS
+from labkit.widgets import (
+    AdditionPlayer,
+    BeatTheScaler,
+    BitExplorer,
+    CastLedger,
+    CastPasses,
+    GradientZoom,
+    LiveTraining,
+    MmaBlock,
+    NumberLine,
+    PatientWall,
+    ScalerPresets,
+    ScalerTimeline,
+    StepDebugger,
+    SwallowedUpdates,
+    Trace,
+    TrainingBar,
+    UnderflowHistogram,
+    Workbench,
+    predict,
+)
+
+GRADIENTS = {"conv": torch.linspace(-1, 1, 50) * 2.0**-20, "head": torch.ones(3) * 2.0**-9}
+SHORT = Trace("made up", "by hand", 0, (0.1, 0.2), (0, 0), "cpu", {"torch": "2"}, "2026-01-01T00:00")
+
+
+def all_passes() -> CastPasses:
+    passes = CastPasses()
+    passes.position = 35
+    return passes
+
+
+WIDGETS: dict[str, Callable[[], Any]] = {
+    "addition": lambda: AdditionPlayer(1.0, 0.0001),
+    "beat_scaler": lambda: BeatTheScaler(steps=3, device="cpu"),
+    "bits": lambda: BitExplorer(FP16, 1.0),
+    "graph": all_passes,
+    "ledger": lambda: CastLedger(torch.relu, torch.ones(2, 2)),
+    "live": lambda: LiveTraining("digits", steps=3, device="cpu"),
+    "mma_block": MmaBlock,
+    "number_line": lambda: NumberLine(FP16, 2049.0),
+    "patient_wall": PatientWall,
+    "predict": lambda: predict("scaling.order"),
+    "scaler_presets": lambda: ScalerPresets(SHORT),
+    "scaler_timeline": lambda: ScalerTimeline(SHORT),
+    "step_debugger": lambda: StepDebugger(TASKS["digits"]),
+    "swallowed": SwallowedUpdates,
+    "training_bar": lambda: TrainingBar(TASKS["digits"], RECIPES["FP32"], steps=2, device="cpu"),
+    "underflow": lambda: UnderflowHistogram(snapshot(GRADIENTS, step=0, kind="weight gradients")),
+    "workbench": lambda: Workbench("digits", steps=3, device="cpu"),
+    "zoom": lambda: GradientZoom({0: GRADIENTS}),
+}
+PICTURES = {"bits", "number_line", "scaler_presets", "scaler_timeline", "swallowed", "underflow", "zoom"}
+REFUSED: dict[str, list[tuple[str, object, str | None]]] = {
+    "addition": [
+        ("step", 6, "0 to 5 here; it was given 6"),
+        ("operation", "divide", "no operation 'divide' here; there are 'add', 'multiply'"),
+        ("format_name", "FP17", "no format 'FP17'"),
+    ],
+    "graph": [("position", 36, "position goes from 0 to 35 here; it was given 36")],
+    "ledger": [("format_name", "FP8", "no format 'FP8' here; there are 'FP16', 'BF16'")],
+    "mma_block": [
+        ("gpu", "P100", "no gpu 'P100' here; there are 'V100', 'T4'"),
+        ("preset", "zeros", "no preset 'zeros' here; there are '1 and small terms'"),
+        ("result", "BF16", "no result 'BF16' here; there are 'FP32', 'FP16'"),
+        ("knob", 3, "knob goes from -30 to -12 here; it was given 3"),
+        ("block", 4, "block goes from 0 to 3 here; it was given 4"),
+    ],
+    "number_line": [
+        ("window", (-1.0, 1.0), "above 0"),
+        *(("window", ends, None) for ends in ((1.0, 1.0), (2.0, 1.0), (1.0, math.inf), (math.nan, 1.0))),
+        ("x", math.inf, "finite"),
+        ("x", math.nan, "finite"),
+    ],
+    "patient_wall": [("kind", "bad luck", None)],
+    "scaler_presets": [("selected", "keras", "there is no preset 'keras'; there are torch, apex")],
+    "scaler_timeline": [
+        ("init_log2_scale", 33, "from 0 to 32"),
+        ("growth_factor", 1.0, "more than 1"),
+        ("backoff_factor", 1.0, "between 0 and 1"),
+        ("growth_interval", 0, "1 or more"),
+    ],
+    "step_debugger": [
+        ("stage", 8, "stage goes from 0 to 7 here; it was given 8"),
+        ("log2_scale", 41, "log2_scale goes from 0 to 40 here; it was given 41"),
+        ("recipe_name", "O4", "no recipe 'O4' here; there are 'FP32', 'O1', 'O2', 'O3'"),
+    ],
+    "swallowed": [
+        *(("weight", wrong, "weight is a number that FP16 holds") for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)),
+        *(("update", wrong, "update is a number that FP16 holds") for wrong in (0.0, -1.0, math.nan, math.inf, 1e9)),
+        ("highlight", "FP17", "no curve 'FP17'"),
+    ],
+    "underflow": [
+        *(("log2_scale", wrong, f"from 0 to 30 here; it was given {wrong}") for wrong in (-1, 31, 100)),
+        ("layer", "cnov", "no layer 'cnov' here; there are"),
+    ],
+    "zoom": [
+        ("frame", 1, None), ("layer", "tail", None), ("row", 24, None), ("column", -1, None), ("zoom", 4, None),
+        ("log2_scale", 31, None),
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(params=WIDGETS)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def widget(name: str) -> Any:
+    widget = WIDGETS[name]()
+    yield widget
+    widget.close()
+
+
+def state(widget: Any) -> dict[str, Any]:
+    return {name: value for name, value in widget.get_state().items() if name != "layout"}
+
+
+def test_what_is_sent_is_json_and_bytes(widget: Any) -> None:
+    json.dumps(state(widget), allow_nan=False, default=lambda part: memoryview(part).nbytes)
+
+
+def test_what_does_not_exist_is_refused_and_changes_nothing(name: str, widget: Any) -> None:
+    before = state(widget)
+    for trait, value, words in REFUSED.get(name, []):
+        with pytest.raises(traitlets.TraitError, match=words and re.escape(words)):
+            setattr(widget, trait, value)
+        assert state(widget) == before, f"{trait} = {value}"
+
+
+def test_a_page_without_widgets_gets_words_and_where_there_is_one_a_picture(name: str, widget: Any) -> None:
+    shown, _ = widget._repr_mimebundle_()
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == widget.model_id
+    assert "do not run here" in shown["text/plain"]
+    assert getattr(widget, "sentence", "") in shown["text/plain"]
+    assert ("image/png" in shown) == (name in PICTURES)
+    assert shown.get("image/png", b"\x89PNG").startswith(b"\x89PNG")
