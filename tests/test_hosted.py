@@ -58,22 +58,16 @@ def test_the_hosts_badges_are_for_github_alone() -> None:
 
 
 def test_where_the_lab_is_installed_the_first_cell_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(*_: object, **__: object) -> None:
-        raise AssertionError("nothing is to be run here")
-
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("nothing is to be run here"))
     exec("".join(build.for_hosts(CELLS, "06_loss_scaling", GITHUB)[1]["source"]), {})
 
 
-@pytest.mark.parametrize("written", [f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"])
-def test_an_address_as_git_writes_it_leads_to_the_same_page(written: str) -> None:
-    assert build.for_hosts(CELLS, "06_loss_scaling", written) == build.for_hosts(CELLS, "06_loss_scaling", GITHUB)
-
-
-@pytest.mark.parametrize("written", ["git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"])
-def test_what_no_host_can_clone_is_refused(written: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')):
-        build.for_hosts(CELLS, "06_loss_scaling", written)
+def test_an_address_as_git_writes_it_leads_to_the_same_page_and_what_no_host_can_clone_is_refused() -> None:
+    for written in (f"{GITHUB}.git", f"{GITHUB}/", f"{GITHUB}.git@main", f"{GITHUB}@main"):
+        assert build.for_hosts(CELLS, "06_loss_scaling", written) == build.for_hosts(CELLS, "06_loss_scaling", GITHUB)
+    for written in ("git@github.com:ada/fp16-lab.git", "github.com/ada/fp16-lab", "ada/fp16-lab"):
+        with pytest.raises(ValueError, match=re.escape(f'OWNER/NAME" in pyproject.toml, got {written!r}')):
+            build.for_hosts(CELLS, "06_loss_scaling", written)
 
 
 @pytest.fixture(scope="module")
@@ -168,26 +162,18 @@ class Pip:
         return 0
 
 
-def test_only_what_is_missing_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    pip = Pip()
-    assert complete(NEEDED, COLAB.get, pip) == 0
-    assert pip.asked == ["anywidget>=0.9.13"]
-    said = "Kept as they were: labkit 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
-    assert said in capsys.readouterr().out
-
-
-def test_an_older_version_is_kept_and_named(capsys: pytest.CaptureFixture[str]) -> None:
-    pip = Pip()
-    assert complete(NEEDED, {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}.get, pip) == 0
-    assert pip.asked == []
-    assert "torch 2.9.0 is too old; the lab may work all the same. Else: `pip install -U" in capsys.readouterr().out
-
-
-def test_torch_is_never_downloaded(capsys: pytest.CaptureFixture[str]) -> None:
-    pip = Pip()
-    assert complete(NEEDED, {"labkit": "0.2.0"}.get, pip) == 2
-    assert pip.asked == []
-    assert "There is no torch in this environment" in capsys.readouterr().out
+def test_only_what_is_missing_is_installed_and_never_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    added = "Kept as they were: labkit 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
+    old = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
+    for there, status, asked, said in (
+        (COLAB, 0, ["anywidget>=0.9.13"], added),
+        (old, 0, [], "torch 2.9.0 is too old; the lab may work all the same. Else: `pip install -U"),
+        ({"labkit": "0.2.0"}, 2, [], "There is no torch in this environment"),
+    ):
+        pip = Pip()
+        assert complete(NEEDED, there.get, pip) == status
+        assert pip.asked == asked
+        assert said in capsys.readouterr().out
 
 
 @pytest.mark.slow  # builds the lab from a clone

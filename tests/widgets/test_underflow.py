@@ -105,7 +105,7 @@ def test_the_sentence_names_layer_and_format_and_warns_of_infinity():
     for lot, format, k, end in (
         ((0.0, 0.0, 0.9999, 0.0001), FP16, 30, "0.01% overflow; a single infinity spoils the whole step."),
         ((1.0, 0.0, 0.0, 0.0), FP16, 0, "gradients underflow in FP16 and none keeps full precision."),
-        ((0.0, 0.0, 1.0, 0.0), BF16, 0, "none of these activation gradients underflow in BF16 and 100% keep full precision."),
+        ((0.0, 0.0, 1.0, 0.0), BF16, 0, "these activation gradients underflow in BF16 and 100% keep full precision."),
     ):
         assert sentence(Fate(*lot), format, k, KIND).endswith(end)
     nothing = exponent_histogram(torch.zeros(5))
