@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.amp import ScalerConfig, ScalerState
+from labkit.amp import ScalerState
 from labkit.classroom.archives import unpacked
 from labkit.classroom.feedback import feedback
 from labkit.classroom.marks import Said, marks_of, read_said, total, unused
@@ -28,7 +28,6 @@ from labkit.grading.judge import answers_of, paper_of
 from labkit.grading.submission import Submission, find
 from labkit.grading.table import Row
 from tests.grading.test_class import ADVANCE, code, solved
-from tests.slowness import slowness
 
 SEED = 5
 ADVANCE_ID = "scaling.advance"
@@ -41,12 +40,7 @@ def graded(student: str, exercise_id: str, answer: Callable[..., object]) -> Row
     return Row(student, "06.ipynb", exercise_id, grade.points, grade.out_of, grade.reason, SEED, as_json(grade))
 
 
-def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    if found_inf:
-        return ScalerState(state.scale * config.backoff_factor, 0)
-    if state.growth_tracker + 1 > config.growth_interval:
-        return ScalerState(state.scale * config.growth_factor, 0)
-    return ScalerState(state.scale, state.growth_tracker + 1)
+grown_too_late = next(m.answer for m in EXERCISES["scaling.advance"].mistakes if m.name == "grows one step late")
 
 
 def undefined_name(*_: object) -> object:
@@ -145,19 +139,16 @@ def test_lateness_costs_by_the_day_begun_and_a_teachers_points_come_last(rows: l
     assert marks["Zoë Müller", "recipes.epsilon"] == 1.0
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
+def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path) -> None:
+    for line, says in (
         ("ada;scaling.advance;many;", "line 2: 'many' is no number of points"),
         ("ada;scaling.advanced;1;", "line 2: there is no exercise 'scaling.advanced'"),
         ("ada;;1;", "points from 0 on go to one exercise"),
         ("ada;scaling.advance;-1;", "points from 0 on go to one exercise"),
-    ],
-)
-def test_a_teachers_line_that_is_wrong_is_told_with_its_number(tmp_path: Path, line: str, says: str) -> None:
-    (tmp_path / "m.csv").write_text(f"student;exercise;points;comment\n{line}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=says):
-        read_said(tmp_path / "m.csv")
+    ):
+        (tmp_path / "m.csv").write_text(f"student;exercise;points;comment\n{line}\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=says):
+            read_said(tmp_path / "m.csv")
 
 
 def test_a_teachers_line_is_read_as_excel_writes_it_and_told_where_it_fits_nobody(
@@ -237,9 +228,6 @@ def test_a_plain_roster_with_semicolons_is_found_by_any_cell_and_two_of_a_name_b
         "Ada stands on 2 lines of the roster",
         "dan stands on no line of the roster",
     ]
-
-
-def test_an_empty_roster_is_told(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("name\n", encoding="utf-8")
     with pytest.raises(ValueError, match="names nobody"):
         read_roster(tmp_path / "r.csv")
@@ -278,6 +266,9 @@ def test_archives_of_canvas_moodle_macos_and_learners_become_learners(tmp_path: 
     assert "cannot be unpacked" in refused["Eve_3"]
     carl = next(one for one in found if one.student == "carlc_78")
     assert late_days(carl, due_time("2026-12-24")) == 1, "Canvas says so"
+    (tmp_path / "x.zip").write_bytes(b"no")
+    with pytest.raises(ValueError, match=r"x\.zip is no zip archive"):
+        unpacked([tmp_path / "x.zip"], tmp_path / "out")
 
 
 def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_learner(tmp_path: Path) -> None:
@@ -291,12 +282,6 @@ def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_le
     found = find(*unpacked([tmp_path / "class"], tmp_path / "out"))
     assert {one.student for one in found if one.path} == {"Ada Ö_11", "dan", "fay"}
     assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
-
-
-def test_a_file_that_is_no_archive_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "x.zip").write_bytes(b"no")
-    with pytest.raises(ValueError, match=r"x\.zip is no zip archive"):
-        unpacked([tmp_path / "x.zip"], tmp_path / "out")
 
 
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(
@@ -337,4 +322,3 @@ def test_what_cannot_be_read_is_told_before_anything_runs(tmp_path: Path, capsys
     assert "needs --due" in capsys.readouterr().err
     assert main([*words, "--roster", str(tmp_path / "none.csv")]) == 2
     assert "none.csv" in capsys.readouterr().err
-    assert slowness() > 0
