@@ -54,6 +54,9 @@ HOSTILE: dict[str, Row] = {
     "loops at the third check": Row(
         RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        while True: pass\n"), "2 of 5 checks pass; failed: inf or NaN backs off", 3
     ),
+    "os._exit at the third check": Row(
+        RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        __import__('os')._exit(0)\n"), "the code ended its process"
+    ),
     "a regular expression that never ends": Row(body("import re\nre.match('(a+)+$', 'a' * 60 + 'b')"), f"of CPU time; {CALL}"),
     "a power that never ends": Row(body("return 9 ** 9 ** 9"), f"of CPU time; {CALL}"),
     "catches what interrupts": Row(

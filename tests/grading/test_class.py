@@ -88,7 +88,6 @@ SOLUTIONS = {
 }
 FULL = {name: EXERCISES[f"scaling.{name}"].points for name in SOLUTIONS}
 NONE = dict.fromkeys(FULL, 0)
-SECONDS = 2.0
 
 
 def code(source: str, exercise: str = "") -> dict[str, Any]:
@@ -106,51 +105,11 @@ def starter(name: str) -> str:
     return SOLUTIONS[name].strip().split("\n")[0] + '\n    raise NotImplementedError("your code goes here")\n'
 
 
-def instead(name: str, body: str) -> str:
-    """Return an answer that does this."""
-    return f"def {EXERCISES[f'scaling.{name}'].entry}(*arguments):\n" + "".join(
-        f"    {line}\n" for line in body.split("\n")
-    )
-
-
-def at_overflow(statement: str) -> str:
-    """Return the answer to scaling.advance with a statement where the third check, with inf, gets it to."""
-    return ADVANCE.replace("    if found_inf:\n", f"    if found_inf:\n        {statement}\n")
-
-
 def hand_in(folder: Path, student: str, cells: list[dict[str, Any]]) -> None:
     content = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}
     (folder / f"{student}.ipynb").write_text(json.dumps(content), encoding="utf-8")
 
 
-ALWAYS_EQUAL = """
-class Yes(ScalerState):
-    def __eq__(self, other): return True
-    def __hash__(self): return 0
-def my_advance(state, found_inf, config):
-    return Yes(1.0, 0)
-"""
-# What someone does who would rather break the grader than learn: replace its parts, then write a verdict of their own.
-FORGED = """
-import gc, json, os, torch
-for thing in gc.get_objects():
-    if type(thing) is dict and "difference" in thing and "judge" in thing:
-        thing["difference"] = lambda *a, **k: None
-torch.equal = torch.Tensor.__eq__ = lambda *a: True
-for channel in range(3, 20):
-    try:
-        os.write(channel, json.dumps({"exercise": "scaling.advance", "note": "", "points": 8}).encode() + b"\\n")
-    except OSError:
-        pass
-def my_advance(state, found_inf, config):
-    return state
-"""
-# More than a pipe holds: if it went into one that nobody reads, the process would wait for ever.
-GARBAGE = """
-import os
-for channel in (1, 2):
-    os.write(channel, b'{"exercise": "scaling.static_step"}\\n' * 10000)
-"""
 HELPERS = [
     code("import torch\nimport math as mathematics\n%matplotlib inline\n"),
     code("LIMIT = mathematics.inf\nraise RuntimeError('a cell that does not run again')"),
@@ -158,7 +117,7 @@ HELPERS = [
     code(ADVANCE.replace("state.growth_tracker + 1", "count(state)"), "advance"),
 ]
 
-# A student each; several things go wrong for most of them, one per exercise, and each must cost its own points only.
+# A student each. What would rather break the grading than answer stands in hostile.py.
 CLASS: dict[str, list[dict[str, Any]]] = {
     "solved": solved(),
     "unsolved": [code(SETUP), *(code(starter(name), name) for name in SOLUTIONS)],
@@ -169,28 +128,8 @@ CLASS: dict[str, list[dict[str, Any]]] = {
         code(ADVANCE, "advance"),
         code(starter("advance"), "advance"),
         code(CLIP.replace("my_clip_step", "clip_of_mine"), "clip"),
+        code(UNSCALE.replace(":", "", 1), "unscale"),
     ],
-    "ends": solved(
-        static_step=instead("static_step", "while True: pass"), advance=instead("advance", "import os\nos._exit(0)")
-    ),
-    "ends_outside": solved(
-        static_step=STATIC_STEP + "\nwhile True: pass",
-        advance=ADVANCE + "\nimport sys\nsys.exit(0)",
-        clip=CLIP + "\nimport os, signal\nos.kill(os.getpid(), signal.SIGSEGV)",
-    ),
-    "late": [code(SETUP), code(at_overflow("while True: pass"), "advance")],
-    "leaves late": [code(SETUP), code(at_overflow("__import__('os')._exit(0)"), "advance")],
-    "limits": solved(
-        static_step=instead("static_step", "hog = bytearray(1 << 32)"),
-        advance="def my_advance(state, found_inf, config)\n    return state",
-        clip=instead("clip", "import sys\nsys.exit(0)"),
-    ),
-    "lies": solved(static_step=STATIC_STEP + GARBAGE, advance=ALWAYS_EQUAL),
-    "cheats": solved(
-        static_step="from labkit.grading import EXERCISES\nmy_static_step = EXERCISES['scaling.static_step'].reference",
-        advance="import labkit.amp\n" + instead("advance", "return labkit.amp.advance(*arguments)"),
-    ),
-    "forges": solved(advance=FORGED),
     "slips": solved(
         static_step=STATIC_STEP.replace("torch.isfinite(gradient).all()", "True"),
         advance=ADVANCE.replace("state.growth_tracker + 1 ==", "state.growth_tracker =="),
@@ -223,9 +162,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hand_in(folder / "Ada Lovelace", "06_loss_scaling", solved())
     for student in ("Ada Lovelace", "notes"):
         hand_in(folder / student, "my notes", [code("x = 1")])
-    limits = ("--lesson", "06_loss_scaling", "--seconds", f"{SECONDS:g}", "--memory", "1024")
+
     with redirect_stderr(io.StringIO()) as said:
-        assert run(command(folder, "--csv", out / "grades.csv", "--seed", "7", *limits)) == 0
+        assert run(command(folder, "--csv", out / "grades.csv", "--seed", "7", "--lesson", "06_loss_scaling")) == 0
     (out / "said.txt").write_text(said.getvalue(), encoding="utf-8")
     return out
 
@@ -267,43 +206,14 @@ def test_what_is_no_notebook_earns_nothing_and_says_why(marks: Marks) -> None:
         assert all(says in marks[student, name].reason for name in NONE), student
 
 
-BROKEN = {
-    ("cells", "static_step"): "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
-    ("cells", "clip"): "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
-    ("ends", "static_step"): f"stopped after {SECONDS:g} s of CPU time; at check 1 of 6, 'ordinary gradients",
-    ("ends", "advance"): "the code ended its process, with exit code 0",
-    ("ends_outside", "static_step"): f"stopped after {SECONDS:g} s of CPU time; while its cell ran",
-    ("ends_outside", "clip"): "the code ended its process: SIGSEGV; while its cell ran",
-    ("limits", "static_step"): "MemoryError",
-    ("limits", "advance"): "syntax error in line 1: expected ':'",
-    ("limits", "clip"): "it stopped with sys.exit(0)",
-    ("lies", "advance"): "expected a ScalerState, got an object of the class Yes",
-    ("cheats", "static_step"): "its cell stopped with ImportError: cannot import name 'EXERCISES'",
-    ("cheats", "advance"): "it calls labkit.amp.scaling.scaler.advance, which is what you are asked for",
-    ("forges", "advance"): "no answer: the code wrote into the channel of the answers",
-}
-
-
-def test_what_is_broken_earns_nothing_and_says_why(marks: Marks) -> None:
-    wrong = {place: marks[place] for place, says in BROKEN.items() if says not in marks[place].reason}
-    assert wrong == {}
-    assert {place for place in BROKEN if marks[place].points} == set()
-
-
-def test_what_is_not_broken_earns_its_full_points_beside_it(marks: Marks) -> None:
-    """An endless loop, a dead process, sys.exit after the answer, prints like an answer, one of two copies solved."""
-    whole = [
-        (student, exercise) for student in ("ends", "ends_outside", "lies", "cheats", "forges") for exercise in FULL
-    ]
-    whole = [place for place in whole if place not in BROKEN] + [("cells", "advance")]
-    assert {place: marks[place].points for place in whole} == {place: FULL[place[1]] for place in whole}
-
-
-def test_who_is_late_keeps_the_checks_that_were_passed_and_who_leaves_keeps_none(marks: Marks) -> None:
-    late, leaves = marks["late", "advance"], marks["leaves late", "advance"]
-    assert (late.points, late.reason.split(";")[0]) == (3, "2 of 5 checks pass")
-    assert f"stopped after {SECONDS:g} s of CPU time" in late.reason
-    assert (leaves.points, leaves.reason.split(",")[0]) == (0, "the code ended its process")
+def test_a_cell_that_is_gone_or_broken_costs_its_own_points_and_one_of_two_copies_counts(marks: Marks) -> None:
+    assert points(marks, "cells") == {**NONE, "advance": FULL["advance"]}
+    for exercise, says in {
+        "static_step": "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
+        "clip": "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
+        "unscale": "syntax error in line 2: expected ':'",
+    }.items():
+        assert says in marks["cells", exercise].reason
 
 
 def test_helpers_in_other_cells_count_and_nothing_else_in_them_runs(marks: Marks) -> None:

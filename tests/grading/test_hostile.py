@@ -21,10 +21,15 @@ from tests.grading.hostile import CHEATS, HOSTILE, RIGHT, Row
 from tests.grading.odd_notebooks import SETUP, UNSCALE
 
 ALL = HOSTILE | CHEATS
-FEW = (
-    "os._exit in the cell", "loops at the third check", "200 MB into the channel", "leaves a process behind",
-    "imports the reference", "looks through gc for functions", "reads a classmate's file", "writes the grades later",
-    "reads the parent's memory", "asks the network",
+ANYWHERE = (
+    "os._exit in the cell", "os._exit in the call", "os._exit at the third check", "a segmentation fault",
+    "loops in the cell", "loops at the third check", "sys.exit after the answer", "sys.exit in the call", "eats memory",
+    "prints without end", "200 MB into the channel", "a forged verdict", "equals everything", "replaces the comparison",
+    "calls what is withheld", "imports the list",
+)  # fmt: skip
+BEHIND_WALLS = (
+    "leaves a process behind", "imports the reference", "looks through gc for functions", "reads a classmate's file",
+    "writes the grades later", "reads the parent's memory", "asks the network",
 )  # fmt: skip
 SECONDS = 2.0
 linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
@@ -44,7 +49,10 @@ def hand_in(folder: Path, student: str, cell: str) -> None:
 
 
 def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
-    """Grade these students, and an honest one with them; every row is what it must be, and the walls stand."""
+    """Grade these students, and an honest one with them; every row is what it must be.
+
+    Where not all walls stand, only the rows of ANYWHERE are compared, and the test is skipped at its end.
+    """
     folder = tmp_path / "class"
     folder.mkdir()
     (tmp_path / "grades.csv").write_text("nobody's yet")
@@ -55,8 +63,8 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     said: list[str] = []
     limits = Limits(SECONDS, memory=1 << 29)
     rows = grade(find([folder]), 5, limits, lesson="06_loss_scaling", progress=said.append, output=tmp_path)
-    if said[0] != describe(tuple(NAMES)):
-        pytest.skip(f"on this machine not all walls stand: {said[0]}")
+    walled = said[0] == describe(tuple(NAMES))
+    names = {number: name for number, name in names.items() if walled or name in ANYWHERE}
     by = {(row.student, row.exercise): row for row in rows}
     wrong = [
         f"{name}: {row.points} points, {row.reason}"
@@ -67,12 +75,14 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     assert not wrong, "\n".join(wrong)
     assert {name for number, name in names.items() if by[number, "scaling.unscale"].points != 6} == set()
     assert by["honest", "scaling.advance"].points == 8
-    assert (tmp_path / "grades.csv").read_text() == "nobody's yet"
+    assert not walled or (tmp_path / "grades.csv").read_text() == "nobody's yet"
+    if not walled and set(students) - {*ANYWHERE}:
+        pytest.skip(f"on this machine not all walls stand: {said[0]}")
 
 
-@linux
 def test_a_handful_of_them_gets_its_rows(tmp_path: Path) -> None:
-    expect_rows(tmp_path, {name: ALL[name] for name in FEW})
+    few = (*ANYWHERE, *BEHIND_WALLS) if sys.platform == "linux" else ANYWHERE
+    expect_rows(tmp_path, {name: ALL[name] for name in few})
 
 
 @linux
