@@ -244,6 +244,9 @@ def test_flat_computes_what_one_tensor_for_each_parameter_computes() -> None:
             continue
         many, one = (Weights(small_net(), make, flat=flat) for flat in (False, True))
         assert [len(w.optimizer_weights) for w in (many, one)] == [6, 1]
+        (whole,) = one.optimizer_weights
+        views = [p.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() for p in one.model_weights]
+        assert views == [False, False, True, True, False, False], "FP32 norms lie in the master: nothing to copy back"
         for step in range(5):
             step_all(many, step)
             step_all(one, step)
