@@ -1,0 +1,167 @@
+"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m tests.surface` writes it down.
+
+Imports of lessons, README and docs; commands with their options; names of widgets, recipes, presets, tasks, faults and
+consultations; exercises with their points, predictions, hints, and what each reference and each known mistake answers.
+
+An answer is kept as a digest of its structure (types, shapes, strings, signs of special values) and one weighted sum of
+its finite numbers, since the last bits of a matrix product depend on the processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import math
+import re
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from labkit.grading.outcome import Outcome
+
+ROOT = Path(__file__).parents[1]
+FILE = Path(__file__).with_name("public_surface.json")
+SEED = 1
+TRAINS = ("project.", "clinic.")  # to answer is to train
+
+
+def surface() -> dict[str, Any]:
+    """Return all but the answers, by kind and name."""
+    from labkit import widgets
+    from labkit.amp import PRESETS, RECIPES
+    from labkit.clinic import CONSULTATIONS, cards
+    from labkit.formats import FORMATS
+    from labkit.grading import EXERCISES
+    from labkit.grading.hints import hints
+    from labkit.train import TASKS
+
+    return {
+        "imports": sorted(set(imports())),
+        "commands": commands(),
+        "formats": sorted(FORMATS),
+        "recipes": sorted(RECIPES),
+        "presets": sorted(PRESETS),
+        "tasks": sorted(TASKS),
+        "faults": sorted(cards()),
+        "consultations": sorted(CONSULTATIONS),
+        "widgets": sorted(widgets.__all__),
+        "predictions": {id: row.answer for id, row in sorted(widgets.predictions().items())},
+        "hints": {id: len(steps) for id, steps in sorted(hints().items())},
+        "exercises": {
+            id: {
+                "lesson": exercise.lesson,
+                "title": exercise.title,
+                "call": exercise.call,
+                "difficulty": exercise.difficulty,
+                "minutes": exercise.minutes,
+                "checks": {check.name: check.points for check in exercise.checks},
+                "mistakes": {mistake.name: mistake.sentence for mistake in exercise.mistakes},
+            }
+            for id, exercise in sorted(EXERCISES.items())
+        },
+    }
+
+
+def imports() -> Iterator[str]:
+    """Yield "module: name" for each import from labkit in lessons, README and docs."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    for page in (*pages, *(ROOT / "notebooks" / "source").glob("*.py")):
+        text = page.read_text(encoding="utf-8")
+        for module, names in re.findall(
+            r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", text, re.MULTILINE
+        ):
+            yield from (f"{module}: {name}" for name in re.findall(r"\w+", re.sub(r" as \w+", "", names)))
+        yield from re.findall(r"^[>\s`.]*import (labkit[\w.]*)", text, re.MULTILINE)
+
+
+def commands() -> dict[str, list[str]]:
+    """Return the options and arguments of each command."""
+    from labkit.cli import SUBCOMMANDS
+
+    found = {}
+    for name, row in SUBCOMMANDS.items():
+        parser = ArgumentParser(add_help=False)
+        getattr(importlib.import_module(row.module), "add_arguments", lambda _parser: None)(parser)
+        found[name] = sorted(word for action in parser._actions for word in action.option_strings or [action.dest])
+    return found
+
+
+def answers(exercise_id: str) -> dict[str, list[Any]]:
+    """Return a sketch of what the reference and each known mistake answer, in the notebook and with one seed."""
+    from labkit.grading import EXERCISES
+    from labkit.grading.judge import known_outcomes, paper_of
+
+    exercise = EXERCISES[exercise_id]
+    paper = paper_of(exercise, SEED)
+    known = {"": exercise.reference, **{mistake.name: mistake.answer for mistake in exercise.mistakes}}
+    return {name: sketch(known_outcomes(paper, function)) for name, function in known.items()}
+
+
+def sketch(value: object) -> list[Any]:
+    """Return a digest of a value's structure and a weighted sum of its numbers.
+
+    >>> sketch([1, 2.0]) == sketch([1, 2.0]) != sketch([1, 2])
+    True
+    >>> sketch(["a", 2.5])[1], sketch(["b", 2.5])[0] == sketch(["a", 2.5])[0]
+    (2.5, False)
+    """
+    structure, numbers = hashlib.sha256(), []
+    for part in parts(value):
+        if isinstance(part, float):
+            numbers.append(part)
+        else:
+            structure.update(f"{part}\n".encode())
+    weighted = sum(number * (1 + place % 7) for place, number in enumerate(numbers))
+    return [structure.hexdigest()[:12], float(f"{weighted:.9g}") if math.isfinite(weighted) else str(weighted)]
+
+
+def parts(value: object) -> Iterator[str | float]:
+    """Yield the structure of a value as texts, and its finite numbers as floats."""
+    if isinstance(value, torch.Tensor):
+        yield f"tensor {value.dtype} {tuple(value.shape)}"
+        yield from parts(value.double().numpy() if value.is_floating_point() else value.numpy())
+    elif isinstance(value, np.ndarray):
+        yield f"array {value.shape}"
+        for number in value.ravel().tolist():
+            yield from parts(number)
+    elif isinstance(value, dict):
+        yield f"dict {len(value)}"
+        for item in value.items():
+            yield from parts(item)
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__} {len(value)}"
+        for item in value:
+            yield from parts(item)
+    elif isinstance(value, Outcome):  # what it says holds numbers of a training
+        yield from parts((value.passed, value.facts))
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield type(value).__name__
+        for field in fields(value):
+            yield from parts(getattr(value, field.name))
+    elif isinstance(value, bool | str | None):
+        yield repr(value)
+    elif isinstance(value, int | float | Fraction | np.generic):
+        yield type(value).__name__
+        yield float(value) if math.isfinite(value) and abs(value) < 2.0**1000 else str(value)
+    else:
+        yield f"{type(value).__name__} {value!r}"
+
+
+def main() -> None:
+    from labkit.grading import EXERCISES
+
+    found = {**surface(), "answers": {id: answers(id) for id in sorted(EXERCISES)}}
+    text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
+    text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)  # a sketch stands on one line
+    FILE.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
