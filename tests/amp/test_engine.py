@@ -166,11 +166,17 @@ def test_two_losses_have_a_scale_each() -> None:
     engine.backward(loss_of(engine, 0), loss_id=0)
     with engine.forward():
         engine.backward(engine(batch(1)[0]).square().mean() * 1e5, loss_id=1)
-    report = engine.step()
-    assert not report.stepped
+    assert not engine.step().stepped
     assert [s.scale for s in engine.scalers] == [2.0**10, 2.0**9], "only the loss that overflowed backs off"
     assert engine.scalers[0].growth_tracker == 1
     assert unmoved(before, engine.weights.master_weights)
+    engine.zero_grad()
+    plain = Engine(net(), SGD, RECIPES["FP32"], losses=2)
+    for each, step in itertools.product((engine, plain), range(3)):
+        each.backward(loss_of(each, step), loss_id=step % 2)
+    found = engine.gradients()
+    for name, gradient in plain.gradients().items():  # each is unscaled by its own
+        torch.testing.assert_close(found[name], gradient, rtol=0, atol=0.02 * float(gradient.abs().max()))
     with pytest.raises(IndexError, match=r"has 2 losses. Make it with losses=3"):
         engine.backward(torch.zeros(()), loss_id=2)
 
