@@ -70,14 +70,15 @@ def dtype_of():
 
 @pytest.fixture
 def assert_same_bits():
-    """Assert that two float arrays agree bit for bit; every NaN counts as the same one."""
+    """Assert that two float arrays agree bit for bit; all NaNs are one. `case` is in the message."""
 
-    def check(got, wanted, given=None):
-        assert got.shape == wanted.shape
-        assert got.dtype == wanted.dtype
+    def check(got, wanted, given=None, *case):
+        assert got.shape == wanted.shape, case
+        assert got.dtype == wanted.dtype, case
         differ = (got.view(f"u{got.itemsize}") != wanted.view(f"u{got.itemsize}")) & ~(np.isnan(got) & np.isnan(wanted))
         first = np.flatnonzero(differ)[:3]
         shown = [] if given is None else given.ravel()[first]
-        assert not len(first), f"{differ.sum()} differ: {shown} gave {got.ravel()[first]}, not {wanted.ravel()[first]}"
+        where = f"{case}: {differ.sum()} differ: {shown}"
+        assert not len(first), f"{where} gave {got.ravel()[first]}, not {wanted.ravel()[first]}"
 
     return check

@@ -1,5 +1,7 @@
 """Block formats against gfloat's."""
 
+from itertools import product
+
 import gfloat
 import numpy as np
 import pytest
@@ -17,12 +19,6 @@ from labkit.formats import (
     round_blocks,
     round_to,
 )
-
-MX = [row for row in BLOCK_FORMATS.values() if row.scale is E8M0]
-
-
-def name(row):
-    return row.name
 
 
 def test_one_block_by_hand():
@@ -44,34 +40,22 @@ def test_an_nvfp4_block_by_hand():
     assert decode_blocks(blocks)[:2].tolist() == [9.75, 4.875]
 
 
-def test_bits_per_value():
-    assert {row.name: row.bits_per_value for row in BLOCK_FORMATS.values()} == {
-        "MXFP8": 8.25,
-        "MXFP8_E5M2": 8.25,
-        "MXFP6": 6.25,
-        "MXFP6_E3M2": 6.25,
-        "MXFP4": 4.25,
-        "NVFP4": 4.5,
-    }
-
-
-@pytest.mark.parametrize("rounding", [Rounding.NEAREST_EVEN, Rounding.TOWARD_ZERO], ids=lambda mode: mode.name)
-@pytest.mark.parametrize("format", MX, ids=name)
-def test_random_blocks_as_gfloat(format, rounding, gfloat_row):
-    rng = np.random.default_rng(format.element.bits)
-    spread = rng.integers(-12, 3, size=(40, 32)) + rng.integers(-100, 100, size=(40, 1))
-    values = np.ldexp(rng.uniform(-2, 2, (40, 32)), spread)
-    oracle = gfloat.BlockFormatInfo(format.name, gfloat_row(format.element), 32, gfloat_row(E8M0))
-    mode = {"NEAREST_EVEN": gfloat.RoundMode.TiesToEven, "TOWARD_ZERO": gfloat.RoundMode.TowardZero}[rounding.name]
-
+def test_random_mx_blocks_as_gfloat(gfloat_row):
     def scale_rule(emax, block):  # OCP MX 6.3, with math.frexp instead of a logarithm
         return 2.0 ** (np.frexp(np.abs(block).max())[1] - 1 - emax)
 
-    wanted = [gfloat.quantize_block(oracle, block, scale_rule, mode) for block in values]
-    assert np.array_equal(decode_blocks(round_blocks(values, format, rounding)), np.stack(wanted))
+    modes = {Rounding.NEAREST_EVEN: gfloat.RoundMode.TiesToEven, Rounding.TOWARD_ZERO: gfloat.RoundMode.TowardZero}
+    mx = [row for row in BLOCK_FORMATS.values() if row.scale is E8M0]
+    for format, (rounding, mode) in product(mx, modes.items()):
+        rng = np.random.default_rng(format.element.bits)
+        spread = rng.integers(-12, 3, size=(40, 32)) + rng.integers(-100, 100, size=(40, 1))
+        values = np.ldexp(rng.uniform(-2, 2, (40, 32)), spread)
+        oracle = gfloat.BlockFormatInfo(format.name, gfloat_row(format.element), 32, gfloat_row(E8M0))
+        wanted = np.stack([gfloat.quantize_block(oracle, block, scale_rule, mode) for block in values])
+        assert np.array_equal(decode_blocks(round_blocks(values, format, rounding)), wanted), (format, rounding)
 
 
-def test_nvfp4_scales_as_ml_dtypes(dtype_of):
+def test_nvfp4_as_ml_dtypes(dtype_of):
     values = np.random.default_rng(4).normal(size=(100, 16)).astype(np.float32)
     largest = np.abs(values).max(-1)
     wanted = (largest / np.float32(6)).astype(dtype_of(E4M3)).astype(np.float64)
@@ -81,34 +65,32 @@ def test_nvfp4_scales_as_ml_dtypes(dtype_of):
     assert np.array_equal(decode(blocks.elements, E2M1)[:, 0], scaled.astype(np.float32).astype(dtype_of(E2M1)))
 
 
-@pytest.mark.parametrize("format", BLOCK_FORMATS.values(), ids=name)
-def test_blocks_of_nothing_and_of_extremes(format):
-    assert (decode_blocks(round_blocks(np.zeros(2 * format.size), format)) == 0).all()
-    assert round_blocks(np.zeros((3, 0)), format).elements.shape == (3, 0, format.size)
-    assert decode_blocks(round_blocks(np.zeros((3, 0)), format)).shape == (3, 0)
-    tiny, huge = np.full(format.size, 2.0**-300), np.full(format.size, 2.0**300)
-    assert (decode_blocks(round_blocks(tiny, format)) == 0).all()
-    assert (decode_blocks(round_blocks(huge, format)) == format.scale.max * format.element.max).all()
+def test_blocks_of_every_format():
+    bits = {row.name: row.bits_per_value for row in BLOCK_FORMATS.values()}
+    assert bits == {
+        "MXFP8": 8.25, "MXFP8_E5M2": 8.25, "MXFP6": 6.25, "MXFP6_E3M2": 6.25, "MXFP4": 4.25, "NVFP4": 4.5
+    }  # fmt: skip
+    for format in BLOCK_FORMATS.values():
+        assert (decode_blocks(round_blocks(np.zeros(2 * format.size), format)) == 0).all(), format
+        nothing = round_blocks(np.zeros((3, 0)), format)
+        assert nothing.elements.shape == (3, 0, format.size)
+        assert decode_blocks(nothing).shape == (3, 0)
+        tiny, huge = np.full(format.size, 2.0**-300), np.full(format.size, 2.0**300)
+        assert (decode_blocks(round_blocks(tiny, format)) == 0).all(), format
+        assert (decode_blocks(round_blocks(huge, format)) == format.scale.max * format.element.max).all(), format
+        blocks = round_blocks(np.random.default_rng(5).normal(size=(7, 4 * format.size)), format)
+        assert blocks.scales.shape == (7, 4)
+        assert blocks.elements.shape == (7, 4, format.size)
+        values = decode(blocks.elements, format.element)
+        assert np.array_equal(round_to(values, format.element), values), format
 
 
-@pytest.mark.parametrize("format", BLOCK_FORMATS.values(), ids=name)
-def test_the_codes_of_a_block_are_codes(format):
-    blocks = round_blocks(np.random.default_rng(5).normal(size=(7, 4 * format.size)), format)
-    assert blocks.scales.shape == (7, 4)
-    assert blocks.elements.shape == (7, 4, format.size)
-    values = decode(blocks.elements, format.element)
-    assert np.array_equal(round_to(values, format.element), values)
-
-
-@pytest.mark.parametrize(
-    ("values", "explanation"),
-    [
+def test_what_makes_no_block_is_refused():
+    for values, explanation in (
         (np.ones(31), r"MXFP4 takes blocks of 32 values; the last axis of shape \(31,\)"),
         (1.0, "takes blocks of 32 values"),
         (np.full(32, np.inf), "an infinity or NaN"),
         (np.full(32, np.nan), "an infinity or NaN"),
-    ],
-)
-def test_what_makes_no_block_is_answered(values, explanation):
-    with pytest.raises(ValueError, match=explanation):
-        round_blocks(values, MXFP4)
+    ):
+        with pytest.raises(ValueError, match=explanation):
+            round_blocks(values, MXFP4)

@@ -57,10 +57,10 @@ def test_all_fp32_patterns_round_as_the_oracle_says(format):
     assert mismatches_of_all(format) == {"round_to": 0, "round_tensor": 0}
 
 
-@pytest.mark.parametrize("format", ORACLES, ids=lambda row: row.name)
-def test_some_pieces_of_it(format):
-    for first in range(0, PATTERNS, PATTERNS // 128 + 12345):
-        assert count_mismatches(format, first, first + PIECE) == [0, 0]
+def test_some_pieces_of_it():
+    for format in ORACLES:
+        for first in range(0, PATTERNS, PATTERNS // 128 + 12345):
+            assert count_mismatches(format, first, first + PIECE) == [0, 0], (format, first)
 
 
 def test_the_record_names_no_mismatch():

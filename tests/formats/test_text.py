@@ -25,9 +25,8 @@ from labkit.formats import (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "code"),
-    [
+def test_forms_a_learner_may_type():
+    for text, kind, code in (
         ("1", "decimal", 0x3C00),
         ("0.1", "decimal", 0x2E66),
         (" -1.5e0 ", "decimal", 0xBE00),
@@ -56,17 +55,14 @@ from labkit.formats import (
         ("inf", "special", 0x7C00),
         ("-Infinity", "special", 0xFC00),
         ("nan", "special", 0x7E00),
-    ],
-)
-def test_forms_a_learner_may_type(text, kind, code):
-    reading = parse(text, FP16)
-    assert (reading.kind, reading.code) == (kind, code)
-    assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True)
+    ):
+        reading = parse(text, FP16)
+        assert (reading.kind, reading.code) == (kind, code), text
+        assert np.array_equal(reading.value, float(decode(code, FP16)), equal_nan=True), text
 
 
-@pytest.mark.parametrize(
-    ("text", "explanation"),
-    [
+def test_what_is_no_number_is_refused():
+    for text, explanation in (
         ("", "'' is no number"),
         ("abc def", "'abc def' is no number. Known forms"),
         ("3c00", "For a code write 0x3c00"),
@@ -85,11 +81,9 @@ def test_forms_a_learner_may_type(text, kind, code):
         ("0x1p99999", "the exponent is beyond 5000"),
         ("9" * 2000, "this text has 2000 characters"),
         ("١٢", "is no number"),
-    ],
-)
-def test_what_is_no_number_is_answered(text, explanation):
-    with pytest.raises(ValueError, match=explanation):
-        parse(text, FP16)
+    ):
+        with pytest.raises(ValueError, match=explanation):
+            parse(text, FP16)
 
 
 def test_text_is_rounded_once_and_in_any_mode():
@@ -109,17 +103,16 @@ def test_other_formats_have_their_own_answers():
         parse("nan", E2M1)
 
 
-@pytest.mark.parametrize("format", [FP16, BF16, E4M3], ids=lambda row: row.name)
-def test_every_value_survives_being_written_and_read(format):
-    codes = np.arange(0, format.max_code + 1, 1 if format.bits == 8 else 61)
-    for code in codes:
-        value = decode(code, format)
-        for text in (exact_decimal(value), hex_float(value), hex(code), "0b" + field_bits(code, format)):
-            assert parse(text, format).code == code, text
+def test_values_survive_being_written_and_read():
+    for format, step in ((FP16, 97), (BF16, 97), (E4M3, 1)):
+        for code in np.arange(0, format.max_code + 1, step):
+            value = decode(code, format)
+            for text in (exact_decimal(value), hex_float(value), hex(code), "0b" + field_bits(code, format)):
+                assert parse(text, format).code == code, (format, text)
 
 
 def test_random_float64_survive_and_agree_with_python():
-    for value in np.random.default_rng(13).integers(2**63 - 2**53, size=300).view(np.float64):
+    for value in np.random.default_rng(13).integers(2**63 - 2**53, size=150).view(np.float64):
         for text in (repr(float(value)), float(value).hex(), exact_decimal(value)):
             assert parse(text, FP64).value == float(value), text
         assert parse(repr(float(value)), FP32).exact == Fraction(repr(float(value)))
