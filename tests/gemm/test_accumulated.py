@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.formats import FP16
@@ -142,40 +142,36 @@ def outcome(call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dty
     return result.detach(), [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
 
 
-@pytest.mark.parametrize("by", [EXACT, SEQUENTIAL_FP16, SPECS["V100"]], ids=lambda by: by.name)
-@pytest.mark.parametrize("name", CALLS)
-def test_every_function_is_torchs_own_where_nothing_rounds(name: str, by: Any) -> None:
-    func, args, kwargs = CALLS[name]
-    result, gradients = outcome(lambda *leaves: run(func, leaves, kwargs, by), args, torch.float16)
-    expected, of_torch = outcome(lambda *leaves: func(*leaves, **kwargs), args, torch.float32)
-    assert torch.equal(result, expected.half())
-    assert result.dtype == torch.float16
-    if kwargs.get("beta") == 0:
-        of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
-    for ours, theirs in zip(gradients, of_torch, strict=True):
-        assert ours.dtype == torch.float16
-        assert torch.equal(ours, theirs.half())
+def test_every_function_is_torchs_own_where_nothing_rounds() -> None:
+    for name, (func, args, kwargs) in CALLS.items():
+        expected, of_torch = outcome(lambda *leaves, f=func, k=kwargs: f(*leaves, **k), args, torch.float32)
+        if kwargs.get("beta") == 0:
+            of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
+        wanted = [tensor.half() for tensor in (expected, *of_torch)]
+        for by in (EXACT, SEQUENTIAL_FP16, SPECS["V100"]):
+            ours = outcome(lambda *leaves, f=func, k=kwargs, by=by: run(f, leaves, k, by), args, torch.float16)
+            for mine, other in zip((ours[0], *ours[1]), wanted, strict=True):
+                assert mine.dtype == torch.float16, (name, by)
+                assert torch.equal(mine, other), (name, by)
+    tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
+    assert tried == set(REDUCTIONS)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": torch.rand(5, 6) > 0.3}, {"attn_mask": torch.randn(5, 6)}],
-    ids=["plain", "causal", "scale", "mask", "bias"],
-)
-def test_attention(options: dict[str, Any], dtype: torch.dtype) -> None:
+def test_attention() -> None:
     g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, 3, n, 8, generator=g).to(dtype) for n in (5, 6, 6))
-    if "attn_mask" in options and options["attn_mask"].dtype == torch.bool:
-        options["attn_mask"][:, 0] = True  # a row of nothing would be NaN
-    ours = run(F.scaled_dot_product_attention, (q, k, v), options, EXACT)
-    exact = F.scaled_dot_product_attention(q.double(), k.double(), v.double(), **{
-        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-        for name, value in options.items()
-    })  # fmt: skip
-    # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
-    unit = torch.finfo(dtype).eps / 2
-    assert ((ours.double() - exact).abs() <= 1.01 * unit * (v.double().abs().amax() + exact.abs())).all()
+    q, k, v = (torch.randn(2, 3, n, 8, generator=g) for n in (5, 6, 6))
+    some = torch.rand(5, 6, generator=g) > 0.3
+    some[:, 0] = True  # a row of nothing would be NaN
+    options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": some}]
+    for option in (*options, {"attn_mask": torch.randn(5, 6, generator=g)}):
+        for dtype in (torch.float16, torch.bfloat16):
+            low = [t.to(dtype) for t in (q, k, v)]
+            ours = run(F.scaled_dot_product_attention, tuple(low), option, EXACT)
+            wide = {n: x.double() if isinstance(x, Tensor) and x.dtype != torch.bool else x for n, x in option.items()}
+            exact = F.scaled_dot_product_attention(*(t.double() for t in low), **wide)
+            # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
+            bound = 1.01 * torch.finfo(dtype).eps / 2 * (low[2].double().abs().amax() + exact.abs())
+            assert ((ours.double() - exact).abs() <= bound).all(), (option, dtype)
 
 
 def test_attention_shares_keys_among_heads_and_drops() -> None:
@@ -233,51 +229,26 @@ def test_beta_0_does_not_read_its_input() -> None:
     assert run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
 
 
-# --- training ----------------------------------------------------------------------------------------------------
+# --- transposed convolutions, and errors that teach ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", [SPECS["V100"], SEQUENTIAL_FP16], ids=lambda by: by.name)
-def test_a_network_learns_on_it(by: Any) -> None:
-    # A convolution and a linear layer, 30 steps of plain SGD: the loss falls under any accumulator.
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(1, 4, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).half()
-    x, y = torch.randn(32, 1, 8, 8).half(), (torch.arange(32) % 2)
-    x[y == 1] += 1
-    losses = []
-    for _ in range(30):
-        with half_storage("cpu", by):
-            loss = F.cross_entropy(net(x).float(), y)
-        net.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            for parameter in net.parameters():
-                assert parameter.grad is not None
-                assert parameter.grad.dtype == torch.float16
-                parameter -= 0.1 * parameter.grad
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]
-
-
-# --- errors that teach -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("by", [SEQUENTIAL_FP16, SPECS["V100"], SPECS["H100"]], ids=lambda by: by.name)
-def test_a_transposed_convolution_is_the_gradient_of_a_convolution_to_the_bit(by: Any) -> None:
+def test_a_transposed_convolution_is_the_gradient_of_a_convolution_to_the_bit() -> None:
     g = torch.Generator().manual_seed(0)
     x, w = torch.randn(2, 40, 3, 4, generator=g).half(), torch.randn(40, 3, 3, 2, generator=g).half()
     options = {"stride": (2, 1), "padding": (1, 0)}
-    image = torch.zeros(2, 3, 5, 5).half().requires_grad_()
-    (gradient,) = torch.autograd.grad(run(F.conv2d, (image, w), options, by), image, x)
-    assert torch.equal(run(F.conv_transpose2d, (x, w), options, by), gradient)
+    for by in (SEQUENTIAL_FP16, SPECS["V100"], SPECS["H100"]):
+        image = torch.zeros(2, 3, 5, 5).half().requires_grad_()
+        (gradient,) = torch.autograd.grad(run(F.conv2d, (image, w), options, by), image, x)
+        assert torch.equal(run(F.conv_transpose2d, (x, w), options, by), gradient), by
 
 
-@pytest.mark.parametrize("func", [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d])
-def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator(func: Any) -> None:
-    dimensions = int(func.__name__[-2])
-    shape = (4096, 1) if "transpose" in func.__name__ else (1, 4096)
-    x, w = torch.ones(1, 4096, *[1] * dimensions).half(), torch.ones(*shape, *[1] * dimensions).half()
-    assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048  # 2048 + 1 is no FP16 number
-    assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096
+def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator() -> None:
+    for func in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d):
+        ones = [1] * int(func.__name__[-2])
+        x = torch.ones(1, 4096, *ones).half()
+        w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
+        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func  # 2048 + 1 is no FP16 number
+        assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
 
 
 def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
@@ -288,57 +259,42 @@ def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
     assert z.flatten().tolist() == [1.5, 1.5], "1.5 + 1.5 * 2^-11 would have been rounded up"
 
 
-@pytest.mark.parametrize("func", [torch.einsum, torch.conv_tbc, torch.lstm_cell])
-def test_what_is_not_reduced_is_refused_by_name(func: Callable[..., Any]) -> None:
-    with pytest.raises(NotImplementedError, match=rf"{func.__name__} is not reduced .*linear, matmul.*Leave the accum"):
-        run(func, (), {}, EXACT)
-
-
-def test_a_transposed_convolution_that_contradicts_itself_is_refused() -> None:
-    x, w = wholes(1, 2, 5), wholes(2, 3, 3)
-    with pytest.raises(RuntimeError, match="output_padding 2 must be smaller than stride"):
-        run(F.conv_transpose1d, (x, w), {"stride": 2, "output_padding": 2}, EXACT)
-    with pytest.raises(RuntimeError, match="does not fit input"):
-        run(F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, EXACT)
-    with pytest.raises(RuntimeError, match="one dtype"):
-        run(F.conv_transpose1d, (x, w.float()), {}, EXACT)
-
-
-def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
-    half, single = torch.ones(2, 2).half(), torch.ones(2, 2)
-    with pytest.raises(RuntimeError, match="one dtype"):
-        matmul(half, single, EXACT)
-    with pytest.raises(RuntimeError, match="one dtype"):
-        run(F.conv2d, (half[None, None], single[None, None]), {}, EXACT)
-    with pytest.raises(RuntimeError, match="does not fit input"):
-        run(F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, EXACT)
-
-
-@pytest.mark.parametrize(
-    ("func", "named"),
-    [
-        (torch.matmul, {"input": (5, 7), "other": (7, 4)}),
-        (torch.mm, {"input": (5, 7), "mat2": (7, 4)}),
-        (torch.bmm, {"mat2": (2, 7, 3), "input": (2, 5, 7)}),
-        (torch.mv, {"input": (5, 7), "vec": (7,)}),
-        (torch.addmm, {"input": (3,), "mat1": (5, 7), "mat2": (7, 3)}),
-        (torch.addmv, {"input": (5,), "mat": (5, 7), "vec": (7,)}),
-        (torch.baddbmm, {"input": (2, 5, 3), "batch1": (2, 5, 7), "batch2": (2, 7, 3)}),
-    ],
-    ids=lambda case: getattr(case, "__name__", ""),
-)
-def test_operands_may_be_named_as_torch_names_them(func: Callable[..., Any], named: dict[str, Any]) -> None:
-    operands = {name: wholes(*shape) for name, shape in named.items()}
-    expected = func(**{name: value.float() for name, value in operands.items()})
-    assert torch.equal(run(func, (), {**operands, "out": None}, EXACT), expected.half())
-
-
 def test_what_contradicts_itself_is_refused() -> None:
-    x, w = wholes(1, 2, 5, 5), wholes(2, 2, 3, 3)
-    with pytest.raises(RuntimeError, match="padding='same' keeps the size, a stride of 2 does not"):
-        run(F.conv2d, (x, w), {"stride": 2, "padding": "same"}, EXACT)
-    with pytest.raises(RuntimeError, match="give it or attn_mask, not both"):
-        run(F.scaled_dot_product_attention, (x, x, x), {"is_causal": True, "attn_mask": torch.ones(5, 5)}, EXACT)
+    for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
+        with pytest.raises(
+            NotImplementedError, match=rf"{unknown.__name__} is not reduced .*linear, matmul.*Leave the"
+        ):
+            run(unknown, (), {}, EXACT)
+    half, single, x, image = torch.ones(2, 2).half(), torch.ones(2, 2), wholes(1, 2, 5), wholes(1, 2, 5, 5)
+    one_dtype, size = "one dtype", "does not fit input"
+    for func, args, options, words in (
+        (torch.matmul, (half, single), {}, one_dtype),
+        (F.conv2d, (half[None, None], single[None, None]), {}, one_dtype),
+        (F.conv_transpose1d, (x, wholes(2, 3, 3).float()), {}, one_dtype),
+        (F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, size),
+        (F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, size),
+        (F.conv_transpose1d, (x, wholes(2, 3, 3)), {"stride": 2, "output_padding": 2}, "must be smaller than stride"),
+        (F.conv2d, (image, wholes(2, 2, 3, 3)), {"stride": 2, "padding": "same"}, "padding='same' keeps the size"),
+        (F.scaled_dot_product_attention, (image,) * 3, {"is_causal": True, "attn_mask": torch.ones(5, 5)}, "not both"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            run(func, args, options, EXACT)
+
+
+def test_operands_may_be_named_as_torch_names_them() -> None:
+    named: dict[Callable[..., Any], dict[str, Any]] = {
+        torch.matmul: {"input": (5, 7), "other": (7, 4)},
+        torch.mm: {"input": (5, 7), "mat2": (7, 4)},
+        torch.bmm: {"mat2": (2, 7, 3), "input": (2, 5, 7)},
+        torch.mv: {"input": (5, 7), "vec": (7,)},
+        torch.addmm: {"input": (3,), "mat1": (5, 7), "mat2": (7, 3)},
+        torch.addmv: {"input": (5,), "mat": (5, 7), "vec": (7,)},
+        torch.baddbmm: {"input": (2, 5, 3), "batch1": (2, 5, 7), "batch2": (2, 7, 3)},
+    }
+    for func, shapes in named.items():
+        operands = {name: wholes(*shape) for name, shape in shapes.items()}
+        expected = func(**{name: value.float() for name, value in operands.items()})
+        assert torch.equal(run(func, (), {**operands, "out": None}, EXACT), expected.half()), func
 
 
 def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
@@ -346,8 +302,3 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     (gradient,) = torch.autograd.grad(matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True)
     with pytest.raises(RuntimeError, match="differentiate twice"):
         gradient.sum().backward()
-
-
-def test_every_reduction_is_tested_above() -> None:
-    tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
-    assert tried == set(REDUCTIONS)

@@ -96,51 +96,41 @@ def numbers(
 DTYPES = {torch.float16: 6.0, torch.bfloat16: 40.0, torch.float32: 40.0, torch.float8_e4m3fn: 3.0}
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
-def test_against_exact_arithmetic(by: Accumulator, dtype: torch.dtype) -> None:
-    a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, DTYPES[dtype])
-    a, b = a.to(dtype), b.to(dtype)
-    ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
+def test_against_exact_arithmetic() -> None:
     work = {
         "sequential FP16": lambda *case: sequential(*case, "FP16"),
         "sequential FP32": lambda *case: sequential(*case, "FP32"),
         "pairwise FP32": pairwise,
         "exact": lambda *case: exactly(*case, "FP32"),
-    }[by.name]
-    assert ours == [work(*case) for case in zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)]
+    }
+    for dtype, wide in DTYPES.items():
+        a, b, c = numbers(torch.float32 if dtype.itemsize == 1 else dtype, wide)
+        a, b = a.to(dtype), b.to(dtype)
+        for name, by in ACCUMULATORS.items():
+            ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], by)[:, 0, 0].tolist()
+            cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
+            assert ours == [work[name](*case) for case in cases], (name, dtype)
 
 
-@pytest.mark.parametrize("out", [FP32, FP16, BF16], ids=lambda format: format.name)
-def test_exact_is_rounded_once_to_any_format(out: Format) -> None:
+def test_exact_is_rounded_once_to_any_format() -> None:
     a, b, c = numbers(torch.float16, 6.0)
-    ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], EXACT, out)
-    assert ours.dtype == dtype_of(out)
-    cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
-    assert ours[:, 0, 0].tolist() == [exactly(*case, out.name) for case in cases]
+    for out in (FP32, FP16, BF16):
+        ours = accumulate(a[:, None], b[:, :, None], c[:, None, None], EXACT, out)
+        assert ours.dtype == dtype_of(out)
+        cases = zip(a.double().tolist(), b.double().tolist(), c.tolist(), strict=True)
+        assert ours[:, 0, 0].tolist() == [exactly(*case, out.name) for case in cases], out
 
 
 # --- traps -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_exact_is_not_a_sum_in_fp64(sign: float) -> None:
+def test_exact_is_not_a_sum_in_fp64() -> None:
     # 1 + 2^-24 is a tie of FP32 that goes down to 1; with 2^-90 on top it must go up, and FP64 cannot see that.
-    a, b = [1.0, 2.0**-12, sign * 2.0**-45], [1.0, 2.0**-12, 2.0**-45]
-    assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
-    assert dot(a, b, EXACT, torch.float32) == (1 + 2.0**-23 if sign > 0 else 1.0)
-    assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == dot(a, b, EXACT, torch.float32)
-
-
-def test_exact_equals_fsum_when_the_result_needs_no_rounding() -> None:
-    rng = np.random.default_rng(SEED)
-    a = (
-        torch.from_numpy(rng.integers(-1000, 1000, (1, 3000))).float()
-        * torch.from_numpy(2.0 ** rng.integers(-40, 40, (1, 3000))).float()
-    )
-    b = torch.ones(3000, 1)
-    total = math.fsum(a[0].double().tolist())
-    assert accumulate(a, b, None, EXACT).item() == float(np.float32(total))
+    for sign, wanted in ((1.0, 1 + 2.0**-23), (-1.0, 1.0)):
+        a, b = [1.0, 2.0**-12, sign * 2.0**-45], [1.0, 2.0**-12, 2.0**-45]
+        assert np.float32(1 + 2.0**-24 + sign * 2.0**-90) == 1.0
+        assert dot(a, b, EXACT, torch.float32) == wanted
+        assert dot([1.0, *a], [2.0**60, *b], EXACT, torch.float32, c=-(2.0**60)) == wanted
 
 
 def test_exact_over_a_long_sum_that_cancels() -> None:
@@ -170,13 +160,12 @@ def test_a_fused_multiply_add_rounds_once_even_where_fp64_would_round_twice() ->
     assert dot([0.0, x], b, SEQUENTIAL_FP32, torch.float32) == 1 + 2.0**-11, "a real tie goes to even"
 
 
-@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
-def test_infinities_and_nan_follow_ieee_754(by: Accumulator) -> None:
-    assert dot([math.inf, 1.0], [1.0, 1.0], by, torch.float16) == math.inf
-    assert dot([1.0, 1.0], [1.0, -math.inf], by, torch.float16) == -math.inf
-    assert math.isnan(dot([math.inf, 1.0], [0.0, 1.0], by, torch.float16))
-    assert math.isnan(dot([math.inf, math.inf], [1.0, -1.0], by, torch.float16))
-    assert math.isnan(dot([math.nan], [0.0], by, torch.float16))
+def test_infinities_and_nan_follow_ieee_754() -> None:
+    for by in ACCUMULATORS.values():
+        assert dot([math.inf, 1.0], [1.0, 1.0], by, torch.float16) == math.inf, by
+        assert dot([1.0, 1.0], [1.0, -math.inf], by, torch.float16) == -math.inf, by
+        for a, b in (([math.inf, 1.0], [0.0, 1.0]), ([math.inf, math.inf], [1.0, -1.0]), ([math.nan], [0.0])):
+            assert math.isnan(dot(a, b, by, torch.float16)), (by, a, b)
 
 
 def test_fp16_overflows_where_others_do_not() -> None:
@@ -200,23 +189,21 @@ def test_a_row_of_specs_is_an_accumulator_too() -> None:
         accumulate(*wide, None, SPECS["V100"])
 
 
-@pytest.mark.parametrize("by", [*ACCUMULATORS.values(), SPECS["A100"]], ids=lambda by: by.name)
-@pytest.mark.parametrize("shape", [(3, 5, 7), (5, 3, 0), (0, 3, 4), (1, 1, 1)])
-def test_shapes(by: Accumulator, shape: tuple[int, int, int]) -> None:
-    m, n, k = shape
-    c = torch.arange(m * n).reshape(m, n).float()
-    d = accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by)
-    assert torch.equal(d, c + k)
-
-
-@pytest.mark.parametrize("by", ACCUMULATORS.values(), ids=ACCUMULATORS)
-def test_tiles_change_nothing(by: Accumulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    import labkit.gemm.accumulators as module
-
+def test_shapes_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.randn(2, 9, 20).half(), torch.randn(2, 20, 7).half()
-    whole_at_once = accumulate(a, b, None, by)
-    monkeypatch.setattr(module, "TILE", 40)
-    assert torch.equal(accumulate(a, b, None, by), whole_at_once)
+    for by in (*ACCUMULATORS.values(), SPECS["A100"]):
+        for m, n, k in ((3, 5, 7), (5, 3, 0), (0, 3, 4), (1, 1, 1)):
+            c = torch.arange(m * n).reshape(m, n).float()
+            assert torch.equal(accumulate(torch.ones(m, k).half(), torch.ones(k, n).half(), c, by), c + k), (
+                by,
+                m,
+                n,
+                k,
+            )
+        whole_at_once = accumulate(a, b, None, by)
+        with monkeypatch.context() as patch:
+            patch.setattr("labkit.gemm.accumulators.TILE", 40)
+            assert torch.equal(accumulate(a, b, None, by), whole_at_once), by
 
 
 def test_what_is_no_accumulator_is_refused() -> None:

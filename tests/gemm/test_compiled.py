@@ -1,4 +1,4 @@
-"""Is the compiled emulator the plain one, bit for bit? And does the lab say which of them it uses, and do without?"""
+"""The compiled emulator is the plain one, bit for bit; which of them is used, and what happens without numba."""
 
 import itertools
 import sys
@@ -8,13 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.formats import FP16, FP32, Format
-from labkit.gemm import ROWS, SPECS, TURING_4, MmaSpec, emulate, emulator
+from labkit.formats import FP16, FP32
+from labkit.gemm import ROWS, SPECS, TURING_4, emulate, emulator
 from labkit.gemm.blocks import VARIABLE
 from tests.oracles.mma_cases import cases
-
-CASES = [(row, result) for row in (*ROWS, TURING_4) for result in row.results]
-NAMES = [f"{row.name}-{row.operands.name}-{row.block_length}-to-{result.name}" for row, result in CASES]
 
 needs_numba = pytest.mark.skipif(
     emulator() == "numpy", reason="numba is not installed, or LABKIT_EMULATOR says numpy: there is one emulator only"
@@ -32,41 +29,30 @@ def both(monkeypatch: pytest.MonkeyPatch, *given: object) -> tuple[np.ndarray, n
 
 
 @needs_numba
-@pytest.mark.parametrize(("row", "result"), CASES, ids=NAMES)
-def test_every_row_bit_for_bit(row: MmaSpec, result: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_row_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     # The oracle's dot products, as rows of one A and columns of one B: every kind of A meets every kind of B.
-    a, b, c = cases(row, result, 96, 7)
-    c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
-    c = np.where(np.isnan(c), np.inf, c)
-    one, other = both(monkeypatch, a, b.T.copy(), c, row, result)
-    assert np.array_equal(one, other)
-    one, other = both(monkeypatch, a, b.T.copy(), None, row, result)
-    assert np.array_equal(one, other)
-
-
-SHAPES = [(1, 1, 1), (3, 5, 19), (17, 2, 33), (2, 700, 5), (700, 2, 3), (5, 3, 0), (0, 3, 4), (3, 0, 4)]
+    for row, result in [(spec, result) for spec in (*ROWS, TURING_4) for result in spec.results]:
+        a, b, c = cases(row, result, 96, 7)
+        c = c[:, None] * np.where(np.arange(96) % 3, 0.0, 1.0)
+        for start in (np.where(np.isnan(c), np.inf, c), None):
+            assert np.array_equal(*both(monkeypatch, a, b.T.copy(), start, row, result)), (row, result, start)
 
 
 @needs_numba
-@pytest.mark.parametrize(("m", "n", "k"), SHAPES)
-def test_any_shape(m: int, n: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    g = torch.Generator().manual_seed(m + n + k)
-    for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
-        a, b = torch.randn(*batch, m, k, generator=g).half(), torch.randn(*batch, k, n, generator=g).half()
-        c = torch.randn(*batch, m, n, generator=g).half()
-        one, other = both(monkeypatch, a, b, c, SPECS["H100"], out)
-        assert one.shape == (*batch, m, n)
-        assert np.array_equal(one, other)
-
-
-@needs_numba
-@pytest.mark.parametrize("length", [1, 2, 3, 6])
-def test_blocks_that_no_gpu_has(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # They would be read beyond their ends, four products at a time.
-    row, ones = replace(SPECS["V100"], block_length=length), np.ones((7, 5), np.float32)
-    one, other = both(monkeypatch, ones, ones.T, None, row)
-    assert np.array_equal(one, other)
-    assert (one.view(np.float32) == 5).all()
+def test_any_shape_and_blocks_that_no_gpu_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    for m, n, k in ((1, 1, 1), (3, 5, 19), (17, 2, 33), (2, 700, 5), (700, 2, 3), (5, 3, 0), (0, 3, 4), (3, 0, 4)):
+        g = torch.Generator().manual_seed(m + n + k)
+        for batch, out in itertools.product(((), (2, 3)), (FP32, FP16)):
+            a, b = torch.randn(*batch, m, k, generator=g).half(), torch.randn(*batch, k, n, generator=g).half()
+            c = torch.randn(*batch, m, n, generator=g).half()
+            one, other = both(monkeypatch, a, b, c, SPECS["H100"], out)
+            assert one.shape == (*batch, m, n)
+            assert np.array_equal(one, other), (m, n, k, batch, out)
+    for length in (1, 2, 3, 6):  # four products at a time would read beyond the end of a block
+        row, ones = replace(SPECS["V100"], block_length=length), np.ones((7, 5), np.float32)
+        one, other = both(monkeypatch, ones, ones.T, None, row)
+        assert np.array_equal(one, other), length
+        assert (one.view(np.float32) == 5).all(), length
 
 
 @needs_numba

@@ -83,19 +83,17 @@ def inherited() -> None:
     torch.backends.cudnn.conv.fp32_precision = "none"
 
 
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
 @pytest.mark.parametrize("prepare", [lambda: None, old_api, new_api, both_apis, inherited])
-def test_a_session_has_its_own_switches_back_whichever_api_set_them(
-    prepare: Callable[[], None], precision: str
-) -> None:
+def test_a_session_has_its_own_switches_back_whichever_api_set_them(prepare: Callable[[], None]) -> None:
     prepare()
     before = switches(), legacy()
-    with fp32_precision(precision):
-        assert "raises" not in legacy(), "code beside this block may read what the older API says"
-    assert (switches(), legacy()) == before
-    with pytest.raises(ZeroDivisionError), fp32_precision(precision):
-        raise ZeroDivisionError
-    assert (switches(), legacy()) == before
+    for precision in ("ieee", "tf32"):
+        with fp32_precision(precision):
+            assert "raises" not in legacy(), "code beside this block may read what the older API says"
+        assert (switches(), legacy()) == before
+        with pytest.raises(ZeroDivisionError), fp32_precision(precision):
+            raise ZeroDivisionError
+        assert (switches(), legacy()) == before
 
 
 def test_what_was_inherited_is_inherited_afterwards() -> None:
@@ -182,17 +180,11 @@ def test_threads_that_nest_the_other_precision_do_not_wait_for_each_other_for_ev
     assert torch.backends.cudnn.conv.fp32_precision == "tf32"
 
 
-@pytest.mark.parametrize(
-    ("capability", "expected"), [((7, 0), False), ((7, 5), False), ((8, 0), True), ((8, 9), True), ((12, 0), True)]
-)
-def test_tf32_came_with_ampere(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: bool) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert has_tf32("cuda") is expected
+def test_tf32_came_with_ampere_and_not_to_gpus_of_another_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for capability, expected in (((7, 0), False), ((7, 5), False), ((8, 0), True), ((8, 9), True), ((12, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+        assert has_tf32("cuda") is expected, capability
     assert not has_tf32("cpu")
     assert not has_tf32("mps")
-
-
-def test_a_gpu_of_another_maker_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "6.4")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 4))
     assert not has_tf32("cuda")

@@ -50,14 +50,14 @@ def test_against_a_gemm_in_fp64() -> None:
     assert (ours != exact.astype(np.float16)).mean() < 0.01, "and it rarely shows"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_norms_take_half_inputs_and_fp32_weights(dtype: torch.dtype) -> None:
-    x = torch.randn(4, 8, 5, 5).to(dtype)
+def test_norms_take_half_inputs_and_fp32_weights() -> None:
     norm = nn.GroupNorm(2, 8)
-    with half_storage("cpu"):
-        y = norm(x)
-    assert y.dtype == dtype
-    assert torch.equal(y, norm(x.float()).to(dtype))
+    for dtype in (torch.float16, torch.bfloat16):
+        x = torch.randn(4, 8, 5, 5).to(dtype)
+        with half_storage("cpu"):
+            y = norm(x)
+        assert y.dtype == dtype
+        assert torch.equal(y, norm(x.float()).to(dtype))
 
 
 def test_running_statistics_in_fp16_are_kept() -> None:
@@ -85,14 +85,11 @@ def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
         F.linear(torch.ones(2, 3).half(), torch.ones(4, 3))
 
 
-def test_fp32_passes_through_untouched() -> None:
+def test_fp32_passes_through_untouched_and_a_gpu_needs_no_help() -> None:
     a, b = torch.randn(8, 8), torch.randn(8, 8)
     with half_storage("cpu"):
-        assert torch.equal(a @ b, torch.matmul(a, b))
-        assert (a @ b).dtype == torch.float32
-
-
-def test_a_gpu_needs_no_help() -> None:
+        ours = a @ b
+    assert torch.equal(ours, torch.matmul(a, b))
     assert half_storage("cuda").__class__.__name__ == "nullcontext"
 
 
@@ -100,31 +97,31 @@ def grown(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize(
-    "product",
-    [
-        lambda a, b: a @ b,
-        torch.Tensor.matmul,
-        torch.mm,
-        lambda a, b: torch.addmm(a, a, b),
-        lambda a, b: torch.einsum("ij,jk->ik", a, b),
-        lambda a, b: torch.einsum("...j,jk", [a, b]),
-        lambda a, b: torch.tensordot(a, b, 1),
-        lambda a, b: torch.inner(a, b),
-        lambda a, b: torch.linalg.multi_dot([a, b]),
-        lambda a, b: a.T @ b,
-        lambda a, b: F.bilinear(a, b, torch.stack([a, b])),
-        lambda a, b: torch.bmm(a[None], b[None]),
-        lambda a, b: F.scaled_dot_product_attention(a[None], b[None], a[None]),
-        lambda a, b: F.conv1d(a[None], b[:, :, None]),
-    ],
+PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
+    lambda a, b: a @ b,
+    torch.Tensor.matmul,
+    torch.mm,
+    lambda a, b: torch.addmm(a, a, b),
+    lambda a, b: torch.einsum("ij,jk->ik", a, b),
+    lambda a, b: torch.einsum("...j,jk", [a, b]),
+    lambda a, b: torch.tensordot(a, b, 1),
+    lambda a, b: torch.inner(a, b),
+    lambda a, b: torch.linalg.multi_dot([a, b]),
+    lambda a, b: a.T @ b,
+    lambda a, b: F.bilinear(a, b, torch.stack([a, b])),
+    lambda a, b: torch.bmm(a[None], b[None]),
+    lambda a, b: F.scaled_dot_product_attention(a[None], b[None], a[None]),
+    lambda a, b: F.conv1d(a[None], b[:, :, None]),
 )
-def test_products_by_any_name_round_once(product: Callable[..., torch.Tensor]) -> None:
+
+
+def test_products_by_any_name_round_once() -> None:
     a, b = grown(8, 8).half(), grown(8, 8, seed=1).half()
-    with half_storage("cpu"):
-        ours = product(a, b)
-    assert ours.dtype == torch.float16
-    assert torch.equal(ours, product(a.float(), b.float()).half())
+    for number, product in enumerate(PRODUCTS):
+        with half_storage("cpu"):
+            ours = product(a, b)
+        assert ours.dtype == torch.float16, number
+        assert torch.equal(ours, product(a.float(), b.float()).half()), number
 
 
 def test_attention_layers_in_training_and_evaluation() -> None:
@@ -186,45 +183,40 @@ def test_one_step_of_an_lstm_written_out() -> None:
     assert np.allclose(new_h.detach().numpy(), (o.sigmoid() * want_c.tanh()).half().numpy(), rtol=0, atol=2.0**-11)
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("kind", list(CELLS))
-@pytest.mark.parametrize(
-    "options", [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False}]
-)
-def test_layers_directions_and_packed_sequences_are_torchs(kind: Any, options: dict[str, Any]) -> None:
+def test_layers_directions_and_packed_sequences_are_torchs(kind: Any) -> None:
     """Against torch's own FP32 layer, which knows nothing of us: off by the roundings of h and c over seven steps."""
-    torch.manual_seed(0)
-    layer = kind(5, 6, **options)
-    wide = kind(5, 6, **options)
-    wide.load_state_dict({name: value.half().float() for name, value in layer.state_dict().items()})
-    half = layer.half()
-    x = grown(4, 7, 5).half() if options.get("batch_first") else grown(7, 4, 5).half()
-    pack = nn.utils.rnn.pack_padded_sequence
-    lengths = torch.tensor([5, 7, 2, 5])
-    for given in (x, pack(x, lengths, batch_first=bool(options.get("batch_first")), enforce_sorted=False)):
-        floats = given.float() if isinstance(given, torch.Tensor) else given.to(torch.float32)
-        want, want_state = wide(floats)
-        with half_storage("cpu"):
-            got, state = half(given)
-        pairs = [(got, want)] if isinstance(got, torch.Tensor) else [(got.data, want.data)]
-        pairs += list(zip(*(s if isinstance(s, tuple) else (s,) for s in (state, want_state)), strict=True))
-        for ours, exact in pairs:
-            assert (ours.dtype, ours.shape) == (torch.float16, exact.shape)
-            assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon
+    shapes: list[dict[str, Any]] = [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False}]
+    for options in (*shapes, *([{"proj_size": 3}] if kind is nn.LSTM else [])):
+        torch.manual_seed(0)
+        half, wide = kind(5, 6, **options).half(), kind(5, 6, **options)
+        wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+        first = bool(options.get("batch_first"))
+        x = grown(4, 7, 5).half() if first else grown(7, 4, 5).half()
+        lengths = torch.tensor([5, 7, 2, 5])
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=False)
+        for given, floats in ((x, x.float()), (packed, packed.to(torch.float32))):
+            want, want_state = wide(floats)
+            with half_storage("cpu"):
+                got, state = half(given)
+            pairs = [(got, want)] if isinstance(got, torch.Tensor) else [(got.data, want.data)]
+            pairs += list(zip(*(s if isinstance(s, tuple) else (s,) for s in (state, want_state)), strict=True))
+            for ours, exact in pairs:
+                assert (ours.dtype, ours.shape) == (torch.float16, exact.shape), options
+                assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon, options
 
 
 @pytest.mark.parametrize("kind", list(CELLS))
-@pytest.mark.parametrize("packed", [False, True])
-def test_gradients_of_all_that_goes_in_are_torchs(kind: Any, packed: bool) -> None:
+def test_gradients_of_all_that_goes_in_are_torchs(kind: Any) -> None:
     """Input, both states and all weights, two layers in two directions; torch's FP32 layer is the oracle."""
     torch.manual_seed(0)
-    half = kind(5, 6, num_layers=2, bidirectional=True).half()
-    wide = kind(5, 6, num_layers=2, bidirectional=True)
-    wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    half, wide = (kind(5, 6, num_layers=2, bidirectional=True) for _ in range(2))
+    wide.load_state_dict({name: value.float() for name, value in half.half().state_dict().items()})
 
-    def gradients(layer: Any, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
-        x, *state = (
-            grown(*shape, seed=i).half().to(dtype) for i, shape in enumerate([(7, 4, 5), (4, 4, 6), (4, 4, 6)])
-        )
+    def gradients(layer: Any, dtype: torch.dtype, packed: bool) -> tuple[torch.Tensor, ...]:
+        shapes = [(7, 4, 5), (4, 4, 6), (4, 4, 6)]
+        x, *state = (grown(*shape, seed=i).half().to(dtype) for i, shape in enumerate(shapes))
         state = state[: 2 if kind is nn.LSTM else 1]
         leaves = [t.requires_grad_() for t in (x, *state, *layer.parameters())]
         given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([7, 5, 5, 2])) if packed else x
@@ -233,26 +225,12 @@ def test_gradients_of_all_that_goes_in_are_torchs(kind: Any, packed: bool) -> No
         loss = sum((t.float() * torch.linspace(0.5, 1, t.numel()).view(t.shape)).sum() for t in out)
         return torch.autograd.grad(loss, leaves)
 
-    with half_storage("cpu"):
-        ours = gradients(half, torch.float16)
-    for a, b in zip(ours, gradients(wide, torch.float32), strict=True):
-        assert (a.dtype, a.shape) == (torch.float16, b.shape)
-        assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max()  # a rounding for each of seven steps
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-def test_an_lstm_with_projections() -> None:
-    torch.manual_seed(0)
-    half = nn.LSTM(5, 6, proj_size=3).half()
-    wide = nn.LSTM(5, 6, proj_size=3)
-    wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
-    x = grown(7, 2, 5).half()
-    with half_storage("cpu"):
-        got, (h, c) = half(x)
-    want, (want_h, want_c) = wide(x.float())
-    for ours, exact in ((got, want), (h, want_h), (c, want_c)):
-        assert ours.shape == exact.shape
-        assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon
+    for packed in (False, True):
+        with half_storage("cpu"):
+            ours = gradients(half, torch.float16, packed)
+        for a, b in zip(ours, gradients(wide, torch.float32, packed), strict=True):
+            assert (a.dtype, a.shape) == (torch.float16, b.shape)
+            assert (a.float() - b).abs().max() < 7 * FP16.epsilon * b.abs().max(), packed  # a rounding for each step
 
 
 def test_a_state_that_grows_by_less_than_half_an_ulp_stands_still_in_fp16() -> None:
@@ -269,21 +247,15 @@ def test_a_state_that_grows_by_less_than_half_an_ulp_stands_still_in_fp16() -> N
     assert half.item() == 1
 
 
-@pytest.mark.parametrize("kind", list(CELLS))
-def test_a_layer_of_one_feature_has_all_its_gradients(kind: Any) -> None:
-    layer = kind(1, 1).half()
-    with half_storage("cpu"):
-        layer(torch.ones(2, 1, 1).half())[0].sum().backward()
-    assert all(p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters())
-
-
-@pytest.mark.parametrize("kind", list(CELLS))
-def test_a_second_derivative_is_refused_rather_than_wrong(kind: Any) -> None:
-    layer, x = kind(2, 2).half(), torch.ones(2, 1, 2).half().requires_grad_()
-    with half_storage("cpu"):
-        (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+def test_a_layer_of_one_feature_has_all_its_gradients_and_no_second_derivative() -> None:
+    for kind in CELLS:
+        layer, x = kind(1, 1).half(), torch.ones(2, 1, 1).half().requires_grad_()
+        with half_storage("cpu"):
+            layer(x)[0].sum().backward()
+            (slope,) = torch.autograd.grad(layer(x)[0].float().square().sum(), x, create_graph=True)
+        assert all(p.grad is not None and p.grad.dtype == torch.float16 for p in layer.parameters()), kind
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            slope.sum().backward()
 
 
 def test_dropout_between_layers_draws_as_in_training_only() -> None:

@@ -35,10 +35,6 @@ def test_worked_example_average_pooling_in_three_dimensions() -> None:
         assert F.avg_pool3d(x, (1, 2, 1)).item() == 1  # the mean 1 + 2^-11 is a tie, and 1 is even
 
 
-def test_the_list_is_not_empty() -> None:
-    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {op.name for _, op in LIST}
-
-
 UPCAST = {FP16: torch.float32, BF16: torch.float32, torch.complex32: torch.complex64}
 
 
@@ -66,17 +62,18 @@ def real(tensor: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("dtype", "op"), [pytest.param(d, op, id=f"{op.full_name}-{str(d)[6:]}") for d, op in LIST])
-def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once(dtype: torch.dtype, op: Any) -> None:
-    half = {torch.float32: dtype, torch.complex64: torch.complex32}
-    for given in list(op.sample_inputs("cpu", torch.float32))[:6]:
-        sample = cast((given.input, given.args, given.kwargs), half)
-        with half_storage("cpu"):
-            ours, of_ours = run(op, cast(sample, {}))
-        want, of_want = run(op, cast(sample, UPCAST))
-        for a, b in zip(ours + of_ours, cast(want + of_want, half), strict=True):
-            assert a.dtype == b.dtype
-            assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num())
+def test_each_operation_that_only_cuda_has_in_half_is_fp32s_rounded_once() -> None:
+    assert {"nn.functional.avg_pool3d", "nn.functional.rrelu", "fft.irfftn"} <= {op.name for _, op in LIST}
+    for dtype, op in LIST:
+        half = {torch.float32: dtype, torch.complex64: torch.complex32}
+        for given in list(op.sample_inputs("cpu", torch.float32))[:4]:
+            sample = cast((given.input, given.args, given.kwargs), half)
+            with half_storage("cpu"):
+                ours, of_ours = run(op, cast(sample, {}))
+            want, of_want = run(op, cast(sample, UPCAST))
+            for a, b in zip(ours + of_ours, cast(want + of_want, half), strict=True):
+                assert a.dtype == b.dtype, (op.full_name, dtype)
+                assert torch.equal(real(a).nan_to_num(), real(b).nan_to_num()), (op.full_name, dtype)
 
 
 def test_inside_autocast_where_an_fp16_tensor_meets_them() -> None:
@@ -89,17 +86,16 @@ def test_inside_autocast_where_an_fp16_tensor_meets_them() -> None:
     assert weight.grad is not None
 
 
-@pytest.mark.parametrize("inplace", [True, False])
-def test_in_place_it_is_the_tensor_that_was_given(inplace: bool) -> None:
+def test_in_place_it_is_the_tensor_that_was_given() -> None:
     x = torch.linspace(-2, 2, 9).half()
     torch.manual_seed(0)
-    with half_storage("cpu"):
-        y = F.rrelu(given := x.clone(), training=True, inplace=inplace)
-        decimals = torch.tensor([1.26]).half().round_(decimals=1)
-    torch.manual_seed(0)
-    assert torch.equal(y, F.rrelu(x.float(), training=True).half())
-    assert (y is given, torch.equal(given, x)) == (inplace, not inplace)
-    assert torch.equal(decimals, torch.tensor([1.3]).half())
+    wanted = F.rrelu(x.float(), training=True).half()
+    for inplace in (True, False):
+        torch.manual_seed(0)
+        with half_storage("cpu"):
+            y = F.rrelu(given := x.clone(), training=True, inplace=inplace)
+        assert torch.equal(y, wanted)
+        assert (y is given, torch.equal(given, x)) == (inplace, not inplace)
 
 
 def test_what_a_gpu_refuses_is_refused() -> None:

@@ -6,6 +6,7 @@ exact, and torch's own layers for what is no product.
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -31,26 +32,18 @@ def test_worked_example_11_significant_bits() -> None:
     assert (a @ b).item() == 1 + 2.0**-10 + 2.0**13 + 4
 
 
-@pytest.mark.parametrize("gpu", ["A100", "Ada", "H100", "B200"])
-def test_one_product_is_the_tensor_cores_to_the_bit(gpu: str) -> None:
-    """k = 1: 11 by 11 bits fit into FP32's 24, so nothing but the operands is rounded."""
+def test_exact_products_and_sums_are_the_tensor_cores_to_the_bit() -> None:
+    """k = 1: 11 by 11 bits fit into FP32's 24. And sums of whole numbers up to 990: each is below 2^24 in size."""
     torch.manual_seed(0)
     a, b = torch.randn(40, 1) * 2.0 ** torch.randint(-20, 20, (40, 1)), torch.randn(1, 30)
+    c, d = (torch.randint(-990, 990, shape).float() for shape in ((5, 16), (16, 9)))
     with tf32_products("cpu"):
-        ours = a @ b
-    spec = SPECS[gpu].for_operands(TF32)
-    assert torch.equal(ours, emulate(rounded(a).float(), rounded(b).float(), None, spec))
-    assert not torch.equal(ours, a @ b)
-
-
-@pytest.mark.parametrize("gpu", ["A100", "H100"])
-def test_sums_that_need_no_rounding_are_the_tensor_cores_to_the_bit(gpu: str) -> None:
-    """Sixteen products of whole numbers up to 990: every partial sum is below 2^24 = 16,777,216 in size."""
-    torch.manual_seed(0)
-    a, b = (torch.randint(-990, 990, shape).float() for shape in ((5, 16), (16, 9)))
-    with tf32_products("cpu"):
-        ours = a @ b
-    assert torch.equal(ours, emulate(a, b, None, SPECS[gpu].for_operands(TF32)))
+        product, total = a @ b, c @ d
+    assert not torch.equal(product, a @ b)
+    for gpu in ("A100", "Ada", "H100", "B200"):
+        spec = SPECS[gpu].for_operands(TF32)
+        assert torch.equal(product, emulate(rounded(a).float(), rounded(b).float(), None, spec)), gpu
+        assert torch.equal(total, emulate(c, d, None, spec)), gpu
 
 
 def test_forward_and_backward_of_a_linear_layer() -> None:
@@ -90,29 +83,23 @@ NOT_MULTIPLIED = {"linear with a bias": (2,), "conv2d with a bias and a stride":
                   "conv_transpose2d": (2,), "convolution": (2,), "conv_tbc": (2,)}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_operands_are_rounded_and_biases_are_not(name: str) -> None:
-    func, args = CALLS[name]
-    with tf32_products("cpu"):
-        ours = func(*args)
-    kept = NOT_MULTIPLIED.get(name, ())
-    wide = [(a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
-    torch.testing.assert_close(ours.double(), func(*wide), rtol=3e-6, atol=3e-6)
-    exact = [a.double() if isinstance(a, Tensor) else a for a in args]
-    assert float((ours.double() - func(*exact)).abs().max()) > 1e-5, "and that makes a difference"
-
-
-@pytest.mark.parametrize("func", [torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr])
-def test_an_addend_is_not_rounded(func: Any) -> None:
-    a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(func.__name__, (A, B))
-    shape = func(torch.zeros(()), a, b).shape
-    c = draw(shape)
-    with tf32_products("cpu"):
-        ours = func(c, a, b, beta=0.5, alpha=3)
-        nothing = func(torch.full(shape, torch.nan), a, b, beta=0)
-    want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
-    torch.testing.assert_close(ours.double(), want, rtol=3e-6, atol=3e-6)
-    assert nothing.isfinite().all()
+def test_operands_are_rounded_and_biases_are_not() -> None:
+    for name, (func, args) in CALLS.items():
+        with tf32_products("cpu"):
+            ours = func(*args).double()
+        kept = NOT_MULTIPLIED.get(name, ())
+        wide = [(a.double() if i in kept else rounded(a)) if isinstance(a, Tensor) else a for i, a in enumerate(args)]
+        exact = [a.double() if isinstance(a, Tensor) else a for a in args]
+        assert torch.allclose(ours, func(*wide), rtol=3e-6, atol=3e-6), name
+        assert float((ours - func(*exact)).abs().max()) > 1e-5, f"{name}: and that makes a difference"
+    for func in (torch.addmm, torch.addmv, torch.baddbmm, torch.addbmm, torch.addr):  # nor addends
+        a, b = {"addmm": (A[0], B[0]), "addmv": (A[0], V), "addr": (V, V + 1)}.get(func.__name__, (A, B))
+        c = draw(func(torch.zeros(()), a, b).shape)
+        with tf32_products("cpu"):
+            ours, nothing = func(c, a, b, beta=0.5, alpha=3), func(torch.full_like(c, torch.nan), a, b, beta=0)
+        want = func(c.double(), rounded(a), rounded(b), beta=0.5, alpha=3)
+        assert torch.allclose(ours.double(), want, rtol=3e-6, atol=3e-6), func
+        assert nothing.isfinite().all(), func
 
 
 def test_the_two_products_of_attention_are_rounded_and_the_softmax_is_not() -> None:
@@ -134,49 +121,45 @@ LAYERS = [(kind, options) for kind in ("LSTM", "GRU", "RNN") for options in SHAP
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize(("kind", "options"), LAYERS, ids=str)
-@pytest.mark.parametrize("packed", [False, True])
-def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone(
-    kind: str, options: dict[str, Any], packed: bool
-) -> None:
+def test_recurrent_layers_are_torchs_on_numbers_that_rounding_leaves_alone() -> None:
     """On inputs and weights of TF32, h alone is rounded, by 2^-12 of it or less; with W_hh zero that has no effect."""
-    torch.manual_seed(0)
-    layer = getattr(nn, kind)(4, 6, **options)
-    x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
-    if packed:
-        lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
-        x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first="batch_first" in options)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.copy_(rounded(parameter))
-    with tf32_products("cpu"):
-        ours = layer(x)
-    theirs = layer(x)
-    for mine, other in zip(floats(ours), floats(theirs), strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=2e-3)
-        assert mine.shape == other.shape
-    assert not torch.equal(floats(ours)[0], floats(theirs)[0]), "h is rounded from the second step on"
-    for name, parameter in layer.named_parameters():
-        if "weight_hh" in name:
-            nn.init.zeros_(parameter)
-    with tf32_products("cpu"):
-        ours = layer(x)
-    deep = options.get("num_layers", 1) > 1 or "proj_size" in options
-    for mine, other in zip(floats(ours), floats(layer(x)), strict=True):
-        torch.testing.assert_close(mine, other, rtol=0, atol=2e-3 if deep else 1e-6)
+    for (kind, options), packed in itertools.product(LAYERS, (False, True)):
+        torch.manual_seed(0)
+        layer = getattr(nn, kind)(4, 6, **options)
+        x: Any = rounded(torch.randn(5, 3, 4)).float().requires_grad_()
+        if packed:
+            lengths = [3, 3, 2, 1, 1] if options.get("batch_first") else [5, 3, 2]
+            x = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first="batch_first" in options)
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.copy_(rounded(parameter))
+
+        def largest_difference(layer: nn.Module = layer, x: Any = x) -> float:
+            with tf32_products("cpu"):
+                ours = floats(layer(x))
+            pairs = list(zip(ours, floats(layer(x)), strict=True))
+            assert all(mine.shape == other.shape for mine, other in pairs)
+            return max((mine - other).abs().max().item() for mine, other in pairs)
+
+        case = (kind, options, packed)
+        assert 0 < largest_difference() <= 2e-3, f"{case}: h is rounded from the second step on"
+        for name, parameter in layer.named_parameters():
+            if "weight_hh" in name:
+                nn.init.zeros_(parameter)
+        deep = options.get("num_layers", 1) > 1 or "proj_size" in options
+        assert largest_difference() <= (2e-3 if deep else 1e-6), case
 
 
-@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
-def test_a_cell_is_one_step_of_its_layer(cell: type[nn.Module]) -> None:
-    torch.manual_seed(0)
-    one = cell(4, 6)
-    layer = getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
-    layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
-    x = torch.randn(3, 4)
-    with tf32_products("cpu"):
-        ours, sequence = one(x), layer(x[None])[0]
-    torch.testing.assert_close(floats(ours)[0], sequence[0], rtol=0, atol=1e-6)
-    assert not torch.equal(floats(ours)[0], floats(one(x))[0])
+def test_a_cell_is_one_step_of_its_layer() -> None:
+    for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
+        torch.manual_seed(0)
+        one, layer = cell(4, 6), getattr(nn, cell.__name__.removesuffix("Cell"))(4, 6)
+        layer.load_state_dict({f"{name}_l0": value for name, value in one.state_dict().items()})
+        x = torch.randn(3, 4)
+        with tf32_products("cpu"):
+            ours, sequence = one(x), layer(x[None])[0]
+        assert torch.allclose(floats(ours)[0], sequence[0], rtol=0, atol=1e-6), cell
+        assert not torch.equal(floats(ours)[0], floats(one(x))[0]), cell
 
 
 def test_gradients_flow_twice_through_a_product() -> None:
