@@ -1,4 +1,4 @@
-"""How many learners does one machine hold? Real kernels at once, each with the whole of lesson 06.
+"""Memory and time of a room of learners: real kernels at once, each with the whole of lesson 06.
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_classroom.py [--kernels 20] [--lesson 06_loss_scaling]
 
@@ -10,7 +10,6 @@ which failed. A cell may not fail, but for those whose failing is the lesson. Ai
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from measuring import memory_of, options
 from nbclient import NotebookClient
 
 from labkit.classroom.hub import ENVIRONMENT, STARTUP
@@ -42,12 +42,6 @@ class Learner:
     peak: float = 0.0
     end: float = 0.0
     failed: list[str] = field(default_factory=list)
-
-
-def pss(process: int) -> float:
-    """Return the MiB of a process, pages that several share divided among them."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner:
@@ -72,11 +66,11 @@ async def work(lesson: Path, folder: str, all_there: asyncio.Barrier) -> Learner
                 learner.failed.append(f"cell {number}: {type(error).__name__}: {error}"[:100])
                 break
             note(learner, cell, time.monotonic() - began)
-            learner.end = pss(process)
+            learner.end = memory_of(process) / 2**20
             learner.peak = max(learner.peak, learner.end)
         learner.done = time.monotonic() - began
         await all_there.wait()
-        learner.end = pss(process) if not learner.failed else learner.end
+        learner.end = memory_of(process) / 2**20 if not learner.failed else learner.end
         await all_there.wait()
     return learner
 
@@ -105,10 +99,7 @@ async def classroom(kernels: int, lesson: Path) -> list[Learner]:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--kernels", type=int, default=4, help="how many (default: 4)")
-    arguments.add_argument("--lesson", default="06_loss_scaling")
-    asked = arguments.parse_args()
+    asked = options(__doc__, kernels=4, lesson="06_loss_scaling")
     learners = asyncio.run(classroom(asked.kernels, notebooks_folder() / f"{asked.lesson}.ipynb"))
     for what, unit in (("picture", "s"), ("done", "s"), ("peak", "MiB"), ("end", "MiB")):
         values = sorted(getattr(learner, what) for learner in learners)

@@ -1,4 +1,4 @@
-"""What does a step cost with 1, 2 and 4 processes, and how many bytes does a rank send in it?
+"""Cost of a step with 1, 2 and 4 processes, and the bytes that a rank sends in it.
 
 Run by hand: .venv/bin/python tests/benchmarks/bench_distributed.py
 
@@ -11,7 +11,6 @@ part), and puts the FP16 weights together before forward, for (n-1)/n of their b
 """
 
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,13 +19,13 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from measuring import options
 from torch import nn
 
 from labkit.amp import RECIPES
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import largest, start_group
 from labkit.formats import BF16, FP16, FP32
-from labkit.records import now
 from labkit.records.system import bytes_written
 
 WORLDS = (1, 2, 4)
@@ -80,8 +79,8 @@ def be_a_rank(path):
 
 
 def main():
-    cpu = platform.processor() or platform.machine()
-    print(f"{cpu}, {os.cpu_count()} cores, torch {torch.__version__}, {now()}; {WIDTH}-{WIDTH}-{WIDTH}, O2, gloo")
+    options(__doc__)
+    print(f"{os.cpu_count()} cores; {WIDTH}-{WIDTH}-{WIDTH}, O2, gloo")
     print(f"{'processes':>9} {'':<6}{'reduced in':<11}{'time':>7}{'KiB sent':>10}{'ring':>8}")
     first = None
     for world in WORLDS:

@@ -1,98 +1,57 @@
-"""How much faster is the emulator of Tensor Cores with numba, and than it was?
+"""Cost of emulating a Tensor Core, with numba and with numpy, and of training on one.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_emulator.py [--against COMMIT]
+Run by hand: .venv/bin/python tests/benchmarks/bench_emulator.py [--sizes 32 256 1024]
 
-Products as `digits_cnn` makes them and a square one, then a training step of digits_cnn whose sums are an H100's or a
-V100's. Ratios to numpy's way, of the fastest of several runs that take turns, in CPU time of one thread: others on the
-machine matter less. `--against` times emulate.py of another commit as well, as git has it, if it stood by itself then
-(37f7afe did).
+Every row of `SPECS` at 256 x 256 x 256 (aim: under 50 ms each on 2 cores), products as `digits_cnn` makes them, and
+squares of several sizes: the cost of one product should not grow with them. Then the plain accumulators, and a
+training step of digits_cnn on each, next to the usual FP32 accumulation.
 """
 
-import argparse
-import importlib.util
 import os
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from types import ModuleType
 
 import torch
+from measuring import medians, options, print_ratios
 
-import labkit.gemm.accumulators as accumulators
 from labkit.amp import RECIPES
-from labkit.gemm import SPECS, emulate, emulator
+from labkit.gemm import ACCUMULATORS, SPECS, accumulate, emulate, emulator
 from labkit.gemm.blocks import VARIABLE
 from labkit.train import TASKS, TrainingRun
 
-SHAPES = {"convolution, forward": (32, 144, 1024), "its weights": (32, 1024, 144), "square": (256, 256, 256)}
+SHAPES = {"convolution, forward": (32, 144, 1024), "its weights": (32, 1024, 144)}
 
 
-def earlier(commit: str) -> ModuleType:
-    """The module `labkit.gemm.emulate` of a commit."""
-    source = subprocess.run(
-        ["git", "show", f"{commit}:labkit/gemm/emulate.py"], cwd=Path(__file__).parent, capture_output=True, check=True
-    ).stdout
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "emulate.py"
-        path.write_bytes(source)
-        spec = importlib.util.spec_from_file_location("earlier_emulate", path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    return module
+def operands(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(m, k).half(), torch.randn(k, n).half()
 
 
-def ratios(title: str, ways: dict[str, Callable[[], object]], rounds: int) -> None:
-    """Print the seconds of each way, and how many times faster it is than the first."""
-    seconds = dict.fromkeys(ways, float("inf"))
-    for _ in range(rounds):
-        for name, work in ways.items():
-            start = time.process_time()
-            work()
-            seconds[name] = min(seconds[name], time.process_time() - start)
-    slowest = next(iter(seconds.values()))
-    row = "   ".join(f"{name} {s * 1e3:7.1f} ms {slowest / s:5.2f}x" for name, s in seconds.items())
-    print(f"  {title:28} {row}", flush=True)
-
-
-def by(name: str, work: Callable[..., object], *given: object) -> object:
-    """Work with numba or with numpy."""
+def by(name: str, *given: object) -> None:
+    """Emulate with numba or with numpy."""
     os.environ[VARIABLE] = name
-    return work(*given)
-
-
-def step_with(emulating: Callable[..., object], name: str, run: TrainingRun) -> None:
-    """Take a training step whose products go through an emulator."""
-    now, accumulators.emulate = accumulators.emulate, emulating
-    try:
-        by(name, run.step)
-    finally:
-        accumulators.emulate = now
+    emulate(*given)
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--against", metavar="COMMIT")
-    commit = arguments.parse_args().against
-    torch.set_num_threads(1)
-    ways = {commit: ("numpy", earlier(commit).emulate)} if commit else {}
-    ways["numpy"] = ("numpy", emulate)
-    if emulator() != "numpy":
-        ways["numba"] = ("numba", emulate)
+    chosen = options(__doc__, sizes=["32", "64", "128", "256", "512"])
+    available = emulator()
+    a, b = operands(256, 256, 256)
+    print_ratios("256 x 256 x 256", medians({name: partial(emulate, a, b, None, s) for name, s in SPECS.items()}))
+    accumulators = {name: partial(accumulate, a, b, None, accumulator) for name, accumulator in ACCUMULATORS.items()}
+    print_ratios("other accumulators", medians(accumulators))
     for gpu in ("V100", "H100"):
-        print(f"{gpu}, {emulator()}")
-        for title, (m, k, n) in SHAPES.items():
-            a, b = torch.randn(m, k).half(), torch.randn(k, n).half()
-            works = {name: partial(by, how, work, a, b, None, SPECS[gpu]) for name, (how, work) in ways.items()}
-            ratios(title, works, 9)
-        recipe = replace(RECIPES["FP16 dynamic"], name="bench", accumulator=SPECS[gpu])
-        run = TrainingRun(TASKS["digits_cnn"], recipe, seed=0)
-        ratios("a step of digits_cnn", {name: partial(step_with, w, how, run) for name, (how, w) in ways.items()}, 9)
+        for title, shape in (SHAPES | {size: (int(size),) * 3 for size in chosen.sizes}).items():
+            given = *operands(*shape), None, SPECS[gpu]
+            took = medians({name: partial(by, name, *given) for name in dict.fromkeys([available, "numpy"])}, fewest=3)
+            each = took[available] / (shape[0] * shape[1] * shape[2])
+            print_ratios(f"{gpu}, {title}, {each * 1e9:.2f} ns/product", took)
+    os.environ.pop(VARIABLE)
+    steps = {}
+    for accumulator in (None, SPECS["V100"], SPECS["H100"], *ACCUMULATORS.values()):
+        recipe = replace(RECIPES["FP16 dynamic"], name="bench", accumulator=accumulator)
+        name = accumulator.name if accumulator else "FP32"
+        steps[name] = TrainingRun(TASKS["digits_cnn"], recipe, seed=0, measure_every=0).take_step
+    print_ratios("a step of digits_cnn", medians(steps, seconds=10.0, fewest=3))
 
 
 if __name__ == "__main__":

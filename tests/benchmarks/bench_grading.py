@@ -1,4 +1,4 @@
-"""How long does a class take to be graded? `python tests/benchmarks/bench_grading.py [--students 300] [--lessons all]`.
+"""Time that a class takes to be graded: `python tests/benchmarks/bench_grading.py [--students 300] [--lessons all]`.
 
 Prints CPU seconds and seconds on the wall of `labkit grade`, all its processes included, and the most memory that they
 had together (shared pages counted once); then, for comparison, what a submission takes where each has a program that
@@ -7,8 +7,6 @@ loads torch anew, as on Windows.
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
 import json
 import os
 import re
@@ -19,28 +17,21 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from runpy import run_path
+from types import SimpleNamespace
+
+from measuring import memory_of, options
 
 ROOT = Path(__file__).parents[2]
+build = SimpleNamespace(**run_path(str(ROOT / "notebooks" / "build.py")))
 GRADE = "from labkit.cli import main; sys.exit(main(['grade', *sys.argv[1:]]))"
 FORKED = f"import sys; {GRADE}"
 SPAWNED = f"import sys; from labkit.grading import supervise; supervise.FORKS = False; {GRADE}"
 
 
-def solved(lesson: str) -> dict[str, Any]:
-    """Return a lesson's notebook with its solutions."""
-    spec = importlib.util.spec_from_file_location("build", ROOT / "notebooks" / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    notebook: dict[str, Any] = module.solved(ROOT / "notebooks" / "source" / f"{lesson}.py")
-    return notebook
-
-
 def hand_in(folder: Path, students: int, lessons: list[str], recipes: int) -> None:
     """Write a class: everybody solved everything; in a project there are `recipes` different answers."""
-    notebooks = {lesson: solved(lesson) for lesson in lessons}
+    notebooks = {lesson: build.solved(build.SOURCES / f"{lesson}.py") for lesson in lessons}
     for number in range(students):
         for lesson, notebook in notebooks.items():
             place = folder / f"student{number:03d}" / f"{lesson}.ipynb"
@@ -71,7 +62,7 @@ class Grading:
 
     def _watch(self, process: subprocess.Popen[str]) -> None:
         while process.poll() is None:
-            self.bytes = max(self.bytes, sum(map(memory, family(process.pid))))
+            self.bytes = max(self.bytes, sum(map(memory_of, family(process.pid))))
             time.sleep(0.5)
 
 
@@ -85,26 +76,10 @@ def family(pid: int) -> list[int]:
     return [pid, *(each for child in children for each in family(int(child)))]
 
 
-def memory(pid: int) -> int:
-    """Return the bytes of a process, of a page that is shared its part."""
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
-    found = re.search(r"^Pss:\s+(\d+) kB", text, re.M)
-    return int(found[1]) * 1024 if found else 0
-
-
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--students", type=int, default=300)
-    parser.add_argument("--lessons", nargs="+", default=["06_loss_scaling"], help="or: all")
-    parser.add_argument("--recipes", type=int, default=20, help="different answers to the project")
-    args = parser.parse_args()
-    lessons = args.lessons
-    if lessons == ["all"]:
-        lessons = sorted(path.stem for path in (ROOT / "notebooks" / "source").glob("*.py"))
+    args = options(__doc__, students=300, lessons=["06_loss_scaling"], recipes=20)
+    lessons = sorted(path.stem for path in build.sources()) if args.lessons == ["all"] else args.lessons
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         hand_in(folder / "class", args.students, lessons, args.recipes)

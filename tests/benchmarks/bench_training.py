@@ -1,132 +1,149 @@
-"""What does a training step cost in mixed precision on a CPU, next to torch's own CPU half and to FP32?
+"""Cost of a training step in mixed precision on a CPU, as a multiple of plain torch's in FP32.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD]
+Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways WAY ...]
 
-Forward, backward, unscale and Adam on five families of networks, each at the lab's own small size and at one where
-matrix products dominate. FP32 is a plain torch loop, and the yardstick; O1, O2 and BF16 are our recipes; torch FP16 is
-torch.autocast("cpu", torch.float16) with torch.amp.GradScaler. One thread, CPU seconds, medians of steps that take
-turns, so that a busy machine counts little. Aims: at least 5 times faster than torch FP16 on CNN and transformer;
-within 1.6 of FP32 where matrix products dominate.
+Ways are "by hand", "torch.amp" and the names of recipes, each also with " compiled" behind it (minutes to begin); with
+each stand the casts of a step as torch's dispatcher counts them. "by hand" has O1's casts in each layer's forward,
+products in FP32 rounded once, and a static scale: what a graph can at best be. torch.amp is torch.autocast("cpu",
+torch.float16) with its scaler: its half kernels are what takes its time, and it has no FP16 LSTM. Large networks pay
+for casts of operands and results, small ones for the Python around each operation (bench_autocast.py).
 
-What limits the rest: large networks pay for the casts of operands and results, about a tenth. Small ones pay the
-microseconds of Python around each operation, which bench_autocast.py measures; what the scaler adds is in
-bench_scaler.py. An LSTM is a loop over its steps here, with h and c stored in FP16 in between, where FP32 has one fused
-kernel of oneDNN's (bench_recurrent.py has the layers alone); torch FP16 has no LSTM to train at all.
+Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 where matrix products dominate; within
+6 for a recipe of 8 or 4 bits: --ways "FP8 current" "FP8 delayed" MXFP8 NVFP4 "unit scaled" "BF16 Kahan".
 """
 
-import argparse
-import platform
-import statistics
-import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MethodType
+from typing import Any
 
 import torch
+from measuring import Call, medians, options
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from labkit.amp import RECIPES, Engine, ScalerConfig
+from labkit.gemm.recurrent import recurrent
 from labkit.train import networks
 
-SCALER = ScalerConfig(init_scale=2.0**8)  # low enough for every step to be taken
-ADAM = partial(torch.optim.Adam, lr=1e-4)
+SCALE = 2.0**8  # low enough for every step to be taken
+ADAM, SGD = partial(torch.optim.Adam, lr=1e-4), partial(torch.optim.SGD, lr=1e-4)
 VOCABULARY = 64
-FEWEST = 3  # steps of each, however slow
+WAYS = ["by hand", "FP32", "O1", "O1 graph", "O2", "BF16", "torch.amp"]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network and a batch for it: inputs, targets; the loss is a cross entropy over the last or the second axis."""
+    """A network, its optimizer, and the shapes of a batch: inputs (pixels or characters) and targets."""
 
     name: str
-    size: str
     model: Callable[[], nn.Module]
     inputs: tuple[int, ...]
     targets: tuple[int, ...]
-    classes: int
-    text: bool = False
+    optimizer: Callable[..., torch.optim.Optimizer] = ADAM
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Return inputs (pixels or characters) and targets, drawn from a seed."""
-        generator = torch.Generator().manual_seed(0)
-        targets = torch.randint(self.classes, self.targets, generator=generator)
-        if self.text:
-            return torch.randint(self.classes, self.inputs, generator=generator), targets
-        return torch.rand(self.inputs, generator=generator), targets
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy; a text's logits have their classes on the last axis."""
-        return (
-            F.cross_entropy(logits.flatten(0, 1), targets.flatten()) if self.text else F.cross_entropy(logits, targets)
-        )
-
-
-def digits(name: str, size: str, model: Callable[[], nn.Module], rows: int) -> Case:
-    return Case(name, size, model, (rows, 1, 8, 8), (rows,), 10)
-
-
-def canvas(name: str, size: str, model: Callable[[], nn.Module], rows: int, pixels: int) -> Case:
-    return Case(name, size, model, (rows, 1, pixels, pixels), (rows, pixels, pixels), 3)
-
-
-def text(name: str, size: str, model: Callable[[], nn.Module], rows: int, length: int) -> Case:
-    return Case(name, size, model, (rows, length), (rows, length), VOCABULARY, text=True)
+        text = len(self.inputs) == 2
+        inputs = torch.randint(VOCABULARY, self.inputs) if text else torch.rand(self.inputs)
+        return inputs, torch.randint(3, self.targets)
 
 
 CASES = (
-    digits("MLP", "small", networks.mlp, 64),
-    digits("CNN", "small", networks.batch_norm_cnn, 64),
-    canvas("UNet", "small", networks.Unet, 12, 16),
-    text("transformer", "small", partial(networks.Gpt, VOCABULARY, 32), 32, 32),
-    text("LSTM", "small", partial(networks.CharLstm, VOCABULARY), 32, 32),
-    digits("MLP", "large", partial(networks.mlp, hidden=1024), 256),
-    digits("CNN", "large", partial(networks.batch_norm_cnn, channels=128), 64),
-    canvas("UNet", "large", partial(networks.Unet, channels=64), 4, 32),
-    text("transformer", "large", partial(networks.Gpt, VOCABULARY, 64, width=256, heads=8), 8, 64),
-    text("LSTM", "large", partial(networks.CharLstm, VOCABULARY, width=384), 32, 32),
+    Case("MLP, SGD", partial(networks.mlp, depth=2), (64, 1, 8, 8), (64,), SGD),
+    Case("MLP", partial(networks.mlp, depth=2), (64, 1, 8, 8), (64,)),
+    Case("CNN", networks.batch_norm_cnn, (64, 1, 8, 8), (64,)),
+    Case("UNet", networks.Unet, (12, 1, 16, 16), (12, 16, 16)),
+    Case("GPT", partial(networks.Gpt, VOCABULARY, 32), (32, 32), (32, 32)),
+    Case("LSTM", partial(networks.CharLstm, VOCABULARY), (32, 32), (32, 32)),
+    Case("MLP, large", partial(networks.mlp, hidden=1024), (256, 1, 8, 8), (256,)),
+    Case("CNN, large", partial(networks.batch_norm_cnn, channels=128), (64, 1, 8, 8), (64,)),
+    Case("UNet, large", partial(networks.Unet, channels=64), (4, 1, 32, 32), (4, 32, 32)),
+    Case("GPT, large", partial(networks.Gpt, VOCABULARY, 64, width=256, heads=8), (8, 64), (8, 64)),
+    Case("LSTM, large", partial(networks.CharLstm, VOCABULARY, width=384), (32, 32), (32, 32)),
 )
 
 
-def plain(case: Case) -> Callable[[], object]:
-    """A step in FP32, with nothing of ours in it."""
-    model, (inputs, targets) = case.model(), case.batch()
-    optimizer = ADAM(model.parameters())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        case.loss(model(inputs), targets).backward()
-        optimizer.step()
-
-    return step
+def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross entropy in FP32; a text's logits have their classes on the last axis."""
+    if logits.dim() == 3:
+        logits, targets = logits.flatten(0, 1), targets.flatten()
+    return F.cross_entropy(logits.float(), targets)
 
 
-def torchs(case: Case) -> Callable[[], object]:
-    """A step in torch's own CPU FP16."""
-    model, (inputs, targets) = case.model(), case.batch()
-    optimizer, scaler = ADAM(model.parameters()), torch.amp.GradScaler("cpu", init_scale=SCALER.init_scale)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            logits = model(inputs)
-        scaler.scale(case.loss(logits.float(), targets)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
+# --- casts by hand ---------------------------------------------------------------------------------------------------
 
 
-def ours(recipe: str, case: Case) -> Callable[[], object]:
-    """A step of one of our recipes."""
-    row = RECIPES[recipe]
-    row = replace(row, scaler=SCALER) if row.scaler.dynamic else row
-    engine, (inputs, targets) = Engine(case.model(), ADAM, row), case.batch()
+def wide(tensor: Tensor | None) -> Tensor | None:
+    """An operand of a product: rounded to FP16, and in FP32 again, which is exact."""
+    return None if tensor is None else tensor.half().float()
+
+
+def linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(wide(x), wide(layer.weight), wide(layer.bias)).half()
+
+
+def conv(layer: Any, x: Tensor) -> Tensor:
+    up = isinstance(layer, nn.ConvTranspose2d)
+    function = partial(F.conv_transpose2d, stride=layer.stride) if up else partial(F.conv2d, padding=layer.padding)
+    return function(wide(x), wide(layer.weight), wide(layer.bias)).half()
+
+
+def batch_norm(layer: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    layer.num_batches_tracked.add_(1)
+    return F.batch_norm(x.float(), layer.running_mean, layer.running_var, layer.weight, layer.bias, True).half()
+
+
+def lstm(layer: nn.LSTM, x: Tensor) -> Any:
+    h = torch.zeros(1, len(x), layer.hidden_size, dtype=torch.float16)
+    weights = [weight.half() for weight in layer._flat_weights]
+    output, *state = recurrent("lstm", x.half(), (h, h), weights, True, 1, 0.0, True, False, True)
+    return output, state
+
+
+def attention(layer: Any, x: Tensor) -> Tensor:
+    n, t, width = x.shape
+    q, k, v = layer.qkv(x).view(n, t, 3, layer.heads, width // layer.heads).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), is_causal=True).half()
+    return layer.out(mixed.transpose(1, 2).reshape(n, t, width))
+
+
+def norm(layer: Any, x: Tensor) -> Tensor:
+    return type(layer).forward(layer, x.float())
+
+
+BY_HAND = {
+    nn.Linear: linear, nn.Conv2d: conv, nn.ConvTranspose2d: conv, nn.BatchNorm2d: batch_norm, nn.LSTM: lstm,
+    networks._Attention: attention, nn.LayerNorm: norm, nn.GroupNorm: norm,
+}  # fmt: skip
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def step_of(way: str, case: Case) -> Call:
+    """Return a training step: plain torch's, one with casts by hand, torch.amp's, or that of a recipe."""
+    name, model, (inputs, targets) = way.removesuffix(" compiled"), case.model(), case.batch()
+    for module in model.modules() if name == "by hand" else ():
+        if type(module) in BY_HAND:
+            module.forward = MethodType(BY_HAND[type(module)], module)
+    if way != name:
+        model = torch.compile(model)
+    return engine_step(RECIPES[name], case, model, inputs, targets) if name in RECIPES else loop(
+        name, case, model, inputs, targets
+    )  # fmt: skip
+
+
+def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
+    scaled = replace(recipe, scaler=ScalerConfig(init_scale=SCALE)) if recipe.scaler.dynamic else recipe
+    engine = Engine(model, case.optimizer, scaled)
 
     def step() -> None:
         engine.zero_grad()
         with engine.forward():
-            loss = case.loss(engine(inputs), targets)
+            loss = loss_of(engine(inputs), targets)
         engine.backward(loss)
         if not engine.step().stepped:
             raise RuntimeError("a step was skipped, and would be counted as a fast one")
@@ -134,61 +151,58 @@ def ours(recipe: str, case: Case) -> Callable[[], object]:
     return step
 
 
-CONTESTANTS: dict[str, Callable[[Case], Callable[[], object]]] = {
-    "FP32": plain,
-    "O1": partial(ours, "O1"),
-    "O2": partial(ours, "O2"),
-    "BF16": partial(ours, "BF16"),
-    "torch FP16": torchs,
-}
+def loop(name: str, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
+    optimizer, amp, scale = case.optimizer(model.parameters()), name == "torch.amp", SCALE if name == "by hand" else 1
+    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=amp)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16, enabled=amp):
+            logits = model(inputs)
+        scaler.scale(loss_of(logits, targets) * scale).backward()
+        for parameter in model.parameters() if scale != 1 else ():
+            parameter.grad.div_(scale)
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
 
 
-def medians(case: Case, seconds: float) -> dict[str, float | str]:
-    """Median CPU seconds of each contestant's step, taking turns; or what it fails with.
+class Casts(TorchDispatchMode):
+    """Counts what changes a dtype."""
 
-    Whoever has had its share of the seconds is left out of further rounds: torch's FP16 may take 100 times as long.
-    """
-    steps, taken, failed = {name: make(case) for name, make in CONTESTANTS.items()}, {}, {}
-    for name, step in list(steps.items()):
-        try:
-            step()  # the first one fills caches and makes the optimizer's state
-            taken[name] = []
-        except RuntimeError as error:
-            failed[name] = str(error).splitlines()[0]
-            del steps[name]
-    share = seconds / len(steps)
-    while any(sum(runs) < share for runs in taken.values()):
-        for name, step in steps.items():
-            if sum(taken[name]) >= share and len(taken[name]) >= FEWEST:
-                continue
-            start = time.process_time()
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def casts_of(way: str, step: Call) -> int | str:
+    """Return how many casts a step has, or how it fails; the third step is the first that runs as a graph."""
+    try:
+        for _ in range(3):
             step()
-            taken[name].append(time.process_time() - start)
-    return {name: failed[name] if name in failed else statistics.median(taken[name]) for name in CONTESTANTS}
-
-
-def row(case: Case, took: dict[str, float | str]) -> str:
-    fp32, half = took["FP32"], took["torch FP16"]
-    cells = [f"{case.name:12} {case.size:6} {fp32 * 1e3:8.1f} ms"]
-    cells += [f"{took[name] / fp32:7.2f}" for name in ("O1", "O2", "BF16")]
-    if isinstance(half, str):
-        return "".join(cells) + f"   fails: {half[:90]}"
-    return "".join([*cells, f"{half / fp32:12.1f}", *(f"{half / took[name]:8.1f} x" for name in ("O1", "O2"))])
+        if "compiled" in way:
+            return "-"
+        with Casts() as counted:
+            step()
+    except RuntimeError as error:
+        return f"fails: {str(error).splitlines()[0][:40]}"
+    return counted.count
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--seconds", type=float, default=6.0, help="CPU seconds for each network, about")
-    arguments.add_argument("--only", default="", help="networks whose name or size has this word")
-    chosen = arguments.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, one thread; one training step,")
-    print("CPU seconds as multiples of FP32's; at the right, how many times faster than torch FP16 ours are")
-    print(f"{'':19} {'FP32':>11}{'O1':>7}{'O2':>7}{'BF16':>7}{'torch FP16':>12}{'O1':>10}{'O2':>10}")
-    for case in CASES:
-        if chosen.only in f"{case.name} {case.size}":
-            print(row(case, medians(case, chosen.seconds)), flush=True)
+    chosen = options(__doc__, seconds=6.0, only="", ways=WAYS)
+    warnings.simplefilter("ignore")
+    for case in (case for case in CASES if chosen.only in case.name):
+        steps = {way: step_of(way, case) for way in ["plain", *chosen.ways]}
+        casts = {way: casts_of(way, step) for way, step in steps.items()}
+        works = {way: step for way, step in steps.items() if "fails" not in str(casts[way])}
+        took = medians(works, chosen.seconds, fewest=3)
+        cells = [f"{way} {took[way] / took['plain']:.2f} ({casts[way]})" for way in works if way != "plain"]
+        cells += [f"{way} {casts[way]}" for way in steps if way not in works]
+        print(f"{case.name:12} plain {took['plain'] * 1e3:.2f} ms; times that (casts): {', '.join(cells)}", flush=True)
 
 
 if __name__ == "__main__":
