@@ -1,4 +1,6 @@
-"""Do cases know their own arithmetic? Counted by hand, then by torch's FLOP counter and by the tensors themselves."""
+"""The arithmetic of cases, counted by hand, then by torch's FLOP counter and by the tensors themselves."""
+
+from itertools import product
 
 import pytest
 import torch
@@ -36,27 +38,23 @@ def counted(work):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("format", [FP64, FP32, TF32, BF16, FP16])
-def test_a_product_is_what_torch_counts_and_holds(format, layout):
-    case = GemmCase(24, 16, 40, format, layout)
-    a, b = Pool("cpu").sets(case)[0]
-    assert (a.shape, b.shape) == ((24, 40), (40, 16))
-    assert (a.stride(1) == 1, b.stride(1) == 1) == (layout[0] == "N", layout[1] == "N")
-    call = caller(case, [(a, b)])
-    assert counted(lambda: call(0)) == case.flops
-    assert case.bytes == sum(t.numel() * t.element_size() for t in (a, b, call(0)))
-
-
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_a_convolution_is_what_torch_counts_and_holds(kernel):
-    case = ConvCase(2, 4, 6, 5, 8, kernel, FP32)
-    images, filters = Pool("cpu").sets(case)[0]
-    assert images.is_contiguous(memory_format=torch.channels_last)
-    call = caller(case, [(images, filters)])
-    assert call(0).shape == (2, 8, 6, 5)
-    assert counted(lambda: call(0)) == case.flops == case.gemm.flops
-    assert case.bytes == sum(t.numel() * t.element_size() for t in (images, filters, call(0)))
+def test_a_product_or_convolution_is_what_torch_counts_and_holds():
+    for format, layout in product((FP64, FP32, TF32, BF16, FP16), LAYOUTS):
+        case = GemmCase(24, 16, 40, format, layout)
+        a, b = Pool("cpu").sets(case)[0]
+        assert (a.shape, b.shape) == ((24, 40), (40, 16))
+        assert (a.stride(1) == 1, b.stride(1) == 1) == (layout[0] == "N", layout[1] == "N")
+        call = caller(case, [(a, b)])
+        assert counted(lambda call=call: call(0)) == case.flops, case
+        assert case.bytes == sum(t.numel() * t.element_size() for t in (a, b, call(0))), case
+    for kernel in (1, 3):
+        case = ConvCase(2, 4, 6, 5, 8, kernel, FP32)
+        images, filters = Pool("cpu").sets(case)[0]
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        call = caller(case, [(images, filters)])
+        assert call(0).shape == (2, 8, 6, 5)
+        assert counted(lambda call=call: call(0)) == case.flops == case.gemm.flops
+        assert case.bytes == sum(t.numel() * t.element_size() for t in (images, filters, call(0)))
 
 
 def test_the_products_of_a_linear_layer_are_those_of_autograd():
@@ -83,12 +81,12 @@ def test_the_products_of_a_linear_layer_are_those_of_autograd():
     assert counted(both_ways) == sum(case.flops for case in (y_case, dx_case, dw_case))
 
 
-@pytest.mark.parametrize("op", ["copy", "hardswish", "hardswish by hand"])
-def test_the_fused_op_and_the_one_by_hand_compute_the_same(op):
+def test_the_fused_op_and_the_one_by_hand_compute_the_same():
     x = torch.randn(100, dtype=torch.float64) * 4
-    result = computation(ElementwiseCase(op, 100, FP64))(x, out=torch.empty_like(x))
-    expected = x if op == "copy" else x * torch.clamp(x + 3, 0, 6) / 6
-    assert torch.allclose(result, expected, rtol=1e-15)
+    for op in ("copy", "hardswish", "hardswish by hand"):
+        result = computation(ElementwiseCase(op, 100, FP64))(x, out=torch.empty_like(x))
+        expected = x if op == "copy" else x * torch.clamp(x + 3, 0, 6) / 6
+        assert torch.allclose(result, expected, rtol=1e-15), op
 
 
 def test_fp8_is_multiplied_as_torch_multiplies_it():
@@ -101,21 +99,15 @@ def test_fp8_is_multiplied_as_torch_multiplies_it():
     assert torch.allclose(result.double(), exact, rtol=2**-8)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "format", "layout", "says"),
-    [
+def test_what_nobody_can_multiply_is_refused():
+    for sizes, format, layout, says in (
         ((0, 8, 8), FP16, "NN", "sizes of 1 and more"),
         ((8, 8, 8), FP16, "NX", "one of NN, NT, TN, TT"),
         ((16, 16, 16), E4M3, "NN", "in layout NT"),
         ((16, 8, 16), E5M2, "NT", "multiples of 16"),
-    ],
-)
-def test_what_nobody_can_multiply_is_refused(sizes, format, layout, says):
-    with pytest.raises(ValueError, match=says):
-        GemmCase(*sizes, format, layout)
-
-
-def test_an_unknown_op_is_refused():
+    ):
+        with pytest.raises(ValueError, match=says):
+            GemmCase(*sizes, format, layout)
     with pytest.raises(ValueError, match="no op 'gelu'; there are 'copy'"):
         ElementwiseCase("gelu", 10)
 
@@ -136,12 +128,11 @@ def test_operands_are_random_never_zeros_and_never_the_same_twice():
     assert abs(values.std() - 1) < 0.01
 
 
-@pytest.mark.parametrize("n", [512, 2048])
-def test_all_operands_together_are_twice_as_large_as_the_cache(n):
-    case = GemmCase(n, n, n, FP32)
-    pool = Pool("cpu")
-    total = sum(tensor.numel() * 4 for operands in pool.sets(case) for tensor in operands)
-    assert total >= 2 * pool._cache or len(pool.sets(case)) == 1
+def test_all_operands_together_are_twice_as_large_as_the_cache():
+    for n in (512, 2048):
+        pool, case = Pool("cpu"), GemmCase(n, n, n, FP32)
+        total = sum(tensor.numel() * 4 for operands in pool.sets(case) for tensor in operands)
+        assert total >= 2 * pool._cache or len(pool.sets(case)) == 1, n
 
 
 # Error and settings
@@ -191,15 +182,14 @@ DEVICES = [DeviceReport("cpu", "a CPU", 0, 2), DeviceReport("cuda", "an old GPU"
 ]
 
 
-@pytest.mark.parametrize("report", DEVICES, ids=lambda report: report.name)
-def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there(report):
-    for sweep in sweeps(report).values():
-        assert sweep.cases
-        assert len(set(sweep.cases)) == len(sweep.cases), sweep.name
-        assert sweep.question.endswith("?")
-        if report.kind == "cuda":
-            special = {case.format for case in sweep.cases} - {FP64, FP32, FP16}
-            assert {format.name for format in special} <= set(report.tensor_cores)
+def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
+    for report in DEVICES:
+        for sweep in sweeps(report).values():
+            assert sweep.cases, (report.name, sweep.name)
+            assert len(set(sweep.cases)) == len(sweep.cases), (report.name, sweep.name)
+            if report.kind == "cuda":
+                special = {case.format for case in sweep.cases} - {FP64, FP32, FP16}
+                assert {format.name for format in special} <= set(report.tensor_cores), (report.name, sweep.name)
 
 
 def test_alignment_takes_k_and_n_through_the_eight_sizes_up_to_a_multiple_of_8():

@@ -1,4 +1,4 @@
-"""Is the roof where copies and products say? With numbers that a person can check."""
+"""The roof is where copies and products say, with numbers that a person can check."""
 
 import pytest
 

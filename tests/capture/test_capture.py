@@ -1,5 +1,5 @@
-"""Is a Tensor Core asked the right way? Checked without one: register layouts by the formulas of the PTX manual, the
-questions by what they shall contain, files by reading them back. What was captured is compared with the emulator."""
+"""Captures of Tensor Cores, checked without one: register layouts by the formulas of the PTX manual, the questions by
+what they shall contain, files by reading them back. What was captured is compared with the emulator."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from labkit.gemm import SPECS, emulate
 
 DATA = Path(__file__).parents[2] / "data"
 CAPTURED = sorted((DATA / "mma").glob("*/*.npz"))
-ids = lambda row: getattr(row, "name", None)  # noqa: E731
+WARP = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
 
 
 def numbered(rows, words):
@@ -61,30 +61,22 @@ def b_of_m16n8k32_fp8(lane, i):
     return t * 4 + (i & 3) + (0 if i < 4 else 16), g
 
 
-@pytest.mark.parametrize(
-    ("words", "each", "manual"),
-    [(8, 2, a_of_m16n8k16), (8, 1, a_of_m16n8k8_tf32), (8, 4, a_of_m16n8k32_fp8), (4, 2, a_of_m16n8k16)],
-    ids=["16 bits", "tf32", "8 bits", "16 bits, k = 8"],
-)
-def test_a_lies_in_registers_as_the_manual_says(words, each, manual):
-    registers = a_registers(numbered(16, words))[0]
-    for lane in range(32):
-        for register in range(words // 2):
-            row, column = manual(lane, register * each)
-            assert registers[lane, register] == row * 1000 + column // each
-
-
-@pytest.mark.parametrize(
-    ("each", "manual"),
-    [(2, b_of_m16n8k16), (1, lambda lane, i: (lane % 4 + 4 * i, lane >> 2)), (4, b_of_m16n8k32_fp8)],
-    ids=["16 bits", "tf32", "8 bits"],
-)
-def test_b_lies_in_registers_as_the_manual_says(each, manual):
-    registers = b_registers(numbered(8, 8), Instruction("mma.sync", FP16, FP32, 16, (8, 0)))[0]
-    for lane in range(32):
-        for register in range(2):
-            k, column = manual(lane, register * each)
-            assert registers[lane, register] == column * 1000 + k // each
+def test_a_and_b_lie_in_registers_as_the_manual_says():
+    for words, each, manual in (
+        (8, 2, a_of_m16n8k16), (8, 1, a_of_m16n8k8_tf32), (8, 4, a_of_m16n8k32_fp8), (4, 2, a_of_m16n8k16)
+    ):  # fmt: skip
+        registers = a_registers(numbered(16, words))[0]
+        for lane in range(32):
+            for register in range(words // 2):
+                row, column = manual(lane, register * each)
+                assert registers[lane, register] == row * 1000 + column // each, (manual, lane, register)
+    b_of_tf32 = lambda lane, i: (lane % 4 + 4 * i, lane >> 2)  # noqa: E731
+    for each, manual in ((2, b_of_m16n8k16), (1, b_of_tf32), (4, b_of_m16n8k32_fp8)):
+        registers = b_registers(numbered(8, 8), WARP)[0]
+        for lane in range(32):
+            for register in range(2):
+                k, column = manual(lane, register * each)
+                assert registers[lane, register] == column * 1000 + k // each, (manual, lane, register)
 
 
 def test_c_lies_in_registers_as_the_manual_says():
@@ -110,38 +102,32 @@ def test_b_in_shared_memory_is_two_pieces_of_eight_columns_by_sixteen_bytes():
     assert list(panel[32:36]) == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("words", [8, 4])
-def test_results_come_back_to_their_places(words):
-    d = numbered(64, words)
-    assert np.array_equal(from_registers(c_registers(d)), d)
+def test_results_come_back_to_their_places():
+    for words in (8, 4):
+        d = numbered(64, words)
+        assert np.array_equal(from_registers(c_registers(d)), d)
 
 
-@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
-def test_a_kernel_is_one_instruction(row):
-    lines = kernel(row).splitlines()
-    multiply = [line for line in lines if line.startswith(("mma.", "wgmma.mma_async"))]
-    (line,) = multiply
-    assert f"m{row.m}n8k{row.k}." in line
-    assert sum(line.startswith("st.v") for line in lines) == 1
-    capability = tuple(int(digit) for digit in lines[1].removeprefix(".target sm_").removesuffix("a"))
-    assert capability == row.first
-
-
-@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
-def test_a_kernel_loads_what_the_host_laid_out(row):
+def test_a_kernel_is_one_instruction_and_loads_what_the_host_laid_out():
     """Each thread's registers lie side by side: the stride and the width of a load are as many words as the host's."""
-    a, b, c = draw_tiles("normal", row, 2, 0)
-    laid_out = {"a": a_registers(a), "c": c_registers(c), "d": c_registers(c)}
-    if not row.grouped:  # for wgmma, B goes to shared memory word by word
-        laid_out["b"] = b_registers(b, row)
-    lines = kernel(row).splitlines()
-    for name, registers in laid_out.items():
-        at = lines.index(f"ld.param.u64 %base, [{name}];")
-        _, threads, count = registers.shape
-        assert lines[at + 1] == f"mad.wide.u32 %at, %i, {4 * count}, %base;"
-        assert (f".v{count}." in lines[at + 2]) == (count > 1)
-        assert threads == row.threads
-    assert f"mad.lo.u32 %i, %tile, {row.threads}, %lane;" in lines
+    for row in INSTRUCTIONS:
+        lines = kernel(row).splitlines()
+        (line,) = [line for line in lines if line.startswith(("mma.", "wgmma.mma_async"))]
+        assert f"m{row.m}n8k{row.k}." in line
+        assert sum(line.startswith("st.v") for line in lines) == 1
+        capability = tuple(int(digit) for digit in lines[1].removeprefix(".target sm_").removesuffix("a"))
+        assert capability == row.first, row.name
+        a, b, c = draw_tiles("normal", row, 2, 0)
+        laid_out = {"a": a_registers(a), "c": c_registers(c), "d": c_registers(c)}
+        if not row.grouped:  # for wgmma, B goes to shared memory word by word
+            laid_out["b"] = b_registers(b, row)
+        for name, registers in laid_out.items():
+            at = lines.index(f"ld.param.u64 %base, [{name}];")
+            _, threads, count = registers.shape
+            assert lines[at + 1] == f"mad.wide.u32 %at, %i, {4 * count}, %base;", row.name
+            assert (f".v{count}." in lines[at + 2]) == (count > 1), row.name
+            assert threads == row.threads, row.name
+        assert f"mad.lo.u32 %i, %tile, {row.threads}, %lane;" in lines
 
 
 def test_names_are_those_of_ptx():
@@ -151,31 +137,30 @@ def test_names_are_those_of_ptx():
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 " in kernel(warp)
 
 
-@pytest.mark.parametrize("generation", GENERATIONS[1:], ids=lambda row: f"{row.name} {row.capabilities[0]}")
-def test_every_generation_since_turing_can_be_asked_for_what_it_has(generation):
-    for capability in generation.capabilities:
-        asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
-        eight_bits = {"E4M3", "E5M2"} & set(generation.formats) if generation.name in ("Ada", "Hopper") else set()
-        assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits
+def test_every_generation_since_turing_can_be_asked_for_what_it_has():
+    for generation in GENERATIONS[1:]:
+        for capability in generation.capabilities:
+            asked = {row.operands.name for row in INSTRUCTIONS if row.runs_on(capability)}
+            eight_bits = {"E4M3", "E5M2"} & set(generation.formats) if generation.name in ("Ada", "Hopper") else set()
+            assert asked == {"FP16", "BF16", "TF32"} & set(generation.formats) | eight_bits, generation.name
     assert not any(row.runs_on((7, 0)) or row.runs_on(None) for row in INSTRUCTIONS)
 
 
 # The questions
 
 
-@pytest.mark.parametrize("row", INSTRUCTIONS, ids=ids)
-def test_questions_have_the_shape_of_the_instruction_and_come_again(row):
-    for family in (*families(row), "whole numbers"):
-        words = draw_tiles(family, row, 3, seed=1)
-        assert [part.shape for part in words] == [
-            (3, row.m, row.words), (3, 8, row.words), (3, row.m, row.result_words)
-        ]  # fmt: skip
-        assert all(np.array_equal(*pair) for pair in zip(words, draw_tiles(family, row, 3, seed=1), strict=True))
-        assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0])
+def test_questions_have_the_shape_of_the_instruction_and_come_again():
+    for row in INSTRUCTIONS:
+        shapes = [(3, row.m, row.words), (3, 8, row.words), (3, row.m, row.result_words)]
+        for family in (*families(row), "whole numbers"):
+            words, again = (draw_tiles(family, row, 3, seed=1) for _ in range(2))
+            assert [part.shape for part in words] == shapes, (row.name, family)
+            assert all(np.array_equal(*pair) for pair in zip(words, again, strict=True)), (row.name, family)
+            assert not np.array_equal(words[0], draw_tiles(family, row, 3, seed=2)[0]), (row.name, family)
 
 
 def test_families_ask_what_their_names_say():
-    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    row = WARP
     values = {f: [from_words(w, fmt) for w, fmt in zip(draw_tiles(f, row, 8, 0), (FP16, FP16, FP32), strict=True)]
               for f in families(row)}  # fmt: skip
     assert np.abs(values["tiny"][0]).max() < 2.0**-9
@@ -191,7 +176,7 @@ def test_families_ask_what_their_names_say():
 
 def test_the_generations_answer_differently():
     """Questions that every generation answers alike would prove nothing."""
-    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    row = WARP
     for family in ("normal", "near", "cancel"):
         a, b, c = draw_tiles(family, row, 8, 0)
         matrices = (from_words(a, FP16), from_words(b, FP16).transpose(0, 2, 1), from_words(c, FP32))
@@ -236,19 +221,20 @@ def hopper(monkeypatch):
     return lambda wrong=(): monkeypatch.setattr(module, "capture", stand_in(SPECS["H100"], wrong))
 
 
-@pytest.mark.parametrize("row", INSTRUCTIONS[:6], ids=ids)
-def test_answers_as_the_emulator_gives_them_match_and_travel(row, hopper, tmp_path):
+def test_answers_as_the_emulator_gives_them_match_and_travel(hopper, tmp_path):
     hopper()
-    answers = ask(row, tiles=2)
     path = tmp_path / "answers.npz"
-    path.write_bytes(answers.to_bytes())
-    again = load_capture(path)
-    assert (again.instruction, again.spec, again.device, again.versions["driver"]) == (row, "H100", "A stand-in", "1.0")
-    assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
-    spec = SPECS["H100"].for_operands(row.operands)
-    assert again.mismatches(spec) == dict.fromkeys(families(row), 0)
-    other = replace(spec, fraction_bits=spec.fraction_bits - 1)
-    assert sum(again.mismatches(other).values()) > 0, "one bit less must show"
+    for row in INSTRUCTIONS[:6]:
+        answers = ask(row, tiles=2)
+        path.write_bytes(answers.to_bytes())
+        again = load_capture(path)
+        assert (again.instruction, again.spec, again.device) == (row, "H100", "A stand-in")
+        assert again.versions["driver"] == "1.0"
+        assert all(np.array_equal(getattr(again, name), getattr(answers, name)) for name in "abcd")
+        spec = SPECS["H100"].for_operands(row.operands)
+        assert again.mismatches(spec) == dict.fromkeys(families(row), 0)
+        other = replace(spec, fraction_bits=spec.fraction_bits - 1)
+        assert sum(again.mismatches(other).values()) > 0, f"{row.name}: one bit less must show"
 
 
 def test_a_single_wrong_bit_is_counted_in_its_family(hopper):
@@ -276,7 +262,7 @@ def test_a_file_that_is_no_capture_is_refused(tmp_path):
 
 
 def test_wrong_shapes_are_told():
-    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    row = WARP
     a, b, c = draw_tiles("normal", row, 2, 0)
     with pytest.raises(ValueError, match=r"b is uint32 words \[2, 8, 8\]; it was given uint32 \[1, 8, 8\]"):
         capture(row, a, b[:1], c)
@@ -284,7 +270,7 @@ def test_wrong_shapes_are_told():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU to ask")
 def test_without_a_gpu_it_says_so():
-    row = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
+    row = WARP
     with pytest.raises(RuntimeError, match="torch reaches no GPU here"):
         capture(row, *draw_tiles("normal", row, 1, 0))
 
