@@ -69,7 +69,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def simulated_gpu() -> Callable[..., Any]:
-    """`run` of tests.gpu.simulated: run a function or a script in a process with a simulated card.
+    """`run` of tests.gpu.simulated: run a function, or several, in a process with a simulated card.
 
     Where there cannot be one, the test is skipped; with LABKIT_REQUIRE_SIMULATED_GPU=1, it fails.
     """

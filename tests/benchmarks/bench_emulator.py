@@ -34,7 +34,7 @@ def by(name: str, *given: object) -> None:
 
 def main() -> None:
     chosen = options(__doc__, sizes=["32", "64", "128", "256", "512"])
-    available = emulator()
+    available = emulator().partition(" ")[0]
     a, b = operands(256, 256, 256)
     print_ratios("256 x 256 x 256", medians({name: partial(emulate, a, b, None, s) for name, s in SPECS.items()}))
     accumulators = {name: partial(accumulate, a, b, None, accumulator) for name, accumulator in ACCUMULATORS.items()}

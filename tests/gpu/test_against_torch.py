@@ -16,6 +16,7 @@ from labkit.frameworks import torch_autocast
 from labkit.gpu.checks import amp
 from labkit.gpu.checks.networks import NETWORKS
 from tests.gpu import against_torch
+from tests.gpu.simulated import Outcomes
 
 # Where the drop-in differs from torch on purpose: name -> why. A name that no longer differs fails its test.
 KEPT_IN_FP32 = "torch multiplies in FP16 inside, then divides or inverts, which FP16 has no kernel for: kept in FP32"
@@ -60,18 +61,6 @@ def test_every_module_forward_and_backward(simulated_gpu: Any, given: str) -> No
     assert found["equal"] > 2500
 
 
-def test_functions_that_are_made_of_several_operations(simulated_gpu: Any) -> None:
-    found = simulated_gpu("T4", against_torch.composites)
-    assert found["different"] == {}
-    assert found["on_cpu"] == {}
-    assert found["equal"] > 55
-
-
-def test_the_comparison_sees_a_cross_entropy_that_runs_in_fp32(simulated_gpu: Any) -> None:
-    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
-    assert simulated_gpu("T4", by_the_list) == ["equal", "the numbers differ"]
-
-
 def by_the_list() -> list[str]:
     logits, classes = 8 * torch.randn(64, 10, device="cuda", dtype=torch.float16), torch.arange(64, device="cuda") % 10
 
@@ -81,8 +70,9 @@ def by_the_list() -> list[str]:
 
     theirs = against_torch.outcome(loss, torch.autocast("cuda", torch.float16))
     ours = [against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16))]
-    torch_autocast.COMPOSITES.clear()
-    ours.append(against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_autocast, "COMPOSITES", {})
+        ours.append(against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16)))
     return [against_torch.compare(theirs, one) for one in ours]
 
 
@@ -95,5 +85,21 @@ def trainings() -> dict[str, str]:
         return amp.check_training("cuda", theirs, amp.pair("cuda"), width=32, steps=12, networks=EXACT)
 
 
-def test_trainings_have_torchs_losses_scales_and_trackers(simulated_gpu: Any) -> None:
-    assert simulated_gpu("T4", trainings) == dict.fromkeys(EXACT, "equal")
+@pytest.fixture(scope="module")
+def found(simulated_gpu: Any) -> Outcomes:
+    return simulated_gpu("T4", [against_torch.composites, by_the_list, trainings])
+
+
+def test_functions_that_are_made_of_several_operations(found: Outcomes) -> None:
+    composites = found[against_torch.composites]
+    assert composites["different"] == composites["on_cpu"] == {}
+    assert composites["equal"] > 55
+
+
+def test_the_comparison_sees_a_cross_entropy_that_runs_in_fp32(found: Outcomes) -> None:
+    """The rule of labkit.amp.autocast, which goes by the documentation's list, is another one than torch's."""
+    assert found[by_the_list] == ["equal", "the numbers differ"]
+
+
+def test_trainings_have_torchs_losses_scales_and_trackers(found: Outcomes) -> None:
+    assert found[trainings] == dict.fromkeys(EXACT, "equal")

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
 from labkit.amp import RECIPES, Engine
+from tests.gpu.simulated import Outcomes
 
 # Operations of a step, at most, as a multiple of torch.amp's.
 BUDGET = {
@@ -114,21 +116,6 @@ def all_costs() -> dict[str, Any]:
     return costs
 
 
-def test_each_recipe_keeps_its_budget(simulated_gpu) -> None:
-    costs = simulated_gpu("T4", all_costs)
-    assert BUDGET.keys() >= RECIPES.keys()
-    for name, network in costs.items():
-        assert len(network["torch.amp"]["waits"]) == 1
-        for recipe, (plain, clipped) in network["recipes"].items():
-            for step in (plain, clipped):
-                assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
-                assert step["copies"] == [], (name, recipe)
-            assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
-    base = costs["convolutions"]["torch.amp"]["operations"]
-    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"]["recipes"].items()}
-    assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
-
-
 def overflow_and_reach_beyond() -> dict[str, Any]:
     """A step whose loss is inf after clean ones; and an input beyond FP16 after some that were within."""
     from tests.gpu.simulated.counting import counted
@@ -155,8 +142,28 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     return seen
 
 
-def test_what_a_step_finds_for_the_first_time_is_read_then(simulated_gpu) -> None:
+@pytest.fixture(scope="module")
+def found(simulated_gpu: Any) -> Outcomes:
+    return simulated_gpu("T4", [all_costs, overflow_and_reach_beyond])
+
+
+def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
+    costs = found[all_costs]
+    assert BUDGET.keys() >= RECIPES.keys()
+    for name, network in costs.items():
+        assert len(network["torch.amp"]["waits"]) == 1
+        for recipe, (plain, clipped) in network["recipes"].items():
+            for step in (plain, clipped):
+                assert len(step["waits"]) <= 1, (name, recipe, step["waits"])
+                assert step["copies"] == [], (name, recipe)
+            assert clipped["operations"] <= plain["operations"] + CLIPPING, (name, recipe)
+    base = costs["convolutions"]["torch.amp"]["operations"]
+    spent = {name: plain["operations"] / base for name, (plain, _) in costs["convolutions"]["recipes"].items()}
+    assert {name: ratio for name, ratio in spent.items() if ratio > BUDGET[name]} == {}
+
+
+def test_what_a_step_finds_for_the_first_time_is_read_then(found: Outcomes) -> None:
     """The names of the gradients at fault cost a second wait; a step with inputs beyond FP16 is left out."""
-    seen = simulated_gpu("T4", overflow_and_reach_beyond)
+    seen = found[overflow_and_reach_beyond]
     assert seen["overflow"] == [True, ["weight", "bias"], 2]
     assert seen["beyond"] == [False, False, True, True]

@@ -150,15 +150,12 @@ def where(simulated_gpu: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return simulated_gpu("T4", all_started, CELLS, folder, 60 * slowness(), timeout=200 * slowness())
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any], name: str) -> None:
-    on_cpu = any(kind in CELLS[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
-    assert where[name] == (["cpu"] if on_cpu else ["cuda"]), where[name]
-
-
-def test_the_cells_are_found() -> None:
+def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any]) -> None:
     assert {name.partition(" ")[0][:2] for name in CELLS} == {"03", "05", "06", "07", "08", "09", "11", "12"}
     assert {kind for kind in LIVE if any(kind in "".join(cell[1:]) for cell in CELLS.values())} == LIVE
+    for name, found in where.items():
+        on_cpu = any(kind in CELLS[name][2] for kind in ("StepDebugger", "CastPasses"))  # of numbers, not of speed
+        assert found == (["cpu"] if on_cpu else ["cuda"]), f"{name}: {found}"
 
 
 @pytest.mark.slow

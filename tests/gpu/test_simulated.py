@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
 from tests.gpu import simulated
-from tests.gpu.simulated import ROOT
-from tests.gpu.simulated.cards import CARDS
+from tests.gpu.simulated import ROOT, Outcomes
 
 
 def worked_example() -> list[object]:
@@ -20,40 +20,6 @@ def worked_example() -> list[object]:
     before = torch.cuda.memory_allocated()
     y = (x * 2 + 1).cpu()
     return [str(x.device), y.tolist(), torch.cuda.get_device_name(), before, torch.cuda.memory_allocated()]
-
-
-def test_a_tensor_says_cuda_and_computes_as_the_cpu_does(simulated_gpu) -> None:
-    assert simulated_gpu("T4", worked_example) == ["cuda:0", [3.0, 5.0, 7.0], "Tesla T4 (simulated)", 512, 512]
-
-
-def what_the_card_says() -> list[object]:
-    properties = torch.cuda.get_device_properties(0)
-    native = torch.cuda.is_bf16_supported(including_emulation=False)
-    return [properties.name, [properties.major, properties.minor], properties.multi_processor_count, native]
-
-
-@pytest.mark.parametrize("card", CARDS)
-def test_each_card_says_what_the_real_one_says(simulated_gpu, card: str) -> None:
-    expected = CARDS[card]
-    name, capability, multiprocessors, native_bf16 = simulated_gpu(card, what_the_card_says)
-    assert name == expected.device_name
-    assert "simulated" in name
-    assert tuple(capability) == expected.capability
-    assert multiprocessors == expected.multiprocessors
-    assert native_bf16 is (card in ("A100", "H100"))
-
-
-def test_a_failure_in_the_process_brings_its_traceback(simulated_gpu) -> None:
-    with pytest.raises(AssertionError, match="ZeroDivisionError"):
-        simulated_gpu("T4", "1 / 0")
-
-
-@pytest.mark.parametrize("words", [(), ("P100", "--", "true"), ("T4", "--"), ("T4",)])
-def test_the_launcher_lists_the_cards_when_it_is_called_wrongly(words: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "tests.gpu.simulated", *words]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "expected a card, one of T4, V100, A100, H100, and a command" in done.stderr
 
 
 def half_numerics() -> list[bool]:
@@ -194,12 +160,9 @@ def streams_and_events() -> list[bool]:
     stream.wait_stream(torch.cuda.current_stream())
     ended.record()
     ended.synchronize()
-    try:
+    with pytest.raises(ValueError, match="enable_timing"):
         torch.cuda.Event().elapsed_time(ended)
-        refused = False
-    except ValueError:
-        refused = True
-    return [inside, torch.cuda.current_stream() != stream, began.elapsed_time(ended) >= 0, stream.query(), refused]
+    return [inside, torch.cuda.current_stream() != stream, began.elapsed_time(ended) >= 0, stream.query()]
 
 
 def forked_child() -> str:
@@ -231,131 +194,48 @@ def compiled() -> list[str]:
     return [str(same), "nothing was refused"]
 
 
-def several(folder: str) -> dict[str, object]:
-    """Everything above in one process, since a process takes seconds to import torch."""
-    return {
-        "half": half_numerics(), "lacks": what_the_cpu_lacks(), "memory": memory(), "copies": copies(folder),
-        "streams": streams_and_events(), "child": forked_child(), "random": random_states(),
-    }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def found(simulated_gpu, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    return simulated_gpu("T4", several, str(tmp_path_factory.mktemp("saved")))
-
-
-def test_half_products_and_norms_round_once(found) -> None:
-    assert all(found["half"])
-
-
-def test_kernels_that_the_cpu_lacks_agree_with_its_own_ways(found) -> None:
-    assert all(found["lacks"])
-
-
-def test_out_of_memory_is_raised_and_the_process_goes_on(found) -> None:
-    words, peak, left, total, summary = found["memory"]
-    assert words.startswith("CUDA out of memory. Tried to allocate")
-    assert (peak, left, total, summary) == (4096, 0, 512.0, True)
-
-
-def test_copies_keep_devices_and_sharing(found) -> None:
-    assert all(found["copies"])
-
-
-def test_streams_and_events_are_torchs(found) -> None:
-    assert all(found["streams"])
-
-
-def test_a_forked_child_is_refused_in_torchs_words(found) -> None:
-    assert "Cannot re-initialize CUDA in forked subprocess" in found["child"]
-
-
-def continued(state: list[int]) -> list[float]:
-    torch.cuda.set_rng_state(torch.tensor(state, dtype=torch.uint8))
-    return [torch.cuda.initial_seed(), *torch.nn.functional.dropout(torch.ones(8, device="cuda")).tolist()]
-
-
-def test_random_states_are_the_cards_own_and_another_process_takes_them(found, simulated_gpu) -> None:
-    drawn = found["random"]
-    assert drawn["bytes"] == 16
-    assert all(drawn["true"])
-    torch.manual_seed(3)
-    assert drawn["first"] != torch.rand(4).tolist()
-    assert simulated_gpu("T4", continued, drawn["state"]) == simulated_gpu("H100", continued, drawn["state"])
-
-
-@pytest.mark.slow
-def test_inductor_is_refused_and_other_backends_work(simulated_gpu) -> None:
-    assert simulated_gpu("T4", compiled) == ["True", "BackendCompilerFailed"]
-
-
 # ---- counting
 
 
-def counts() -> dict[str, list[str]]:
-    """What each line costs: the operations it dispatches, whether it waits, whether it copies from the host."""
+def counts() -> dict[str, Any]:
+    """Return what differs of what each line costs: operations, whether it waits, whether it copies from the host."""
     from tests.gpu.simulated.counting import counted
 
     x = torch.tensor([1.0, -2.0, 3.0], device="cuda")
     mask = x > 0
     lines = {
-        "x + 1": lambda: x + 1,
-        "x.view(3, 1).t()": lambda: x.view(3, 1).t(),
-        "torch.empty": lambda: torch.empty(3, device="cuda"),
-        "x.sum().item()": lambda: x.sum().item(),
-        "x.tolist()": lambda: x.tolist(),
-        "x.cpu()": lambda: x.cpu(),
-        "bool(mask.any())": lambda: bool(mask.any()),
-        "torch.equal": lambda: torch.equal(x, x),
-        "torch.where(mask)": lambda: torch.where(mask),
-        "x[mask]": lambda: x[mask],
-        "x[mask] = 0": lambda: x.clone().__setitem__(mask, 0),
-        "x[mask] = tensor": lambda: x.clone().__setitem__(mask, x[:2]),
-        "torch.tensor([1.0])": lambda: torch.tensor([1.0], device="cuda"),
-        "torch.ones(3).cuda()": lambda: torch.ones(3).cuda(),
-        "x * torch.tensor(2.0)": lambda: x * torch.tensor(2.0),
-        "torch.cuda.synchronize()": torch.cuda.synchronize,
-        "torch.ones(3).sum().item()": lambda: torch.ones(3).sum().item(),
+        "x + 1": (lambda: x + 1, (1, 0, 0)),
+        "x.view(3, 1).t()": (lambda: x.view(3, 1).t(), (0, 0, 0)),
+        "torch.empty": (lambda: torch.empty(3, device="cuda"), (0, 0, 0)),
+        "x.sum().item()": (lambda: x.sum().item(), (2, 1, 0)),
+        "x.tolist()": (lambda: x.tolist(), (1, 1, 0)),
+        "x.cpu()": (lambda: x.cpu(), (1, 1, 0)),
+        "bool(mask.any())": (lambda: bool(mask.any()), (2, 1, 0)),
+        "torch.equal": (lambda: torch.equal(x, x), (1, 1, 0)),
+        "torch.where(mask)": (lambda: torch.where(mask), (1, 1, 0)),
+        "x[mask]": (lambda: x[mask], (1, 1, 0)),
+        "x[mask] = 0": (lambda: x.clone().__setitem__(mask, 0), (2, 0, 0)),
+        "x[mask] = tensor": (lambda: x.clone().__setitem__(mask, x[:2]), (2, 1, 0)),
+        "torch.tensor([1.0])": (lambda: torch.tensor([1.0], device="cuda"), (0, 0, 1)),
+        "torch.ones(3).cuda()": (lambda: torch.ones(3).cuda(), (1, 0, 1)),
+        "x * torch.tensor(2.0)": (lambda: x * torch.tensor(2.0), (1, 0, 0)),
+        "torch.cuda.synchronize()": (torch.cuda.synchronize, (0, 1, 0)),
+        "torch.ones(3).sum().item()": (lambda: torch.ones(3).sum().item(), (0, 0, 0)),
     }
-    found = {}
-    for line, run in lines.items():
+    different = {}
+    for line, (run, expected) in lines.items():
         with counted() as counts:
             run()
-        found[line] = [sum(counts.operations.values()), len(counts.waits), len(counts.copies)]
+        cost = counts.operations.total(), len(counts.waits), len(counts.copies)
+        if cost != expected:
+            different[line] = cost
     with counted() as counts:
         x.sum().item()
-    found["place"] = counts.waits
-    return found
+    return {"different": different, "place": counts.waits}
 
 
-def test_operations_waits_and_copies_are_counted_by_hand(simulated_gpu) -> None:
-    found = simulated_gpu("T4", counts)
-    (place,) = found.pop("place")
-    operation, _, where = place.partition(" @ ")
-    assert operation == "aten::_local_scalar_dense"
-    assert "tests/gpu/test_simulated.py:" in where
-    assert found == {  # operations, waits, copies
-        "x + 1": [1, 0, 0],
-        "x.view(3, 1).t()": [0, 0, 0],
-        "torch.empty": [0, 0, 0],
-        "x.sum().item()": [2, 1, 0],
-        "x.tolist()": [1, 1, 0],
-        "x.cpu()": [1, 1, 0],
-        "bool(mask.any())": [2, 1, 0],
-        "torch.equal": [1, 1, 0],
-        "torch.where(mask)": [1, 1, 0],
-        "x[mask]": [1, 1, 0],
-        "x[mask] = 0": [2, 0, 0],
-        "x[mask] = tensor": [2, 1, 0],
-        "torch.tensor([1.0])": [0, 0, 1],
-        "torch.ones(3).cuda()": [1, 0, 1],
-        "x * torch.tensor(2.0)": [1, 0, 0],
-        "torch.cuda.synchronize()": [0, 1, 0],
-        "torch.ones(3).sum().item()": [0, 0, 0],
-    }
-
-
-# ---- the lab's data folder, and commands
+def fails() -> None:
+    raise ZeroDivisionError
 
 
 def into_the_data_folder(elsewhere: str) -> dict[str, object]:
@@ -370,7 +250,7 @@ def into_the_data_folder(elsewhere: str) -> dict[str, object]:
     from labkit.records import data_folder
     from labkit.train import TASKS, train
 
-    said = {}
+    before, said = sorted((ROOT / "data").rglob("*")), {}
     for command in (["race", "digits", "--recipes", "FP32", "--seeds", "0"], ["gpu", "--quick"]):
         with redirect_stderr(io.StringIO()) as words:
             said[command[0]] = [main(command), words.getvalue()]
@@ -379,13 +259,71 @@ def into_the_data_folder(elsewhere: str) -> dict[str, object]:
         record.save(data_folder() / "runs" / "simulated.json")
     except ValueError as error:
         said["save"] = str(error)
-    return said | {"device": record.device, "saved": record.save(Path(elsewhere) / "simulated.json").exists()}
+    said |= {"device": record.device, "saved": record.save(Path(elsewhere) / "simulated.json").exists()}
+    return said | {"unchanged": sorted((ROOT / "data").rglob("*")) == before}
 
 
-def test_nothing_simulated_is_written_into_the_labs_data(simulated_gpu, tmp_path) -> None:
-    before = sorted((ROOT / "data").rglob("*"))
-    said = simulated_gpu("T4", into_the_data_folder, str(tmp_path))
-    assert sorted((ROOT / "data").rglob("*")) == before
+# ---- what they found, in one process but for the last
+
+
+@pytest.fixture(scope="module")
+def found(simulated_gpu, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
+    folder = str(tmp_path_factory.mktemp("saved"))
+    alone = [
+        worked_example,
+        half_numerics,
+        what_the_cpu_lacks,
+        memory,
+        random_states,
+        streams_and_events,
+        counts,
+        fails,
+    ]
+    return simulated_gpu("T4", [*alone, (copies, folder), (into_the_data_folder, folder), forked_child])
+
+
+def test_a_tensor_says_cuda_and_computes_as_the_cpu_does(found: Outcomes) -> None:
+    assert found[worked_example] == ["cuda:0", [3.0, 5.0, 7.0], "Tesla T4 (simulated)", 512, 512]
+    assert all(found[half_numerics]), "half products and norms round once"
+    assert all(found[what_the_cpu_lacks]), "kernels that the CPU lacks agree with its own ways"
+    assert all(found[copies]), "copies keep devices and sharing"
+    assert all(found[streams_and_events])
+
+
+def test_out_of_memory_is_raised_and_the_process_goes_on(found: Outcomes) -> None:
+    words, peak, left, total, summary = found[memory]
+    assert words.startswith("CUDA out of memory. Tried to allocate")
+    assert (peak, left, total, summary) == (4096, 0, 512.0, True)
+
+
+def test_a_forked_child_is_refused_in_torchs_words(found: Outcomes) -> None:
+    assert "Cannot re-initialize CUDA in forked subprocess" in found[forked_child]
+
+
+def test_random_states_are_the_cards_own(found: Outcomes) -> None:
+    drawn = found[random_states]
+    assert drawn["bytes"] == 16
+    assert all(drawn["true"])
+    torch.manual_seed(3)
+    assert drawn["first"] != torch.rand(4).tolist()
+
+
+def test_operations_waits_and_copies_are_counted_by_hand(found: Outcomes) -> None:
+    assert found[counts]["different"] == {}
+    (place,) = found[counts]["place"]
+    operation, _, where = place.partition(" @ ")
+    assert operation == "aten::_local_scalar_dense"
+    assert "tests/gpu/test_simulated.py:" in where
+
+
+def test_a_failure_in_the_process_brings_its_traceback(found: Outcomes) -> None:
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        found[fails]
+
+
+def test_nothing_simulated_is_written_into_the_labs_data(found: Outcomes) -> None:
+    said = found[into_the_data_folder]
+    assert said["unchanged"]
     for status, words in (said["race"], said["gpu"]):
         assert status == 2
         assert "expected a real device for records in" in words
@@ -393,6 +331,27 @@ def test_nothing_simulated_is_written_into_the_labs_data(simulated_gpu, tmp_path
     assert "Tesla T4 (simulated)" in said["save"]
     assert said["device"] == "Tesla T4 (simulated)"
     assert said["saved"]
+
+
+@pytest.mark.slow
+def test_inductor_is_refused_and_other_backends_work(simulated_gpu: Any) -> None:
+    assert simulated_gpu("T4", compiled) == ["True", "BackendCompilerFailed"]
+
+
+# ---- the process, and commands
+
+
+def launcher(*words: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu.simulated", *words], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def test_the_launcher_lists_the_cards_when_it_is_called_wrongly() -> None:
+    for words in ((), ("P100", "--", "true"), ("T4", "--")):
+        done = launcher(*words)
+        assert done.returncode == 2
+        assert "expected a card, one of T4, V100, A100, H100, and a command" in done.stderr
 
 
 KERNEL = """
@@ -404,24 +363,13 @@ manager.shutdown_kernel(now=True)
 """
 
 
-def test_a_jupyter_kernel_below_the_launcher_has_the_card(simulated_gpu) -> None:
-    command = [sys.executable, "-m", "tests.gpu.simulated", "A100", "--", "python", "-c", KERNEL]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def test_a_jupyter_kernel_below_the_launcher_has_the_card(simulated_gpu: Any) -> None:
+    done = launcher("A100", "--", "python", "-c", KERNEL)
     assert (done.returncode, done.stdout.strip()) == (0, "True NVIDIA A100-SXM4-40GB (simulated)"), done.stderr
 
 
-def test_the_launcher_returns_the_commands_status_and_leaves_other_programs_alone(simulated_gpu) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.gpu.simulated",
-        "T4",
-        "--",
-        "sh",
-        "-c",
-        "echo $LABKIT_SIMULATED_GPU; exit 3",
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+def test_the_launcher_returns_the_commands_status_and_leaves_other_programs_alone(simulated_gpu: Any) -> None:
+    done = launcher("T4", "--", "sh", "-c", "echo $LABKIT_SIMULATED_GPU; exit 3")
     assert (done.returncode, done.stdout) == (3, "T4\n")
 
 

@@ -16,6 +16,7 @@ from labkit.amp.distributed import group
 from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.gpu.passport.waits import HostWaits
 from labkit.train import STEPS, TASKS, TrainingRun
+from tests.gpu.simulated import Outcomes
 from tests.slowness import slowness
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
@@ -40,6 +41,7 @@ def lesson_s_workers(limit: float) -> dict[str, Any]:
         workers.close()
 
 
+@pytest.mark.slow
 def test_the_lesson_s_processes_train_on_the_cpu_beside_one_gpu(simulated_gpu: Any) -> None:
     found = simulated_gpu("T4", lesson_s_workers, 120 * slowness(), timeout=180 * slowness())
     assert found["card"] == "Tesla T4 (simulated)"
@@ -68,15 +70,6 @@ def choices() -> dict[str, Any]:
                 except RuntimeError as error:
                     found[f"{device} {local_rank}"] = str(error)
     return found
-
-
-def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(simulated_gpu: Any) -> None:
-    found = simulated_gpu("T4", choices)
-    assert found["cpu 0"] == ["cpu", "gloo", None]
-    assert found["cuda 0"] == ["cuda:0", "nccl", "1"]
-    assert found["cpu 1"][:2] == ["cpu", "gloo"]
-    assert found["cuda 1"].startswith("expected a GPU for each rank, got 1 for local rank 1: start at most as many")
-    assert 'torchrun --nproc-per-node 1), or take start_group("cpu")' in found["cuda 1"]
 
 
 def test_another_device_is_refused() -> None:
@@ -109,7 +102,19 @@ def copies_of_a_step() -> list[Any]:
     return [sum(seen.copies.values()), same]
 
 
-def test_a_step_copies_the_numbers_of_its_rows_alone(simulated_gpu: Any) -> None:
-    copies, same = simulated_gpu("T4", copies_of_a_step)
-    assert copies == 1
-    assert same == [True, True]
+@pytest.fixture(scope="module")
+def found(simulated_gpu: Any) -> Outcomes:
+    return simulated_gpu("T4", [choices, copies_of_a_step])
+
+
+def test_nccl_is_taken_only_where_it_was_chosen_and_there_is_a_gpu_for_the_rank(found: Outcomes) -> None:
+    chosen = found[choices]
+    assert chosen["cpu 0"] == ["cpu", "gloo", None]
+    assert chosen["cuda 0"] == ["cuda:0", "nccl", "1"]
+    assert chosen["cpu 1"][:2] == ["cpu", "gloo"]
+    assert chosen["cuda 1"].startswith("expected a GPU for each rank, got 1 for local rank 1: start at most as many")
+    assert 'torchrun --nproc-per-node 1), or take start_group("cpu")' in chosen["cuda 1"]
+
+
+def test_a_step_copies_the_numbers_of_its_rows_alone(found: Outcomes) -> None:
+    assert found[copies_of_a_step] == [1, [True, True]]

@@ -44,38 +44,61 @@ def environment(card: str, base: Mapping[str, str] = os.environ) -> dict[str, st
     }
 
 
-def run(card: str, code: str | Callable[..., Any], *arguments: Any, timeout: float = 200) -> Any:
+Call = Callable[..., Any] | tuple[Any, ...]  # a function of a module's top level, or one and its arguments (JSON)
+
+
+class Outcomes:
+    """What several functions returned that ran in one process; asked for one that raised, it raises the traceback."""
+
+    def __init__(self, card: str, found: Mapping[str, tuple[Any, str]]) -> None:
+        self.card, self.found = card, found
+
+    def __getitem__(self, function: Callable[..., Any]) -> Any:
+        result, failure = self.found[function.__name__]
+        if failure:
+            raise AssertionError(f"{function.__name__} failed in a process with a simulated {self.card}\n{failure}")
+        return result
+
+
+def run(card: str, code: Callable[..., Any] | list[Call], *arguments: Any, timeout: float = 200) -> Any:
     """Run code in a process with the card and return its answer.
 
     `code` is a function of a module's top level, called with `arguments` (what JSON holds) in the process, whose result
-    is returned; or a script, whose last printed line is returned, read as JSON where it is JSON.
+    is returned; or a list of such functions, which share the process since one takes seconds to import torch, and whose
+    `Outcomes` are returned.
 
     Raises:
-        AssertionError: the process failed; with its traceback.
+        AssertionError: the process failed, or the function; with the traceback.
 
     """
     if callable(code):
-        source, module = Path(inspect.getfile(code)), code.__name__
-        code = _CALL.format(module=".".join(source.relative_to(ROOT).with_suffix("").parts), name=module)
-    words = [json.dumps(argument) for argument in arguments]
+        return run(card, [(code, *arguments)], timeout=timeout)[code]
+    calls = [call if isinstance(call, tuple) else (call,) for call in code]
+    words = json.dumps([[_module_of(function), function.__name__, rest] for function, *rest in calls])
     done = subprocess.run(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-c", _CALLS, words],
         env=environment(card), cwd=ROOT, capture_output=True, text=True, timeout=timeout,
     )  # fmt: skip
     if done.returncode != 0:
         raise AssertionError(
             f"a process with a simulated {card} ended with {done.returncode}\n{done.stdout}{done.stderr}"
         )
-    last = done.stdout.rstrip("\n").rpartition("\n")[2]
-    try:
-        return json.loads(last)
-    except json.JSONDecodeError:
-        return last
+    return Outcomes(card, json.loads(done.stdout.rstrip("\n").rpartition("\n")[2]))
 
 
-_CALL = """
-import json, sys
+def _module_of(function: Callable[..., Any]) -> str:
+    return ".".join(Path(inspect.getfile(function)).relative_to(ROOT).with_suffix("").parts)
+
+
+_CALLS = """
+import json, sys, traceback
 from importlib import import_module
 import torch
-print("\\n" + json.dumps(getattr(import_module("{module}"), "{name}")(*map(json.loads, sys.argv[1:]))))
+found = {}
+for module, name, arguments in json.loads(sys.argv[1]):
+    try:
+        found[name] = getattr(import_module(module), name)(*arguments), ""
+    except BaseException:
+        found[name] = None, traceback.format_exc()
+print("\\n" + json.dumps(found))
 """
