@@ -67,8 +67,8 @@ def test_it_needs_torch_and_numpy_only(tmp_path):
     """As on a machine that has nothing else: every other package that the lab may use is hidden."""
     program = (
         "import sys\n"
-        "for name in 'ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy'.split():\n"
-        "    sys.modules[name] = None\n"
+        "hidden = 'ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy'\n"
+        "sys.modules |= dict.fromkeys(hidden.split())\n"
         "from labkit.cli import main\n"
         "from labkit.gpu.checks import outputs\n"
         "assert outputs.rows('cpu')\n"

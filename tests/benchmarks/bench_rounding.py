@@ -1,18 +1,15 @@
 """Speed of `round_tensor` and `exponent_histogram`, next to torch's casts, to copying and to other libraries.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_rounding.py [--device cuda] [--elements 10000000] [--extra FOLDER]
+Run by hand: .venv/bin/python tests/benchmarks/bench_rounding.py [--device cuda] [--elements 10000000]
 
 The yardstick of rounding is torch's own cast to FP16 and back (aims: FP16 and BF16 within 1.5 of it, a format of one's
 own within 4, gfloat's array path at least 20 times ours); that of a histogram is `copy_`, which is what reading costs.
 A histogram is also timed beside two processes that compute, with one thread and with two (on the wall, best of
-several): two threads shall be no slower than one by more than what the others take. `--extra` names a folder with
-qtorch or pychop, where there are any (`pip install --no-deps --target FOLDER qtorch pychop`).
+several): two threads shall be no slower than one by more than what the others take.
 """
 
-import importlib
 import multiprocessing
 import resource
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -50,23 +47,7 @@ def rounding_calls(tensor: torch.Tensor, format: Format) -> dict[str, Call]:
     if format in TORCH:
         found["torch's cast"] = lambda: tensor.to(TORCH[format]).float()
         found["ml_dtypes"] = lambda: array.astype(ML_DTYPES[format]).astype(np.float32)
-    for module, make in {"qtorch.quant": _qtorch, "pychop": _pychop}.items():
-        try:
-            found[module] = make(importlib.import_module(module), tensor, format)
-        except Exception as reason:  # a missing or unbuildable guest is no failure of ours
-            print(f"  ({module} left out: {type(reason).__name__}: {str(reason)[:80]})")
     return found
-
-
-def _qtorch(quant: object, tensor: torch.Tensor, format: Format) -> Call:
-    exponent, significand = format.exponent_bits, format.significand_bits
-    return lambda: quant.float_quantize(tensor, exp=exponent, man=significand, rounding="nearest")
-
-
-def _pychop(pychop: object, tensor: torch.Tensor, format: Format) -> Call:
-    pychop.backend("torch")
-    chop = pychop.Chop(exp_bits=format.exponent_bits, sig_bits=format.significand_bits)
-    return lambda: chop(tensor)
 
 
 def histogram_calls(values: torch.Tensor) -> dict[str, Call]:
@@ -102,8 +83,7 @@ def fastest(call: Callable[[], object], rounds: int = 8) -> float:
 
 
 def main() -> None:
-    chosen = options(__doc__, device="cpu", elements=10_000_000, extra="")
-    sys.path += [chosen.extra] if chosen.extra else []
+    chosen = options(__doc__, device="cpu", elements=10_000_000)
     values = (torch.randn(chosen.elements, generator=torch.Generator().manual_seed(0)) * 8).to(chosen.device)
     for format in (FP16, BF16, E4M3, MINE):
         print_ratios(format.name, medians(rounding_calls(values, format), device=chosen.device, fewest=3))

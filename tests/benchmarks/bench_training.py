@@ -1,12 +1,15 @@
 """Cost of a training step in mixed precision on a CPU, as a multiple of plain torch's in FP32.
 
-Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways WAY ...]
+Run by hand: .venv/bin/python tests/benchmarks/bench_training.py [--seconds 6] [--only WORD] [--ways WAY ...] [--native]
 
-Ways are "by hand", "torch.amp" and the names of recipes, each also with " compiled" behind it (minutes to begin); with
-each stand the casts of a step as torch's dispatcher counts them. "by hand" has O1's casts in each layer's forward,
-products in FP32 rounded once, and a static scale: what a graph can at best be. torch.amp is torch.autocast("cpu",
-torch.float16) with its scaler: its half kernels are what takes its time, and it has no FP16 LSTM. Large networks pay
-for casts of operands and results, small ones for the Python around each operation (bench_autocast.py).
+Ways are "by hand", "torch.amp", our "drop-in" for it and the names of recipes, each also with " compiled" behind it
+(minutes to begin); with each stand the casts of a step as torch's dispatcher counts them. "by hand" has O1's casts in
+each layer's forward, products in FP32 rounded once, and a static scale: what a graph can at best be. torch.amp is
+torch.autocast("cpu", torch.float16) with its scaler: its half kernels are what takes its time, and it has no FP16 LSTM.
+Large networks pay for casts of operands and results, small ones for the Python around each operation
+(bench_autocast.py). With --native, torch's own half kernels run and no storage is emulated: of the tiny networks nearly
+all is then the time of the host, for which a small network on a GPU waits (aims, as multiples of torch.amp: O1 and O2
+1.5, the drop-in 2).
 
 Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 where matrix products dominate; within
 6 for a recipe of 8 or 4 bits: --ways "FP8 current" "FP8 delayed" MXFP8 NVFP4 "unit scaled" "BF16 Kahan".
@@ -14,6 +17,7 @@ Aims: 5 times faster than torch.amp on CNN and transformer; within 1.6 of FP32 w
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MethodType
@@ -25,7 +29,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import labkit.amp.recipe
+import labkit.frameworks.torch_autocast
 from labkit.amp import RECIPES, Engine, ScalerConfig
+from labkit.frameworks import GradScaler, autocast
 from labkit.gemm.recurrent import recurrent
 from labkit.train import networks
 
@@ -52,6 +59,8 @@ class Case:
 
 
 CASES = (
+    Case("MLP, tiny", partial(networks.mlp, hidden=8, depth=2), (4, 1, 8, 8), (4,)),
+    Case("CNN, tiny", partial(networks.batch_norm_cnn, channels=4), (4, 1, 8, 8), (4,)),
     Case("MLP, SGD", partial(networks.mlp, depth=2), (64, 1, 8, 8), (64,), SGD),
     Case("MLP", partial(networks.mlp, depth=2), (64, 1, 8, 8), (64,)),
     Case("CNN", networks.batch_norm_cnn, (64, 1, 8, 8), (64,)),
@@ -152,12 +161,14 @@ def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targe
 
 
 def loop(name: str, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
-    optimizer, amp, scale = case.optimizer(model.parameters()), name == "torch.amp", SCALE if name == "by hand" else 1
-    scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=amp)
+    optimizer, scale = case.optimizer(model.parameters()), SCALE if name == "by hand" else 1
+    region, scaling = (autocast, GradScaler) if name == "drop-in" else (torch.autocast, torch.amp.GradScaler)
+    amp = name in ("torch.amp", "drop-in")
+    scaler = scaling("cpu", init_scale=SCALE, enabled=amp)
 
     def step() -> None:
         optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16, enabled=amp):
+        with region("cpu", torch.float16, enabled=amp):
             logits = model(inputs)
         scaler.scale(loss_of(logits, targets) * scale).backward()
         for parameter in model.parameters() if scale != 1 else ():
@@ -193,8 +204,10 @@ def casts_of(way: str, step: Call) -> int | str:
 
 
 def main() -> None:
-    chosen = options(__doc__, seconds=6.0, only="", ways=WAYS)
+    chosen = options(__doc__, seconds=6.0, only="", ways=WAYS, native=False)
     warnings.simplefilter("ignore")
+    for module in (labkit.amp.recipe, labkit.frameworks.torch_autocast) if chosen.native else ():
+        module.half_storage = lambda *_: nullcontext()
     for case in (case for case in CASES if chosen.only in case.name):
         steps = {way: step_of(way, case) for way in ["plain", *chosen.ways]}
         casts = {way: casts_of(way, step) for way, step in steps.items()}

@@ -208,15 +208,6 @@ def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_ope
     assert a.grad.item() == 1 + 2.0**-10
 
 
-def test_bf16_takes_its_own_instruction() -> None:
-    x, w = torch.randn(4, 40).bfloat16(), torch.randn(3, 40).bfloat16()
-    y = run(F.linear, (x, w), {}, SPECS["A100"])
-    assert y.dtype == torch.bfloat16
-    assert torch.equal(y, accumulate(x, w.mT, None, SPECS["A100"]).bfloat16())
-    with pytest.raises(ValueError, match="V100 Tensor Cores take FP16"):
-        run(F.linear, (x, w), {}, SPECS["V100"])
-
-
 def test_only_gradients_that_are_asked_for_are_computed() -> None:
     x, w = wholes(4, 5), wholes(3, 5).requires_grad_()
     run(F.linear, (x, w), {}, EXACT).sum().backward()

@@ -38,18 +38,6 @@ def test_forward_and_backward_of_a_linear_layer_round_once() -> None:
     assert torch.equal(w.grad, (dy.float().T @ x.float()).half())  # type: ignore[arg-type]
 
 
-def test_against_a_gemm_in_fp64() -> None:
-    # Error bound: k additions in FP32, each off by at most 2^-24 of the sum of |a||b|, then half an ulp of FP16.
-    g = torch.Generator().manual_seed(1)
-    a, b = torch.randn(64, 256, generator=g).half(), torch.randn(256, 64, generator=g).half()
-    with half_storage("cpu"):
-        ours = (a @ b).numpy()
-    exact = (a.double() @ b.double()).numpy()
-    accumulated = 256 * 2.0**-24 * (a.double().abs() @ b.double().abs()).numpy()
-    assert (np.abs(ours - exact) <= np.spacing(np.abs(ours)) / 2 + accumulated).all()
-    assert (ours != exact.astype(np.float16)).mean() < 0.01, "and it rarely shows"
-
-
 def test_norms_take_half_inputs_and_fp32_weights() -> None:
     norm = nn.GroupNorm(2, 8)
     for dtype in (torch.float16, torch.bfloat16):
@@ -71,13 +59,6 @@ def test_running_statistics_in_fp16_are_kept() -> None:
     assert wide.running_mean.abs().min() > 0.1
     assert torch.equal(half.running_mean, wide.running_mean.half())  # type: ignore[arg-type]
     assert torch.equal(half.running_var, wide.running_var.half())  # type: ignore[arg-type, union-attr]
-
-
-def test_a_result_goes_where_it_was_asked_for() -> None:
-    a, b, out = torch.ones(2, 3).half(), torch.ones(3, 2).half(), torch.zeros(2, 2).half()
-    with half_storage("cpu"):
-        torch.matmul(a, b, out=out)
-    assert torch.equal(out, torch.full((2, 2), 3.0).half())
 
 
 def test_mixed_operands_are_refused_as_on_a_gpu() -> None:
@@ -117,6 +98,9 @@ PRODUCTS: tuple[Callable[..., torch.Tensor], ...] = (
 
 def test_products_by_any_name_round_once() -> None:
     a, b = grown(8, 8).half(), grown(8, 8, seed=1).half()
+    with half_storage("cpu"):
+        torch.matmul(a, b, out=(out := torch.zeros(8, 8).half()))
+    assert torch.equal(out, (a.float() @ b.float()).half()), "a result goes where it was asked for"
     for number, product in enumerate(PRODUCTS):
         with half_storage("cpu"):
             ours = product(a, b)
@@ -166,21 +150,6 @@ def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) 
     for ours, other in zip(layer.parameters(), cell.parameters(), strict=True):
         assert ours.grad.dtype == torch.float16  # type: ignore[union-attr]
         assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
-
-
-def test_one_step_of_an_lstm_written_out() -> None:
-    torch.manual_seed(0)
-    cell = nn.LSTMCell(3, 4).half()
-    x, h, c = grown(2, 3).half(), grown(2, 4, seed=1).half(), grown(2, 4, seed=2).half()
-    with half_storage("cpu"):
-        new_h, new_c = cell(x, (h, c))
-    wide = {name: weight.detach().float() for name, weight in cell.named_parameters()}
-    gates = x.float() @ wide["weight_ih"].T + wide["bias_ih"] + h.float() @ wide["weight_hh"].T + wide["bias_hh"]
-    i, f, g, o = gates.chunk(4, 1)
-    want_c = f.sigmoid() * c.float() + i.sigmoid() * g.tanh()
-    # FP32 additions in another order may land on the other side of an FP16 tie, so one ulp is allowed.
-    assert np.allclose(new_c.detach().numpy(), want_c.half().numpy(), rtol=0, atol=2.0**-10)
-    assert np.allclose(new_h.detach().numpy(), (o.sigmoid() * want_c.tanh()).half().numpy(), rtol=0, atol=2.0**-11)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
