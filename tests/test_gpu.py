@@ -63,18 +63,26 @@ def test_worked_example_a_sweep_ends_as_a_file_that_says_where_it_was_made(tmp_p
     assert from_json(path.read_text()) == record
 
 
+BARE = """
+import sys
+
+class Bare:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HIDDEN}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Bare())
+from labkit.cli import main
+from labkit.gpu.checks import outputs
+assert outputs.rows("cpu")
+sys.exit(main(["gpu", "--device", "cpu", "--quick", "--here", "--folder", FOLDER, "--only", "layers", "kernel"]))
+"""
+HIDDEN = "ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy".split()
+
+
 def test_it_needs_torch_and_numpy_only(tmp_path):
     """As on a machine that has nothing else: every other package that the lab may use is hidden."""
-    program = (
-        "import sys\n"
-        "hidden = 'ipywidgets anywidget matplotlib IPython jupyterlab pytest nbformat triton expecttest scipy'\n"
-        "sys.modules |= dict.fromkeys(hidden.split())\n"
-        "from labkit.cli import main\n"
-        "from labkit.gpu.checks import outputs\n"
-        "assert outputs.rows('cpu')\n"
-        f"sys.exit(main(['gpu', '--device', 'cpu', '--quick', '--here', '--folder', {str(tmp_path)!r},\n"
-        "               '--only', 'layers', 'kernel']))\n"
-    )
+    program = BARE.replace("{HIDDEN}", repr(HIDDEN)).replace("FOLDER", repr(str(tmp_path)))
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "Triton is not installed" in done.stdout

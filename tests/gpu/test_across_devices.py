@@ -25,7 +25,7 @@ from torch import nn
 from labkit.amp import RECIPES, Ema, Engine, layer_scales, load_checkpoint, save_checkpoint
 from labkit.gemm import SPECS
 from labkit.instrument import exponent_histogram, probe, watch
-from labkit.train import TASKS, TrainingRun, train
+from labkit.train import TASKS, TrainingRun
 from tests.gpu.simulated import Outcomes
 from tests.slowness import slowness
 
@@ -195,13 +195,6 @@ def instrumented(device: str) -> Any:
     return found, model[0].weight.grad.tolist()
 
 
-def filmed(device: str) -> Any:
-    task = replace(TASKS["digits_cnn"], steps=3)
-    record = train(task, RECIPES["O2"], 0, device=device, watch=["weight gradients"])
-    layers = record.snapshots[0].layers
-    return sorted(record.memory), {name: histogram.counts.tolist() for name, histogram in layers.items()}
-
-
 def watched(device: str) -> Any:
     """A training with torch's own autocast and GradScaler; one gradient becomes inf."""
     model = network().to(device)
@@ -275,35 +268,13 @@ def with_an_emulated_accumulator(device: str) -> Any:
 
 
 SAME: tuple[Callable[[str], Any], ...] = (
-    with_flat_masters, with_groups, averaged, instrumented, filmed, watched, several_losses, accumulated_and_clipped,
+    with_flat_masters, with_groups, averaged, instrumented, watched, several_losses, accumulated_and_clipped,
     sparse, with_an_emulated_accumulator,
 )  # fmt: skip
 
 
 def the_card_gives_what_the_cpu_gives() -> dict[str, str]:
     return {function.__name__: "differs" for function in SAME if function("cuda") != function("cpu")}
-
-
-class Recurrent(nn.Module):
-    def __init__(self, kind: type) -> None:
-        super().__init__()
-        self.cells, self.head = kind(8, 16, num_layers=2, bidirectional=True, batch_first=True), nn.Linear(32, 1)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.head(self.cells(x)[0])
-
-
-def recurrent_layers() -> None:
-    for kind in (nn.LSTM, nn.GRU, nn.RNN):
-        for recipe in ("FP32", "O1", "O1 graph", "O2", "BF16", "FP8 delayed", "NVFP4"):
-            losses = []
-            for device in ("cuda", "cpu"):
-                torch.manual_seed(0)
-                trained = Engine(Recurrent(kind).to(device), ADAM, RECIPES[recipe])
-                losses.append([step(trained, batch(4, 5, 8, seed=number)) for number in range(3)])
-            pairs = list(zip(*losses, strict=True))[: 1 if recipe in DRAWING else 3]
-            assert all(abs(a - b) <= 2**-7 * b for a, b in pairs), (kind, recipe, losses)
-            assert torch.tensor(losses).isfinite().all(), (kind, recipe, losses)
 
 
 SCRIPT = """
@@ -381,25 +352,13 @@ def a_card_that_is_full_in_a_step() -> None:
         assert {"elsewhere", "nowhere"} <= ended_in, (recipe, ended_in)
 
 
-def a_race_into_a_folder_of_ones_own() -> None:
-    from labkit.train.race import race
-
-    task = replace(TASKS["digits"], steps=4)
-    with tempfile.TemporaryDirectory() as folder:
-        records = race(task, [RECIPES["FP32"], RECIPES["O2"]], [0, 1], Path(folder), device="gpu", workers=1)
-        kept = sorted(path.relative_to(folder).parts[0] for path in Path(folder).rglob("*.json"))
-    assert [len(record.steps) for record in records] == [4] * 4
-    assert set(kept) == {"tesla-t4-simulated"}
-
-
 # ---- the tests
 
 ON_CARD = (
     checkpoints_go_on_on_the_other_device, checkpoints_and_copies_go_on_on_the_card_bit_for_bit,
     a_checkpoint_puts_the_cards_random_numbers_back, forks_and_twins_of_a_run, the_card_gives_what_the_cpu_gives,
-    recurrent_layers, the_doctor_in_a_script_that_trains_on_the_card,
+    the_doctor_in_a_script_that_trains_on_the_card,
     what_is_on_another_device_is_refused_and_the_engine_goes_on, a_card_that_is_full_in_a_step,
-    a_race_into_a_folder_of_ones_own,
 )  # fmt: skip
 
 
