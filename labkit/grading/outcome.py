@@ -9,6 +9,7 @@ Invariant: an outcome is made by the judge, from plain data; no code of a learne
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -37,16 +38,26 @@ def as_it_is(answer: object, case: tuple[object, ...]) -> object:
 class AnyOrder:
     """The outcome of a list of lines: an order of the right lines in which all stands as it must is the right one.
 
-    needs   pairs of lines: the first must come before the second, where both are there
+    right   the arguments of the call -> the right lines, in a right order
+    needs   pairs of lines: the first must come before the second, where both are there; of lines that are repeated
+            as often, each before its own; else all of the first before all of the second
     """
 
-    right: tuple[str, ...]
+    right: Callable[..., list[str]]
     needs: tuple[tuple[str, str], ...]
 
     def __call__(self, answer: object, case: tuple[object, ...]) -> object:
         """Return the right order for every order that is as good; another answer as it is."""
-        if not isinstance(answer, list | tuple) or sorted(map(str, answer)) != sorted(self.right):
+        right = self.right(*case)
+        if not isinstance(answer, list | tuple) or sorted(map(str, answer)) != sorted(right):
             return answer
-        at = {line: place for place, line in enumerate(answer)}
-        sound = all(at[a] < at[b] for a, b in self.needs if a in at and b in at)
-        return list(self.right) if sound else answer
+        sound = all(_stands(answer, a, b) for a, b in self.needs)
+        return right if sound else answer
+
+
+def _stands(lines: Sequence[object], first: str, second: str) -> bool:
+    """Return whether a line comes before another, each time."""
+    ones, others = ([place for place, line in enumerate(lines) if line == name] for name in (first, second))
+    if len(ones) == len(others):
+        return all(one < other for one, other in zip(ones, others, strict=True))
+    return max(ones, default=-1) < min(others, default=len(lines))

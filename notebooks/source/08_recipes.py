@@ -146,15 +146,22 @@ Workbench("segmentation_small", "FP16 static")
 # ### Exercise 3: the lines that a recipe adds  ●●○  8 min
 #
 # FP32 is `forward`, `backward`, `step`. Masters add `gradients to masters` and `masters to model`. Scaling adds `scale loss`,
-# `unscale`, `look for inf` and `update scale`. Return them in the order in which they run.
+# `unscale`, `look for inf` and `update scale`.
+#
+# Gradients may be added up over several batches before the step, as in lesson 06. `forward`, `scale loss` and `backward` run once for
+# each batch, and every other line once. Return all lines in the order in which they run.
 
 
 # %% id="exercise-recipes-lines" tags=["exercise-recipes.lines"]
-def my_lines(masters, scaling):
-    """Return the lines of one training step, as a list of names; masters and scaling are True or False."""
+def my_lines(masters, scaling, batches):
+    """Return the lines of one training step, as a list of names.
+
+    masters, scaling  True or False
+    batches           over how many the gradients are added up
+    """
     ### BEGIN SOLUTION
-    lines = ["forward"] + ["scale loss"] * scaling + ["backward"] + ["gradients to masters"] * masters
-    lines += ["unscale", "look for inf"] * scaling + ["step"]
+    lines = (["forward"] + ["scale loss"] * scaling + ["backward"]) * batches
+    lines += ["gradients to masters"] * masters + ["unscale", "look for inf"] * scaling + ["step"]
     return lines + ["masters to model"] * masters + ["update scale"] * scaling
     ### END SOLUTION
 

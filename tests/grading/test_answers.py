@@ -292,9 +292,10 @@ def decode_in_fractions(code: int) -> Any:
     return sign * Fraction(1024 + significand, 1024) * Fraction(2) ** (exponent - 15)
 
 
-def lines_that_look_first(masters: bool, scaling: bool) -> list[str]:
+def lines_that_look_first(masters: bool, scaling: bool, batches: int) -> list[str]:
     """The scale is above 1, so dividing by it makes no inf: FP16 gradients may be looked at as they come."""
-    lines = ["forward", *["scale loss"] * scaling, "backward", *["look for inf"] * scaling]
+    lines = ["forward"] * batches + ["scale loss"] * scaling * batches + ["backward"] * batches
+    lines += ["look for inf"] * scaling
     lines += ["gradients to masters"] * masters + ["unscale"] * scaling + ["step"]
     return lines + ["update scale"] * scaling + ["masters to model"] * masters
 

@@ -363,8 +363,8 @@ def test_a_part_that_is_still_the_starter_is_open_not_wrong() -> None:
     assert "not yet answered: `raise NotImplementedError` still stands there" in said
 
 
-def copies_after_unscaling(masters: bool, scaling: bool) -> list[str]:
-    lines = ["forward"] + ["scale loss"] * scaling + ["backward"] + ["unscale", "look for inf"] * scaling
+def copies_after_unscaling(masters: bool, scaling: bool, batches: int) -> list[str]:
+    lines = (["forward"] + ["scale loss"] * scaling + ["backward"]) * batches + ["unscale", "look for inf"] * scaling
     lines += ["gradients to masters"] * masters + ["step"] + ["masters to model"] * masters
     return lines + ["update scale"] * scaling
 

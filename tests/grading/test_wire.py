@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,12 @@ def test_numpy_arrays_and_scalars_travel() -> None:
     assert isinstance(back, np.ndarray)
     assert (back.dtype, back.tobytes()) == (np.float16, array.tobytes())
     assert load(dump(np.float32(0.5))) == 0.5
+
+
+def test_sizes_and_decimals_travel_as_tuples_and_floats() -> None:
+    assert load(dump(torch.ones(2, 3).shape)) == (2, 3)
+    assert load(dump([Decimal("0.375"), Decimal(7)])) == [0.375, 7.0]
+    assert isinstance(load(dump(Decimal("sNaN"))), Opaque)
 
 
 def test_a_dataclass_of_labkit_travels_as_its_fields() -> None:

@@ -16,6 +16,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from typing import Any, TypeAlias, cast
@@ -70,8 +71,9 @@ def dump(value: object) -> Json:
     """Return `value` as JSON: a list of a tag and what it takes to build the value again.
 
     Types are asked for exactly (`type(value) is float`), so a subclass with a mind of its own becomes an `Opaque`.
-    Numpy scalars, numpy arrays without dimensions and fractions become Python numbers, named tuples tuples, and an
-    OrderedDict, a defaultdict or a Counter a dict. A tensor's gradient history, device and strides are dropped.
+    Numpy scalars, numpy arrays without dimensions, fractions and decimals become Python numbers, named tuples and
+    torch's sizes tuples, and an OrderedDict, a defaultdict or a Counter a dict. A tensor's gradient history, device and
+    strides are dropped.
 
     >>> dump([True, 2.0**-24])
     ['list', [['bool', True], ['float', '0x1.0000000000000p-24']]]
@@ -107,7 +109,7 @@ def _dump(value: object, room: Iterator[int]) -> Json:
     kind = type(value)
     if kind is list:
         return ["list", [_dump(item, room) for item in cast("list[object]", value)]]
-    if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple is its items
+    if kind in (tuple, torch.Size) or (issubclass(kind, tuple) and hasattr(kind, "_fields")):  # a named tuple's items
         return ["tuple", [_dump(item, room) for item in tuple.__iter__(cast("tuple[object, ...]", value))]]
     if kind in (dict, OrderedDict, defaultdict, Counter):
         pairs = dict.items(cast("dict[object, object]", value))
@@ -135,6 +137,9 @@ def _dump_scalar(value: object) -> Json:
         value = cast(Fraction, value)
         value = int(value) if value.denominator == 1 else value.numerator / value.denominator
         kind = type(value)
+    if kind is Decimal and not cast(Decimal, value).is_snan():
+        value = float(cast(Decimal, value))
+        kind = float
     if value is None:
         return ["none"]
     if kind is bool:
