@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import time
 import zipfile
 from collections.abc import Iterable
@@ -19,7 +20,16 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from labkit.grading.exercise import LESSONS
-from labkit.grading.submission import CANVAS, MAX_BYTES, MAX_DEPTH, MOODLE, Unreadable, content_of, files_in
+from labkit.grading.submission import (
+    CANVAS,
+    MAX_BYTES,
+    MAX_DEPTH,
+    MOODLE,
+    Unreadable,
+    content_of,
+    files_in,
+    learner_in,
+)
 
 WANTED = (".ipynb", ".jsonl", ".zip")
 DEEPEST = 3
@@ -63,8 +73,8 @@ def unpacked(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
     """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
 
-    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own, unless its own name is
-    one that these give to what a learner handed in.
+    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own: it names more than one
+    learner, and nobody who handed in beside it. Not so where its name is one that they give to a learner's own file.
     """
     found = []
     for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):
@@ -80,7 +90,14 @@ def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
             _Unpacking(refused, MAX_UNPACKED, MAX_MEMBERS).unpack_bytes(content, target)
         alone = len(inside.parts) == 1 and not _is_exported(archive.name)
         of_class = _class_in(target, refused) if alone and target.is_dir() else root
-        found.append(of_class if any(_is_exported(name) for name in _entries(of_class, refused)) else root)
+        names = {learner_in(name)[0] for name in _entries(of_class, refused) if _is_exported(name)}
+        beside = {learner_in(name)[0] for name in _entries(path, {})}
+        if alone and names & beside:
+            shutil.rmtree(target)
+            refused[target] = (
+                f"its archive names {min(names & beside)}, who handed in beside it: give an export by its name"
+            )
+        found.append(of_class if len(names) > 1 and target not in refused else root)
     return found
 
 

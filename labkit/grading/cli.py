@@ -23,7 +23,7 @@ import torch
 from labkit.grading.attempts import attempts, best_of
 from labkit.grading.batch import grade
 from labkit.grading.given.child import Limits
-from labkit.grading.submission import Submission, find
+from labkit.grading.submission import Submission, find, shared
 from labkit.grading.supervise import NotStarted
 from labkit.grading.table import Journal, Row, visible, write
 from labkit.records import alone, linux
@@ -47,6 +47,8 @@ def graded(args: argparse.Namespace, refused: Mapping[Path, str] | None = None) 
             raise FileNotFoundError(f"no notebook (.ipynb) in {', '.join(map(str, args.submissions))}")
         if not args.csv.parent.is_dir():
             raise FileNotFoundError(f"there is no folder {args.csv.parent} to write {args.csv.name} into")
+        for group in shared(submissions):
+            _say(f"one file was handed in by several (hard links): {', '.join(str(one.path) for one in group)}")
         with alone(args.csv):
             return _begun(args, submissions)
     except (OSError, NotStarted) as error:

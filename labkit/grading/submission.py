@@ -15,6 +15,7 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,16 @@ def find(paths: Iterable[Path], refused: Mapping[Path, str] | None = None) -> li
             found.append(Submission(student, "/".join(file.parts[1:]) or name, None, problem=why))
     handed_in = {one.student for one in found if one.path or one.problem}  # an empty folder is no news beside it
     return [one for one in found if one.path or one.problem or one.student not in handed_in]
+
+
+def shared(submissions: Iterable[Submission]) -> list[list[Submission]]:
+    """Return the submissions of several students that are one file under several names: hard links."""
+    files: dict[tuple[int, int], list[Submission]] = {}
+    for one in submissions:
+        with suppress(OSError):
+            if one.path and (found := one.path.lstat()).st_nlink > 1:
+                files.setdefault((found.st_dev, found.st_ino), []).append(one)
+    return [group for group in files.values() if len({one.student for one in group}) > 1]
 
 
 def learner_in(name: str) -> tuple[str, str]:

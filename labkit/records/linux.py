@@ -179,11 +179,13 @@ def end_children(seconds: float = 5.0) -> None:
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time of all threads of a process; 0.0 if it is gone."""
-    try:  # clock_getcpuclockid(3) makes the clock's number so
+    """Return the CPU time of a process, and of its children that ended; 0.0 if it is gone. Source: proc(5)."""
+    with contextlib.suppress(OSError):
+        after_name = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
+        return sum(map(int, after_name[11:15])) / os.sysconf("SC_CLK_TCK")  # utime, stime, cutime, cstime
+    with contextlib.suppress(OSError):  # clock_getcpuclockid(3) makes the clock's number so
         return time.clock_gettime((~process << 3) | 2)
-    except OSError:
-        return 0.0
+    return 0.0
 
 
 def _children() -> list[int]:

@@ -284,6 +284,21 @@ def test_an_export_that_lies_beside_the_learners_folders_is_a_class_and_not_a_le
     assert {one.student for one in found} == {"Ada Ö_11", "Bob_12", "dan", "fay"}
 
 
+def test_an_archive_of_one_learner_names_nobody_else(tmp_path: Path) -> None:
+    """What Moodle or Canvas gave to one learner is that learner's; who hands in beside it is not handed in for."""
+    (tmp_path / "class" / "Ada_11").mkdir(parents=True)
+    (tmp_path / "class" / "Ada_11" / "06_loss_scaling.ipynb").write_bytes(NOTEBOOK)
+    zipped(tmp_path / "class" / "bob.zip", {
+        "Ada_11_assignsubmission_file_/06_loss_scaling.ipynb": NOTEBOOK,
+        "Eve_13_assignsubmission_file_/06_loss_scaling.ipynb": NOTEBOOK,
+    })  # fmt: skip
+    zipped(tmp_path / "class" / "carl.zip", {"Carl_12_assignsubmission_file_/06_loss_scaling.ipynb": NOTEBOOK})
+    found = find(*unpacked([tmp_path / "class"], tmp_path / "out"))
+    assert sorted(one.student for one in found if one.path) == ["Ada_11", "carl"]
+    (bob,) = [one for one in found if one.student == "bob"]
+    assert "names Ada_11, who handed in beside it" in bob.problem
+
+
 def test_grade_gives_everything_back_and_then_runs_what_changed_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,7 +57,7 @@ def test_the_dtypes_are_those_that_flow_when_the_program_is_run() -> None:
 
 def test_the_linear_layer_is_torchs_autograd_through_casts() -> None:
     for x, weight, bias, grad_y in cases("autocast.linear"):
-        x, weight = x.requires_grad_(), weight.requires_grad_()
+        x, weight = (t.clone().requires_grad_() for t in (x, weight))  # two cases may share a tensor
         wide = nn.functional.linear(x.half().float(), weight.half().float(), bias.half().float())
         y = wide.half()
         y.backward(grad_y)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -666,6 +668,79 @@ BUT: list[tuple[str, str, str, Answer]] = [
      of_other("beyond.unit", lambda fan_in, width, size: (min(fan_in, 5000), width, size))),
     ("beyond.unit", "layers as wide as what comes in", "a whole root",
      of_other("beyond.unit", lambda fan_in, width, size: (math.isqrt(fan_in) ** 2, width, size))),
+    ("numbers.first_gap", "formats that end before they get gaps", "the end of two bits",
+     but("numbers.first_gap", lambda e, s: e == 2 and s > 1, lambda _, e, s: 2 ** (s + 1) + 1)),
+    ("rounding.stochastic", "multiples of the spacing stay", "spacings that are powers of two",
+     of_other("rounding.stochastic", lambda x, spacing, random: (x, 2.0 ** (math.frexp(spacing)[1] - 1), random))),
+    ("rounding.kahan", "sums that FP16 alone cannot get quite right", "from the last to the first",
+     of_other("rounding.kahan", lambda v: (v[::-1],))),
+    ("rounding.kahan", "sums that FP16 alone cannot get quite right", "the smallest first",
+     of_other("rounding.kahan", lambda v: (v[np.argsort(abs(v), kind="stable")],))),
+    ("tensor.intensity", "small batches", "two bytes or four",
+     of_other("tensor.intensity", lambda n, i, o, each, ridge: (n, i, o, 2 if each < 4 else 4, ridge))),
+    ("gradients.binades", "a power of two opens its binade", "a quotient of logarithms",
+     lambda values: dict(Counter(math.floor(math.log(abs(x), 2)) for x in values if x and math.isfinite(x)))),
+    ("gradients.lost", "all tensors together", "a mean of each tensor",
+     lambda a, b: sum(float(((h == 0) & (t != 0)).float().mean()) * t.numel() for t, h in zip(a, b, strict=True))
+     / max(1, sum(int(t.count_nonzero()) for t in a))),
+    ("gradients.culprit", "the first inf", "the first row",
+     lambda tensors: next(((name, float(tensors[i - 1][1].abs().max()) if i else 0.0)
+                           for i, (name, t) in enumerate(tensors) if not t.flatten()[:3].isfinite().all()), None)),
+    ("autocast.lists", "exponentials, reductions and losses", "losses by name",
+     but("autocast.lists", lambda op: op.endswith("_loss"), lambda *_: "keep")),
+    ("autocast.linear", "operands that FP16 must round", "y ends at -65504",
+     but("autocast.linear", lambda *_: True, lambda found, *_: (found[0].clamp(min=-65504), *found[1:]))),
+    ("autocast.linear", "operands that FP16 must round", "gradients end at -65504",
+     but("autocast.linear", lambda *_: True, lambda found, *_: (found[0], *(g.clamp(min=-65504) for g in found[1:])))),
+    ("autocast.linear", "operands that FP16 must round", "x ends at 65504",
+     of_other("autocast.linear", lambda x, *rest: (x.clamp(-65504, 65504), *rest))),
+    ("autocast.linear", "operands that FP16 must round", "a bias ends at 65504",
+     of_other("autocast.linear", lambda x, w, bias, g: (x, w, bias.clamp(-65504, 65504), g))),
+    ("autocast.linear", "operands that FP16 must round", "an inf that arrives is 65504",
+     of_other("autocast.linear", lambda x, w, bias, g: (x, w, bias, g.nan_to_num()))),
+    ("autocast.linear", "gradients that underflow, underflow", "flushes subnormal operands",
+     of_other("autocast.linear", lambda x, *rest: (torch.where(x.abs() < 2.0**-14, 0.0, x), *rest))),
+    ("autocast.softmax", "logits above 89, where exp leaves FP32", "logits up to 10000",
+     of_other("autocast.softmax", lambda x: (x.clamp(max=10000),))),
+    ("autocast.softmax", "logits above 89, where exp leaves FP32", "logits up to 60000",
+     of_other("autocast.softmax", lambda x: (x.clamp(max=60000),))),
+    *[("autocast.softmax", "a masked logit of -inf", f"a mask of {low}",
+       of_other("autocast.softmax", lambda x, low=low: (x.clamp(min=low),))) for low in (-10000, -65504)],
+    ("autocast.softmax", "a masked logit of -inf", "masks but in the last column",
+     of_other("autocast.softmax", lambda x: (torch.cat([x[:, :-1], x[:, -1:].clamp(min=-10)], 1),))),
+    ("scaling.advance", "inf or NaN backs off and starts the count again", "a floor of 1",
+     but("scaling.advance", lambda state, found_inf, _: found_inf and state.scale <= 1, lambda _, state, *rest: (
+         replace(state, growth_tracker=0)))),
+    ("scaling.advance", "the clean step that completes the interval grows the scale", "a cap of 2^41",
+     but("scaling.advance", lambda state, *_: state.scale > 2.0**41, lambda _, state, *rest: state)),
+    *[("scaling.clip", f"{what} skips the step", "never looks at first elements",
+       of_other("scaling.clip", lambda grads, *rest: (
+           [torch.cat([g.flatten()[:1].nan_to_num(0, 0, 0), g.flatten()[1:]]).reshape(g.shape) for g in grads], *rest)))
+      for what in ("inf", "NaN")],
+    ("scaling.repair", "clean steps are counted, and the interval grows the scale", "a cap of 2^64",
+     but("scaling.repair", lambda scale, *_: scale >= 2.0**64, lambda found, scale, *_: (scale, *found[1:]))),
+    ("master.ema", "skipped steps do not count", "starts with the first step that was taken",
+     of_other("master.ema", lambda history, decay: ([row for row in history if row[1]] or history[:1], decay))),
+    ("recipes.epsilon", "gradients whose square FP16 holds", "a v of inf",
+     but("recipes.epsilon", lambda g, _: 0.001 * g * g >= 65520, lambda *_: "inf")),
+    ("recipes.which", "mixtures of FP16 that have no name", "any norm in O1",
+     but("recipes.which", lambda w, n, s, o: (w, s, o) == (torch.float32, torch.float32, torch.float16), lambda *_: "O1")),
+    ("recipes.which", "mixtures of FP16 that have no name", "any norm in O0",
+     but("recipes.which", lambda w, n, s, o: (w, s, o) == (torch.float32,) * 3 and n != torch.bfloat16, lambda *_: "O0")),
+    ("recipes.cheapest", "a cheap one that fails, two that pass", "no more seeds than FP32",
+     of_other("recipes.cheapest", lambda fp32, c: (fp32, [row for row in c if len(row[2]) <= len(fp32)]))),
+    ("workers.parts", "ranks that hold nothing", "rounds up from 0.01 on",
+     lambda rows, world: [(min(i * each, rows), min((i + 1) * each, rows))
+                          for each in [round(rows / world + 0.49)] for i in range(world)]),
+    ("beyond.frozen", "updates far from the limit", "compares bits",
+     lambda w, u: [n for n in w if (w[n] + u[n]).bfloat16().view(torch.int16).equal(w[n].view(torch.int16))]),
+    ("beyond.frozen", "updates far from the limit", "beyond BF16 is frozen",
+     lambda w, u: [n for n in w for x in [(w[n] + u[n]).bfloat16()] if bool(((x == w[n]) | ~x.isfinite()).all())]),
+    ("beyond.clipped", "equal programs, and no texts", "looks up a text's place",
+     but("beyond.clipped", lambda *_: True, lambda found, learner, *_: [learner.index(learner[i]) for i in found])),
+    ("beyond.block", "numbers of the format, and beyond its end", "inf stays",
+     but("beyond.block", lambda *_: True, lambda found, block, *_: [
+         x if math.isinf(x) else y for x, y in zip(block, found, strict=True)])),
 ]  # fmt: skip
 ROWS += [pytest.param(id, check, answer, id=f"{id}: {name}") for id, check, name, answer in BUT]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from labkit.grading.submission import find, shared
 from labkit.grading.table import visible
 from labkit.records import linux, system
 from tests.grading.test_class import ADVANCE, SETUP, code
@@ -65,6 +66,13 @@ def marks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
 def test_a_link_to_somebody_elses_work_is_refused_in_words(marks: dict[Any, dict[str, str]], learner: str) -> None:
     line = marks[learner, ADVANCE_ID]
     assert (line["points"], OUTSIDE in line["reason"]) == ("0", True), line["reason"]
+
+
+def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
+    """Each keeps the points: who made the link cannot be told from it."""
+    (group,) = shared(find([folder]))
+    assert {(one.student, one.notebook) for one in group} >= {("eve", "final.ipynb"), ("gus", "own.ipynb")}
+    assert {one.student for one in group} == {"eve", "gus"}
 
 
 @pytest.mark.parametrize("learner", ["carl", "hal"])
@@ -153,6 +161,32 @@ def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_pat
     assert marks["hog", ADVANCE_ID]["points"] == "0"
     assert "memory" in marks["hog", ADVANCE_ID]["reason"]
     assert marks["sharer", ADVANCE_ID]["points"] == str(FULL), marks["sharer", ADVANCE_ID]["reason"]
+
+
+BURNS = {
+    "lives": "while True: pass",
+    "ends": "while time.process_time() < 0.4: pass\n            os._exit(0)",
+}
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took")
+def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
+    """One child that computes for ever, or one after another that ends: the first process does nothing but wait."""
+    (tmp_path / "class").mkdir()
+    for learner, burns in BURNS.items():
+        source = f"""
+import os, time
+def my_advance(state, found_inf, config):
+    while True:
+        if os.fork() == 0:
+            {burns}
+        os.wait()
+"""
+        content = notebook(code(SETUP), code(source, "advance"))
+        (tmp_path / "class" / f"{learner}.ipynb").write_text(content, encoding="utf-8")
+    marks = graded(tmp_path / "class", tmp_path, "--seconds", "2")
+    for learner in BURNS:
+        assert "stopped after 2 s of CPU time" in marks[learner, ADVANCE_ID]["reason"]
 
 
 def test_what_processes_share_is_counted_once() -> None:

@@ -53,10 +53,16 @@ def _rounded(random: Random) -> list[Case]:
 
 
 def _beyond(random: Random) -> list[Case]:
-    """Results beyond FP16, which are inf: of all three products; and an operand that is inf once it is FP16."""
+    """Results beyond FP16, which are inf: of all three products, and of either sign; and operands that are inf once
+    they are FP16, each in turn; the last is a gradient that arrives so.
+    """
     (x, weight, bias, grad_y), large = _case(random), 2.0**17
-    results = [x.abs() * 256, weight.abs() * 256, bias, grad_y.abs() * 256]
-    return [tuple(results), (x.abs(), weight.abs() * large, bias, grad_y.abs())]
+    x, weight, grad_y = x.abs(), weight.abs(), grad_y.abs()
+    results: list[Case] = [(sign * x * 256, weight * 256, bias, sign * grad_y * 256) for sign in (1, -1)]
+    mixed = (x * 256, -weight * 256, bias, grad_y * 256)
+    operands = [(x, weight * large, bias, grad_y), (x * large, weight / 16, bias, grad_y)]
+    others = [(x, weight, bias * large, grad_y), (x, weight / 16, bias, grad_y / 0)]
+    return [*results, mixed, *operands, *others]
 
 
 def _rounded_bias(random: Random) -> Case:
@@ -86,9 +92,13 @@ def _swamped(random: Random) -> list[Case]:
 
 
 def _tiny(random: Random) -> list[Case]:
-    """Gradients whose products fall below FP16's smallest subnormal."""
+    """Gradients whose products fall below FP16's smallest subnormal; and operands that are subnormal numbers."""
     x, weight, bias, grad_y = _case(random)
-    return [(x, weight * 2.0**-10, bias, grad_y * 2.0**-16), (x * 2.0**-10, weight, bias, grad_y * 2.0**-16)]
+    drawn: list[Case] = [
+        (x, weight * 2.0**-10, bias, grad_y * 2.0**-16),
+        (x * 2.0**-10, weight, bias, grad_y * 2.0**-16),
+    ]
+    return [*drawn, (x * 2.0**-17, weight, bias * 2.0**-17, grad_y), (x, weight * 2.0**-17, bias * 2.0**-17, grad_y)]
 
 
 @mistake

@@ -66,7 +66,7 @@ def _above_eleven(random: Random) -> list[Case]:
 
 def _above_ninety(random: Random) -> list[Case]:
     ends = torch.tensor(
-        [[65504.0, 65504.0, -65504.0], [-65504.0, -65504.0, -65472.0], [-64000.0, -20000.0, 20000.0]]
+        [[65504.0, 65504.0, -65504.0], [-65504.0, -65504.0, -65472.0], [65504.0, 65472.0, 20000.0]]
     ).half()
     return [(_logits(random, 100, 103),), (_logits(random, 6000, 6001),), (ends,)]
 
@@ -80,8 +80,13 @@ def _masked(random: Random) -> list[Case]:
     while True:
         logits = _logits(random, -2, 2)
         logits[:, 2] = logits[0, 0] = -torch.inf
+        ends = torch.full((COLUMNS, COLUMNS), -torch.inf).half()  # row by row, all but one masked, or the others
+        ends.fill_diagonal_(random.uniform(-2, 2))
+        lowest = torch.full((1, COLUMNS), -65504.0).half()
+        lowest[0, random.randrange(COLUMNS)] = -torch.inf
         if _settled(logits):
-            return [(logits,)]
+            others = torch.where(ends.isinf(), logits[:1].nan_to_num(neginf=0.5), -torch.inf)
+            return [(one,) for one in (logits, ends, others, lowest)]
 
 
 def _many(random: Random) -> list[Case]:

@@ -59,7 +59,7 @@ def _large(random: Random) -> list[Case]:
 def _ends(random: Random) -> list[Case]:
     """Numbers of the grid with a chance of 0, and what is beyond the last."""
     scale = 2.0 ** random.randrange(-9, 9)
-    beyond = [scale * 6.5, -scale * 100, scale * 6, scale * 7, scale * 2.0**40]
+    beyond = [scale * 6.5, -scale * 100, scale * 6, scale * 7, math.inf]
     tiny = [scale * 2.0**-12, -scale * 2.0**-20, scale * 2.0**-12]
     chances = [0.0, 0.5, 0.0, 0.99, 0.5]
     return [

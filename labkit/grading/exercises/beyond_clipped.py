@@ -33,7 +33,7 @@ def _texts(random: Random, means: list[float], low: float, high: float) -> list[
     """Return one call: a text for each mean of log-ratios, in any order; single tokens differ far more."""
     learner, sampler = [], []
     for mean in random.sample(means, len(means)):
-        theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((1, 2, 8, 32)))]
+        theirs = [random.uniform(-4, -0.1) for _ in range(random.choice((1, 2, 8, 100)))]
         noise = [random.uniform(-0.01, 0.01) for _ in theirs]
         off = mean - sum(noise) / len(noise)
         sampler.append(theirs)
@@ -53,9 +53,10 @@ def _wide(random: Random) -> list[Case]:
 
 
 def _equal(random: Random) -> list[Case]:
-    """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; and no texts at all."""
+    """Equal log-probabilities: the ratio is 1, which no limit of 0 clips; a text twice; and no texts at all."""
     text = [random.uniform(-4, -0.1) for _ in range(4)]
-    return [([text, text], [text, text], 0.0, 0.0), ([], [], LOW, HIGH)]
+    far = [x - 0.01 for x in text]
+    return [([text, text], [text, text], 0.0, 0.0), ([text] * 3, [far, text, far], LOW, HIGH), ([], [], LOW, HIGH)]
 
 
 @mistake

@@ -40,14 +40,19 @@ def _named(random: Random, moves: dict[str, list[float]], weight: float) -> tupl
 
 
 def _clear(random: Random) -> list[Case]:
-    """Updates far below and far above half the distance; two that cancel; and zeros, which any update moves."""
+    """Updates far below and far above half the distance; two that cancel; zeros, which any update moves; and what is
+    no number of BF16 after the step.
+    """
     weight = 2.0 ** random.randrange(-6, 6)
     zero = torch.zeros(2).bfloat16()
     updates = {"stays": torch.zeros(2), "moves": torch.tensor([0.0, -(2.0**-60)])}
+    ends = {"minus zero": -zero, "to inf": zero, "inf": zero, "nan": zero}
+    sums = [torch.tensor([0.0, x]) for x in (0.0, torch.finfo(torch.float32).max, torch.inf, torch.nan)]
     parts = {"a": [0.1, -0.2, 0.0], "b": [1.0, 2.0, -1.0], "c": [0.3, 0.3, 0.3], "both ways": [1.0, -1.0]}
     numbers = {"number": torch.tensor(weight).bfloat16(), "none": torch.zeros(0).bfloat16(), "moved": zero[0]}
     added = {"number": torch.tensor(weight * 2.0**-12), "none": torch.zeros(0), "moved": torch.tensor(weight)}
-    return [_named(random, parts, weight), (dict.fromkeys(updates, zero), updates), (numbers, added)]
+    others = (numbers, added), (ends, dict(zip(ends, sums, strict=True)))
+    return [_named(random, parts, weight), (dict.fromkeys(updates, zero), updates), *others]
 
 
 def _one_of_many(random: Random) -> list[Case]:

@@ -43,7 +43,7 @@ def _inside(random: Random) -> list[Case]:
 
 def _powers(random: Random) -> list[Case]:
     """Powers of two open a binade; the FP32 number before each ends the one below."""
-    powers = [2.0**k for k in random.sample(range(-24, 16), 6)]
+    powers = [2.0**k for k in (*random.sample(range(-24, 16), 6), -29, -31)]  # of these two, log(x, 2) is rounded down
     return [(powers,), ([p * (1 - 2.0**-24) for p in powers],)]
 
 

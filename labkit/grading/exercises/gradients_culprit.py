@@ -50,7 +50,7 @@ def _spoiled(random: Random, at: int, *elements: float) -> Tensors:
     """Elements put into the tensor at this place; all later ones are NaN, as they would be."""
     found = _healthy(random)
     flat = found[at][1].view(-1)
-    flat[random.sample(range(len(flat) - 3), len(elements))] = torch.tensor(elements).half()
+    flat[random.sample(range(len(flat)), len(elements))] = torch.tensor(elements).half()
     return [*found[: at + 1], *((name, torch.full_like(tensor, math.nan)) for name, tensor in found[at + 1 :])]
 
 

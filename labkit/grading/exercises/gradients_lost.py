@@ -52,12 +52,12 @@ def _zeros_all_along(random: Random) -> list[Case]:
 
 
 def _several(random: Random) -> list[Case]:
-    """Tensors of different sizes, so that a mean of shares is not the share; a matrix, and a number alone."""
+    """Tensors of different sizes, so that a mean of shares is not the share; a matrix, a number, an empty one."""
     matrix = [part.reshape(4, 5) for part in _pair(random, 16, 4, 1)]
     number = torch.tensor(2.0**-30), torch.tensor(0.0).half()
     return [
         _case(_pair(random, 3, 2, 2), _pair(random, 20, 4, 1), _pair(random, 5, 0, 0)),
-        _case(_pair(random, 2, 1, 0), (matrix[0], matrix[1]), _pair(random, 6, 1, 6), number),
+        _case(_pair(random, 2, 1, 0), (matrix[0], matrix[1]), _pair(random, 6, 1, 6), number, _pair(random, 0, 0, 0)),
     ]
 
 

@@ -35,7 +35,7 @@ def _wide(random: Random) -> list[Case]:
 def _short(random: Random) -> list[Case]:
     """Formats that end before they get gaps: with 2 exponent bits at 4, with 3 at 16, with 4 at 256."""
     just = [(2, 1), (3, 3), (4, 7), (5, 15)]  # one significand bit less, and there is a gap
-    return [(3, random.randrange(3, 20)), (4, random.randrange(7, 20)), (3, random.randrange(3, 20)), *just]
+    return [*((e, random.randrange(low, 20)) for e, low in ((3, 3), (4, 7), (3, 3), (2, 2))), *just]
 
 
 def _emax(exponent_bits: int) -> int:

@@ -61,11 +61,12 @@ def _candidates(random: Random, fp32: list[float], shifts: list[float]) -> Candi
 
 def _plain(random: Random) -> list[Case]:
     fp32 = _fp32(random)
-    same = [0.75] * 3  # a range of 0; and a candidate that ran on more seeds, the last ones bad
+    same = [0.75] * 3  # a range of 0; candidates that ran on more seeds, the last ones bad, or better
     name, other = random.sample(NAMES, 2)
     ends = [
         (same, [(name, 7000, same), (other, 9000, same)]),
         (same, [(name, 7000, [*same, 0.1, 0.1]), (other, 9000, same)]),
+        (same, [(name, 7000, [*same, 0.8, 0.9]), (other, 9000, same)]),
     ]
     return [*((fp32, _candidates(random, fp32, [0.03, 0.008, -0.2])) for _ in range(2)), *ends]
 

@@ -44,8 +44,14 @@ def _power(random: Random, low: int, high: int) -> float:
 
 
 def _held(random: Random) -> list[Case]:
-    """Gradients between 2^-7 and 1: their squares survive. (From 2^-8 to 2^-7 the answer is a matter of one ulp.)"""
-    return [(_fp16(_power(random, -6, 0)), epsilon) for epsilon in (1e-8, 1e-4)]
+    """Gradients between 2^-7 and 1: their squares survive. (From 2^-8 to 2^-7 the answer is a matter of one ulp.)
+
+    And one so large that v is inf: a step of 0 is finite.
+    """
+    return [
+        (_fp16(_power(random, *ends)), epsilon)
+        for ends, epsilon in (((-6, 0), 1e-8), ((-6, 0), 1e-4), ((14, 15), 1e-8))
+    ]
 
 
 def _lost(random: Random) -> list[Case]:

@@ -48,9 +48,10 @@ def _cases(random: Random, sign: int) -> list[Case]:
 
 
 def _exact(random: Random) -> list[Case]:
-    """A number of the format stays, even if the random number is 0."""
+    """A number of the format stays, even if the random number is 0; and so do multiples of 5, but not 7."""
     drawn = [(*_number(random, sign, 0), part) for sign, part in ((1, 0.0), (1, 0.9), (-1, 0.0), (1, 0.3))]
-    return [*drawn, (0.0, 0.25, 0.0), (-24.0, 8.0, 0.0)]
+    fives = [(x, 5.0, part) for x in (15.0, 7.0, -7.0) for part in (0.2, 0.5, 0.8)]
+    return [*drawn, (0.0, 0.25, 0.0), (-24.0, 8.0, 0.0), *fives]
 
 
 def _many(random: Random) -> list[Case]:

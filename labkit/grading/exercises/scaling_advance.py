@@ -56,7 +56,7 @@ def _growing(random: Random) -> list[Case]:
         config = _config(random, 3, 100)
         cases.append((ScalerState(_scale(random), config.growth_interval - before), False, config))
     large = ScalerConfig(growth_interval=7)
-    return [*cases, *((ScalerState(2.0**k, 6), False, large) for k in (24, 32, 40))]
+    return [*cases, *((ScalerState(2.0**k, 6), False, large) for k in (24, 32, 40, 60))]
 
 
 def _backing_off(random: Random) -> list[Case]:
@@ -65,7 +65,7 @@ def _backing_off(random: Random) -> list[Case]:
     for _ in range(4):
         config = _config(random, 10, 100)
         cases.append((ScalerState(_scale(random), random.randrange(1, 9)), True, config))
-    return cases
+    return [*cases, *((ScalerState(scale, 3), True, ScalerConfig(growth_interval=9)) for scale in (1.0, 2.0**-6))]
 
 
 def _in_a_row(random: Random) -> list[Case]:

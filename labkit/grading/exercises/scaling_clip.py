@@ -79,8 +79,8 @@ def _tiny(random: Random) -> list[Case]:
 
 def _spoiled(random: Random, elements: tuple[float, ...]) -> list[Case]:
     cases = _long(random) + _short(random)
-    for (gradients, *_), element in zip(cases, elements * 3, strict=True):
-        random.choice(cast("list[Tensor]", gradients)).view(-1)[1] = element
+    for at, ((gradients, *_), element) in enumerate(zip(cases, elements * 3, strict=True)):
+        random.choice(cast("list[Tensor]", gradients)).view(-1)[at % 2] = element
     return cases
 
 

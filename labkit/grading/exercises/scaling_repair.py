@@ -104,7 +104,7 @@ def _growth_at_the_floor(random: Random) -> list[Case]:
 def _no_cap(random: Random) -> list[Case]:
     """A large scale grows like any other; an interval of 1 grows at every clean step; what is empty holds no inf."""
     empty = [torch.zeros(0).half(), *_grads(random)]
-    large = [(2.0**k, 9, _grads(random), 10) for k in (20, 24, 32, 60)]
+    large = [(2.0**k, 9, _grads(random), 10) for k in (20, 24, 32, 60, 100)]
     return [*large, (_scale(random), 0, _grads(random), 1), (_scale(random), 2, empty, 10)]
 
 

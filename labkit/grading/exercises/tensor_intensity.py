@@ -39,7 +39,7 @@ def _layers(random: Random) -> list[Case]:
 
 def _small_batches(random: Random) -> list[Case]:
     drawn = [(batch, _size(random, 1024, 4096), _size(random, 512, 1000), 2, 100.0) for batch in (1, 16, 64)]
-    return [*drawn, (1, 1, 1, 4, 100.0), (1, 1, 1, 2, 0.25)]
+    return [*drawn, (1, 1, 1, 4, 100.0), (1, 1, 1, 2, 0.25), (16, 1024, 1024, 1, 30.0)]
 
 
 def _in_fp32(random: Random) -> list[Case]:

@@ -41,7 +41,7 @@ def _uneven(random: Random) -> list[Case]:
 
 def _empty(random: Random) -> list[Case]:
     """Ranks that hold nothing: one row, fewer rows than ranks, and the case that people do not expect."""
-    return [(1, 4), (3, 8), (5, 4), (9, 8), (random.choice((17, 18)), 8), (20, 16), (3, 64)]
+    return [(1, 4), (3, 8), (5, 4), (9, 8), (random.choice((17, 18)), 8), (20, 16), (3, 64), (129, 128)]
 
 
 @mistake

@@ -274,8 +274,8 @@ class Forked:
         return b"" if ready else None
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of its threads."""
-        return linux.cpu_seconds(self.pid)
+        """Return the CPU time of all its processes."""
+        return sum(map(linux.cpu_seconds, {self.pid, *linux.descendants()}))
 
     def memory_left(self) -> int:
         """Return the bytes that its processes may take together; one alone has a limit of its own."""
