@@ -44,6 +44,12 @@ STEP: dict[str, tuple[str, str]] = dict.fromkeys(NAMES, (f"        {SCALER_STEP}
     ("function", "mask", "gains"), ("        optimizer.step()\n", "")
 )
 RATE = ("lr=", "lr=0.6 * ")
+NOISE = (
+    "    for inputs",
+    "    for p in model.parameters():\n"
+    "        p.register_hook(lambda g: g * (1 + 2.0**-11 * torch.randn_like(g)))\n"
+    "    for inputs",
+)  # of the size of what FP16 rounds away
 
 # A learner's cell that replaces what it can reach of the modules that look on.
 WITNESS = """
@@ -138,7 +144,12 @@ def borrowing(model, batches):
 {entry} = borrowing
 """
     untreated = edited(right, *fault)[-1].partition("\ncheck(")[0].replace(f"def {entry}(", "def untreated(")
-    return {
+    noisy = (
+        {"FP32 with noise": (edited(right, *fp32, NOISE, before=WITNESS), {"rounding of steps"})}
+        if name != "gains"
+        else {}
+    )
+    return noisy | {
         "untreated": (edited(right, *fault), broken),
         "made-up losses": (edited(right, FALLING), {"losses"}),
         "made-up losses, untreated": (edited(right, *fault, FALLING), broken),

@@ -19,6 +19,7 @@ from labkit.clinic.consultations import CONSULTATIONS
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case
 from labkit.grading.exercises.clinic_replay import (
+    ALIKE,
     LENGTH,
     RATES,
     TEXTS,
@@ -221,5 +222,7 @@ def _of_replay(name: str, run: Replay, losses: int) -> dict[str, str]:
         "format of steps": taken > 0 and not (least <= low and high <= most)
         and f"its steps lie {quantile(run.noises, 0.5):.3g} roundings of FP16 from those of FP32: this is not"
         f" {'BF16' if text.bfloat16 else 'FP16'}",
+        "rounding of steps": bool(run.alike) and not text.bfloat16 and quantile(run.alike, 0.5) < ALIKE
+        and "its steps part from those of FP32, but not as products in FP16 do: this is not FP16",
     }  # fmt: skip
     return {kind: says for kind, says in problems.items() if says}
