@@ -163,8 +163,10 @@ def test_every_order_that_is_accepted_trains_the_same() -> None:
     for batches in (1, 2):
         case = (True, True, batches)
         right = reference("recipes.lines")(*case)
-        moved = ((right[:at] + right[at + 1 :], at, place) for at, place in itertools.product(range(len(right)), repeat=2))
-        orders = [[*rest[:place], right[at], *rest[place:]] for rest, at, place in moved]
+        orders = []
+        for at, place in itertools.product(range(len(right)), repeat=2):
+            others = right[:at] + right[at + 1 :]
+            orders.append([*others[:place], right[at], *others[place:]])
         accepted = [lines for lines in orders if lines != right and both.outcome(lines, case) == right]
         assert len(accepted) >= 3
         for gradient in (0.25, 2.0**-20, 2.0**10):
