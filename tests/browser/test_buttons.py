@@ -1,7 +1,4 @@
-"""The wall of patients, the button that measures a GPU, and the four processes, by keyboard, in a real JupyterLab.
-
-A short program stands in for the measurement, another for the processes.
-"""
+"""The wall of patients and the four processes by keyboard, in a real JupyterLab; a program stands in for these."""
 
 import pytest
 
@@ -10,11 +7,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CELLS = [
     '''
 import sys
-import torch
-from labkit.train import Place, places
-from labkit.widgets import GpuRun, PatientWall, Workers
+from labkit.widgets import PatientWall, Workers
 
-MEASURE = "print('--- 1 of 2, size: time products, 35 s', flush=True); import time; time.sleep(600)"
 PROCESSES = """
 import json, sys
 print(json.dumps({"ready": 2}), flush=True)
@@ -28,16 +22,13 @@ for line in sys.stdin:
 wall = PatientWall()
 wall
 ''',
-    "GpuRun(Place(torch.device('cuda', 0), 'Tesla T4', 'gpu'), command=(sys.executable, '-u', '-c', MEASURE))",
-    "GpuRun(places()[-1])",
     "workers = Workers((sys.executable, '-c', PROCESSES))\nworkers",
 ]
 
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    shown = (".pw-card", ".labkit-gpu-run[data-phase='no gpu']", ".labkit-workers select")
-    with lab.shown(CELLS, *shown, height=1200) as notebook:
+    with lab.shown(CELLS, ".pw-card", ".labkit-workers select", height=1200) as notebook:
         yield notebook
 
 
@@ -59,21 +50,6 @@ def test_a_card_is_found_by_its_error_run_turned_and_cured(notebook):
     notebook.press("Tab", "Escape")  # the card is turned back
     page.wait_for_selector(".pw-card[data-turned]", state="detached")
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
-
-
-def test_enter_starts_and_stops_a_measurement_and_the_focus_stays(notebook):
-    page = notebook.page
-    first, second = page.locator(".labkit-gpu-run").all()
-    first.locator("button").focus()
-    notebook.press("Enter")
-    page.wait_for_selector(".labkit-gpu-run[data-phase=running]:has-text('Part 1 of 2, 35 s at most')")
-    assert page.evaluate("document.activeElement.textContent") == "Stop"
-    notebook.press("Enter")
-    page.wait_for_selector(".labkit-gpu-run[data-phase=stopped]")
-    assert "Stopped. What was measured of Tesla T4" in first.inner_text()
-    assert first.locator("button").evaluate("button => button === document.activeElement")
-    assert second.locator("button").is_disabled()
-    assert "labkit gpu --quick" in second.inner_text(), "what would do where there is no GPU"
 
 
 def test_four_processes_are_set_trained_and_stopped(notebook):

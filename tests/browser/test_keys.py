@@ -19,17 +19,16 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 SETUP = """
 from labkit.amp import RECIPES
 from labkit.train import TASKS
-from labkit.widgets import BitExplorer, TrainingBar, Workbench, predict
+from labkit.widgets import BitExplorer, Workbench, predict
 """
 CELLS = [
     SETUP,
     "question = predict('start.warm_up')\nquestion",
     "bits = BitExplorer()\nbits",
-    "bar = TrainingBar(TASKS['digits'], RECIPES['FP32'], steps=3)\nbar",
     "bench = Workbench(TASKS['digits'], RECIPES['FP16'])\nbench",
     "'the last cell'",
 ]
-QUESTION, BITS, BAR, BENCH, LAST = range(1, 6)
+QUESTION, BITS, BENCH = range(1, 4)
 WHERE = """() => {
   const { content } = jupyterapp.shell.currentWidget;
   const on = document.activeElement;
@@ -45,10 +44,6 @@ OUTPUT = """index => {
 }"""
 HAS_WIDGET = "index => jupyterapp.shell.currentWidget.content.widgets[index].node.querySelector('.labkit')"
 BUTTONS_OF_A_CELL = 6  # copy, up, down, insert above, insert below, delete
-RING = """(element) => {
-  const { outlineStyle, outlineWidth } = getComputedStyle(element);
-  return outlineStyle === "none" ? 0 : parseFloat(outlineWidth);
-}"""
 
 
 def where(page):
@@ -99,7 +94,7 @@ def focus_first_cell(page):
 def notebook(lab):
     forget_answers(lab)
     with lab.shown(CELLS, name="keys", width=1280, height=720) as notebook:
-        notebook.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 4")
+        notebook.page.wait_for_function("() => document.querySelectorAll('.labkit').length === 3")
         yield notebook
 
 
@@ -114,21 +109,8 @@ def page(notebook):
 # --- out ---
 
 
-def test_other_keys_stay_inside_and_esc_gives_the_cell_the_focus(page):
-    before = page.evaluate(SOURCES)
-    for index in (QUESTION, BITS, BAR, BENCH):
-        enter(page, index)
-        press(page, "d", "d", "a", "b", "x", "m", "j", "k", "ArrowDown", "ArrowUp", "Delete", "d", "d")
-        assert where(page) == f"widget {index} command"
-        assert page.evaluate(SOURCES) == before
-        press(page, "Escape")
-        at(page, f"cell {index} command")
-        press(page, "ArrowDown")
-        at(page, f"cell {index + 1} command")
-
-
 def test_keys_that_run_a_cell_run_the_widget_s(page):
-    for keys, goes_to in (("Control+Enter", BITS), ("Shift+Enter", BAR)):
+    for keys, goes_to in (("Control+Enter", BITS), ("Shift+Enter", BENCH)):
         enter(page, BITS)
         before = page.evaluate(COUNTS)
         press(page, keys)
@@ -186,29 +168,6 @@ def test_in_a_box_enter_and_ctrl_a_mean_its_text(notebook, page):
     assert page.evaluate("document.activeElement.value") == "0.1"
     press(page, "Control+a")
     assert page.evaluate("getSelection().toString()") == "0.1"
-
-
-def test_after_commit_the_reply_has_the_focus(page):
-    """It is a status that can be focused, so it is read out; and Shift+Enter or Esc still work from there."""
-    enter(page, QUESTION)
-    press(page, "Space", "Tab", "Enter")
-    page.wait_for_selector(".lk-reply:focus:has-text('Not quite: about a quarter.')")
-    reply = page.locator(".lk-reply")
-    assert (reply.get_attribute("role"), reply.get_attribute("tabindex")) == ("status", "-1")
-    assert reply.evaluate(RING) == 2
-    press(page, "Tab")
-    assert page.evaluate("document.activeElement.className") == "be-box"  # what follows: the next widget
-    press(page, "Escape")
-    at(page, f"cell {BITS} command")
-
-
-def test_a_button_that_goes_out_under_the_finger_leaves_the_focus_in_its_widget(page):
-    enter(page, BAR)
-    press(page, "Enter")
-    page.wait_for_selector(".labkit-training-bar[data-phase=finished]")
-    at(page, f"widget {BAR} command")
-    press(page, "Escape")
-    at(page, f"cell {BAR} command")
 
 
 # --- where JupyterLab is not ---

@@ -175,10 +175,10 @@ def test_a_mark_stands_where_numpy_has_a_number(notebook, page):
         assert np.abs(marks - expected).max() <= 1, low
 
 
-def test_x_is_dragged_clicked_typed_and_moved_by_keys(notebook, page):
+def test_x_is_dragged_typed_and_moved_by_keys(notebook, page):
     page.get_by_role("button", name="around x").click()
     notebook.until("line.window[1] < 0.101")
-    handle = page.locator(".nl-handle")
+    handle, box = page.locator(".nl-handle"), page.locator(".nl-box")
     grip = handle.bounding_box()
     x, y = grip["x"] + grip["width"] / 2, grip["y"] + 8
     page.mouse.move(x, y)
@@ -192,24 +192,13 @@ def test_x_is_dragged_clicked_typed_and_moved_by_keys(notebook, page):
     values = page.locator("label.nl-mode .nl-value").all_inner_texts()
     assert float(values[0]) == float(np.float16(now))
     assert float(values[3]) >= now >= float(values[4]), "upwards and downwards"
-    area = canvas(page).bounding_box()
-    page.mouse.click(area["x"] + area["width"] - 200, area["y"] + 90)
-    notebook.until(f"line.x > {now}")
-    there = notebook.python("line.x")
     handle.focus()
     notebook.press("Shift+ArrowLeft")
-    notebook.until(f"line.x < {there}")
-    box = page.locator(".nl-box")
+    notebook.until(f"line.x < {now}")
     box.fill("2^-24")
     page.wait_for_selector('.labkit-number-line[data-x="5.960464477539063e-8"]')
-    box.fill("2^-")
-    page.wait_for_selector(".nl-problem:has-text('is no number')")
-    assert notebook.python("(line.x, line.text)") == (2.0**-24, "2^-")
     box.fill("-3")
     page.wait_for_selector(".nl-handle:has-text('◂ −3')")  # a logarithmic scale has no place for it
-    page.locator("input[value=linear]").check(force=True)
-    page.get_by_role("button", name="around x").click()
-    notebook.until("line.window[0] < -3 < line.window[1] < -2.9")
 
 
 # --- the addition player ---
@@ -269,26 +258,3 @@ def test_fp16_stands_still_until_the_update_is_large_enough(notebook, page):
     name.press("Enter")
     notebook.until("swallowed.highlight == ''")
     assert notebook.pixels("swallowed", "bf16", 0, 0.75) == before
-
-
-def test_the_picture_follows_the_hand_while_the_kernel_is_busy(lab, notebook, page):
-    """All places that a slider can go to were computed while the hand rested."""
-    notebook.until_data("swallowed", "d.ahead >= 33 + 57 - 1")
-    notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go-on').exists():\n    time.sleep(0.01)")
-    still = notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1)
-    notebook.widget("swallowed").get_by_role("slider", name="update").focus()
-    notebook.press("End")
-    assert "1,000 updates of 2^-6 should" in notebook.said("swallowed")
-    assert notebook.pixels("swallowed", "fp16", 0, 0.75, 0.1) < still / 3
-    lab.folder.joinpath("go-on").touch()
-    notebook.until("swallowed.update == 2.0**-6")
-    assert notebook.said("swallowed") == notebook.python("swallowed.sentence")
-
-
-def test_when_a_cell_is_cleared_nothing_is_left_behind(notebook, page):
-    page.evaluate("jupyterapp.commands.execute('notebook:clear-all-cell-outputs')")
-    page.wait_for_selector(".labkit", state="detached")
-    notebook.theme("JupyterLab Dark")
-    notebook.python("[setattr(bits, 'text', '3'), setattr(line, 'x', 3.0), setattr(swallowed, 'weight', 2.0)]")
-    page.evaluate(NEXT_FRAME)
-    assert notebook.errors == []

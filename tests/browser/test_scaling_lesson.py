@@ -1,4 +1,4 @@
-"""Lesson 06's widgets in a real JupyterLab, by keyboard: the scaler timeline, the six presets, and the game."""
+"""Lesson 06's widgets in a real JupyterLab, by keyboard: the scaler timeline and the game."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 
 SETUP = """
-from labkit.widgets import BeatTheScaler, ScalerPresets, ScalerTimeline
+from labkit.widgets import BeatTheScaler, ScalerTimeline
 timeline = ScalerTimeline(growth_interval=20)
 timeline
 """
-PRESETS = "presets = ScalerPresets()\npresets"
 GAME = "game = BeatTheScaler(steps=30, pace=1000)\ngame"
 LEAVE = "document.activeElement.blur()"
 
@@ -21,7 +20,7 @@ LEAVE = "document.activeElement.blur()"
 @pytest.fixture(scope="module")
 def notebook(lab):
     with lab.shown(
-        [SETUP, PRESETS, GAME], ".labkit-beat-scaler[data-phase=idle]", name="scaling", height=1400
+        [SETUP, GAME], ".labkit-beat-scaler[data-phase=idle]", name="scaling", height=1400
     ) as notebook:
         yield notebook
 
@@ -45,22 +44,6 @@ def test_a_knob_moves_the_saw_tooth_and_code_moves_the_knob(notebook):
         output = "document.querySelector('[data-knob=growth_interval] output').textContent"
         page.wait_for_function(f"shown => {output} === shown", arg=shown)
     assert notebook.said("scaler-timeline") == notebook.python("timeline.sentence")
-
-
-def test_presets_are_chosen_by_arrow_keys(notebook):
-    presets, page = notebook.widget("scaler-presets"), notebook.page
-    presets.get_by_role("radio", name="torch").focus()
-    for name in ("apex", "DeepSpeed"):
-        page.keyboard.press("ArrowDown")
-        notebook.until(f"presets.selected == {name!r}")
-    assert "with hysteresis 2" in notebook.said("scaler-presets")
-    assert notebook.said("scaler-presets") == notebook.python("presets.sentence")
-    page.keyboard.press("Shift+Tab")  # back to the choice of what is alike
-    page.keyboard.press("ArrowRight")
-    notebook.until("not presets.alike")
-    assert presets.locator("tr.st-chosen td").all_text_contents()[1:] == ["0", "83%"]
-    presets.get_by_role("radio", name="same start and interval").check()
-    notebook.until("presets.alike")
 
 
 def test_a_game_by_keyboard_hides_the_window_until_it_is_over(notebook):

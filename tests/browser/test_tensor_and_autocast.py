@@ -155,21 +155,6 @@ def test_dtypes_flow_and_an_operation_is_moved_with_the_arrow_keys(notebook, pag
     page.wait_for_selector(".lg-detail:has-text('sum returns 2, up to ')")
 
 
-def test_all_at_once_and_back(notebook, page):
-    page.locator("tr[data-key='matmul 1'] .lk-segment", has_text="deny").click()
-    notebook.until_said("ledger", "all 4 operations run in FP32")
-    ledger = notebook.widget("ledger")
-    ledger.get_by_role("button", name="All allowed").press("Enter")
-    notebook.until_said("ledger", "With 3 operations moved")
-    assert [row["list"] for row in page.evaluate(READ_ROWS)] == ["allow"] * 4
-    ledger.get_by_role("radio", name="BF16").check(force=True)
-    page.wait_for_selector(".lg-gives .lk-chip[data-format='BF16']")
-    ledger.get_by_role("button", name="As the lists say").press("Enter")
-    notebook.until_said("ledger", "1 of these 4 operations run in BF16")
-    ledger.get_by_role("radio", name="FP16").check(force=True)
-    notebook.until("ledger.format_name == 'FP16'")
-
-
 # --- the step debugger ---
 
 

@@ -98,18 +98,6 @@ def test_the_thumb_and_the_histogram_itself_can_be_dragged(notebook, page):
     notebook.until("w.log2_scale == 14")
 
 
-def test_a_layer_is_chosen_by_keyboard(notebook, page):
-    together = page.locator(".uf-note").inner_text()
-    slider(page).focus()
-    notebook.press("Tab", "Tab")  # over the picture, where arrow keys walk along its bars
-    for layer in ("conv1", "norm1"):
-        notebook.press("ArrowDown")
-        notebook.until(f"w.layer == {layer!r}")
-        assert notebook.said("underflow") == notebook.python("w.sentence")
-        assert f"of layer {layer} " in notebook.python("w.sentence")
-        assert page.locator(".uf-note").inner_text() != together
-
-
 def test_the_picture_follows_the_hand_while_the_kernel_is_busy(lab, notebook, page):
     notebook.kernel.execute("import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.01)")
     slider(page).focus()

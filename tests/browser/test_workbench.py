@@ -71,30 +71,6 @@ def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
     assert fork[-1] == pytest.approx(float(end["forkLoss"]), rel=1e-6)
 
 
-def test_what_the_page_offers_follows_the_knobs(bench):
-    choose = bench.root.get_by_label("Recipe")
-    choose.select_option("O1")
-    bench.until("d.recipe === 'O1' && d.answered === 'true'")
-    assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "true"
-    assert "autocast" in bench.root.locator(".wb-lines").text_content()
-    choose.select_option("O3")
-    bench.until("d.recipe === 'O3' && d.answered === 'true'")
-    assert bench.root.locator("[data-knob=masters]").get_attribute("data-fixed") == "false"
-    bench.choose("masters", "kept")
-    bench.until("d.recipe === '' && d.answered === 'true'")
-
-
-def test_the_record_and_the_picture_are_written_beside_the_notebook(bench):
-    bench.root.locator(".wb-fork .lk-segment", has_text="run").click()
-    bench.until("d.active === '0'")
-    bench.press("Save record")
-    bench.root.locator(".run-notice", has_text="The record is in").wait_for()
-    bench.press("Save picture")
-    bench.root.locator(".run-notice", has_text="The picture is in").wait_for()
-    kept = "sorted(p.suffix for p in __import__('pathlib').Path().glob('segmentation_small-*'))"
-    assert bench.notebook.python(kept) == [".json", ".png"]
-
-
 def test_a_line_that_opens_the_same_bench_is_copied(bench):
     bench.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     bench.press("Copy a line that opens this")

@@ -14,7 +14,6 @@ pytest.importorskip("fastai")
 
 import fastai.callback.schedule  # noqa: F401 - gives a Learner fit_one_cycle and lr_find
 from fastai.callback.core import Callback
-from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientAccumulation, GradientClip
 from fastai.data.core import DataLoaders
 from fastai.learner import Learner
@@ -71,15 +70,6 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(opt_func, clip):
     assert learn.notes.dtypes == {torch.float32}, "pred is what fastai's own callback makes of it"
 
 
-def test_its_own_callback_for_mixed_precision_asks_for_a_gpu_and_trains_in_fp32():
-    learn = learner(MixedPrecision, overflow=False)
-    with pytest.warns(UserWarning, match="CUDA"):
-        learn.fit(1)
-    plain = learner(overflow=False)
-    plain.fit(1)
-    assert learn.notes.losses == plain.notes.losses
-
-
 @pytest.mark.parametrize("recipe", ["O0", "O1", "O2", "O3", "BF16", "FP16"])
 def test_every_recipe_trains_and_gives_an_fp32_model_back(recipe):
     learn = learner(ByRecipe(recipe), overflow=False)
@@ -115,13 +105,6 @@ def test_schedules_groups_and_frozen_layers_are_fastai_s(tmp_path):
     assert not torch.equal(learn.model[0].weight, before)
     learn.save("kept")
     learn.load("kept")
-
-
-def test_lr_find_leaves_model_and_optimizer_as_they_were(tmp_path):
-    learn = learner(ByRecipe("O1"), path=tmp_path)
-    before = {name: p.clone().detach() for name, p in learn.model.named_parameters()}
-    learn.lr_find(num_it=8, show_plot=False)
-    assert_same(learn.model, before)
 
 
 def test_gradients_of_several_batches_are_accumulated():

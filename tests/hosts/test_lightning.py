@@ -58,13 +58,6 @@ def test_it_trains_skips_and_equals_our_own_loop_bit_for_bit(tmp_path, clip):
     assert trainer.optimizers[0].param_groups[0]["lr"] == rate, "the schedule waits where a step was skipped"
 
 
-def test_left_alone_it_trains_in_bf16_on_a_cpu_and_its_schedule_does_not_wait(tmp_path):
-    module = Network()
-    trainer = fit(module, tmp_path, precision="16-mixed")
-    assert module.dtypes == {torch.bfloat16}
-    assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**12)
-
-
 def test_a_schedule_of_epochs_goes_on_after_each_epoch(tmp_path):
     trainer = fit(Network(interval="epoch"), tmp_path, epochs=2, plugins=FP16Mixed())
     assert trainer.optimizers[0].param_groups[0]["lr"] == pytest.approx(RATE * DECAY**2)

@@ -8,8 +8,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from tests.hosts import container, run
 
 ROOT = Path(__file__).parents[2]
@@ -63,12 +61,12 @@ def test_an_unknown_host_is_answered_with_those_that_there_are():
     assert "no host is called colab; there are: colab-versions, kaggle-versions" in done.stderr
 
 
-@pytest.mark.parametrize(("there", "root", "why"), [(False, True, "no debootstrap"), (True, False, "only root")])
-def test_what_this_machine_cannot_make_is_said_in_words(monkeypatch, there, root, why):
-    monkeypatch.setattr(run.shutil, "which", lambda name: name if there else None)
-    monkeypatch.setattr(run.os, "geteuid", lambda: 0 if root else 1000, raising=False)
-    assert why in run.cannot("debian-13")
-    assert run.cannot("colab-versions") is None
+def test_what_this_machine_cannot_make_is_said_in_words(monkeypatch):
+    for there, user, why in ((None, 0, "no debootstrap"), ("/usr/sbin/it", 1000, "only root")):
+        monkeypatch.setattr(run.shutil, "which", lambda name, there=there: there)
+        monkeypatch.setattr(run.os, "geteuid", lambda user=user: user, raising=False)
+        assert why in run.cannot("debian-13")
+        assert run.cannot("colab-versions") is None
 
 
 def test_the_dockerfile_s_steps_are_taken_one_by_one(tmp_path, monkeypatch):

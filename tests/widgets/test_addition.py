@@ -130,20 +130,6 @@ def test_the_paper_is_right_for_any_two_numbers(operation):
         assert abs(one.error) <= Fraction(1, 2)
 
 
-def test_guard_and_round_stand_right_behind_the_window():
-    for x, y in random_operands(100):
-        one = sheet(repr(float(x)), repr(float(y)), FP16)
-        scene = scenes(one)[-2]
-        if len(scene.rows) < 3 or not one.total.significand:
-            continue
-        cells = {cell.place: cell.text for cell in row(scene, "sum").cells}
-        last = scene.window[1]
-        beyond = [cells.get(last - 1, "0"), cells.get(last - 2, "0")]
-        assert beyond == [str(int(one.cut.guard)), str(int(one.cut.round))]
-        sticky = any(text == "1" for place, text in cells.items() if scene.sticky <= place <= last - 3)
-        assert sticky == bool(one.cut.sticky)
-
-
 def test_the_paper_stays_narrow_and_keeps_what_matters():
     for a, b, format, operation in (
         ("1", "1e-37", FP32, "add"),

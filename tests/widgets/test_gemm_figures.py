@@ -131,17 +131,6 @@ def test_every_sweep_can_be_drawn_as_measured_here(measured, data):
         figure.canvas.draw()  # labels that do not fit, or marks that matplotlib does not know, would fail here
 
 
-def test_gpu_sweeps_can_be_drawn_too(data):
-    case = GemmCase(64, 64, 64, FP16, "NT")
-    others = replace(case, reduced=True), replace(case, kernel="64x128x32")
-    runs = [timed(each, 1e-6) for each in (case, *others)]
-    for sweep in ("accumulation", "kernel"):
-        data(record(sweep, *runs))
-        left = sweep_figure(sweep).axes[0]
-        assert len(left.patches) == 3
-        assert left.get_xlabel() == "GFLOP/s"
-
-
 def test_the_roof_is_drawn_where_copies_and_products_say(data):
     """1 GB/s of copies and 1.05 TFLOP/s of FP32 products meet at 1049 FLOP for each byte."""
     data(record("ceilings", *COPIES, *SIZE.runs[1:]), SIZE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from labkit.formats import FP16, FP32
 from labkit.train import Place, devices
 from labkit.widgets import GpuRun
 from labkit.widgets.gpu_run import figure, words
-from labkit.widgets.gpu_run.process import BackgroundProcess
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 
@@ -143,6 +141,10 @@ def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path, mad
     assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
     keep(folder, "Tesla T4", date="2026-04-01")
     assert len(GpuRun(T4).pictures) == 1
+    path = folder / "checks" / "tesla-t4" / "tasks.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"rates": {"gpt": {"FP32": 10.0, "O1": 25.0}}}))
+    assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
 
 
 def test_what_cannot_be_drawn_is_told_and_the_rest_is_drawn(folder: Path) -> None:
@@ -157,13 +159,6 @@ def test_what_cannot_be_drawn_is_told_and_the_rest_is_drawn(folder: Path) -> Non
     assert "could not be drawn" in GpuRun(T4).sentence
 
 
-def test_steps_a_second_of_fp32_and_fp16_are_told(folder: Path) -> None:
-    path = folder / "checks" / "tesla-t4" / "tasks.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"rates": {"gpt": {"FP32": 10.0, "O1": 25.0}}}))
-    assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
-
-
 @pytest.mark.slow
 def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The door between the two: what `labkit gpu` prints is what the bar follows. A rehearsal on the CPU."""
@@ -175,24 +170,3 @@ def test_the_command_s_own_lines_are_understood(folder: Path, capfd: pytest.Capt
     assert (widget.part, widget.parts) == (1, 1)
     (picture,) = widget.pictures
     assert where.name in picture["alt"]
-
-
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no process groups")
-def test_lines_come_while_the_process_runs_and_its_status_last() -> None:
-    said: list[str] = []
-    first = threading.Event()
-
-    def hear(line: str) -> None:
-        said.append(line)
-        first.set()
-
-    process = BackgroundProcess(
-        program("print('one', flush=True); import time; time.sleep(600)"),
-        hear,
-        lambda status: said.append(str(status)),
-    )
-    assert first.wait(60)
-    process.stop()
-    process.wait(60)
-    assert said[0] == "one"
-    assert said[-1] not in ("one", "0")

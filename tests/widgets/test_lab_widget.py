@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import threading
-from pathlib import Path
 from typing import cast
 
 import pytest
 from matplotlib.image import imread
 
-import labkit.widgets
 from labkit.clinic import Finding, Status
 from labkit.formats import FP16
 from labkit.widgets import BitExplorer, pulse
@@ -68,12 +66,6 @@ def test_what_was_overtaken_does_not_undo_what_came_after() -> None:
     assert bits._view["answered"] == ("page", 5)
     bits._handle_msg(message({"do": "type", "with": "2", "from": ["another page", 1]}))
     assert bits.text == "2"
-
-
-def test_every_widget_takes_turns() -> None:
-    folder = Path(labkit.widgets.__file__).parent
-    sources = {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
-    assert [name for name, source in sources.items() if "(anywidget.AnyWidget)" in source] == ["base/widget.py"]
 
 
 VIEW = "application/vnd.jupyter.widget-view+json"

@@ -183,6 +183,9 @@ def test_an_answer_is_kept_and_the_next_kernel_shows_it(journal: Path) -> None:
     again = predict("scaling.order")
     assert (again.choice, again.answered, again.right) == (first.choice, first.answered, False)
     assert predict("start.warm_up").choice == ""
+    for kind, answer in (("prediction", "0"), ("exercise", "2^-27")):  # the last prediction counts
+        note(journal, kind, "scaling.order", answer)
+    assert predict("scaling.order").choice == "0"
     note(journal, "prediction", "start.warm_up", "a choice of last year")
     assert predict("start.warm_up").choice == "", "what is no longer offered is asked again"
     entry = json.loads(journal.read_text(encoding="utf-8").splitlines()[0])
@@ -197,13 +200,6 @@ def test_a_number_is_kept_and_measured_again(journal: Path) -> None:
     assert again.answered.startswith("Not quite: you said 1%, it was 0.0244%: 41 times less.")
     note(journal, "prediction", "numbers.tenth", "50")  # the line ended elsewhere last year
     assert predict("numbers.tenth", lambda: 0.0244).choice == ""
-
-
-def test_the_last_answer_counts_and_other_kinds_do_not(journal: Path) -> None:
-    for kind, answer in (("prediction", "0"), ("prediction", "2^-27"), ("exercise", "0")):
-        note(journal, kind, "scaling.order", answer)
-    assert predict("scaling.order").choice == "2^-27"
-    assert len(journal.read_text(encoding="utf-8").splitlines()) == 3
 
 
 def test_where_nothing_can_be_kept_the_reply_says_so(journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,12 +111,8 @@ def test_the_rule_holds_for_every_weight_upwards_and_downwards() -> None:
             assert ((after == weights) == lost).all()
         for ratio in (2500.0, 3500.0):
             assert 0 < ((weights + weights / ratio).astype(np.float16) == weights).mean() < 1
-
-
-def test_the_rule_holds_for_subnormal_weights_too() -> None:
-    weights = EVERY[(EVERY > 0) & (EVERY < 2.0**-14)].astype(np.float16)
-    assert (weights + np.float16(2.0**-24) != weights).all()
-    assert float(weights.max()) / 2.0**-24 < 2048
+    subnormal = EVERY[(EVERY > 0) & (EVERY < 2.0**-14)].astype(np.float16)
+    assert (subnormal + np.float16(2.0**-24) != subnormal).all()
 
 
 def test_chance_is_right_in_the_mean() -> None:
@@ -152,11 +148,6 @@ def test_a_product_has_22_bits_and_is_no_fp16_number() -> None:
     assert (2047 * 2047).bit_length() == 22
     assert predictions()["tensor.product"].answer == "90,000"
     says("tensor.product", "90,000", "all 22 bits", "Only a D in FP16 would overflow")
-
-
-def test_4096_ones_one_by_one_are_2048() -> None:
-    assert np.add.accumulate(np.ones(4096, np.float16))[-1] == 2048
-    assert predictions()["tensor.ones"].answer == "2048"
 
 
 def test_how_far_an_fp32_accumulator_counts() -> None:
@@ -228,13 +219,6 @@ def test_a_copy_is_cast_and_its_gradient_is_cast_back() -> None:
     assert weight.grad is not None
     assert (copied.grad.dtype, weight.grad.dtype) == (torch.float16, torch.float32)
     assert predictions()["autocast.weights"].answer == "FP32 and FP32"
-
-
-def test_casting_twice_is_casting_once() -> None:
-    x = torch.randn(1000)
-    assert torch.equal(x.half(), x.half().half())
-    assert predictions()["autocast.hand"].answer == "equal to the bit"
-    says("autocast.hand", "yours raises an error", "FP16 times FP32 is refused")
 
 
 def test_inf_raises_nothing_in_a_backward_pass() -> None:

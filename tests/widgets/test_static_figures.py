@@ -1,19 +1,33 @@
-"""The still picture for a host without widgets: it is offered, it is a picture, and it says why it stands still."""
+"""Still pictures for pages without widgets: true, with words, and read on a white page as on a black one."""
 
-import struct
+import io
 import sys
-import zlib
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 import torch
+from IPython.core.formatters import DisplayFormatter
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.image import imread
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from labkit.formats import FP16
 from labkit.instrument import snapshot
 from labkit.train import recorded
 from labkit.widgets import (
     FATE_COLOURS,
+    BeatTheScaler,
+    BitExplorer,
+    NumberLine,
+    ScalerPresets,
+    SwallowedUpdates,
     UnderflowHistogram,
+    Workbench,
+    gains_figure,
     race_figure,
     race_sentence,
     recorded_gemm,
@@ -25,9 +39,12 @@ from labkit.widgets import (
     sweep_sentence,
 )
 from labkit.widgets.base.figures import png
+from labkit.widgets.bits.figure import FIELD_COLOURS, static_bits
+from labkit.widgets.driven.state import Button
+from labkit.widgets.number_line.figure import static_number_line
+from labkit.widgets.scaler_timeline.figure import static_timeline
+from labkit.widgets.swallowed.figure import static_swallowed
 from labkit.widgets.underflow.figure import WHY_STATIC, fate_of_binade
-
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 @pytest.fixture
@@ -50,19 +67,13 @@ def bars(figure):
     return heights
 
 
-def pixels(file: bytes) -> tuple[int, int]:
-    """Return width and height of a PNG, after checking that its header is whole."""
-    assert file[:8] == b"\x89PNG\r\n\x1a\n"
-    assert zlib.crc32(file[12:29]) == struct.unpack(">I", file[29:33])[0]
-    return struct.unpack(">II", file[16:24])
-
-
-def test_the_bundle_has_the_widget_and_for_others_a_picture_and_words(snap):
-    widget = UnderflowHistogram(snap, log2_scale=10)
-    data, _ = widget._repr_mimebundle_()
-    assert data[WIDGET_VIEW]["model_id"] == widget.model_id
-    assert pixels(data["image/png"])[0] > 600
-    assert data["text/plain"] == f"{widget.sentence}\n{WHY_STATIC}"
+def test_it_names_its_layer_and_says_why_it_stands_still(snap):
+    said = words(static_underflow(snap))
+    assert WHY_STATIC in said
+    assert "At scale 2⁰ (no scaling)" in said
+    assert "of layer head" in words(static_underflow(snap, layer="head"))
+    with pytest.raises(KeyError):
+        static_underflow(snap, layer="haed")
 
 
 def test_bars_are_as_tall_as_the_fractions(snap):
@@ -76,18 +87,6 @@ def test_bars_are_as_tall_as_the_fractions(snap):
                 assert drawn[colour] <= 100 * widget.fractions[name] + 1e-9
             else:
                 assert drawn[colour] == pytest.approx(100 * widget.fractions[name])
-
-
-def test_one_layer_alone(snap):
-    assert "of layer head" in words(static_underflow(snap, layer="head"))
-    with pytest.raises(KeyError):
-        static_underflow(snap, layer="haed")
-
-
-def test_it_says_why_it_stands_still(snap):
-    said = words(static_underflow(snap))
-    assert WHY_STATIC in said
-    assert "At scale 2⁰ (no scaling)" in said
 
 
 def test_a_figure_leaves_pyplot_alone(snap):
@@ -112,28 +111,133 @@ def test_binades_have_the_fate_that_numpy_gives_their_middle():
         assert fate_of_binade(exponent, FP16) == expected
 
 
-@pytest.mark.parametrize("name", ["race", "sums", "sweep", "roofline"])
-def test_a_figure_of_a_lesson_has_a_text_alternative(name):
+class Images(HTMLParser):
+    """Collects the attributes of the last image."""
+
+    def handle_starttag(self, tag, attributes):
+        self.found = dict(attributes) if tag == "img" else getattr(self, "found", {})
+
+
+def test_a_figure_of_a_lesson_has_a_text_alternative():
     """What IPython hands to JupyterLab is an image with words, and the words are those of its sentence."""
-    from html.parser import HTMLParser
+    races = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")]
+    for figure, sentence in (
+        (race_figure(races), race_sentence(races)),
+        (sum_errors_figure(sum_errors((64,))), "Same inputs, emulated to the bit"),
+        (sweep_figure("size"), sweep_sentence(recorded_gemm("size", "cpu")[0])),
+        (roofline_figure(), "a case waits for memory"),
+    ):
+        shown, _ = DisplayFormatter().format(figure)
+        page = Images()
+        page.feed(shown["text/html"])
+        assert sentence in page.found["alt"]
+        assert page.found["src"].startswith("data:image/png;base64,iVBOR")
 
-    from IPython.core.formatters import DisplayFormatter
 
-    races, few = [recorded("digits", recipe, 0) for recipe in ("FP32", "O1")], sum_errors((64,))
-    made = {
-        "race": lambda: (race_figure(races), race_sentence(races)),
-        "sums": lambda: (sum_errors_figure(few), "Same inputs, emulated to the bit"),
-        "sweep": lambda: (sweep_figure("size"), sweep_sentence(recorded_gemm("size", "cpu")[0])),
-        "roofline": lambda: (roofline_figure(), "a case waits for memory"),
+# --- colours ---
+
+LEAST = 4.0
+FAINT = 0.5  # what is drawn at most so strongly is a zone or a grid, behind what is to be read
+PAGES = {"white": (1.0, 1.0, 1.0), "#111": to_rgb("#111111")}
+
+
+def luminance(colour):
+    """Relative luminance (WCAG 2.2)."""
+    parts = np.array(to_rgb(colour))
+    return float(np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4) @ (0.2126, 0.7152, 0.0722))
+
+
+def contrast(one, other):
+    """Contrast of two colours (WCAG 2.2): 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast_is_that_of_the_standard():
+    assert contrast("black", "white") == pytest.approx(21)
+    assert contrast("#767676", "white") == pytest.approx(4.54, abs=0.005)  # a grey known for being just enough
+
+
+def inks(figure):
+    """Return what is drawn to be seen: (what, colour) of texts, lines, markers, bars and their edges; zones are not."""
+    for artist in figure.findobj(
+        lambda a: a.get_visible() and (a.get_alpha() is None or np.min(a.get_alpha()) > FAINT)
+    ):
+        if isinstance(artist, Text) and artist.get_text().strip():
+            if artist.get_color() != "white":  # on a coloured cell: see below
+                yield f"text {artist.get_text()!r}", artist.get_color()
+        elif isinstance(artist, Line2D) and len(artist.get_xdata()):
+            marked = [artist.get_markeredgecolor()] if artist.get_marker() not in ("None", "", None) else []
+            for colour in [artist.get_color(), *marked]:
+                yield "line", colour
+        elif isinstance(artist, LineCollection):
+            for colour in artist.get_colors():
+                yield "lines", colour[:3]
+        elif isinstance(artist, Rectangle) and artist.get_facecolor()[3] > 0.5:
+            yield "bar", artist.get_facecolor()[:3]
+
+
+def race():
+    return race_figure([recorded("segmentation", recipe, 0) for recipe in ("FP32", "FP16", "FP16 static")])
+
+
+def underflow():
+    return static_underflow(
+        snapshot({"conv": torch.exp2(torch.linspace(-34, 17, 400))}, step=0, kind="weight gradients")
+    )
+
+
+def bench():
+    widget = Workbench("digits", "FP16 static", steps=3, device="cpu")
+    return stepped(widget, widget.bench)
+
+
+def game():
+    widget = BeatTheScaler(steps=3, device="cpu")
+    return stepped(widget, widget.duel)
+
+
+def stepped(widget, lockstep):
+    lockstep.handle(Button.START)
+    for _ in range(3):
+        lockstep.tick()
+    figure = widget.figure("why it stands")
+    widget.close()
+    return figure
+
+
+FIGURES = {
+    "race": race,
+    "roofline": roofline_figure,
+    "alignment": lambda: sweep_figure("alignment"),
+    "layers": lambda: sweep_figure("layers"),
+    "published": gains_figure,
+    "sums": sum_errors_figure,
+    "underflow": underflow,
+    "bits": lambda: static_bits(BitExplorer().get_state()["_view"]),
+    "number line": lambda: (line := NumberLine()) and static_number_line(FP16, line.window, line.scale, line.rounded),
+    "swallowed": lambda: (board := SwallowedUpdates()) and static_swallowed(board.curves, board.weight, board.update),
+    "presets": lambda: (board := ScalerPresets()) and static_timeline(board.replays, board.trace),
+    "bench": bench,
+    "game": game,
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_colour_is_read_on_white_and_on_black(name):
+    figure = FIGURES[name]()
+    corner = imread(io.BytesIO(png(figure)))[0, 0]
+    assert corner[3] == 0, "there is no background"
+    found = {(what, to_rgba(colour)[:3]) for what, colour in inks(figure)}
+    assert len(found) > 3
+    weak = {
+        (what, page, round(contrast(colour, on), 2))
+        for what, colour in found
+        for page, on in PAGES.items()
+        if contrast(colour, on) < LEAST
     }
-    figure, sentence = made[name]()
-    shown, _ = DisplayFormatter().format(figure)
-    found = {}
+    assert weak == set()
 
-    class Images(HTMLParser):
-        def handle_starttag(self, tag, attributes):
-            found[tag] = dict(attributes)
 
-    Images().feed(shown["text/html"])
-    assert sentence in found["img"]["alt"]
-    assert found["img"]["src"].startswith("data:image/png;base64,iVBOR")
+def test_a_bit_is_read_in_its_cell():
+    assert all(contrast("white", cell) >= LEAST for cell in FIELD_COLOURS.values())

@@ -97,11 +97,6 @@ class TestStochastic:
         sigma = np.sqrt(STEPS * 3 / 16) * ulp
         assert abs(end - (1 - STEPS * update)) < 4 * sigma
 
-    def test_the_table_and_a_single_run_are_the_same(self):
-        swallowed = SwallowedUpdates(1.5, 1.25 * 2.0**-11)
-        assert np.array_equal(swallowed.curves["FP16 + stochastic"], stochastic(1.5, 1.25 * 2.0**-11, STEPS))
-
-
 def test_every_method_starts_from_the_same_wherever_the_sliders_stand():
     for values in (WEIGHTS, UPDATES):
         exact = np.array(values)
@@ -149,21 +144,14 @@ class TestWidget:
             assert "2048" not in told
             assert "2,048" not in told
 
-class TestSentence:
-    def test_who_goes_too_far(self):
-        """At 1.5 an update of 0.625 ulp is rounded up to a whole one."""
-        said = sentence(curves(1.5, 1.25 * 2.0**-11, STEPS), 1.5, 1.25 * 2.0**-11)
-        assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
-        assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
-
-    def test_who_stays_short(self):
-        """From 16 to 8 an update of 1.25 ulp is rounded down to one: a fifth of the way is missing."""
-        said = sentence(curves(16.0, 1.25 * 2.0**-7, STEPS), 16.0, 1.25 * 2.0**-7)
-        assert "FP16 ends at 8.188, too short a way" in said
-
-    def test_everybody_arrives(self):
-        assert sentence(curves(1.0, 2.0**-6, 10), 1.0, 2.0**-6).endswith("FP16 + FP32 master arrive.")
-
+def test_the_sentence_says_who_goes_too_far_and_who_stays_short():
+    """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
+    said = sentence(curves(1.5, 1.25 * 2.0**-11, STEPS), 1.5, 1.25 * 2.0**-11)
+    assert said.startswith("1,000 updates of 1.25 × 2^-11 should take the weight from 1.5 to 0.8896: ")
+    assert said.endswith("BF16 has not moved once, FP16 ends at 0.7617, too far.")
+    said = sentence(curves(16.0, 1.25 * 2.0**-7, STEPS), 16.0, 1.25 * 2.0**-7)
+    assert "FP16 ends at 8.188, too short a way" in said
+    assert sentence(curves(1.0, 2.0**-6, 10), 1.0, 2.0**-6).endswith("FP16 + FP32 master arrive.")
 
 def test_quarters():
     assert [quarters(value) for value in (0.0625, 1.75 * 8, 0.3)] == ["2^-4 = 0.0625", "1.75 × 2^3 = 14", "0.3"]
