@@ -97,7 +97,7 @@ GradientZoom(film)
 def my_binades(values):
     """Return a dict: exponent e -> how many of the values lie in its binade. Binades with none are not in it.
 
-    values  list of floats; zeros, infinities and NaN are in no binade
+    values  list of FP32 numbers, as floats; zeros, infinities and NaN are in no binade
     """
     ### BEGIN SOLUTION
     counts = {}
@@ -283,7 +283,7 @@ for name, tensor in passed:
 def my_culprit(tensors):
     """Return (name of the first tensor with an inf or NaN, largest magnitude of the one before it); None if all are finite.
 
-    tensors  list of (name, FP16 tensor of any shape); a layer that runs twice is there twice
+    tensors  list of (name, FP16 tensor of any shape, never empty); a layer that runs twice is there twice
              the magnitude is a float, and 0.0 if there is no tensor before
     """
     ### BEGIN SOLUTION
