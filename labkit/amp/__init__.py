@@ -2,7 +2,7 @@
 
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.cast_cache import CastCache
-from labkit.amp.casting.custom import custom_bwd, custom_fwd
+from labkit.amp.casting.custom import custom_bwd, custom_fwd, follow_torchs_decorators
 from labkit.amp.casting.ledger import LedgerRow, ledger
 from labkit.amp.casting.lists import POLICY, Entry, Rule, rule_for
 from labkit.amp.casting.registration import Registered, float_function, half_function, promote_function, register
@@ -53,3 +53,4 @@ __all__ = [
 ]  # fmt: skip
 
 register_source(engine_source, casts=cast_source)
+follow_torchs_decorators()

@@ -156,6 +156,9 @@ class _OnDevice(amp.autocast):
         super().__init__(format, enabled=enabled, cache=cache)
         self.device_type = device_type
 
+    def acts_on(self, device_type: str) -> bool:
+        return device_type == self.device_type
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:

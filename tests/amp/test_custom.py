@@ -4,15 +4,18 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import replace
+from functools import partial, wraps
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from labkit.amp import autocast, custom_bwd, custom_fwd
+from labkit.amp import RECIPES, CastGraph, autocast, custom_bwd, custom_fwd
 from labkit.formats import BF16, FP16, FP32
+from labkit.frameworks import torch_amp
 from labkit.gemm import half_storage
 from labkit.modes import open_modes
 
@@ -91,6 +94,108 @@ def test_values_equal_torchs_own_decorators() -> None:
     assert torch.equal(ours, theirs)
     assert torch.equal(a.grad, c.grad)
     assert torch.equal(b.grad, d.grad)
+
+
+def torchs(wrap: Any, forward_by: Any, backward_by: Any) -> Callable[..., Tensor]:
+    """Return a matrix product with torch's decorators, which notes the dtypes that it meets."""
+
+    class Theirs(torch.autograd.Function):
+        @staticmethod
+        @wrap
+        @forward_by
+        def forward(ctx: Any, a: Tensor, b: Tensor, counts: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b)
+            seen["forward"], seen["counts"], seen["inside"] = a.dtype, counts.dtype, (a.float() @ b.float()).dtype
+            return a @ b
+
+        @staticmethod
+        @wrap
+        @backward_by
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+            a, b = (t.to(gradient.dtype) for t in ctx.saved_tensors)
+            seen["backward"] = (gradient.float() @ gradient.float()).dtype
+            return gradient @ b.t(), a.t() @ gradient, None
+
+    return Theirs.apply  # looked up before any region is open, as libraries do
+
+
+def results_of(product: Callable[..., Tensor], region: Any, backward_inside: bool) -> tuple[Any, ...]:
+    (a, b), counts = pair(torch.bfloat16), torch.tensor([1])
+    with region:
+        y = product(a, b, counts)
+        if backward_inside:
+            y.float().square().sum().backward()
+    if not backward_inside:
+        y.float().square().sum().backward()
+    return dict(seen), y, a.grad, b.grad
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning", "ignore:User provided device_type of 'cuda'")
+def test_torchs_own_decorators_do_in_our_regions_what_they_do_in_torchs() -> None:
+    """The oracle is torch.autocast on a CPU; its lists and ours agree on matrix products."""
+    plain, between = (lambda method: method), lambda method: wraps(method)(lambda *args: method(*args))
+    bf16 = torch.bfloat16
+    for dtype, wrap, inside in product((torch.float32, torch.float16, None), (plain, between), (True, False)):
+        on_cpu, on_cuda = (
+            torchs(wrap, partial(custom.custom_fwd, cast_inputs=dtype, **on), partial(custom.custom_bwd, **on))
+            for custom, on in ((torch.amp, {"device_type": "cpu"}), (torch.cuda.amp, {}))
+        )
+        want = results_of(on_cpu, torch.autocast("cpu", bf16), inside)
+        for function, region in (
+            (on_cpu, autocast(BF16)),
+            (on_cuda, autocast(BF16)),  # a GPU's function, rehearsed on a CPU
+            (on_cpu, torch_amp.autocast("cpu", bf16)),
+            (on_cpu, replace(RECIPES["O1"], autocast=BF16).forward("cpu")),
+        ):
+            got = results_of(function, region, inside)
+            assert got[0] == want[0], (dtype, inside, region)
+            for ours, theirs in zip(got[1:], want[1:], strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=2**-7, atol=2**-7)
+        outside = results_of(on_cpu, nullcontext(), inside)
+        for region in (autocast(enabled=False), torch_amp.autocast("cuda", enabled=False)):
+            assert results_of(on_cpu, region, inside)[0] == outside[0]
+
+
+class NetWithTorchs(torch.nn.Module):
+    """A layer, and a product that torch's decorators keep in FP32, forward and backward."""
+
+    class InFp32(torch.autograd.Function):
+        @staticmethod
+        @partial(torch.amp.custom_fwd, device_type="cpu", cast_inputs=torch.float32)
+        def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+            ctx.save_for_backward(a, b)
+            return a @ b
+
+        @staticmethod
+        @partial(torch.amp.custom_bwd, device_type="cpu")
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+            a, b = ctx.saved_tensors
+            return gradient @ b.t(), a.t() @ gradient
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.InFp32.apply(self.layer(x), self.layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo")
+def test_graphs_and_compiled_models_apply_such_functions_as_eager_autocast_does() -> None:
+    eager, graph = NetWithTorchs(), CastGraph(NetWithTorchs(), FP16)
+    x, compiled = torch.randn(8, 8), torch.compile(NetWithTorchs(), backend="eager")
+    for model in (eager, graph, graph, graph, compiled):
+        with half_storage("cpu"), autocast():
+            y = model(x)
+        assert y.dtype == torch.float32
+        (model.model if model is graph else model).zero_grad()
+        y.sum().backward()
+    assert graph.why == ""
+    assert graph.decided.run is not None
+    want = [p.grad for p in eager.parameters()]
+    for model in (graph.model, compiled):
+        assert all(map(torch.equal, want, (p.grad for p in model.parameters())))
 
 
 def test_inputs_are_cast_and_autocast_is_off_inside() -> None:

@@ -90,9 +90,14 @@ class _Open(threading.local):
 _open = _Open()
 
 
-def current() -> autocast | None:
-    """Return the region that decides in this thread now; None outside of one, and in one that is not enabled."""
+def current(device_type: str | None = None) -> autocast | None:
+    """Return the region that decides in this thread now; None outside of one, and in one that is not enabled.
+
+    device_type  "cpu", "cuda", ...: the innermost region that acts on such devices decides; None: the innermost.
+    """
     regions = _open.regions or _given_modes()
+    if device_type is not None:
+        regions = tuple(region for region in regions if region.acts_on(device_type))
     return regions[-1] if regions and regions[-1].enabled else None
 
 
@@ -155,6 +160,10 @@ class autocast(LabMode, ContextDecorator):
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         """Return the rule of an operation and its reason. A subclass may answer otherwise."""
         return rule_for(name)
+
+    def acts_on(self, device_type: str) -> bool:
+        """Whether operations on a kind of device are cast. A subclass may answer otherwise."""
+        return True
 
     def __enter__(self) -> autocast:
         if not _open.regions:
