@@ -28,6 +28,7 @@ from torch import Tensor
 from labkit import amp
 from labkit.amp import POLICY
 from labkit.amp.casting.autocast import current
+from labkit.amp.casting.lists import FEW_HALF_KERNELS, Entry, Rule
 from labkit.formats import FP16, Format
 from labkit.frameworks.torch_composites import COMPOSITES
 from labkit.gemm import half_storage
@@ -35,6 +36,7 @@ from labkit.interop import format_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _LOW = (torch.bfloat16, torch.float16)
+_KEPT = Entry(Rule.KEEP, "CUDA has it in half, for powers of two")
 _thread = threading.local()  # .open: this thread's open regions and what closes them, the innermost last
 
 
@@ -158,6 +160,10 @@ class _OnDevice(amp.autocast):
 
     def acts_on(self, device_type: str) -> bool:
         return device_type == self.device_type
+
+    def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
+        entry = super().entry_for(func, name)
+        return _KEPT if name in FEW_HALF_KERNELS and entry is POLICY[name] else entry
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None

@@ -130,6 +130,33 @@ def test_a_network_with_buffers_trains_as_it_does_in_fp32(network: str) -> None:
         assert losses(NETWORKS[network], recipe) == pytest.approx(theirs, abs=tolerance), recipe
 
 
+class Fourier(nn.Module):
+    """A filter in frequencies, of a length that is no power of two, with real parameters for complex weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.filter = nn.Linear(WIDTH, WIDTH), nn.Parameter(torch.randn(LENGTH // 2 + 1, WIDTH, 2) / 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(self.layer(x), dim=1)
+        mixed = torch.einsum("bfw,fw->bfw", spectrum, torch.view_as_complex(self.filter))
+        return torch.fft.irfft(mixed, LENGTH, dim=1)
+
+
+def test_what_has_no_half_kernel_trains_as_it_does_in_fp32() -> None:
+    """Orthogonal weights (a matrix exponential, a solution, a product of reflections) and Fourier transforms."""
+    maps = ("matrix_exp", "cayley", "householder")
+    middles: list[Callable[[], nn.Module]] = [Fourier] + [
+        partial(lambda name: parametrizations.orthogonal(nn.Linear(WIDTH, WIDTH), orthogonal_map=name), name)
+        for name in maps
+    ]
+    for middle in middles:
+        theirs = losses(lambda middle=middle: Text(middle()), "FP32", 3)  # type: ignore[misc]
+        for recipe, tolerance in {"O1": 5e-3, "O1 graph": 5e-3, "O2": 1e-2, "FP16 no master": 1e-2, "BF16": 5e-2}.items():
+            ours = losses(lambda middle=middle: Text(middle()), recipe, 3)  # type: ignore[misc]
+            assert ours == pytest.approx(theirs, abs=tolerance), (middle, recipe)
+
+
 def test_an_accumulator_takes_a_wide_mask_too() -> None:
     torch.manual_seed(0)
     recipe = replace(RECIPES["O2"], accumulator=SPECS["V100"])

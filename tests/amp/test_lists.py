@@ -30,6 +30,8 @@ from labkit.amp import (
     rule_for,
 )
 
+from labkit.amp.casting.lists import FEW_HALF_KERNELS, NO_HALF_KERNEL
+
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
 MACROS = {
     "AT_FORALL_LOWER_PRECISION_FP": Rule.ALLOW,
@@ -55,6 +57,31 @@ def test_each_operation_of_torchs_header_is_on_the_same_list() -> None:
     theirs = header()
     assert len(theirs) > 100
     assert {name: rule_for(name).rule for name in theirs} == theirs
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_has_no_half_kernel_runs_in_fp32() -> None:
+    """torch's OpInfo says which; a Fourier transform has one for a GPU and powers of two."""
+    opinfo = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+    half, seen = torch.float16, set[str]()
+    others = {"broadcast_shapes", "norm", "sparse.sampled_addmm", "svd_lowrank", "pca_lowrank"}  # these two: products
+    for op in opinfo.op_db:
+        without = half not in op.dtypes and (half not in op.dtypesIfCUDA or op.name.startswith("fft."))
+        if torch.float32 not in op.dtypes or not without or op.name in others | seen or "signal" in op.name:
+            continue
+        seen.add(op.name)
+        sample = next(iter(op.sample_inputs("cpu", torch.float32)))
+        narrow, wide = (
+            tree_map_only(torch.Tensor, lambda t: t.detach().half().to(d) if t.is_floating_point() else t.detach(), x)
+            for d in (half, torch.float32)
+            for x in [(sample.input, sample.args, sample.kwargs)]
+        )
+        want = op.op(wide[0], *wide[1], **wide[2])
+        with autocast():
+            got = op.op(narrow[0], *narrow[1], **narrow[2])
+        for ours, theirs in zip(tree_leaves(got), tree_leaves(want), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+    assert {"fft.rfft2", "linalg.qr", "pinverse", "stft"} <= seen
 
 
 def test_every_entry_has_a_reason_and_every_operator_its_operations_rule() -> None:
@@ -262,7 +289,9 @@ def test_every_operation_torch_knows_returns_the_dtypes_of_cuda_autocast(
                 if theirs != ours:
                     differ.setdefault((op.name, given), set()).add((getattr(way, "__name__", str(way)), theirs, ours))
     assert compared > 1000
-    assert {key: value for key, value in differ.items() if key not in DIFFERENT} == {}
+    ours_alone = NO_HALF_KERNEL | FEW_HALF_KERNELS  # CUDA has no kernel, or for few sizes
+    other = {key: ways for key, ways in differ.items() if not {name for name, *_ in ways} <= ours_alone}
+    assert {key: ways for key, ways in other.items() if key not in DIFFERENT} == {}
 
 
 def test_reciprocals_of_fp16_are_fp32_as_on_a_gpu() -> None:

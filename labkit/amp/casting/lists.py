@@ -7,7 +7,8 @@ tensors needs one dtype: promote, the widest wins. Everything else keeps the dty
 Invariant: the names are those that the learner typed, and no name stands on two lists.
 
 Source: torch's CUDA autocast policy, ATen/autocast_mode.h (the lists); the reasons are ours. Names that are not in it
-are other ways to say one that is (`special_expm1`, `lstm`), or are made of some inside (`square` calls `pow`).
+are other ways to say one that is (`special_expm1`, `lstm`), are made of some inside (`square` calls `pow`), or have no
+half kernels (`inverse`, `fft_fft`), as torch's list for CPUs has them.
 """
 
 from __future__ import annotations
@@ -36,6 +37,27 @@ class Entry:
     rule: Rule
     why: str
 
+
+# On torch's CPU list of FP32 operations, or with no half kernel at all. torch's CUDA lists leave them out, and they fail.
+_NO_HALF_KERNEL = (
+    "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
+    "linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve "
+    "linalg_lstsq linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linalg_matrix_exp linalg_matrix_power "
+    "linalg_matrix_rank linalg_pinv linalg_qr linalg_slogdet linalg_solve linalg_solve_ex linalg_solve_triangular "
+    "linalg_svd linalg_svdvals linalg_tensorinv linalg_tensorsolve cholesky cholesky_inverse cholesky_solve det geqrf "
+    "inverse logdet lstsq lu lu_solve lu_unpack matrix_exp matrix_power orgqr ormqr pinverse qr slogdet "
+    "svd triangular_solve ctc_loss histogram histogramdd nanquantile polar quantile stft istft "
+    "special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_erfcx "
+    "special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 "
+    "special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 "
+    "special_spherical_bessel_j0 special_zeta linalg_vander special_hermite_polynomial_h special_hermite_polynomial_he "
+    "special_laguerre_polynomial_l special_legendre_polynomial_p "
+) + " ".join(f"special_{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw")
+# With FP16 kernels on CUDA, for sizes that are powers of two alone, whose complex numbers no matrix product takes.
+_FEW_HALF_KERNELS = "view_as_complex " + " ".join(
+    f"fft_{inverse}{kind}fft{n}" for inverse in ("", "i") for kind in ("", "h", "r") for n in ("", "2", "n")
+)
+NO_HALF_KERNEL, FEW_HALF_KERNELS = frozenset(_NO_HALF_KERNEL.split()), frozenset(_FEW_HALF_KERNELS.split())
 
 _REASONS: tuple[tuple[Rule, str, str], ...] = (
     (
@@ -90,6 +112,8 @@ _REASONS: tuple[tuple[Rule, str, str], ...] = (
         "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d "
         "upsample_bicubic2d _upsample_bicubic2d_aa",
     ),
+    (Rule.DENY, "no half kernel, on a CPU or on a GPU", _NO_HALF_KERNEL),
+    (Rule.DENY, "half kernels on a GPU alone, for powers of two", _FEW_HALF_KERNELS),
     (Rule.DENY, "a running sum or a sum over many elements", "trapz trapezoid cumulative_trapezoid sum_to_size"),
     (
         Rule.SET_DTYPE,

@@ -5,7 +5,9 @@ added to one or multiplied by one becomes FP32, as torch promotes; the next matr
 torch refuses operands of two dtypes where it does not promote, so here they are made to agree: by the lists of
 autocast, but only where they differ.
 
-Invariant: a call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be -inf in
+An operation that has no half kernel (an inverse, a Fourier transform) runs in FP32 and returns it.
+
+Invariant: any other call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be -inf in
 FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
 
 Limit: attention with such a mask is slow; on a GPU, let masks be boolean.
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp.casting.autocast import FLAGGED_DEVICE
-from labkit.amp.casting.lists import LISTS, Rule, rule_for
+from labkit.amp.casting.lists import FEW_HALF_KERNELS, LISTS, NO_HALF_KERNEL, Rule, rule_for
 from labkit.amp.scaling.unscale import largest_magnitude, read
 from labkit.gemm.half_storage import HALVES, NORMS
 from labkit.modes import ATTRIBUTE, LabMode, are_plain, break_graph, calls_any, is_composite, mapped, tensors_in
@@ -139,6 +141,8 @@ class half_beside_fp32(LabMode):
 
     def _agreeing(self, name: str, rule: Rule, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Return a call's arguments in one dtype, if they hold FP32 and a half format."""
+        if rule is Rule.DENY and (name in NO_HALF_KERNEL or name in FEW_HALF_KERNELS):
+            return mapped((args, kwargs), _float)  # type: ignore[no-any-return]
         tensors = tensors_in((*args, *kwargs.values()))
         found = [t.dtype for t in tensors if rule is Rule.ALLOW or t.dim()]
         half = next((dtype for dtype in found if dtype in HALVES), None)
