@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from labkit.amp import Recipe
+from labkit.amp import ProductFormat, Recipe
 from labkit.train.tasks import Task
 
+_ADDED = ", margin=0"  # a field of a recipe's products that what is on record does not have
 _WRITTEN = {"gradient_format": "gradients"}  # a field was renamed: what is on record keeps its fingerprint
 
 
@@ -57,7 +58,7 @@ def _spell(value: Any, where: str) -> str:
         return _name(value, where)
     if re.search(r" at 0x[0-9a-fA-F]+", text := repr(value)):
         raise ValueError(_nameless(where, text) + "Make its class a frozen dataclass, or give it a __repr__.")
-    return text
+    return text.replace(_ADDED, "") if isinstance(value, ProductFormat) else text
 
 
 def _spell_all(values: list[Any] | tuple[Any, ...] | dict[Any, Any], where: str) -> str:

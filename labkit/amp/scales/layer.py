@@ -122,7 +122,7 @@ class Layer:
         size = largest_magnitude(tensor)
         if kind is TensorScale.CURRENT:
             return quotient(top, size)
-        key = f"{self.key}:{role}"
+        key, top = f"{self.key}:{role}", float(top) / 2**self.format.margin
         scale = self.memory.scale(key, top)
         if self._notes or role == "gradient":
             self.memory.note(key, size, top)

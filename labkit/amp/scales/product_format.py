@@ -6,7 +6,7 @@ recipes differ in is a handful of values, so a recipe is a row.
 
 Invariant: a row that exists is consistent; an inconsistent one is refused with the reason.
 
-Source: arXiv:2209.05433 (FP8), NVIDIA Transformer Engine (delayed and current scaling, `common/recipe`),
+Source: arXiv:2209.05433 (FP8), NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`),
 arXiv:2303.11257 (unit scaling), OCP Microscaling Formats 1.0, arXiv:2506.08027 (MXFP8), arXiv:2509.25149 (NVFP4),
 arXiv:2412.19437 (blocks of 128).
 """
@@ -36,6 +36,7 @@ class ProductFormat:
     gradient              format of gradients
     scale                 where the scale of a whole tensor comes from
     history               steps that a delayed scale looks back
+    margin                a delayed scale is divided by 2^margin: room for magnitudes that grow from step to step
     scale_up              a block's power-of-two scale: rounded up, so that nothing saturates (arXiv:2506.08027), or
                           down, as OCP's text has it
     square_weights        a weight's blocks are square, so that it is the same numbers forward and backward
@@ -56,6 +57,7 @@ class ProductFormat:
     gradient: Format | BlockFormat
     scale: TensorScale = TensorScale.CURRENT
     history: int = 16
+    margin: int = 0
     scale_up: bool = True
     square_weights: bool = False
     stochastic_gradients: bool = False
@@ -63,6 +65,7 @@ class ProductFormat:
     last_in_fp32: bool = False
 
     def __post_init__(self) -> None:
+        self._require_margin()
         for format in (self.forward, self.gradient):
             element = format.element if isinstance(format, BlockFormat) else format
             if not (element.signed and element.has_zero) or element.significand_bits > 8 or element.exponent_bits > 5:
@@ -78,6 +81,22 @@ class ProductFormat:
             )
         if self.history < 1:
             raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
+
+    def _require_margin(self) -> None:
+        if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
+            raise ValueError(f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0.")
+        if self.margin and self.scale is not TensorScale.DELAYED:
+            raise ValueError(
+                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, got "
+                f"{self.scale}. Take margin=0."
+            )
+        for format in (self.forward, self.gradient):
+            element = format.element if isinstance(format, BlockFormat) else format
+            if float(element.max) / 2**self.margin < element.smallest_subnormal:
+                raise ValueError(
+                    f"margin: expected less than the powers of two that {element.name} spans, got {self.margin}, with "
+                    "which every number is written as 0. Take margin=0."
+                )
 
     @property
     def remembers(self) -> bool:

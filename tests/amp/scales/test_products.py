@@ -22,6 +22,7 @@ from labkit.amp.scales.rotation import rotate
 from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
 
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
+DELAYED = RECIPES["FP8 delayed"].products
 PLAIN_NVFP4 = replace(RECIPES["NVFP4"].products, stochastic_gradients=False, last_in_fp32=False)
 DEEPSEEK = ProductFormat(*[BlockFormat("128", E4M3, FP32, 128)] * 2, TensorScale.NONE, square_weights=True)
 REFERENCED = {
@@ -189,6 +190,28 @@ def test_a_delayed_scale_is_that_of_the_steps_before() -> None:
     assert engine.products.memory.state_dict()["history"]["weight:input"] == [1000.0, 1000.0]  # two steps, no more
 
 
+def test_a_margin_leaves_powers_of_two_above_the_largest_magnitude() -> None:
+    """Transformer Engine's rule: scale = (largest number of FP8 / amax) / 2^margin; amax was 1.75, which E4M3 holds."""
+    for margin in (0, 2, 6):
+        layer = nn.Linear(2, 1, bias=False)
+        layer.weight.data.fill_(1.0)
+        engine = engine_with(replace(DELAYED, margin=margin), layer, lr=0.0)
+        x = torch.tensor([[1.75, 0.0]])
+        step(engine, x), step(engine, x)
+        scale = engine.products.memory.scale("weight:input", 448.0 / 2**margin)
+        assert scale.item() == 256.0 / 2**margin
+        assert step(engine, 2**5 * x).item() == 1.75 * 2 ** min(5, margin), "what is beyond it saturates"
+    assert "margin=6" in repr(engine.recipe)
+    state = copy.deepcopy(engine.state_dict())
+    with pytest.raises(ValueError, match=r"products.margin 6, here 0"):
+        engine_with(DELAYED, nn.Linear(2, 1, bias=False)).load_state_dict(state)
+    older = engine_with(DELAYED, nn.Linear(2, 1, bias=False))
+    state = copy.deepcopy(older.state_dict())
+    for recipe in (state["recipe"], state["recipe"]["fields"]):
+        del recipe["products"]["margin"]  # as states were written before there was one
+    older.load_state_dict(state)
+
+
 def test_looking_changes_no_scale() -> None:
     engine = engine_with(RECIPES["FP8 delayed"].products, nn.Linear(4, 2))
     step(engine, torch.ones(3, 4))
@@ -325,6 +348,10 @@ def test_a_contradiction_is_refused_with_its_reason() -> None:
         (lambda: ProductFormat(MXFP8, E5M2), "one is of blocks, the other is not"),
         (lambda: ProductFormat(E4M3, E5M2, square_weights=True), "for formats of blocks"),
         (lambda: ProductFormat(E4M3, E5M2, history=0), "looks back 1 step or more"),
+        (lambda: ProductFormat(E4M3, E5M2, margin=1), "margin=1: expected scale=TensorScale.DELAYED"),
+        (lambda: replace(DELAYED, margin=-1), "expected a whole number of 0 or more, got -1"),
+        (lambda: replace(DELAYED, margin=0.5), "expected a whole number of 0 or more, got 0.5"),
+        (lambda: replace(DELAYED, margin=18), "every number is written as 0"),  # E4M3: from 2^-9 to below 2^9
         (lambda: replace(RECIPES["MXFP8"], autocast=BF16), "Take model=FP32, autocast=None, or products=None"),
         (lambda: replace(RECIPES["BF16"], products=ProductFormat(NVFP4, NVFP4)), "Take model=FP32"),
     ):
