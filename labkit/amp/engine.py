@@ -95,7 +95,8 @@ class Engine(Resumable):
             self.model.to(self.device)
         self.call = CastGraph(self.model, recipe.autocast) if recipe.graph and recipe.autocast else self.model
         self.weights = self._make_weights(Weights, make_optimizer, groups=groups, flat=flat, seed=seed)
-        self.products = Products(recipe.products, self.model, self.weights.names, seed) if recipe.products else None
+        names, products = self.weights.names, recipe.products
+        self.products = Products(products, self.model, names, seed, recipe.name) if products else None
         self.scalers: list[ScalerState] = [initial(recipe.scaler)] * losses
         self.steps = self.skips_in_a_row = 0
         self._dtype = dtype_of(recipe.model)

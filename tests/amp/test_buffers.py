@@ -152,7 +152,13 @@ def test_what_has_no_half_kernel_trains_as_it_does_in_fp32() -> None:
     ]
     for middle in middles:
         theirs = losses(lambda middle=middle: Text(middle()), "FP32", 3)  # type: ignore[misc]
-        for recipe, tolerance in {"O1": 5e-3, "O1 graph": 5e-3, "O2": 1e-2, "FP16 no master": 1e-2, "BF16": 5e-2}.items():
+        for recipe, tolerance in {
+            "O1": 5e-3,
+            "O1 graph": 5e-3,
+            "O2": 1e-2,
+            "FP16 no master": 1e-2,
+            "BF16": 5e-2,
+        }.items():
             ours = losses(lambda middle=middle: Text(middle()), recipe, 3)  # type: ignore[misc]
             assert ours == pytest.approx(theirs, abs=tolerance), (middle, recipe)
 

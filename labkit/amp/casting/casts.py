@@ -83,7 +83,9 @@ class Cast:
         """Return values that were computed without history as the cast of a tensor."""
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return values
-        linked: Tensor = _Linked.apply(tensor, values, self)  # type: ignore[no-untyped-call]
+        transformed = torch._C._are_functorch_transforms_active()
+        function = _LinkedInTransforms if transformed else _Linked
+        linked: Tensor = function.apply(tensor, values, self)  # type: ignore[no-untyped-call]
         return linked
 
     def of_gradient(self, gradient: Tensor) -> Tensor:
@@ -105,3 +107,17 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return ctx.cast.of_gradient(gradients[0]).to(ctx.dtype), None, None
+
+
+class _LinkedInTransforms(_Linked):
+    """The same for torch.func, which wants context and forward apart, and takes longer to call it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(tensor: Tensor, values: Tensor, cast: Cast) -> Tensor:  # type: ignore[override]
+        return values.view_as(values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.cast, ctx.dtype = inputs[2], inputs[0].dtype

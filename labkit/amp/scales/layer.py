@@ -5,6 +5,8 @@ autograd gets the two of the backward pass.
 
 Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once. An operand
 that holds inf or NaN makes its product NaN where it is used, so that the step finds it.
+
+What it does not do: second derivatives, and transforms of torch.func. No recipe says how their operands are written.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from labkit.amp.scales.memory import ScaleMemory, quotient
 from labkit.amp.scales.operand_rounding import largest_in, round_saturating, round_tiles, tiled, untiled
@@ -39,10 +40,18 @@ class Layer:
         memory: what the scales of its model remember.
         key: what they remember of this layer stands under it.
         weight, op: from whose shape a unit scale follows.
+        recipe: the name that a refusal says.
+
+    Raises:
+        RuntimeError: it is called inside a transform of torch.func, or its gradient is to be differentiated again.
     """
 
-    def __init__(self, format: ProductFormat, memory: ScaleMemory, key: str, weight: Tensor, op: str) -> None:
-        self.format, self.memory, self.key = format, memory, key
+    def __init__(
+        self, format: ProductFormat, memory: ScaleMemory, key: str, weight: Tensor, op: str, recipe: str
+    ) -> None:
+        self.format, self.memory, self.key, self.recipe = format, memory, key, recipe
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(self._unsupported("a plain call", "one inside a transform (grad, vmap, jacrev ...)"))
         self.roles = ("input", "weight") if op == "linear" else ("weight", "input")  # of A and B
         transposed = "transpose" in op
         self.fan_in, self.width = weight.shape[0] if transposed else weight[0].numel(), weight.shape[int(transposed)]
@@ -52,6 +61,20 @@ class Layer:
         """Return A[g, m, k] @ B[g, k, n], differentiable."""
         product: Tensor = _Product.apply(a, b, self)  # type: ignore[no-untyped-call]
         return product
+
+    def require_first_derivative(self) -> None:
+        """Refuse a backward pass whose results are to be differentiated: they would be wrong, or lack a part."""
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                self._unsupported("first derivatives", "create_graph=True, for derivatives of the gradient")
+            )
+
+    def _unsupported(self, expected: str, got: str) -> str:
+        return (
+            f"recipe {self.recipe!r}: expected {expected} of layers whose operands are written in "
+            f"{self.format.forward.name} and {self.format.gradient.name}, got {got}. How others would be "
+            "scaled is not defined. Take recipe 'O1', 'BF16', or 'FP8', which casts alone."
+        )
 
     def rewrite(self, tensor: Tensor, role: str) -> Tensor:
         """Return a tensor as it is written along its last axis; one with the role "gradient", as it is: its own is."""
@@ -156,9 +179,9 @@ class _Product(torch.autograd.Function):
         return _multiplied(one, two)
 
     @staticmethod
-    @once_differentiable  # these products are not recorded, so a second derivative is refused rather than wrong
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         layer: Layer = ctx.layer
+        layer.require_first_derivative()
         operands = ctx.saved_tensors  # once: activation checkpointing hands them out a single time
         whole = None if layer.format.blocks else layer.write(gradients[0], "gradient", -1)
 
@@ -188,6 +211,7 @@ class _Rewritten(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         if ctx.role != "gradient":
             return gradients[0], None, None
+        ctx.layer.require_first_derivative()
         return _read(ctx.layer.write(gradients[0], "gradient", -1)), None, None
 
 

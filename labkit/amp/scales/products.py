@@ -35,13 +35,14 @@ class Products(LabMode):
         model: whose last layer, as its modules are declared, may stay FP32; embeddings look up and multiply nothing.
         names: the model's parameters by name: what a layer's state is kept under.
         seed: of stochastic rounding.
+        recipe: the name that a refusal says.
     """
 
     def __init__(
-        self, format: ProductFormat, model: nn.Module, names: Mapping[nn.Parameter, str], seed: int = 0
+        self, format: ProductFormat, model: nn.Module, names: Mapping[nn.Parameter, str], seed: int, recipe: str
     ) -> None:
         super().__init__()
-        self.format, self.names = format, names
+        self.format, self.names, self.recipe = format, names, recipe
         device = next((p.device for p in names), torch.device("cpu"))
         self.memory = ScaleMemory(format.history, device if format.stochastic_gradients else "cpu", seed)
         layers = [part for part in model.modules() if not isinstance(part, nn.Embedding | nn.EmbeddingBag)]
@@ -54,7 +55,7 @@ class Products(LabMode):
         return self
 
     def _layer(self, key: str, weight: Tensor, op: str) -> Layer:
-        return Layer(self.format, self.memory, key, weight, op)
+        return Layer(self.format, self.memory, key, weight, op, self.recipe)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None

@@ -15,12 +15,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
 from labkit.amp.scales.rotation import rotate
 from labkit.formats import BF16, E4M3, E5M2, FP32, MXFP4, MXFP8, NVFP4, BlockFormat
 
+SGD = partial(torch.optim.SGD, lr=0.1)
 SCALED = ("FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
 DELAYED = RECIPES["FP8 delayed"].products
 PLAIN_NVFP4 = replace(RECIPES["NVFP4"].products, stochastic_gradients=False, last_in_fp32=False)
@@ -410,3 +412,37 @@ def test_a_history_of_zeros_keeps_the_scale() -> None:
         loaded.load_state_dict(engine.state_dict())
         scales = [float(each.products.memory.scale("weight:input", 448.0)) for each in (engine, loaded, shared)]
         assert scales == [448 / 8] * 3, history
+
+
+def test_other_derivatives_are_refused_by_the_recipe_s_name_or_are_those_of_backward() -> None:
+    """Of a gradient, and by torch.func; "FP8" only casts, and has them."""
+    x = torch.randn(3, 4, requires_grad=True)
+    for name in (*SCALED, "FP8"):
+        torch.manual_seed(0)
+        engine = Engine(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1)), SGD, RECIPES[name])
+        weights = {key: p.detach() for key, p in engine.model.named_parameters()}
+
+        def output(weights: dict[str, torch.Tensor], row: torch.Tensor, net: nn.Module = engine.model) -> torch.Tensor:
+            return functional_call(net, weights, row[None]).sum()
+
+        def second(net: nn.Module = engine.model) -> torch.Tensor:
+            return torch.autograd.grad(net(x).square().sum(), x, create_graph=True)[0]
+
+        ways = {
+            "grad": lambda of=output, w=weights: torch.func.grad(of)(w, x[0])["0.weight"][None],
+            "vmap": lambda of=output, w=weights: torch.func.vmap(torch.func.grad(of), (None, 0))(w, x)["0.weight"],
+            "jacrev": lambda of=output, w=weights: torch.func.jacrev(of)(w, x[0])["0.weight"][None],
+        }
+        for way in (*ways.values(), second):
+            with engine.forward():
+                if name != "FP8":
+                    with pytest.raises(RuntimeError, match=rf"recipe '{name}': expected .*, got .* Take recipe 'O1'"):
+                        way()
+                elif way is not second:
+                    rows = [torch.autograd.grad(output(dict(engine.model.named_parameters()), r), engine.model[0].weight)
+                            for r in x]  # fmt: skip
+                    assert all(torch.equal(ours, theirs) for ours, (theirs,) in zip(way(), rows, strict=False))
+                else:
+                    (gradient,) = torch.autograd.grad(second().sum(), engine.model[0].weight)
+                    assert gradient.isfinite().all()
+                    assert gradient.any()
