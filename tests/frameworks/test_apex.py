@@ -502,11 +502,13 @@ def test_frozen_weights_stay_where_they_are():
 # --- what is written down ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
-def test_a_state_dict_is_in_fp32(level):
-    model, _ = trained(level)
-    assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}
-    assert (model[0].weight.dtype == HALF) == (level == "O2"), "the model itself is as it was"
+def test_a_state_dict_is_in_fp32_that_of_a_part_too():
+    """O2StateDictHook, which apex registers with each module of a model that it casts, at any level."""
+    for level in ("O0", "O1", "O2", "O3"):
+        model, _ = trained(level)
+        assert {value.dtype for value in model.state_dict().values()} == {FLOAT, torch.int64}
+        assert {value.dtype for value in model[0].state_dict().values()} == {FLOAT}
+        assert (model[0].weight.dtype == HALF) == (level in ("O2", "O3")), "the model itself is as it was"
 
 
 @pytest.mark.parametrize("levels", list(itertools.product(["O0", "O1", "O2", "O3"], repeat=2)))

@@ -61,8 +61,8 @@ def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.
     keep_norms = bool(properties.keep_batchnorm_fp32)
     to_model_format(model, format_of(dtype), keep_norms=keep_norms)
     model.forward = _Forward(model, dtype, keep_norms, cast_model_outputs or torch.float32)
-    if properties.master_weights:
-        model.register_state_dict_post_hook(_in_fp32)
+    for module in model.modules():  # each: apex's state dicts of parts are FP32 too, and O3's
+        module.register_state_dict_post_hook(_in_fp32)
 
 
 class _Forward:
