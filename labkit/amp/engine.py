@@ -351,7 +351,7 @@ class Engine(Resumable):
         return [self.weights.names[p] for p in self.weights.model_weights]
 
     def _without_gradients(self) -> StepReport:
-        self._gradients = StepGradients(self.weights)
+        self._gradients = StepGradients(self.weights, self._gradients.zeros)
         why = "no gradient arrived: was backward called, on a loss of this model?"
         return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
 
@@ -400,10 +400,16 @@ class Engine(Resumable):
             return f" The loss itself is {self._loss.item()}, before it is scaled: the forward pass is at fault."
         return ""
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of the last step.
+
+        Args:
+            set_to_none: as torch. False: a parameter that has had a gradient keeps one, of zeros. Where the next
+                backward does not reach it, it is stepped with them: momentum and weight decay move it.
+        """
+        zeros = {} if set_to_none else self._gradients.reached()
         self.weights.zero_grad()
-        self._gradients = StepGradients(self.weights)
+        self._gradients = StepGradients(self.weights, zeros)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (su
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -65,10 +65,17 @@ class StepGradients:
     found             loss -> found_inf, once `look` has waited for the device
     maybe_changed     the unscaled ones may have been written to since they were checked: `look` checks them again
     clippings         what they were clipped to, for `look` to finish where the device could not
+    zeros             parameters that have a gradient of zeros until backward adds to it -> its layout
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, zeros: Mapping[nn.Parameter, torch.layout] | None = None) -> None:
         self.weights = weights
+        self.zeros = dict(zeros or {})
+        for parameter, layout in self.zeros.items():
+            parameter.grad = torch.zeros_like(parameter, layout=layout)
+        made = [(p, p.grad, p.grad._version) for p in self.zeros if p.grad is not None]
+        self._made = _Left(0, 1.0, made) if made else None  # as long as no backward has come
+        self._reached = dict(self.zeros)
         self.stage = Stage.SCALED
         self.found: dict[int, bool] = {}
         self.maybe_changed = False
@@ -99,7 +106,12 @@ class StepGradients:
     def after_backward(self, loss_id: int, scale: float) -> None:
         """Note whose gradients backward has just left in the model, and by what they are multiplied."""
         there = [(p, p.grad, p.grad._version) for p in self.weights.model_weights if p.grad is not None]
-        self._left = _Left(loss_id, scale, there)
+        self._left, self._made = _Left(loss_id, scale, there), None
+        self._reached.update((p, gradient.layout) for p, gradient, _ in there)
+
+    def reached(self) -> dict[nn.Parameter, torch.layout]:
+        """Return the parameters that have or had a gradient since they were last set to None -> its layout."""
+        return self._reached | {p: p.grad.layout for p in self.weights.model_weights if p.grad is not None}
 
     def _collect(self) -> None:
         """Take the gradients out of the model, and add them to those of the same loss and scale."""
@@ -121,6 +133,8 @@ class StepGradients:
 
     def _require_none(self) -> None:
         foreign = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
+        if self._made is not None and len(foreign) == len(self._made.gradients) and not self._made.changed():
+            return
         if foreign:
             raise RuntimeError(
                 f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "

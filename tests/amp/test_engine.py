@@ -316,6 +316,57 @@ def test_gradients_that_another_backward_left_are_refused() -> None:
         engine.step()
 
 
+class TwoHeads(nn.Module):
+    """A trunk and two heads, of which a batch's loss reaches one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk, self.heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+
+    def forward(self, x: Tensor, head: int) -> Tensor:
+        return self.heads[head](self.trunk(x)).tanh()
+
+
+def test_gradients_are_set_to_none_or_to_zeros_as_torch_does() -> None:
+    """Momentum and weight decay move what has a gradient of zeros, and leave what has none."""
+    make = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    batches = [torch.randn(3, 4, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    for set_to_none in (True, False, None):  # None: the default
+        given = {} if set_to_none is None else {"set_to_none": set_to_none}
+        plain = TwoHeads()
+        theirs = make(plain.parameters())
+        for head, x in zip((0, 1, 1, 0), batches, strict=True):
+            theirs.zero_grad(**given)
+            plain(x, head).mean().backward()
+            theirs.step()
+        names = ("FP32", "O0", "O1", "O2", "O3", "BF16", "FP8", "FP8 delayed", "FP16 Kahan")
+        flat_too = ("O2", "FP32") if set_to_none is False else ()  # which wants all gradients of its group
+        for name, flat in [*((name, False) for name in names), *((name, True) for name in flat_too)]:
+            scaler = replace(RECIPES[name].scaler, init_scale=1.0)
+            engine = Engine(TwoHeads(), make, replace(RECIPES[name], scaler=scaler), flat=flat)
+            if flat:
+                engine.backward(sum(engine(batches[0], head).mean() for head in (0, 1)) * 0.0)
+            for head, x in zip((0, 1, 1, 0), batches, strict=True):
+                engine.zero_grad(**given)
+                assert engine.step().stepped is False, "nothing to step with, zeros or not"
+                with engine.forward():
+                    loss = engine(x, head).mean()
+                engine.backward(loss)
+                assert engine.step().stepped
+                engine = copy.deepcopy(engine)
+            if name in ("FP32", "O0") and not flat:
+                assert all(map(torch.equal, engine.model.parameters(), plain.parameters()))
+            if not flat:
+                for ours, want in zip(engine.model.parameters(), plain.parameters(), strict=True):
+                    torch.testing.assert_close(ours.float(), want, atol=0.05, rtol=0)
+            engine.zero_grad(**given)
+            want_none = set_to_none is not False
+            assert all((p.grad is None) == want_none for p in engine.model.parameters())
+            assert want_none or all(not p.grad.any() for p in engine.model.parameters())
+            engine.state_dict()  # no gradient waits for a step
+
+
 def test_an_engine_stays_where_its_model_is() -> None:
     assert Engine(nn.Linear(2, 2, device="meta"), SGD, RECIPES["FP32"]).device == torch.device("meta")
     assert Engine(nn.Linear(2, 2), SGD, RECIPES["FP32"], device="meta").model.weight.device == torch.device("meta")

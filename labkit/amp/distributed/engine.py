@@ -256,8 +256,8 @@ class DistributedEngine(Engine):
         dist.all_gather_object(every, super()._culprits(gradients, known), group=self.group)
         return tuple(name for name in self.weights.names.values() if any(name in names for names in every))
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step.
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Do as `Engine.zero_grad` does, on each rank.
 
         Raises:
             RuntimeError: a sharded model's gradients wait since no_sync(); torch cannot forget those.
@@ -265,4 +265,4 @@ class DistributedEngine(Engine):
         if self._waits is not None and self.sharded:
             raise RuntimeError("gradients wait since no_sync(): run a backward outside of it before zero_grad().")
         self._unreduced, self._waits = {}, None
-        super().zero_grad()
+        super().zero_grad(set_to_none)
