@@ -136,6 +136,19 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     with counted() as counts:
         report = step(ones, 1e38)
     seen["overflow"] = [report.found_inf, list(report.culprits), len(counts.waits)]
+    while not step(ones).stepped:
+        pass
+    seen["given up"] = []
+    for give_up in (lambda out: None, lambda out: engine.backward(out.square().mean())):
+        engine.zero_grad()
+        with engine.forward():
+            give_up(engine(ones * 1e30))  # no step follows
+        if give_up.__code__.co_names:
+            engine.zero_grad()
+        with engine.forward():
+            loss = engine(ones).square().mean()
+        engine.backward(loss)
+        seen["given up"].append(engine.step().stepped)
     scale = engine.scaler.scale
     report = step(ones * 1e30)
     seen["beyond"] = [report.stepped, report.found_inf, "FP32" in report.why, engine.scaler.scale == scale]
@@ -163,7 +176,8 @@ def test_each_recipe_keeps_its_budget(found: Outcomes) -> None:
 
 
 def test_what_a_step_finds_for_the_first_time_is_read_then(found: Outcomes) -> None:
-    """The names of the gradients at fault cost a second wait; a step with inputs beyond FP16 is left out."""
+    """Names of gradients at fault cost a second wait; a step with inputs beyond FP16 is left out, not one after it."""
     seen = found[overflow_and_reach_beyond]
     assert seen["overflow"] == [True, ["weight", "bias"], 2]
+    assert seen["given up"] == [True, True]
     assert seen["beyond"] == [False, False, True, True]

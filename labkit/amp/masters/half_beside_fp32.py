@@ -7,8 +7,8 @@ autocast, but only where they differ.
 
 An operation that has no half kernel (an inverse, a Fourier transform) runs in FP32 and returns it.
 
-Invariant: any other call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be -inf in
-FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
+Invariant: any other call whose tensors agree is left as it is. A mask keeps its meaning: FP32's lowest number would be
+-inf in FP16, and a row that is masked wholly NaN, so attention with such a mask runs in FP32.
 
 Limit: attention with such a mask is slow; on a GPU, let masks be boolean.
 
@@ -50,6 +50,8 @@ class RangeMemory:
     On a CPU, and where no gradients are recorded, each tensor is looked at. On another device the first tensor of a
     kind is looked at, and the host waits for it; a later one of a kind that was within range is taken to be so, and its
     largest magnitude is left on the device for the step to read (`pending`, `learn`). A kind that was beyond stays so.
+    What a model's call has left counts only once a gradient comes back to its outputs (`counts_with`): a forward pass
+    that was given up says nothing about a step.
 
     Args:
         look_always: wait for each tensor, on any device.
@@ -63,7 +65,7 @@ class RangeMemory:
 
     def reaches(self, kind: Hashable, tensor: Any, dtype: torch.dtype) -> bool:
         """Return whether a tensor of a kind, such as the first argument of a model, reaches beyond a half format."""
-        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.float32:
+        if not isinstance(tensor, Tensor) or tensor.dtype is not torch.float32 or tensor.is_meta:
             return False
         if self.look_always or tensor.device.type == "cpu" or not torch.is_grad_enabled():
             return reaches_beyond(tensor, dtype)
@@ -71,10 +73,29 @@ class RangeMemory:
         if known is None:
             known = self._beyond[kind] = reaches_beyond(tensor, dtype)
         elif not known and _stored(tensor).numel():
-            if len(self._pending) == MOST_PENDING:  # forward passes that no step follows
+            if len(self._pending) >= MOST_PENDING:  # forward passes that no step follows
                 self._learnt = self.learn(read(self.pending))
             self._pending.append((kind, dtype, _largest_finite(tensor)))
         return known
+
+    def counts_with(self, outputs: Iterable[Tensor], since: int) -> None:
+        """Take back what was left after the first `since` magnitudes, until a gradient comes to one of the outputs."""
+        asking = [tensor for tensor in outputs if tensor.requires_grad]
+        if len(self._pending) <= since or not asking:
+            return
+        left = self._pending[since:]
+        del self._pending[since:]
+
+        def count(_: Tensor) -> None:
+            self._pending += left
+            left.clear()
+
+        for tensor in asking:
+            tensor.register_hook(count)
+
+    def forget(self) -> None:
+        """Forget the magnitudes of a step whose gradients were forgotten."""
+        self._pending, self._learnt = [], False
 
     @property
     def pending(self) -> list[Tensor]:
@@ -179,7 +200,7 @@ def reaches_beyond(mask: Any, dtype: torch.dtype) -> bool:
     >>> reaches_beyond(torch.tensor([0.0, torch.finfo(torch.float32).min]), torch.float16)
     True
     """
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or not _stored(mask).numel():
+    if not isinstance(mask, Tensor) or mask.dtype is not torch.float32 or mask.is_meta or not _stored(mask).numel():
         return False
     size = float(largest_magnitude(_stored(mask)))
     if not math.isfinite(size):
