@@ -25,7 +25,14 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp.events import Moment, StepEvent, StepListener
-from labkit.amp.fitness import LOSS_INSIDE_MODEL, require_given, require_known, require_loss, require_trainable
+from labkit.amp.fitness import (
+    LOSS_INSIDE_MODEL,
+    require_given,
+    require_known,
+    require_loss,
+    require_numbers,
+    require_trainable,
+)
 from labkit.amp.gradients import Stage, StepGradients
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.masters.convert import to_model_format, uncompiled
@@ -39,6 +46,7 @@ from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide,
 from labkit.amp.scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.scaling.unscale import largest_magnitudes, read
 from labkit.interop import dtype_of
+from labkit.modes import require_one_device, tensors_in
 
 CPU = torch.device("cpu")
 
@@ -102,6 +110,7 @@ class Engine(Resumable):
         self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
+        self._has_numbers = False
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
         self._inner_losses: list[Tensor] = []  # such gradients, on a device that nobody has waited for
         self._ranges, self._arguments = RangeMemory(), 0  # how many arguments the model was called with so far
@@ -133,8 +142,10 @@ class Engine(Resumable):
         """Open the region in which a forward pass and its loss run under the recipe.
 
         Raises:
-            RuntimeError: the model has a layer that it did not have when the engine was made, or was moved since.
+            RuntimeError: the model has a layer that it did not have when the engine was made, was moved since, or has
+            tensors on the meta device.
         """
+        self._require_numbers()
         self._require_known()
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
@@ -144,10 +155,28 @@ class Engine(Resumable):
         """Call the model: FP32 tensors in, FP32 tensors out, whatever it computes in.
 
         A tensor with finite numbers beyond the model's format, such as a mask of FP32's lowest, goes in as it is.
+
+        Raises:
+            RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
-        self._arguments = 0
+        self._require_numbers()
+        self._arguments, left = 0, len(self._ranges.pending)
         kwargs = kwargs and _each_tensor(self._argument, kwargs)
-        return _each_tensor(self._result, self.call(*_each_tensor(self._argument, args), **kwargs))
+        args = _each_tensor(self._argument, args)
+        try:
+            out = self.call(*args, **kwargs)
+        except RuntimeError as error:
+            require_one_device(type(self.model).__name__, (*self.weights.names, args, kwargs), error)
+            raise
+        results = _each_tensor(self._result, out)
+        if len(self._ranges.pending) > left:
+            self._ranges.counts_with(tensors_in([results]), left)
+        return results
+
+    def _require_numbers(self) -> None:
+        if not self._has_numbers:
+            require_numbers(uncompiled(self.model))
+            self._has_numbers = True  # looked at once, before the first forward pass
 
     def _argument(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.dtype is self._dtype is torch.float32:
@@ -410,6 +439,7 @@ class Engine(Resumable):
         zeros = {} if set_to_none else self._gradients.reached()
         self.weights.zero_grad()
         self._gradients = StepGradients(self.weights, zeros)
+        self._ranges.forget()
 
 
 @dataclass(frozen=True)

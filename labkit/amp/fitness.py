@@ -71,6 +71,20 @@ def _require_single(name: str, p: Tensor) -> None:
         )
 
 
+def require_numbers(model: nn.Module) -> None:
+    """Refuse to compute with a model of which some tensors are on the meta device, before anything is trained.
+
+    Raises:
+        RuntimeError: the message names one.
+    """
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise RuntimeError(
+                f"{name!r}: expected a tensor with numbers, got one on the meta device, which has a shape alone. "
+                "Before the engine is made: model.to_empty(device=...), then model.load_state_dict(...)."
+            )
+
+
 def require_known(model: nn.Module, known: Container[int]) -> None:
     """Refuse a model that got a layer after its engine was made, which no optimizer would step.
 

@@ -54,3 +54,24 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
         items = [mapped(item, change) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
+
+
+def require_one_device(what: str, values: Iterable[Any], error: RuntimeError) -> None:
+    """Say in words why an operation or a model failed: of the tensors among its values, some are on another device.
+
+    Raises:
+        RuntimeError: torch's `error` is about devices, and the tensors are on several.
+    """
+    devices = dict.fromkeys(str(tensor.device) for tensor in tensors_in(values))
+    if len(devices) < 2 or error.__cause__ is not None or "device" not in str(error):
+        return
+    first, *others = devices
+    where = f"expected all tensors on one device, got some on {first} and others on {', '.join(others)}"
+    numbers = (
+        " On meta, tensors have shapes and no numbers: model.to_empty(device=...), then load a state dict."
+        if "meta" in devices
+        else ""
+    )
+    raise RuntimeError(
+        f"{what}: {where}. Move the batch to where the weights are: batch.to(next(model.parameters()).device).{numbers}"
+    ) from error

@@ -22,6 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils import checkpoint
 
+from labkit.modes.arguments import require_one_device
 from labkit.modes.composites import body_of
 
 ATTRIBUTE = MethodWrapperType  # what a mode is given for x.shape: there is nothing to cast
@@ -45,13 +46,16 @@ class LabMode(TorchFunctionMode):
         The next mode, if it is the lab's, is asked here as torch would ask it, in a third of the time.
         """
         depth = torch._C._len_torch_function_stack()
-        if not (depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)):
-            return func(*args, **kwargs)
-        below: Any = torch._C._pop_torch_function_stack()
+        lab = depth and isinstance(torch._C._get_function_stack_at(depth - 1), LabMode)
+        below: Any = torch._C._pop_torch_function_stack() if lab else None
         try:
-            return below.__torch_function__(func, types, args, kwargs)
+            return below.__torch_function__(func, types, args, kwargs) if lab else func(*args, **kwargs)
+        except RuntimeError as error:
+            require_one_device(getattr(func, "__name__", "an operation"), (*args, *kwargs.values()), error)
+            raise
         finally:
-            torch._C._push_on_torch_function_stack(below)
+            if lab:
+                torch._C._push_on_torch_function_stack(below)
 
     def inside(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function that is made of others (`is_composite`): stay on for them."""

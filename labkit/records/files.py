@@ -1,8 +1,8 @@
 """How is a file whole at every moment, a kill included? It is written aside and renamed, by one at a time.
 
 Idea: the new file stands beside the old one under a hidden name, is forced onto the disk and then renamed, which the
-file system does in one go. A process that writes holds a lock on it. Whose lock is gone was killed, and the next writer of
-the same file deletes what it left.
+file system does in one go. A process that writes holds a lock on it. Whose lock is gone was killed, and the next writer
+of the same file deletes what it left.
 
 Invariant: at any moment the path holds the old content or the new one, never a part.
 
@@ -51,7 +51,7 @@ def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> P
 
 
 def _opened_aside(path: Path) -> tuple[Path, IO[bytes]]:
-    """Return a new file beside another one, locked until it is closed: by its own open, for the umask to say who reads."""
+    """Return a new file beside another one, locked until it is closed; as the umask says, others may read it."""
     while True:
         aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
         file = aside.open("xb")

@@ -29,7 +29,6 @@ from labkit.amp import (
     register,
     rule_for,
 )
-
 from labkit.amp.casting.lists import FEW_HALF_KERNELS, NO_HALF_KERNEL
 
 HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
@@ -71,11 +70,9 @@ def test_what_has_no_half_kernel_runs_in_fp32() -> None:
             continue
         seen.add(op.name)
         sample = next(iter(op.sample_inputs("cpu", torch.float32)))
-        narrow, wide = (
-            tree_map_only(torch.Tensor, lambda t: t.detach().half().to(d) if t.is_floating_point() else t.detach(), x)
-            for d in (half, torch.float32)
-            for x in [(sample.input, sample.args, sample.kwargs)]
-        )
+        given = tree_map_only(torch.Tensor, torch.Tensor.detach, (sample.input, sample.args, sample.kwargs))
+        narrow = tree_map_only(torch.Tensor, lambda t: t.half() if t.is_floating_point() else t, given)
+        wide = tree_map_only(torch.Tensor, lambda t: t.float() if t.is_floating_point() else t, narrow)
         want = op.op(wide[0], *wide[1], **wide[2])
         with autocast():
             got = op.op(narrow[0], *narrow[1], **narrow[2])

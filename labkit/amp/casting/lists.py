@@ -38,7 +38,7 @@ class Entry:
     why: str
 
 
-# On torch's CPU list of FP32 operations, or with no half kernel at all. torch's CUDA lists leave them out, and they fail.
+# On torch's CPU list of FP32 operations, or without a half kernel anywhere. Not on its CUDA lists, where they fail.
 _NO_HALF_KERNEL = (
     "linalg_cholesky linalg_cholesky_ex linalg_cond linalg_det linalg_eig linalg_eigh linalg_eigvals linalg_eigvalsh "
     "linalg_householder_product linalg_inv linalg_inv_ex linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve "

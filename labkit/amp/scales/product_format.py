@@ -87,8 +87,8 @@ class ProductFormat:
             raise ValueError(f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0.")
         if self.margin and self.scale is not TensorScale.DELAYED:
             raise ValueError(
-                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, got "
-                f"{self.scale}. Take margin=0."
+                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, "
+                f"got {self.scale}. Take margin=0."
             )
         for format in (self.forward, self.gradient):
             element = format.element if isinstance(format, BlockFormat) else format

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.func import functional_call
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from labkit.amp import RECIPES, Engine, ProductFormat, Recipe, TensorScale
@@ -439,8 +439,8 @@ def test_other_derivatives_are_refused_by_the_recipe_s_name_or_are_those_of_back
                     with pytest.raises(RuntimeError, match=rf"recipe '{name}': expected .*, got .* Take recipe 'O1'"):
                         way()
                 elif way is not second:
-                    rows = [torch.autograd.grad(output(dict(engine.model.named_parameters()), r), engine.model[0].weight)
-                            for r in x]  # fmt: skip
+                    own = dict(engine.model.named_parameters())
+                    rows = [torch.autograd.grad(output(own, row), own["0.weight"]) for row in x]
                     assert all(torch.equal(ours, theirs) for ours, (theirs,) in zip(way(), rows, strict=False))
                 else:
                     (gradient,) = torch.autograd.grad(second().sum(), engine.model[0].weight)
