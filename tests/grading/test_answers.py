@@ -62,33 +62,17 @@ def verdict_worse_if_any_broke(fp32: Metrics, other: Metrics, *rest: float) -> s
 # --- autocast.dtypes ---
 
 
-def dtypes_of_two_operands(steps: Any, given: Any) -> list[str]:
-    known, answer = dict(given), []
-    for result, rule, operands in steps:
-        arriving = [known[name] for name in operands][:2]
-        wide = rule == "deny" or (rule != "allow" and "FP32" in arriving)
-        known[result] = "FP32" if wide else "FP16"
-        answer.append(known[result])
-    return answer
+def dtypes(arriving: Callable[..., list[str]], at_the_end: bool = False) -> Answer:
+    """Return an answer that looks at other dtypes than those of all operands, or looks names up when all is done."""
 
+    def answer(steps: Any, given: Any) -> list[str]:
+        known, found = dict(given), list[str]()
+        for result, rule, operands in steps:
+            wide = rule == "deny" or (rule != "allow" and "FP32" in arriving(rule, [known[n] for n in operands], found))
+            known[result] = "FP32" if wide else "FP16"
+            found.append(known[result])
+        return [known[result] for result, _, _ in steps] if at_the_end else found
 
-def dtypes_looked_up_at_the_end(steps: Any, given: Any) -> list[str]:
-    known = dict(given)
-    for result, rule, operands in steps:
-        wide = rule == "deny" or (rule != "allow" and "FP32" in [known[name] for name in operands])
-        known[result] = "FP32" if wide else "FP16"
-    return [known[result] for result, _, _ in steps]
-
-
-def dtypes_where_keep_takes_the_latest(steps: Any, given: Any) -> list[str]:
-    known, answer = dict(given), list[str]()
-    for result, rule, operands in steps:
-        arriving = [known[name] for name in operands]
-        if rule == "keep" and answer:
-            arriving = answer[-1:]
-        wide = rule == "deny" or (rule != "allow" and "FP32" in arriving)
-        known[result] = "FP32" if wide else "FP16"
-        answer.append(known[result])
     return answer
 
 
@@ -111,11 +95,6 @@ def at_least(limit: float) -> Callable[[float], float]:
 # --- the others ---
 
 
-def softmax_with_a_sum_in_fp16(logits: torch.Tensor) -> torch.Tensor:
-    powers = torch.exp(logits.float() - logits.float().max(dim=1, keepdim=True).values)
-    return (powers / powers.sum(dim=1, keepdim=True).half().float()).half()
-
-
 def padded_with_an_fp16_accumulator(x: torch.Tensor, weight: torch.Tensor) -> Any:
     wide, tall, _ = EXERCISES["tensor.padding"].reference(x, weight)  # type: ignore[misc]
     y = torch.zeros(len(x), len(weight)).half()
@@ -131,60 +110,19 @@ def stochastic_that_flushes(x: float, spacing: float, random: float) -> float:
     return (lower + (random < x / spacing - lower)) * spacing
 
 
-def static_step_that_asks_the_sum(weight: Any, gradient_of: Any, scale: float, lr: float) -> Any:
-    scaled = gradient_of(scale)
-    return weight - lr * (scaled.float() / scale) if torch.isfinite(scaled.sum()) else weight
-
-
-def update_before_step(loop: Any) -> Any:
-    loop.zero_grad()
-    for batch in loop.batches:
-        loop.backward(batch)
-    for part in (loop.unscale, loop.clip, loop.update, loop.step, loop.copy_back):
-        part()
-    return loop
-
-
 def linear_with_an_fp32_bias(x: Any, weight: Any, bias: Any, grad_y: Any) -> Any:
     _, grad_x, grad_weight = EXERCISES["autocast.linear"].reference(x, weight, bias, grad_y)  # type: ignore[misc]
     return (x.half().float() @ weight.half().float().T + bias).half(), grad_x, grad_weight
 
 
-def cheapest_where_nan_is_zero(fp32: list[float], candidates: Any) -> str:
-    lowest = statistics.mean(fp32) - (max(fp32) - min(fp32))
-    means = [(n, size, statistics.mean(0.0 if math.isnan(x) else x for x in m)) for n, size, m in candidates]
-    return min(((size, name) for name, size, mean in means if mean >= lowest), default=(0, "FP32"))[1]
-
-
-def repaired_by(complete: Callable[[int, int], bool]) -> Answer:
-    """Return the repaired scaler with another question for "the interval is complete"."""
-
-    def answer(scale: float, tracker: int, grads: Any, growth_interval: int) -> Any:
-        if not all(grad.isfinite().all() for grad in grads):
-            return max(scale / 2, 1.0), 0, False
-        return (scale * 2, 0, True) if complete(tracker + 1, growth_interval) else (scale, tracker + 1, True)
-
-    return answer
-
-
-def cheapest_where(mean: Callable[[Metrics], float], spread: Callable[[Metrics], float]) -> Answer:
-    """Return an answer that takes something else for FP32's mean, or for how far its runs lie apart."""
-
-    def answer(fp32: Metrics, candidates: Any) -> str:
-        lowest = mean(fp32) - spread(fp32)
-        passing = [(size, name) for name, size, metrics in candidates if statistics.mean(metrics) >= lowest]
-        return min(passing, default=(0, "FP32"))[1]
-
-    return answer
+def cheapest_by_the_median(fp32: Metrics, candidates: Any) -> str:
+    lowest = statistics.median(fp32) - (max(fp32) - min(fp32))
+    passing = [(size, name) for name, size, metrics in candidates if statistics.mean(metrics) >= lowest]
+    return min(passing, default=(0, "FP32"))[1]
 
 
 WRONG: dict[str, tuple[str, Answer]] = {
     "a constant": ("recipes.verdict", lambda *_: "cannot tell"),
-    "the population's deviation": (
-        "recipes.verdict",
-        verdict(lambda a, b, d: statistics.pstdev(d) / math.sqrt(len(d))),
-    ),
-    "not divided by the root": ("recipes.verdict", verdict(lambda a, b, d: statistics.stdev(d))),
     "the spread of the other": (
         "recipes.verdict",
         verdict(lambda a, b, d: statistics.stdev(b) / math.sqrt(len(d))),
@@ -192,23 +130,19 @@ WRONG: dict[str, tuple[str, Answer]] = {
     "the spread of FP32": ("recipes.verdict", verdict(lambda a, b, d: statistics.stdev(a) / math.sqrt(len(d)))),
     "broken pairs left out": ("recipes.verdict", verdict_without_broken_pairs),
     "worse if any broke": ("recipes.verdict", verdict_worse_if_any_broke),
-    "two operands": ("autocast.dtypes", dtypes_of_two_operands),
-    "a name assigned twice": ("autocast.dtypes", dtypes_looked_up_at_the_end),
-    "keep of the latest": ("autocast.dtypes", dtypes_where_keep_takes_the_latest),
+    "two operands": ("autocast.dtypes", dtypes(lambda rule, held, found: held[:2])),
+    "a name assigned twice": ("autocast.dtypes", dtypes(lambda rule, held, found: held, at_the_end=True)),
+    "keep of the latest": (
+        "autocast.dtypes",
+        dtypes(lambda rule, held, found: found[-1:] if rule == "keep" and found else held),
+    ),
     "epsilon from 2^-24": ("recipes.epsilon", fate(lambda g: fp16(0.001 * g**2), at_least(2.0**-24))),
     "epsilon at 2^-25": ("recipes.epsilon", fate(lambda g: fp16(0.001 * g**2), at_least(2.0**-25))),
     "v from 2^-24": ("recipes.epsilon", fate(lambda g: at_least(2.0**-24)(0.001 * g**2), fp16)),
-    "a sum in FP16": ("autocast.softmax", softmax_with_a_sum_in_fp16),
     "an FP16 accumulator": ("tensor.padding", padded_with_an_fp16_accumulator),
     "flushes what is small": ("rounding.stochastic", stochastic_that_flushes),
-    "asks the sum in FP16": ("scaling.static_step", static_step_that_asks_the_sum),
-    "update before step": ("scaling.order", update_before_step),
     "a bias in FP32": ("autocast.linear", linear_with_an_fp32_bias),
-    "a lowered interval and ==": ("scaling.repair", repaired_by(lambda count, interval: count == interval)),
-    "a lowered interval's remainder": ("scaling.repair", repaired_by(lambda count, interval: count % interval == 0)),
-    "the last less the first": ("recipes.cheapest", cheapest_where(statistics.mean, lambda a: abs(a[-1] - a[0]))),
-    "the median for the mean": ("recipes.cheapest", cheapest_where(statistics.median, lambda a: max(a) - min(a))),
-    "NaN counts as 0": ("recipes.cheapest", cheapest_where_nan_is_zero),
+    "the median for the mean": ("recipes.cheapest", cheapest_by_the_median),
 }
 
 
