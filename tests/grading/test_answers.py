@@ -1,173 +1,124 @@
-"""Answers as people write them, from a task's text alone: wrong ones lose, in the notebook too; right ones never do."""
+"""Right answers in another dress than the reference's: they earn everything, in the notebook and at grading."""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from labkit.amp import ScalerState
-from labkit.formats import FP16, round_to
 from labkit.grading import EXERCISES, check, judge
 from labkit.grading.judge import answers_of, paper_of
 
-SEEDS = (1, 2)
 Answer = Callable[..., object]
+RIGHT: list[tuple[str, Answer]] = []
 
 
-def fp16(x: float) -> float:
-    return float(round_to(x, FP16))
+def right(exercise_id: str) -> Callable[[Answer], Answer]:
+    return lambda answer: (RIGHT.append((exercise_id, answer)), answer)[1]
 
 
-# --- recipes.verdict ---
+GRID = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # of FP4
 
 
-Metrics = list[float]
+@right("gradients.binades")
+def by_a_counter(values: Any) -> object:
+    return Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x))
 
 
-def verdict(spread: Callable[[Metrics, Metrics, Metrics], float]) -> Answer:
-    """Return an answer that takes something else for the standard deviation over the root of n."""
-
-    def answer(fp32: Metrics, other: Metrics, margin: float, t_90: float, t_95: float) -> str:
-        other = [0.0 if math.isnan(b) else b for b in other]
-        d = [b - a for a, b in zip(fp32, other, strict=True)]
-        mean, error = statistics.mean(d), spread(fp32, other, d)
-        if abs(mean) + t_90 * error < margin:
-            return "as good"
-        if abs(mean) <= max(max(fp32) - min(fp32), t_95 * error):
-            return "cannot tell"
-        return "worse" if mean < 0 else "better"
-
-    return answer
+@right("gradients.lost")
+def a_mean_in_fp32(in_fp32: Any, in_fp16: Any) -> object:
+    exact, half = (torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)]) for some in (in_fp32, in_fp16))
+    lost = half[exact != 0] == 0
+    return lost.float().mean().item() if len(lost) else 0
 
 
-def verdict_without_broken_pairs(fp32: Metrics, other: Metrics, *rest: float) -> str:
-    pairs = [(a, b) for a, b in zip(fp32, other, strict=True) if not math.isnan(b)]
-    if len(pairs) < 2:
-        return "worse"
-    return str(EXERCISES["recipes.verdict"].reference([a for a, _ in pairs], [b for _, b in pairs], *rest))
+@right("beyond.frozen")
+def copies_into_place(weights: Any, updates: Any) -> object:
+    def stays(name: str) -> bool:
+        return not bool((weights[name].clone().add_(updates[name]) != weights[name]).any())
+
+    return tuple(filter(stays, weights))
 
 
-def verdict_worse_if_any_broke(fp32: Metrics, other: Metrics, *rest: float) -> str:
-    return "worse" if any(map(math.isnan, other)) else str(EXERCISES["recipes.verdict"].reference(fp32, other, *rest))
+@right("beyond.history")
+def times_the_reciprocal(largest: Any, length: int, top: float) -> object:
+    window, found = deque([0.0], maxlen=length), []
+    for magnitude in largest:
+        found.append(top * (1 / max(window)) if max(window) else 1)
+        window.append(magnitude)
+    return tuple(found)
 
 
-# --- autocast.dtypes ---
+@right("beyond.history")
+def by_recursion(largest: Any, length: int, top: float) -> object:
+    if not largest:
+        return []
+    *before, _ = largest
+    highest = max(before[-length:], default=0.0)
+    return [*by_recursion(before, length, top), top / highest if highest else 1.0]  # type: ignore[misc]
 
 
-def dtypes(arriving: Callable[..., list[str]], at_the_end: bool = False) -> Answer:
-    """Return an answer that looks at other dtypes than those of all operands, or looks names up when all is done."""
-
-    def answer(steps: Any, given: Any) -> list[str]:
-        known, found = dict(given), list[str]()
-        for result, rule, operands in steps:
-            wide = rule == "deny" or (rule != "allow" and "FP32" in arriving(rule, [known[n] for n in operands], found))
-            known[result] = "FP32" if wide else "FP16"
-            found.append(known[result])
-        return [known[result] for result, _, _ in steps] if at_the_end else found
-
-    return answer
+@right("beyond.mx_scale")
+def by_a_logarithm(block: Any, top: float) -> object:
+    largest = max(abs(x) for x in block)
+    return max(-127, math.ceil(math.log2(largest / top))) if largest else -127
 
 
-# --- recipes.epsilon ---
+@right("beyond.mx_scale")
+def in_torch(block: Any, top: float) -> object:
+    largest = torch.tensor(block).abs().max()  # FP32, as the numbers are
+    return next(k for k in range(-127, 129) if largest <= top * 2.0**k)
 
 
-def fate(v: Callable[[float], float], epsilon: Callable[[float], float]) -> Answer:
-    def answer(gradient: float, given: float) -> str:
-        if v(gradient) != 0 or epsilon(given) != 0:
-            return "finite"
-        return "nan" if gradient == 0 else "inf"
-
-    return answer
-
-
-def at_least(limit: float) -> Callable[[float], float]:
-    return lambda x: x if x >= limit else 0.0
+@right("beyond.block")
+def whole_arrays(block: Any, scale: float, random: Any) -> object:
+    x = np.array(block, dtype=float)
+    size = np.minimum(np.abs(x) / scale, 6)
+    place = np.clip(np.searchsorted(GRID, size, side="right") - 1, 0, 6)
+    lower, upper = GRID[place], GRID[place + 1]
+    return list(np.sign(x) * scale * np.where(np.array(random) < (size - lower) / (upper - lower), upper, lower))
 
 
-# --- the others ---
+@right("beyond.orders")
+def begins_with_the_first(numbers: Any) -> object:
+    def in_turn(part: Any) -> Any:
+        return reduce(lambda a, b: np.float32(a + b), part) if part else 0.0
+
+    half = len(numbers) // 2
+    return [in_turn(numbers), np.float32(in_turn(numbers[:half]) + in_turn(numbers[half:]))]
 
 
-def padded_with_an_fp16_accumulator(x: torch.Tensor, weight: torch.Tensor) -> Any:
-    wide, tall, _ = EXERCISES["tensor.padding"].reference(x, weight)  # type: ignore[misc]
-    y = torch.zeros(len(x), len(weight)).half()
-    for k in range(x.shape[1]):
-        y = y + x[:, k : k + 1] * weight[:, k]
-    return wide, tall, y
+@right("workers.agree")
+def as_one_tensor(parts: Any, gradients: Any, scale: float, lr: float) -> object:
+    gradient = torch.cat(gradients).float() / scale
+    if not gradient.isfinite().all():
+        return [part.clone() for part in parts], scale * 0.5
+    return (torch.cat(parts) - lr * gradient).split([len(part) for part in parts]), scale
 
 
-def stochastic_that_flushes(x: float, spacing: float, random: float) -> float:
-    if abs(x) < spacing:
-        return 0.0
-    lower = math.floor(x / spacing)
-    return (lower + (random < x / spacing - lower)) * spacing
-
-
-def linear_with_an_fp32_bias(x: Any, weight: Any, bias: Any, grad_y: Any) -> Any:
-    _, grad_x, grad_weight = EXERCISES["autocast.linear"].reference(x, weight, bias, grad_y)  # type: ignore[misc]
-    return (x.half().float() @ weight.half().float().T + bias).half(), grad_x, grad_weight
-
-
-def cheapest_by_the_median(fp32: Metrics, candidates: Any) -> str:
-    lowest = statistics.median(fp32) - (max(fp32) - min(fp32))
-    passing = [(size, name) for name, size, metrics in candidates if statistics.mean(metrics) >= lowest]
-    return min(passing, default=(0, "FP32"))[1]
-
-
-WRONG: dict[str, tuple[str, Answer]] = {
-    "a constant": ("recipes.verdict", lambda *_: "cannot tell"),
-    "the spread of the other": (
-        "recipes.verdict",
-        verdict(lambda a, b, d: statistics.stdev(b) / math.sqrt(len(d))),
-    ),
-    "the spread of FP32": ("recipes.verdict", verdict(lambda a, b, d: statistics.stdev(a) / math.sqrt(len(d)))),
-    "broken pairs left out": ("recipes.verdict", verdict_without_broken_pairs),
-    "worse if any broke": ("recipes.verdict", verdict_worse_if_any_broke),
-    "two operands": ("autocast.dtypes", dtypes(lambda rule, held, found: held[:2])),
-    "a name assigned twice": ("autocast.dtypes", dtypes(lambda rule, held, found: held, at_the_end=True)),
-    "keep of the latest": (
-        "autocast.dtypes",
-        dtypes(lambda rule, held, found: found[-1:] if rule == "keep" and found else held),
-    ),
-    "epsilon from 2^-24": ("recipes.epsilon", fate(lambda g: fp16(0.001 * g**2), at_least(2.0**-24))),
-    "epsilon at 2^-25": ("recipes.epsilon", fate(lambda g: fp16(0.001 * g**2), at_least(2.0**-25))),
-    "v from 2^-24": ("recipes.epsilon", fate(lambda g: at_least(2.0**-24)(0.001 * g**2), fp16)),
-    "an FP16 accumulator": ("tensor.padding", padded_with_an_fp16_accumulator),
-    "flushes what is small": ("rounding.stochastic", stochastic_that_flushes),
-    "a bias in FP32": ("autocast.linear", linear_with_an_fp32_bias),
-    "the median for the mean": ("recipes.cheapest", cheapest_by_the_median),
-}
-
-
-def test_a_wrong_answer_loses_in_the_notebook_and_at_grading() -> None:
-    for name, (id, answer) in WRONG.items():
-        assert "Solved" not in str(check(id, answer)), name
-        for seed in SEEDS:
-            paper = paper_of(EXERCISES[id], seed)
-            assert judge(paper, answers_of(paper, answer)).points < EXERCISES[id].points, (name, seed)
-
-
-@pytest.mark.slow  # every FP16 number
-def test_rounding_the_square_first_changes_no_answer_of_epsilon() -> None:
-    """v rounded twice looks like a mistake, and is none for any gradient that FP16 holds."""
-    twice = fate(lambda g: fp16(0.001 * fp16(g**2)), fp16)
-    for gradient in np.arange(0x7C00, dtype=np.uint16).view(np.float16).tolist():
-        assert twice(gradient, 1e-8) == EXERCISES["recipes.epsilon"].reference(gradient, 1e-8)
-
-
-# --- right, in another dress ---
+@right("workers.predivide")
+def element_by_element(gradients: Any, before: int) -> object:
+    means = []
+    for column in zip(*(g.tolist() for g in gradients), strict=True):
+        total = np.float16(0)
+        for x in column:
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = np.float16(total + np.float16(x) / np.float16(before))
+        means.append(total / np.float16(len(gradients) / before))
+    return torch.tensor(np.array(means))
 
 
 Pair = namedtuple("Pair", ["grads", "found_inf"])
 
 
+@right("scaling.advance")
 def advance_in_numpy(state: Any, found_inf: bool, config: Any) -> ScalerState:
     tracker = np.int64(0 if found_inf else state.growth_tracker + 1)
     if found_inf:
@@ -177,6 +128,7 @@ def advance_in_numpy(state: Any, found_inf: bool, config: Any) -> ScalerState:
     return ScalerState(state.scale, tracker)
 
 
+@right("scaling.unscale")
 def unscale_in_torch(scaled_grads: Any, scale: float) -> Any:
     grads = [grad.float() / scale for grad in scaled_grads]
     return Pair(grads, ~torch.tensor([bool(torch.isfinite(grad).all()) for grad in grads]).all())
@@ -207,16 +159,19 @@ def groups(kind: Callable[[], Any]) -> Answer:
     return answer
 
 
+@right("tensor.intensity")
 def layer_without_a_division(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
     flops, moved = 2 * batch * inputs * outputs, bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
     return flops, moved, "compute" if flops >= ridge * moved else "bandwidth"
 
 
+@right("tensor.intensity")
 def layer_in_fractions(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
     flops, moved, _ = layer_without_a_division(batch, inputs, outputs, bytes_each, ridge)
     return flops, moved, "compute" if Fraction(flops, moved) >= Fraction(ridge) else "bandwidth"
 
 
+@right("numbers.decode")
 def decode_in_fractions(code: int) -> Any:
     sign, exponent, significand = -1 if code >> 15 else 1, code >> 10 & 31, code & 1023
     if exponent == 31:
@@ -226,6 +181,7 @@ def decode_in_fractions(code: int) -> Any:
     return sign * Fraction(1024 + significand, 1024) * Fraction(2) ** (exponent - 15)
 
 
+@right("recipes.lines")
 def lines_that_look_first(masters: bool, scaling: bool, batches: int) -> list[str]:
     """The scale is above 1, so dividing by it makes no inf: FP16 gradients may be looked at as they come."""
     lines = ["forward"] * batches + ["scale loss"] * scaling * batches + ["backward"] * batches
@@ -234,24 +190,24 @@ def lines_that_look_first(masters: bool, scaling: bool, batches: int) -> list[st
     return lines + ["update scale"] * scaling + ["masters to model"] * masters
 
 
-RIGHT: dict[str, tuple[str, Answer]] = {
-    "numpy's integers in a dataclass": ("scaling.advance", advance_in_numpy),
-    "a named tuple, and a bool tensor": ("scaling.unscale", unscale_in_torch),
-    "a defaultdict": ("master.groups", groups(lambda: defaultdict(list))),
-    "an OrderedDict": ("master.groups", groups(OrderedDict)),
-    "multiplied, not divided": ("tensor.intensity", layer_without_a_division),
-    "a count compared with ==": ("scaling.advance", advance_by(lambda count, interval: count == interval)),
-    "a count's remainder": ("scaling.advance", advance_by(lambda count, interval: count % interval == 0)),
-    "compared as fractions": ("tensor.intensity", layer_in_fractions),
-    "fractions": ("numbers.decode", decode_in_fractions),
-    "another sound order": ("recipes.lines", lines_that_look_first),
-}
+@right("gradients.fate")
+def one_minus_the_rest(counts: Any, log2_scale: int) -> object:
+    total = sum(counts.values())
+    return 1 - (sum(n / total for e, n in counts.items() if e + log2_scale >= -25) if total else 1.0)
+
+
+RIGHT += [
+    ("master.groups", groups(lambda: defaultdict(list))),
+    ("master.groups", groups(OrderedDict)),
+    ("scaling.advance", advance_by(lambda count, interval: count == interval)),
+    ("scaling.advance", advance_by(lambda count, interval: count % interval == 0)),
+]
 
 
 def test_a_right_answer_earns_everything_whatever_its_style() -> None:
-    for name, (id, answer) in RIGHT.items():
-        assert "Solved" in str(check(id, answer)), (name, str(check(id, answer)))
-        for seed in SEEDS:
+    for id, answer in RIGHT:
+        assert "Solved" in str(check(id, answer)), (id, answer.__name__, str(check(id, answer)))
+        for seed in (1, 2):
             paper = paper_of(EXERCISES[id], seed)
-            grade = judge(paper, answers_of(paper, answer))
-            assert grade.points == EXERCISES[id].points, (name, str(grade))
+            grade = judge(paper, answers_of(paper, answer, EXERCISES[id].withheld))
+            assert grade.points == EXERCISES[id].points, (answer.__name__, str(grade))

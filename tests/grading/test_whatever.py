@@ -55,6 +55,12 @@ def graded(folder: Path, out: Path, *options: str) -> dict[tuple[str, str], dict
         return {(line["student"], line["exercise"]): line for line in csv.DictReader(file)}
 
 
+def everything(out: Path) -> list[str]:
+    """Return the options by which a teacher gets all pages and tables."""
+    files = {"--report": "class.html", "--feedback": "back", "--gradebook": "all.csv"}
+    return [word for option, name in files.items() for word in (option, str(out / name))]
+
+
 # What Python runs in a notebook, however deep or long: beside an answer it costs nothing, in its cell neither.
 HARMLESS = {
     "330 terms": "x = " + "+".join(["1"] * 330),
@@ -117,15 +123,7 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dic
     (folder / ("x" * 249 + ".ipynb")).write_text(answered(), encoding="utf-8")
     (folder / "archive.zip").write_bytes(b"PK\x03\x04 no archive")
     (folder / "honest.ipynb").write_text(answered(), encoding="utf-8")
-    options = (
-        "--report",
-        str(out / "class.html"),
-        "--feedback",
-        str(out / "back"),
-        "--gradebook",
-        str(out / "all.csv"),
-    )
-    found = graded(folder, out, *options, "--due", "2026-11-30")
+    found = graded(folder, out, *everything(out), "--due", "2026-11-30")
     assert {path.name for path in (out / "back").iterdir()} >= {"honest.html", "circle.html"}
     assert "honest" in (out / "class.html").read_text(encoding="utf-8")
     subprocess.run(["rm", "-r", deep], check=True)  # deeper than pytest's own tidying goes
@@ -141,146 +139,59 @@ def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: di
     assert all(line["reason"] for line in marks.values())
 
 
-@pytest.mark.parametrize("learner", ["honest", "far future", "x" * 249, *(f"journal {name}" for name in JOURNALS)])
-def test_a_right_answer_earns_its_points(marks: dict[Any, dict[str, str]], learner: str) -> None:
-    assert marks[learner, "scaling.advance"]["points"] == str(FULL)
+def test_a_right_answer_earns_its_points_beside_an_odd_cell_and_behind_one_that_a_notebook_runs(
+    marks: dict[Any, dict[str, str]],
+) -> None:
+    learners = ["honest", "far future", "x" * 249, *(f"journal {name}" for name in JOURNALS)]
+    learners += [f"beside {name}" for name in HARMLESS | BROKEN] + [f"before {name}" for name in HARMLESS]
+    points = {learner: marks[learner, "scaling.advance"]["points"] for learner in learners}
+    assert points == dict.fromkeys(learners, str(FULL))
 
 
-@pytest.mark.parametrize("name", [*HARMLESS, *BROKEN])
-def test_beside_a_right_answer_an_odd_cell_costs_nothing(marks: dict[Any, dict[str, str]], name: str) -> None:
-    assert marks[f"beside {name}", "scaling.advance"]["points"] == str(FULL)
+def test_what_no_notebook_runs_says_why(marks: dict[Any, dict[str, str]]) -> None:
+    for name in BROKEN:
+        line = marks[f"before {name}", "scaling.advance"]
+        assert line["points"] == "0", name
+        assert "syntax error" in line["reason"] or "its cell stopped with" in line["reason"], name
 
 
-@pytest.mark.parametrize("name", HARMLESS)
-def test_what_a_notebook_runs_grading_runs(marks: dict[Any, dict[str, str]], name: str) -> None:
-    assert marks[f"before {name}", "scaling.advance"]["points"] == str(FULL)
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_what_no_notebook_runs_says_why(marks: dict[Any, dict[str, str]], name: str) -> None:
-    line = marks[f"before {name}", "scaling.advance"]
-    assert line["points"] == "0"
-    assert "syntax error" in line["reason"] or "its cell stopped with" in line["reason"]
-
-
-@pytest.mark.parametrize(
-    ("learner", "says"),
-    [
-        ("circle", "a link that leads nowhere"),
-        ("in a circle", "a link that leads nowhere"),
-        ("pipe", "not a file"),
-        ("folder", "no notebook in this student's folder"),
-        ("deep", "no notebook in this student's folder"),
-        ("much", "more code than a lesson takes"),
-        ("archive", "cannot be unpacked"),
-    ],
-)
-def test_what_cannot_be_read_says_why(marks: dict[Any, dict[str, str]], learner: str, says: str) -> None:
-    line = marks[learner, "scaling.advance"]
-    assert (line["points"], says in line["reason"]) == ("0", True), line["reason"]
+def test_what_cannot_be_read_says_why(marks: dict[Any, dict[str, str]]) -> None:
+    for learner, says in {
+        "circle": "a link that leads nowhere",
+        "in a circle": "a link that leads nowhere",
+        "pipe": "not a file",
+        "folder": "no notebook in this student's folder",
+        "deep": "no notebook in this student's folder",
+        "much": "more code than a lesson takes",
+        "archive": "cannot be unpacked",
+    }.items():
+        line = marks[learner, "scaling.advance"]
+        assert (line["points"], says in line["reason"]) == ("0", True), line["reason"]
 
 
 # --- what nobody thought of ---
 
 PIECES = [
-    "\n",
-    "\r",
-    "\f",
-    "\\\n",
-    "\t",
-    "    ",
-    " ",
-    "(",
-    ")",
-    "[",
-    "]",
-    "{",
-    "}",
-    "x",
-    "my_advance",
-    "state",
-    " = ",
-    "=",
-    "1",
-    "0x" + "f" * 4000,
-    "9" * 4301,
-    "+",
-    "-",
-    "**",
-    ".a",
-    "()",
-    "'",
-    '"',
-    "'''",
-    "f'{",
-    "b'\\xff'",
-    "# ",
-    "@",
-    ";",
-    ":",
-    ",",
-    "?",
-    "??",
-    "!ls\n",
-    "%",
-    "%%",
-    "%time ",
-    "%%time\n",
-    "%%bash\n",
-    "x = %time ",
-    "x = !ls\n",
-    "/f 1\n",
-    ",f a\n",
-    ">>> ",
-    "In [1]: ",
-    "...: ",
-    "\0",
-    "\ud800",
-    "\ufeff",
-    "\u2028",
-    "\u202e",
-    "\x1b[31m",
-    "é",
-    "ﬁ",
-    "𝔵",
-    "if x:\n",
-    "elif x:\n",
-    "else:\n",
-    "def my_advance(state, found_inf, config):\n",
-    "class A:\n",
-    "async def f():\n",
-    "await x",
-    "yield",
-    "lambda: ",
-    "return state\n",
-    "raise NotImplementedError\n",
-    "import torch\n",
-    "from math import *\n",
-    "global my_advance\n",
-    "while True: pass\n",
-    "match x:\n    case _: pass\n",
-    "with open('/etc/passwd') as f: pass\n",
-    "del x\n",
-    "pass\n",
-    "try:\n",
-    "except* E:\n",
-    "type X = int\n",
-    "nonlocal x\n",
-    "import os; os._exit(1)\n",
-    "my_advance = 5\n",
-    ADVANCE,
-    SETUP,
-]
+    "\n", "\r", "\f", "\\\n", "\t", "    ", " ", "(", ")", "[", "]", "{", "}", "+", "-", "**", ";", ":", ",", "# ", "@",
+    "x", "my_advance", "state", " = ", "=", "1", "0x" + "f" * 4000, "9" * 4301, ".a", "()", "'", '"', "'''", "f'{", "b'\xff'",
+    "?", "??", "!ls\n", "%", "%%", "%time ", "%%time\n", "%%bash\n", "x = %time ", "x = !ls\n", "/f 1\n", ",f a\n",
+    ">>> ", "In [1]: ", "...: ", "\0", "\ud800", "\ufeff", "\u2028", "\u202e", "\x1b[31m", "é", "ﬁ", "𝔵",
+    "if x:\n", "elif x:\n", "else:\n", "try:\n", "except* E:\n", "while True: pass\n", "match x:\n    case _: pass\n",
+    "def my_advance(state, found_inf, config):\n", "return state\n", "yield", "lambda: ", "class A:\n", "type X = int\n",
+    "async def f():\n", "await x", "global my_advance\n", "nonlocal x\n", "del x\n", "pass\n", "my_advance = 5\n",
+    "import torch\n", "from math import *\n", "import os; os._exit(1)\n", "raise NotImplementedError\n",
+    "with open('/etc/passwd') as f: pass\n", ADVANCE, SETUP,
+]  # fmt: skip
+
+
+def repeated(before: str, piece: str, after: str, times: int) -> str:
+    return before + piece * min(times, 20_000 // max(1, len(piece)) + 1) + after
+
+
 PIECE = st.sampled_from(PIECES)
 SOURCE = st.one_of(
     st.lists(PIECE, max_size=12).map("".join),
-    st.builds(
-        lambda a, b, c, n: a + b * min(n, 20_000 // max(1, len(b)) + 1) + c,
-        PIECE,
-        PIECE,
-        PIECE,
-        st.sampled_from([2, 99, 330, 1000, 5000, 100_000]),
-    ),
+    st.builds(repeated, PIECE, PIECE, PIECE, st.sampled_from([2, 99, 330, 1000, 5000, 100_000])),
     st.text(max_size=40),
 )
 SOURCES = st.lists(SOURCE, max_size=4)
@@ -302,21 +213,12 @@ JSON = st.recursive(
     max_leaves=4,
 )
 TAGS = st.one_of(st.just(["exercise-scaling.advance"]), st.just([]), JSON)
-CELL = st.one_of(
-    st.builds(
-        lambda source, tags, id, lines: {
-            "cell_type": "code",
-            "id": id,
-            "metadata": {"tags": tags},
-            "source": source.splitlines(True) if lines else source,
-        },
-        SOURCE,
-        TAGS,
-        st.one_of(st.just("exercise-scaling-advance"), st.text(max_size=4)),
-        st.booleans(),
-    ),
-    JSON,
-)
+CELL = JSON | st.fixed_dictionaries({
+    "cell_type": st.just("code"),
+    "id": st.just("exercise-scaling-advance") | st.text(max_size=4),
+    "metadata": st.fixed_dictionaries({"tags": TAGS}),
+    "source": SOURCE | SOURCE.map(lambda source: source.splitlines(True)),
+})  # fmt: skip
 GOOD = answered()
 
 
@@ -338,46 +240,36 @@ NOTEBOOK = st.one_of(
     st.sampled_from([b"[" * 100_000, b'{"cells": [' + b"9" * 5000 + b"]}", b"\xff\xfe", b"", GOOD.encode("utf-16")]),
 )
 LINE = st.one_of(
-    st.builds(
-        lambda kind, id, answer, points, when: dumped(
-            {"kind": kind, "id": id, "answer": answer, "points": points, "when": when}
-        ),
-        st.sampled_from(["prediction", "exercise", "hint"]),
-        st.sampled_from(["scaling.advance", "scaling.lost", ""]),
-        st.text(max_size=5),
-        JSON,
-        st.one_of(st.datetimes().map(str), st.text(max_size=5), st.just("2026-01-01T00:00+00:00")),
-    ),
+    st.fixed_dictionaries({
+        "kind": st.sampled_from(["prediction", "exercise", "hint"]),
+        "id": st.sampled_from(["scaling.advance", "scaling.lost", ""]),
+        "answer": st.text(max_size=5),
+        "points": JSON,
+        "when": st.datetimes().map(str) | st.text(max_size=5) | st.just("2026-01-01T00:00+00:00"),
+    }).map(dumped),
     JSON.map(dumped),
     st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000, b"\xff"]),
-)
+)  # fmt: skip
 JOURNAL = st.lists(LINE, max_size=4).map(b"\n".join)
-NAME = st.one_of(
-    st.text(min_size=1, max_size=12),
-    st.sampled_from(
-        ["..", ".", "/", "a/../../b", "/etc/x", "C:\\x", "x" * 300, "é", "e\u0301", "=1+1", "-x", "__MACOSX", "a\0b"]
-    ),
-    st.sampled_from(
-        [f"{LESSON}", "Ann_1_assignsubmission_file_", "ann_12_34_x", "ann_LATE_12_34_x", "a.zip", "\ud800"]
-    ),
-)
+NAME = st.text(min_size=1, max_size=12) | st.sampled_from([
+    "..", ".", "/", "a/../../b", "/etc/x", "C:\\x", "x" * 300, "é", "e\u0301", "=1+1", "-x", "__MACOSX", "a\0b", LESSON,
+    "Ann_1_assignsubmission_file_", "ann_12_34_x", "ann_LATE_12_34_x", "a.zip", "\ud800",
+])  # fmt: skip
 SUFFIX = st.sampled_from([".ipynb", f"/{LESSON}.ipynb", ".zip", "/labkit-answers.jsonl", "/", ".IPYNB", ".pdf", ""])
 
 
 def zipped(path: Path, members: list[tuple[str, str, bytes, int]], damage: tuple[int, int, bytes] | None) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         for name, suffix, content, method in members:
-            try:
-                archive.writestr(
-                    zipfile.ZipInfo(name + suffix), content, [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED][method]
-                )
-            except (ValueError, UserWarning):  # a name that no zip file can have
-                continue
+            with suppress(ValueError, UserWarning):  # a name that no zip file can have
+                archive.writestr(zipfile.ZipInfo(name + suffix), content, method)
     if damage:
         path.write_bytes(cut(path.read_bytes(), *damage))
 
 
-MEMBERS = st.lists(st.tuples(NAME, SUFFIX, st.one_of(NOTEBOOK, JOURNAL), st.integers(0, 1)), max_size=4)
+MEMBERS = st.lists(
+    st.tuples(NAME, SUFFIX, NOTEBOOK | JOURNAL, st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])), max_size=4
+)
 
 
 @dataclass(frozen=True)
@@ -413,29 +305,18 @@ class HandIn:
 
 
 HAND_IN = st.builds(
-    HandIn,
-    NAME,
-    st.integers(0, 2),
-    NOTEBOOK,
-    JOURNAL,
-    MEMBERS,
-    st.none() | st.tuples(*DAMAGE),
+    HandIn, NAME, st.integers(0, 2), NOTEBOOK, JOURNAL, MEMBERS, st.none() | st.tuples(*DAMAGE),
     st.sampled_from([0.0, 1.7e9, 1.7e12, 1e15]),
-)
+)  # fmt: skip
 
 
 def drawn(count: int) -> list[HandIn]:
     """Return hand-ins, the same ones each time."""
     found: list[HandIn] = []
 
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        derandomize=True,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    no_limits = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+
+    @settings(max_examples=count, derandomize=True, phases=[Phase.generate], **no_limits)
     @given(HAND_IN)
     def note(one: HandIn) -> None:
         found.append(one)
@@ -453,15 +334,7 @@ def test_nothing_that_is_handed_in_ends_the_grading_of_a_class(count: int, tmp_p
     out.mkdir()
     learners = {one.write(folder, number) for number, one in enumerate(drawn(count))}
     (folder / "honest.ipynb").write_text(GOOD, encoding="utf-8")
-    options = (
-        "--report",
-        str(out / "class.html"),
-        "--feedback",
-        str(out / "back"),
-        "--gradebook",
-        str(out / "all.csv"),
-    )
-    marks = graded(folder, out, *options, "--due", "2026-11-30", "--late", "10")
+    marks = graded(folder, out, *everything(out), "--due", "2026-11-30", "--late", "10")
     assert {student for student, _ in marks} >= learners | {"honest"}
     assert all(line["reason"] for line in marks.values())
     for learner in learners | {"honest"}:
