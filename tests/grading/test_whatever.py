@@ -38,19 +38,8 @@ def answered(*others: str, before: str = "") -> str:
 
 def graded(folder: Path, out: Path, *options: str) -> dict[tuple[str, str], dict[str, str]]:
     """Grade a folder by the command, and return (learner, exercise) -> the line of the table."""
-    words = [
-        "grade",
-        str(folder),
-        "--csv",
-        str(out / "grades.csv"),
-        "--seed",
-        "3",
-        "--lesson",
-        LESSON,
-        "--seconds",
-        "5",
-    ]
-    assert main([*words, *options]) == 0
+    words = ["grade", str(folder), "--csv", str(out / "grades.csv"), "--seed", "3", "--lesson", LESSON]
+    assert main([*words, "--seconds", "5", *options]) == 0
     with (out / "grades.csv").open(newline="", encoding="utf-8") as file:
         return {(line["student"], line["exercise"]): line for line in csv.DictReader(file)}
 
@@ -96,8 +85,9 @@ LATE = 10.0**15  # seconds since 1970; no calendar has it
 def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, str]]:
     """A class that is graded once, with all pages that a teacher may ask for."""
     folder, out = tmp_path_factory.mktemp("class"), tmp_path_factory.mktemp("out")
-    for name, source in (HARMLESS | BROKEN).items():
+    for name, source in BROKEN.items():
         (folder / f"beside {name}.ipynb").write_text(answered(source), encoding="utf-8")
+    for name, source in (HARMLESS | BROKEN).items():
         (folder / f"before {name}.ipynb").write_text(answered(before=source + "\n"), encoding="utf-8")
     for name, lines in JOURNALS.items():
         (folder / f"journal {name}").mkdir()
@@ -131,7 +121,7 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dic
 
 
 def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: dict[Any, dict[str, str]]) -> None:
-    learners = {f"{how} {name}" for how in ("beside", "before") for name in HARMLESS | BROKEN}
+    learners = {f"beside {name}" for name in BROKEN} | {f"before {name}" for name in HARMLESS | BROKEN}
     learners |= {f"journal {name}" for name in JOURNALS}
     learners |= {"circle", "in a circle", "pipe", "folder", "much", "far future", "deep", "x" * 249, "archive"}
     assert {student for student, _ in marks} == learners | {"honest"}
@@ -143,7 +133,7 @@ def test_a_right_answer_earns_its_points_beside_an_odd_cell_and_behind_one_that_
     marks: dict[Any, dict[str, str]],
 ) -> None:
     learners = ["honest", "far future", "x" * 249, *(f"journal {name}" for name in JOURNALS)]
-    learners += [f"beside {name}" for name in HARMLESS | BROKEN] + [f"before {name}" for name in HARMLESS]
+    learners += [f"beside {name}" for name in BROKEN] + [f"before {name}" for name in HARMLESS]
     points = {learner: marks[learner, "scaling.advance"]["points"] for learner in learners}
     assert points == dict.fromkeys(learners, str(FULL))
 
@@ -173,12 +163,13 @@ def test_what_cannot_be_read_says_why(marks: dict[Any, dict[str, str]]) -> None:
 
 PIECES = [
     "\n", "\r", "\f", "\\\n", "\t", "    ", " ", "(", ")", "[", "]", "{", "}", "+", "-", "**", ";", ":", ",", "# ", "@",
-    "x", "my_advance", "state", " = ", "=", "1", "0x" + "f" * 4000, "9" * 4301, ".a", "()", "'", '"', "'''", "f'{", "b'\xff'",
-    "?", "??", "!ls\n", "%", "%%", "%time ", "%%time\n", "%%bash\n", "x = %time ", "x = !ls\n", "/f 1\n", ",f a\n",
-    ">>> ", "In [1]: ", "...: ", "\0", "\ud800", "\ufeff", "\u2028", "\u202e", "\x1b[31m", "é", "ﬁ", "𝔵",
+    "x", "my_advance", "state", " = ", "=", "1", "0x" + "f" * 4000, "9" * 4301, ".a", "()", "'", '"', "'''", "f'{",
+    "b'\\xff'", "?", "??", "!ls\n", "%", "%%", "%time ", "%%time\n", "%%bash\n", "x = %time ", "x = !ls\n", "/f 1\n",
+    ",f a\n", ">>> ", "In [1]: ", "...: ", "\0", "\ud800", "\ufeff", "\u2028", "\u202e", "\x1b[31m", "é", "ﬁ", "𝔵",
     "if x:\n", "elif x:\n", "else:\n", "try:\n", "except* E:\n", "while True: pass\n", "match x:\n    case _: pass\n",
-    "def my_advance(state, found_inf, config):\n", "return state\n", "yield", "lambda: ", "class A:\n", "type X = int\n",
-    "async def f():\n", "await x", "global my_advance\n", "nonlocal x\n", "del x\n", "pass\n", "my_advance = 5\n",
+    "def my_advance(state, found_inf, config):\n", "return state\n", "yield", "lambda: ", "class A:\n",
+    "async def f():\n", "await x", "global my_advance\n", "nonlocal x\n", "del x\n", "pass\n", "type X = int\n",
+    "my_advance = 5\n",
     "import torch\n", "from math import *\n", "import os; os._exit(1)\n", "raise NotImplementedError\n",
     "with open('/etc/passwd') as f: pass\n", ADVANCE, SETUP,
 ]  # fmt: skip
@@ -267,9 +258,8 @@ def zipped(path: Path, members: list[tuple[str, str, bytes, int]], damage: tuple
         path.write_bytes(cut(path.read_bytes(), *damage))
 
 
-MEMBERS = st.lists(
-    st.tuples(NAME, SUFFIX, NOTEBOOK | JOURNAL, st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])), max_size=4
-)
+PACKED = st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+MEMBERS = st.lists(st.tuples(NAME, SUFFIX, NOTEBOOK | JOURNAL, PACKED), max_size=4)
 
 
 @dataclass(frozen=True)
