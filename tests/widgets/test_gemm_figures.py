@@ -67,13 +67,6 @@ def test_without_records_both_panels_say_so(data):
         assert "not recorded yet" in figure.get_supxlabel()
 
 
-def test_what_is_measured_here_stands_on_the_right_and_is_never_called_recorded(data):
-    here = replace(SIZE, kind="cpu", device="My CPU")
-    left, right = sweep_figure("size", here).axes
-    assert "not recorded yet" in words(left)
-    assert title(right) == "Measured here: My CPU, torch 2.0"
-
-
 def test_what_was_recorded_names_device_driver_versions_and_date(data):
     data(SIZE, replace(SIZE, kind="cpu", device="A CPU"))
     left, right = sweep_figure("size").axes
@@ -181,13 +174,6 @@ def test_the_roofline_of_a_card_is_its_data_sheet():
     dotted = [line for line in left.lines if line.get_linestyle() == ":"]
     assert sorted(round(max(line.get_ydata())) for line in dotted) == [8, 65]
     assert "T4 moves 320 GB/s" in figure.get_supxlabel()
-
-
-def test_a_gpu_on_record_stands_before_what_others_published(data, tmp_path):
-    (tmp_path / "published.csv").write_bytes((ROOT / "data" / "published.csv").read_bytes())
-    assert title(sweep_figure("size").axes[0]).startswith("Published by others")
-    data(SIZE)
-    assert title(sweep_figure("size").axes[0]).startswith("Recorded: A stand-in")
 
 
 def test_gains_are_told_with_their_range_and_their_reference():

@@ -210,17 +210,6 @@ def test_a_softmax_by_hand_ends_in_nan() -> None:
     says("autocast.softmax", "(1, 0)", "162,755", "(0.999994, 0.000006)", "65504")
 
 
-def test_a_copy_is_cast_and_its_gradient_is_cast_back() -> None:
-    weight, x = torch.randn(3, 4, requires_grad=True), torch.randn(2, 4)
-    copied = weight.half()
-    copied.retain_grad()
-    torch.nn.functional.linear(x.half(), copied).float().square().mean().backward()
-    assert copied.grad is not None
-    assert weight.grad is not None
-    assert (copied.grad.dtype, weight.grad.dtype) == (torch.float16, torch.float32)
-    assert predictions()["autocast.weights"].answer == "FP32 and FP32"
-
-
 def test_inf_raises_nothing_in_a_backward_pass() -> None:
     weight = torch.ones(2, requires_grad=True)
     ((weight.half() * 60000).float().sum() * 2.0**36).backward()

@@ -35,14 +35,6 @@ RECORDED = recorded_trace()
 # --- the trace --------------------------------------------------------------------------------------------------------
 
 
-def test_the_recorded_trace_says_where_it_comes_from():
-    assert len(RECORDED) == 2000
-    assert (RECORDED.task, RECORDED.recipe, RECORDED.seed) == ("segmentation_small", "FP16 static", 0)
-    assert RECORDED.device
-    assert RECORDED.versions["torch"]
-    assert RECORDED.date.startswith("20")
-
-
 @pytest.fixture(scope="module")
 def short():
     return measure_trace(TASKS["segmentation_small"], steps=3)
@@ -211,10 +203,3 @@ def test_hysteresis_is_named_where_it_acts(presets):
     for consecutive, words in ((True, "in a row"), (False, "since it last grew")):
         config = ScalerConfig(init_scale=2.0**30, hysteresis=2, consecutive_hysteresis=consecutive)
         assert words in preset_sentence("mine", config, replay(config, trace))
-
-
-def test_a_learners_own_scaler_can_stand_beside_them():
-    mine = {"mine": ScalerConfig(init_scale=2.0**10), "torch": PRESETS["torch"]}
-    assert list(ScalerPresets(made_up(0.1, 0.2), mine).replays) == ["mine", "torch"]
-    with pytest.raises(ValueError, match="there is no preset"):
-        ScalerPresets(presets={})

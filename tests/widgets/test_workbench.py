@@ -54,16 +54,6 @@ def losses(steps) -> list[float]:
 # --- knobs -----------------------------------------------------------------------------------------------------------
 
 
-def test_o0_to_o3_are_four_positions_of_the_same_knobs() -> None:
-    seen = {name: knobs_of(RECIPES[name]) for name in ("O0", "O1", "O2", "O3")}
-    assert {n: (k.format, k.autocast, k.norms_fp32, k.masters) for n, k in seen.items()} == {
-        "O0": ("FP32", False, True, "kept"),
-        "O1": ("FP16", True, True, "kept"),
-        "O2": ("FP16", False, True, "kept"),
-        "O3": ("FP16", False, False, "none"),
-    }
-
-
 def test_every_preset_has_its_position_and_every_position_is_a_recipe() -> None:
     for name in PRESETS:
         assert recipe_of(knobs_of(RECIPES[name])) == RECIPES[name]
