@@ -380,9 +380,6 @@ def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
         newest = bundle["extra"]["written"]
         assert begun + told <= newest <= begun + told + 1, "what was said to be written is there, or the next one"
         assert (bundle["model"]["weight"] == newest).all()
-        left = [file for file in tmp_path.iterdir() if file != path]
-        interrupted += bool(left)
-        for file in left:
-            file.unlink()
+        interrupted += len(list(tmp_path.iterdir())) > 1  # what the next writer deletes
         begun = newest
     assert interrupted, "some were killed while they wrote"

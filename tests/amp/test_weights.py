@@ -34,13 +34,6 @@ def test_worked_example_a_thousand_small_updates() -> None:
     assert without.weight.item() == 1.0
 
 
-def test_an_fp32_parameter_is_its_own_master() -> None:
-    model = to_model_format(nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4)), FP16)
-    weights = Weights(model, partial(torch.optim.SGD, lr=0.1))
-    own = [p is m for p, m in zip(weights.model_weights, weights.master_weights, strict=True)]
-    assert own == [False, False, True, True]
-
-
 def test_an_fp16_optimizer_is_o3() -> None:
     # Adam's epsilon of 1e-8 is 0 in FP16: a gradient too small to be squared there divides 0 by 0.
     model = one_weight(1.0)
