@@ -9,6 +9,7 @@ Invariant: it looks, and returns what the operation returned.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +55,9 @@ class Hearer(Protocol):
     def still_scaled(self) -> list[Tensor]:
         """Return the gradients that a scaler has not unscaled yet."""
 
+    def held(self) -> Iterator[Tensor]:
+        """Yield the parameters of all optimizers that are known."""
+
 
 class Operations(TorchDispatchMode):
     """Looks at each operation while it is on, and tells a listener."""
@@ -86,10 +90,16 @@ class Operations(TorchDispatchMode):
             self.use(name, args, inputs, outputs)
 
     def first_bad(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Tell of the first operation of a pass that made inf or NaN."""
+        """Tell of the first operation of a pass that made inf or NaN.
+
+        What is done with an optimizer's gradients after backward is left out: clipping turns inf into NaN, which does
+        no harm where the scaler skips the step, and a step that is taken with it is told of by itself.
+        """
         bad = next(t for t in outputs if not finite(t))
         passing = "backward" if in_backward() else "optimizer" if self.listener.stepping else "forward"
         infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
+        if passing == "forward" and any(t is p.grad for p in self.listener.held() for t in inputs):
+            return
         if infinite or self._told == (self.listener.step, passing) or _is_mask(name, inputs, bad):
             return
         self._told = (self.listener.step, passing)

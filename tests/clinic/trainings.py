@@ -91,7 +91,7 @@ def text(steps: int = 25, size: int = 8, length: int = 17, vocab: int = 30) -> l
     return list((start + 3 * torch.arange(length)) % (vocab - 1) + 1)
 
 
-# --- fifteen healthy trainings, apart from the doctor ---
+# --- fifteen healthy ones ---
 
 
 def mlp_one_cycle() -> Case:
@@ -139,73 +139,19 @@ def cnn_sgd() -> Case:
     return usual(net, opt, loss_of, pictures(), then=lambda: schedule.step(), init_scale=2.0**13)
 
 
-class Residual(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = (nn.GroupNorm(4, channels, eps=1e-5) for _ in range(2))
-        self.conv1, self.conv2 = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
-        nn.init.zeros_(self.conv2.weight)  # each block begins as the identity
-        nn.init.zeros_(self.conv2.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.conv1(F.silu(self.norm1(x)))
-        return x + self.conv2(F.silu(self.norm2(h)))
-
-
-def resnet_bf16() -> Case:
+def segmentation_dice() -> Case:
     net = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), Residual(16), Residual(16), nn.GroupNorm(4, 16), nn.SiLU(),
-        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2),
+        nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.SiLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.LeakyReLU(0.1), nn.Upsample(scale_factor=2), nn.Conv2d(16, 1, 1),
     )  # fmt: skip
-    opt = torch.optim.AdamW(net.parameters(), lr=2e-3, eps=1e-6, weight_decay=0.05)
-
-    def train_step(batch: Any) -> float:
-        images, masks = batch
-        with bf16():
-            logits = net(images)
-        loss = F.cross_entropy(logits.float(), (masks.mean((1, 2, 3)) > 0.2).long())
-        loss.backward()
-        nn.utils.clip_grad_norm_(net.parameters(), 5.0, error_if_nonfinite=True)
-        opt.step()
-        opt.zero_grad(set_to_none=True)
-        return loss.item()
-
-    return Case(train_step, pictures(), net, opt)
-
-
-class TinyUNet(nn.Module):
-    def __init__(self, width: int = 8) -> None:
-        super().__init__()
-
-        def block(i: int, o: int) -> nn.Module:
-            return nn.Sequential(nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.LeakyReLU(0.1))
-
-        self.down1, self.down2, self.mid = block(1, width), block(width, 2 * width), block(2 * width, 4 * width)
-        self.up2, self.up1 = block(6 * width, 2 * width), block(3 * width, width)
-        self.head = nn.Conv2d(width, 1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        a = self.down1(x)
-        b = self.down2(F.max_pool2d(a, 2))
-        m = self.mid(F.max_pool2d(b, 2))
-        u = self.up2(torch.cat([F.interpolate(m, scale_factor=2, mode="nearest"), b], 1))
-        u = self.up1(torch.cat([F.interpolate(u, scale_factor=2, mode="nearest"), a], 1))
-        return self.head(u)
-
-
-def unet_dice() -> Case:
-    net = TinyUNet()
     opt = torch.optim.RMSprop(net.parameters(), lr=1e-3, weight_decay=1e-8, momentum=0.9)
     bce = nn.BCEWithLogitsLoss(pos_weight=torch.tensor(2.0))
 
-    def dice_loss(logits: Tensor, target: Tensor, eps: float = 1e-6) -> Tensor:
+    def loss_of(batch: Any, eps: float = 1e-6) -> Tensor:
+        logits, target = net(batch[0]), batch[1].flatten(1)
         p = logits.float().sigmoid().flatten(1)
-        t = target.float().flatten(1)
-        return 1 - ((2 * (p * t).sum(1) + eps) / (p.sum(1) + t.sum(1) + eps)).mean()
-
-    def loss_of(batch: Any) -> Tensor:
-        logits = net(batch[0])
-        return bce(logits, batch[1]) + dice_loss(logits, batch[1])
+        dice = (2 * (p * target).sum(1) + eps) / (p.sum(1) + target.sum(1) + eps)
+        return bce(logits, batch[1]) + 1 - dice.mean()
 
     return usual(net, opt, loss_of, pictures(size=4), clip=1.0, growth_interval=100)
 
@@ -306,19 +252,6 @@ def transformer_masked() -> Case:
     return Case(train_step, data, net, opt, scaler)
 
 
-def autoencoder() -> Case:
-    net = nn.Sequential(
-        nn.Flatten(), nn.Linear(256, 64), nn.ELU(), nn.Linear(64, 8), nn.Linear(8, 64), nn.ELU(), nn.Linear(64, 256)
-    )
-
-    def loss_of(batch: Any) -> Tensor:
-        clean, _ = batch
-        rebuilt = net((clean + 0.1 * torch.randn_like(clean)).clamp(0, 1)).sigmoid()
-        return F.mse_loss(rebuilt.float(), clean.flatten(1), reduction="sum") / len(clean)
-
-    return usual(net, torch.optim.NAdam(net.parameters(), lr=2e-3), loss_of, pictures(), init_scale=1024.0)
-
-
 class VAE(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -328,29 +261,28 @@ class VAE(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mu, logvar = self.encode(x).float().chunk(2, dim=1)
         logvar = logvar.clamp(-10, 10)
-        z = mu + torch.randn_like(mu) * (0.5 * logvar).exp()
-        return self.decode(z), mu, logvar
+        return self.decode(mu + torch.randn_like(mu) * (0.5 * logvar).exp()), mu, logvar
 
 
 def vae() -> Case:
-    net, seen = VAE(), {"step": 0}
+    net = VAE()
 
     def loss_of(batch: Any) -> Tensor:
-        x, beta = batch[0], min(1.0, seen["step"] / 50)
-        seen["step"] += 1
-        logits, mu, logvar = net(x)
-        nll = F.binary_cross_entropy_with_logits(logits.float(), x.flatten(1), reduction="none").sum(1).mean()
-        return nll + beta * -0.5 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
+        logits, mu, logvar = net(batch[0])
+        target = batch[0].flatten(1)
+        nll = F.binary_cross_entropy_with_logits(logits.float(), target, reduction="none").sum(1).mean()
+        return nll - 0.25 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
 
-    return usual(net, torch.optim.Adam(net.parameters(), lr=1e-3), loss_of, pictures(), clip=10.0)
+    return usual(net, torch.optim.NAdam(net.parameters(), lr=1e-3), loss_of, pictures(), clip=10.0, init_scale=1024.0)
 
 
-def gan() -> Case:
+def gan(shared: bool = False) -> Case:
     g_net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 20))
     d_net = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(32, 1))
     g_opt = torch.optim.Adam(g_net.parameters(), lr=2e-4, betas=(0.5, 0.999))
     d_opt = torch.optim.Adam(d_net.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    g_scaler, d_scaler = torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu")
+    d_scaler = torch.amp.GradScaler("cpu")
+    g_scaler = d_scaler if shared else torch.amp.GradScaler("cpu")
     criterion = nn.BCEWithLogitsLoss()
 
     def train_step(batch: Any) -> tuple[float, float]:
@@ -362,9 +294,9 @@ def gan() -> Case:
         d_opt.zero_grad(set_to_none=True)
         d_scaler.scale(d_loss).backward()
         d_scaler.step(d_opt)
-        d_scaler.update()
-        for p in d_net.parameters():
-            p.requires_grad_(False)
+        if not shared:
+            d_scaler.update()
+        d_net.requires_grad_(False)
         with fp16():
             verdict = d_net(fake)
             g_loss = criterion(verdict, torch.ones_like(verdict))
@@ -372,47 +304,32 @@ def gan() -> Case:
         g_scaler.scale(g_loss).backward()
         g_scaler.step(g_opt)
         g_scaler.update()
-        for p in d_net.parameters():
-            p.requires_grad_(True)
+        d_net.requires_grad_(True)
         return d_loss.item(), g_loss.item()
 
     return Case(train_step, blobs(), nn.ModuleDict({"g": g_net, "d": d_net}), d_opt, d_scaler)
 
 
-class Denoiser(nn.Module):
-    def __init__(self, width: int = 20, hidden: int = 64) -> None:
-        super().__init__()
-        self.time = nn.Sequential(nn.Linear(32, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
-        self.enter, self.leave = nn.Linear(width, hidden), nn.Linear(hidden, width)
-        self.middle = nn.Linear(hidden, hidden)
-
-    def forward(self, x: Tensor, t: Tensor) -> Tensor:
-        freqs = torch.exp(-math.log(10_000) * torch.arange(16, dtype=torch.float32) / 16)
-        angles = t.float()[:, None] * freqs
-        h = self.enter(x) + self.time(torch.cat([angles.sin(), angles.cos()], dim=-1))
-        return self.leave(F.silu(self.middle(F.silu(h))))
+def gan_of_one_scaler() -> Case:
+    return gan(shared=True)
 
 
-def diffusion_ema() -> Case:
-    net = Denoiser()
-    ema = copy.deepcopy(net).requires_grad_(False)
+def diffusion() -> Case:
+    net = nn.Sequential(nn.Linear(20 + 32, 64), nn.SiLU(), nn.Linear(64, 20))
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.0)
     alpha_bar = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0)
+    freqs = torch.exp(-math.log(10_000) * torch.arange(16, dtype=torch.float32) / 16)
 
     def loss_of(batch: Any) -> Tensor:
         x0, _ = batch
         t = torch.randint(0, 1000, (len(x0),))
-        noise, a = torch.randn_like(x0), alpha_bar[t]
-        predicted = net(a.sqrt()[:, None] * x0 + (1 - a).sqrt()[:, None] * noise, t)
-        snr = a / (1 - a)
+        noise, a, angles = torch.randn_like(x0), alpha_bar[t][:, None], t.float()[:, None] * freqs
+        noised = a.sqrt() * x0 + (1 - a).sqrt() * noise
+        predicted = net(torch.cat([noised, angles.sin(), angles.cos()], dim=-1))
+        snr = (a / (1 - a)).squeeze(1)
         return (F.mse_loss(predicted.float(), noise, reduction="none").mean(1) * snr.clamp(max=5) / snr).mean()
 
-    @torch.no_grad()
-    def follow() -> None:
-        for average, p in zip(ema.parameters(), net.parameters(), strict=True):
-            average.lerp_(p, 1 - 0.999)
-
-    return usual(net, opt, loss_of, blobs(), clip=1.0, then=follow)
+    return usual(net, opt, loss_of, blobs(), clip=1.0)
 
 
 class TwoHeads(nn.Module):
@@ -531,33 +448,6 @@ def gradient_penalty() -> Case:
     return Case(train_step, blobs(), critic, opt, scaler)
 
 
-# --- three more, by the same hands as the doctor ---
-
-
-def gan_of_one_scaler() -> Case:
-    make = nn.Sequential(nn.Linear(4, 32), nn.LeakyReLU(0.2), nn.Linear(32, 20))
-    judge = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
-    made, judged = (torch.optim.Adam(m.parameters(), lr=2e-4, betas=(0.5, 0.999)) for m in (make, judge))
-    scaler, criterion = torch.amp.GradScaler("cpu"), F.binary_cross_entropy_with_logits
-    ones, zeros = torch.ones(32, 1), torch.zeros(32, 1)
-
-    def step(batch: Any) -> None:
-        judged.zero_grad()
-        with fp16():
-            fake = make(torch.randn(32, 4))
-            loss = criterion(judge(batch[0]), ones) + criterion(judge(fake.detach()), zeros)
-        scaler.scale(loss).backward()
-        scaler.step(judged)
-        made.zero_grad()
-        with fp16():
-            loss = criterion(judge(fake), ones)
-        scaler.scale(loss).backward()
-        scaler.step(made)
-        scaler.update()
-
-    return Case(step, blobs(), make, made, scaler)
-
-
 def two_backward_passes() -> Case:
     net, scaler = TwoHeads(), torch.amp.GradScaler("cpu")
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
@@ -576,32 +466,11 @@ def two_backward_passes() -> Case:
     return Case(step, blobs(), net, opt, scaler)
 
 
-class Encoder(nn.Module):
-    """torch's own transformer, with its fused and nested paths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(30, 32), nn.Linear(32, 30)
-        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=True, dropout=0.1)
-        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
-        return self.head(self.body(self.embed(tokens), mask=mask))
-
-
-def transformer_of_torch() -> Case:
-    net = Encoder()
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
-    return usual(net, opt, lambda t: F.cross_entropy(net(t[:, :-1]).transpose(1, 2), t[:, 1:]), text(), clip=1.0)
-
-
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
-        mlp_one_cycle, cnn_sgd, resnet_bf16, unet_dice, lstm_tbptt, transformer_masked, autoencoder, vae, gan,
-        diffusion_ema, multi_loss, averaged_model, accumulation, lora, gradient_penalty,
-        gan_of_one_scaler, two_backward_passes, transformer_of_torch,
+        mlp_one_cycle, cnn_sgd, segmentation_dice, lstm_tbptt, transformer_masked, vae, gan, gan_of_one_scaler,
+        diffusion, multi_loss, averaged_model, accumulation, lora, gradient_penalty, two_backward_passes,
     )
 }  # fmt: skip
 
