@@ -68,13 +68,13 @@ def by_hand(net):
     return state.scale
 
 
-def as_torch_says_it(net, use_amp=True):
+def as_torch_says_it(net):
     """The loop of torch's tutorial, where two names have another home."""
-    optimizer, scaler = sgd(net.parameters()), GradScaler("cpu", enabled=use_amp)
+    optimizer, scaler = sgd(net.parameters()), GradScaler("cpu")
     for x, y in batches():
-        with torch_autocast(device_type="cpu", dtype=torch.float16, enabled=use_amp):
+        with torch_autocast(device_type="cpu", dtype=torch.float16):
             output = net(x)
-            assert output.dtype is (torch.float16 if use_amp else torch.float32)
+            assert output.dtype is torch.float16
             loss = loss_of(output, y)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -145,14 +145,3 @@ def test_the_same_training_in_every_dialect(dialects):
     assert not torch.equal(ends[0][0].float(), model()[0].weight), "the others were not"
     for train, weights in zip(dialects, ends, strict=True):
         assert all(map(torch.equal, weights, ends[0])), train
-
-
-def test_without_amp_torchs_loop_is_a_plain_one():
-    net, plain = model(), model()
-    as_torch_says_it(net, use_amp=False)
-    optimizer = sgd(plain.parameters())
-    for x, y in batches():
-        optimizer.zero_grad()
-        loss_of(plain(x), y).backward()
-        optimizer.step()
-    assert all(map(torch.equal, net.parameters(), plain.parameters()))

@@ -26,17 +26,8 @@ from labkit.frameworks.fastai.basics import (
     torch,
 )
 from labkit.frameworks.fastai.callback import core, fp16
-from labkit.frameworks.fastai.callback.fp16 import (
-    MixedPrecision,
-    ModelToHalf,
-    NonNativeMixedPrecision,
-    convert_network,
-    get_master,
-    grad_overflow,
-    to_master_grads,
-    to_model_params,
-)
 from labkit.frameworks.fastai.test_utils import synth_learner
+from tests.frameworks.refusals import not_refused
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +64,8 @@ class Listing(Callback):
 
 BATCH = "before_batch after_pred after_loss before_backward after_backward before_step after_step after_batch".split()
 VALID = "before_batch after_pred after_loss after_batch".split()
-EPOCH = [
-    "before_epoch",
-    "before_train",
-    *BATCH,
-    "after_train",
-    "before_validate",
-    *VALID,
-    "after_validate",
-    "after_epoch",
-]
+TRAIN = ["before_train", *BATCH, "after_train"]
+EPOCH = ["before_epoch", *TRAIN, "before_validate", *VALID, "after_validate", "after_epoch"]
 
 
 def test_the_events_of_a_training_of_one_batch():
@@ -91,15 +74,15 @@ def test_the_events_of_a_training_of_one_batch():
     assert listing.events == ["before_fit", *EPOCH, *EPOCH, "after_fit"]
 
 
-@pytest.mark.parametrize("part", ["backward", "step", "batch", "train", "validate", "epoch", "fit"])
-def test_after_x_is_run_when_x_was_cancelled(part):
-    learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing(part)))
-    before = learn.model.a.item()
-    learn.fit(1)
-    events = listing.events
-    assert events[events.index(f"before_{part}") + 1 :][:2] == [f"after_cancel_{part}", f"after_{part}"]
-    assert events[-1] == "after_fit"
-    assert (learn.model.a.item() == before) == (part != "validate"), "nothing was learnt but where training went on"
+def test_after_x_is_run_when_x_was_cancelled():
+    for part in ("backward", "step", "batch", "train", "validate", "epoch", "fit"):
+        learn = synth_learner(n_trn=1, n_val=1, cbs=(listing := Listing(part)))
+        before = learn.model.a.item()
+        learn.fit(1)
+        events = listing.events
+        assert events[events.index(f"before_{part}") + 1 :][:2] == [f"after_cancel_{part}", f"after_{part}"]
+        assert events[-1] == "after_fit"
+        assert (learn.model.a.item() == before) == (part != "validate"), "nothing was learnt but where training went on"
 
 
 def test_a_line_is_found_and_recorded():
@@ -147,20 +130,20 @@ def test_discriminative_learning_rates_and_frozen_groups():
         learn.freeze_to(3)
 
 
-@pytest.mark.parametrize("ours", ["SGD", "momentum", "Adam"])
-def test_the_optimizers_step_as_torchs_do(ours):
-    weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
-    made = {
-        "SGD": (SGD([weights[0]], 0.1, wd=0.0), torch.optim.SGD([weights[1]], 0.1)),
-        "momentum": (SGD([weights[0]], 0.1, mom=0.9), torch.optim.SGD([weights[1]], 0.1, momentum=0.9)),
-        "Adam": (Adam([weights[0]], 0.1, wd=0.5), torch.optim.AdamW([weights[1]], 0.1, (0.9, 0.99), 1e-5, 0.5)),
-    }[ours]
-    for _ in range(5):
-        for weight, optimizer in zip(weights, made, strict=True):
-            optimizer.zero_grad()
-            weight.square().sum().backward()
-            optimizer.step()
-    torch.testing.assert_close(*weights, atol=0.0, rtol=0.0 if ours != "Adam" else 1e-5)
+def test_the_optimizers_step_as_torchs_do():
+    for make, makes, rtol in (
+        (partial(SGD, wd=0.0), torch.optim.SGD, 0.0),
+        (partial(SGD, mom=0.9), partial(torch.optim.SGD, momentum=0.9), 0.0),
+        (partial(Adam, wd=0.5), partial(torch.optim.AdamW, betas=(0.9, 0.99), eps=1e-5, weight_decay=0.5), 1e-5),
+    ):
+        weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
+        made = make([weights[0]], 0.1), makes([weights[1]], 0.1)
+        for _ in range(5):
+            for weight, optimizer in zip(weights, made, strict=True):
+                optimizer.zero_grad()
+                weight.square().sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(*weights, atol=0.0, rtol=rtol)
 
 
 def test_without_validation_there_is_no_loss_of_it():
@@ -198,23 +181,20 @@ MISUSES = {
     "hides the model": (lambda: synth_learner(cbs=[type("Model", (Callback,), {})]), ValueError, "hide learn.model"),
     "no schedule": (lambda: synth_learner().fit_one_cycle(1), AttributeError, "no 'fit_one_cycle'.*callback of yours"),
     "torch's optimizer": (lambda: _opt(synth_learner(), torch.optim.SGD), TypeError, "take SGD or Adam"),
-    "FP8": (lambda: MixedPrecision("fp8"), ValueError, "'fp16' or 'bf16'"),
+    "FP8": (lambda: fp16.MixedPrecision("fp8"), ValueError, "'fp16' or 'bf16'"),
     "two ways": (lambda: synth_learner().to_fp16().to_non_native_fp16().fit(1), ValueError, "to_fp32"),
-    "two of a kind": (lambda: synth_learner(cbs=[MixedPrecision] * 2).fit(1), ValueError, "MixedPrecision alone"),
-    "FP32 model": (lambda: synth_learner(cbs=NonNativeMixedPrecision()).fit(1), ValueError, "or ModelToHalf and"),
-    "no masters": (lambda: synth_learner(cbs=ModelToHalf()).fit(1), ValueError, "this learner has ModelToHalf"),
-    "scale": (lambda: NonNativeMixedPrecision(-1, dynamic=False), ValueError, "loss_scale=-1, dynamic=False"),
-    "wait": (lambda: NonNativeMixedPrecision(scale_wait=0), ValueError, "scale_wait=0"),
-    "factor": (lambda: NonNativeMixedPrecision(div_factor=0), ValueError, "div_factor is more than 1"),
-    "clip": (lambda: NonNativeMixedPrecision(clip=-1.0), ValueError, "clip a length above 0"),
+    "two of a kind": (lambda: synth_learner(cbs=[fp16.MixedPrecision] * 2).fit(1), ValueError, "MixedPrecision alone"),
+    "FP32 model": (lambda: synth_learner(cbs=fp16.NonNativeMixedPrecision()).fit(1), ValueError, "or ModelToHalf and"),
+    "no masters": (lambda: synth_learner(cbs=fp16.ModelToHalf()).fit(1), ValueError, "this learner has ModelToHalf"),
+    "scale": (lambda: fp16.NonNativeMixedPrecision(-1, dynamic=False), ValueError, "loss_scale=-1, dynamic=False"),
+    "wait": (lambda: fp16.NonNativeMixedPrecision(scale_wait=0), ValueError, "scale_wait=0"),
+    "factor": (lambda: fp16.NonNativeMixedPrecision(div_factor=0), ValueError, "div_factor is more than 1"),
+    "clip": (lambda: fp16.NonNativeMixedPrecision(clip=-1.0), ValueError, "clip a length above 0"),
 }
 
 
-@pytest.mark.parametrize("misuse", MISUSES)
-def test_what_cannot_be_is_refused_in_words(misuse):
-    act, error, says = MISUSES[misuse]
-    with pytest.raises(error, match=says):
-        act()
+def test_what_cannot_be_is_refused_in_words():
+    assert not_refused(MISUSES) == {}
 
 
 # --- mixed precision: fastai's own check of its callbacks -------------------------------------------------------------
@@ -231,7 +211,7 @@ class FP16TestCallback(Callback):
 
 
 def test_mixed_precision_trains_on_what_there_is():
-    learn = two_groups(cbs=[MixedPrecision, FP16TestCallback])
+    learn = two_groups(cbs=[fp16.MixedPrecision, FP16TestCallback])
     learn.fit(3)
     assert learn.recorder.values[-1][-1] < learn.recorder.values[0][-1]
     assert current() is None
@@ -246,7 +226,7 @@ def test_a_model_of_two_outputs():
         def forward(self, x):
             return self.linear1(x), self.linear2(x)
 
-    learn = synth_learner(cbs=[MixedPrecision, FP16TestCallback], lr=0.05, opt_func=SGD)
+    learn = synth_learner(cbs=[fp16.MixedPrecision, FP16TestCallback], lr=0.05, opt_func=SGD)
     learn.model = TwoOutputs()
     learn.loss_func = lambda pred, y: ((y - pred[0]).abs() + 0.5 * (y - pred[1]).abs()).mean()
     learn.fit(3)
@@ -270,7 +250,7 @@ class TestBeforeMixedPrecision(Callback):
         self.tst_loss = self.learn.loss_grad.detach().clone()
 
     def before_step(self):
-        self.learn.has_overflown = grad_overflow(self.non_native_mixed_precision.model_pgs)
+        self.learn.has_overflown = fp16.grad_overflow(self.non_native_mixed_precision.model_pgs)
         self.scale = self.non_native_mixed_precision.loss_scale
         self.grads = [p.grad.clone() for p in self.model.parameters()]
         self.old_params = [p.detach().clone() for p in self.model.parameters()]
@@ -319,15 +299,15 @@ class TestAfterMixedPrecision(Callback):
             )
 
 
-@pytest.mark.parametrize("dynamic", [True, False])
-def test_non_native_mixed_precision(dynamic):
-    learn = two_groups(cbs=[ModelToHalf(), NonNativeMixedPrecision(dynamic=dynamic)])
-    learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
-    scale = learn.non_native_mixed_precision.loss_scale
-    assert 1 < scale < 2**24 if dynamic else scale == 512
-    for begin, end in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
-        assert end < begin
-    assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit are gone after it"
+def test_non_native_mixed_precision():
+    for dynamic in (True, False):
+        learn = two_groups(cbs=[fp16.ModelToHalf(), fp16.NonNativeMixedPrecision(dynamic=dynamic)])
+        learn.fit(3, cbs=[TestAfterMixedPrecision(), TestBeforeMixedPrecision()])
+        scale = learn.non_native_mixed_precision.loss_scale
+        assert 1 < scale < 2**24 if dynamic else scale == 512
+        for begin, end in zip(learn.recorder.values[0], learn.recorder.values[-1], strict=True):
+            assert end < begin
+        assert not hasattr(learn, "test_after_mixed_precision"), "callbacks of one fit are gone after it"
 
 
 def test_momentum_survives_and_frozen_groups_have_none():
@@ -344,30 +324,33 @@ def test_momentum_survives_and_frozen_groups_have_none():
     assert {type(cb).__name__ for cb in learn.cbs} == {"TrainEvalCallback", "Recorder"}
 
 
-@pytest.mark.parametrize("flat", [False, True])
-def test_masters_there_and_back(flat):
-    learn = two_groups()
-    convert_network(learn.model, torch.float16)
-    learn.create_opt()
-    model_p, master_p = get_master(learn.opt, flat_master=flat)
-    assert [len(group) for group in master_p] == ([1, 1] if flat else [2, 2])
-    assert {m.dtype for group in master_p for m in group} == {torch.float32}
-    for p in learn.model.parameters():
-        p.grad = torch.rand_like(p)
-    to_master_grads(model_p, master_p, flat)
-    for weights, masters in zip(model_p, master_p, strict=True):
-        ours, theirs = (torch.cat([p.grad.float().reshape(-1) for p in group]) for group in (weights, masters))
-        assert torch.equal(ours, theirs)
-    with torch.no_grad():
-        for master in (m for group in master_p for m in group):
-            master.sub_(0.1 * master.grad)
-    to_model_params(model_p, master_p, flat)
-    for weights, masters in zip(model_p, master_p, strict=True):
-        ours, theirs = (torch.cat([p.detach().half().reshape(-1) for p in group]) for group in (weights, masters))
-        assert torch.equal(ours, theirs)
-    assert not grad_overflow(model_p)
-    model_p[1][0].grad[0, 0] = math.inf
-    assert grad_overflow(model_p)
+def of_groups(groups, read):
+    """All numbers of each group, one after another, in FP32."""
+    return [torch.cat([read(p).float().reshape(-1) for p in group]) for group in groups]
+
+
+def test_masters_there_and_back():
+    for flat in (False, True):
+        learn = two_groups()
+        fp16.convert_network(learn.model, torch.float16)
+        learn.create_opt()
+        model_p, master_p = fp16.get_master(learn.opt, flat_master=flat)
+        assert [len(group) for group in master_p] == ([1, 1] if flat else [2, 2])
+        assert {m.dtype for group in master_p for m in group} == {torch.float32}
+        for p in learn.model.parameters():
+            p.grad = torch.rand_like(p)
+        fp16.to_master_grads(model_p, master_p, flat)
+        ours, theirs = (of_groups(groups, lambda p: p.grad) for groups in (model_p, master_p))
+        assert all(map(torch.equal, ours, theirs))
+        with torch.no_grad():
+            for master in (m for group in master_p for m in group):
+                master.sub_(0.1 * master.grad)
+        fp16.to_model_params(model_p, master_p, flat)
+        ours, theirs = (of_groups(groups, lambda p: p.detach().half()) for groups in (model_p, master_p))
+        assert all(map(torch.equal, ours, theirs))
+        assert not fp16.grad_overflow(model_p)
+        model_p[1][0].grad[0, 0] = math.inf
+        assert fp16.grad_overflow(model_p)
     assert fp16.test_overflow(torch.tensor([1.0, math.nan]))
 
 
@@ -382,24 +365,26 @@ def test_flat_masters_train_as_single_ones_do():
 
 
 def test_norms_stay_in_fp32():
-    network = convert_network(nn.Sequential(nn.Linear(10, 30), nn.BatchNorm1d(30), nn.Linear(30, 2)), torch.float16)
+    network = fp16.convert_network(
+        nn.Sequential(nn.Linear(10, 30), nn.BatchNorm1d(30), nn.Linear(30, 2)), torch.float16
+    )
     assert [layer.weight.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
     assert [layer.bias.dtype for layer in network] == [torch.float16, torch.float32, torch.float16]
-    assert {p.dtype for p in convert_network(network, torch.float32).parameters()} == {torch.float32}
+    assert {p.dtype for p in fp16.convert_network(network, torch.float32).parameters()} == {torch.float32}
 
 
-@pytest.mark.parametrize(("way", "callbacks"), [("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)])
-def test_said_twice_it_is_done_once(way, callbacks):
-    learn = getattr(getattr(two_groups(), way)(), way)()
-    assert len(learn.cbs) == 2 + callbacks
-    learn.fit(1)
+def test_said_twice_it_is_done_once():
+    for way, callbacks in (("to_fp16", 1), ("to_bf16", 1), ("to_non_native_fp16", 2)):
+        learn = getattr(getattr(two_groups(), way)(), way)()
+        assert len(learn.cbs) == 2 + callbacks
+        learn.fit(1)
 
 
 def test_fastais_own_checks_of_values():
     test_utils.test_eq((1, [torch.ones(2)]), (1, [torch.ones(2)]))
     test_utils.test_close(torch.ones(2), torch.ones(2) + 2**-10, eps=1e-3)
     norm = BatchNorm(30, ndim=1)
-    test_utils.test_is(convert_network(norm, torch.float16), norm)
+    test_utils.test_is(fp16.convert_network(norm, torch.float16), norm)
     test_utils.test_eq(first(norm.parameters()).dtype, torch.float32)
     wrong = [(test_utils.test_eq, [1], [1, 2]), (test_utils.test_close, torch.ones(1), torch.zeros(1)),
              (test_utils.test_eq, torch.ones(1), torch.zeros(1)), (test_utils.test_is, [], [])]  # fmt: skip
@@ -440,16 +425,16 @@ def test_an_inf_costs_a_step_and_half_the_scale(way):
     assert scale == 32.0
 
 
-@pytest.mark.parametrize("way", ["to_fp16", "to_bf16", "to_non_native_fp16"])
-def test_an_error_or_a_cancelled_batch_leaves_no_region_open(way):
-    learn = getattr(two_groups(), way)()
-    learn.fit(1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException)))
-    assert current() is None
-    with pytest.raises(KeyError):
-        learn.fit(1, cbs=Callback(after_pred=lambda self: {}[0]))
-    assert current() is None
-    assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
-    learn.fit(1)
+def test_an_error_or_a_cancelled_batch_leaves_no_region_open():
+    for way in ("to_fp16", "to_bf16", "to_non_native_fp16"):
+        learn = getattr(two_groups(), way)()
+        learn.fit(1, cbs=Callback(after_pred=lambda self: (_ for _ in ()).throw(CancelBatchException)))
+        assert current() is None
+        with pytest.raises(KeyError):
+            learn.fit(1, cbs=Callback(after_pred=lambda self: {}[0]))
+        assert current() is None
+        assert {p.dtype for p in learn.model.parameters()} == {torch.float32}
+        learn.fit(1)
 
 
 def test_a_callback_may_step_in_the_loops_place():
