@@ -40,7 +40,7 @@ def usual(
     batches: Iterable[Any],
     clip: float = 0.0,
     then: Callable[[], object] = lambda: None,
-    **knobs: float,
+    **knobs: Any,
 ) -> Case:
     """The loop of torch's own examples; `clip`: at which norm, if at all; `then` comes after each update."""
     scaler = torch.amp.GradScaler("cpu", **knobs)
@@ -98,25 +98,7 @@ def mlp_one_cycle() -> Case:
     net = nn.Sequential(nn.Linear(20, 64), nn.BatchNorm1d(64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 5))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3, eps=1e-8)
     sched = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=1e-2, total_steps=60)
-    scaler = torch.amp.GradScaler("cpu")
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
-
-    def train_step(batch: Any) -> float:
-        x, y = batch
-        opt.zero_grad(set_to_none=True)
-        with fp16():
-            loss = criterion(net(x), y)
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        before = scaler.get_scale()
-        scaler.step(opt)
-        scaler.update()
-        if scaler.get_scale() >= before:
-            sched.step()
-        return loss.item()
-
-    return Case(train_step, blobs(), net, opt, scaler)
+    return usual(net, opt, classify(net), blobs(), clip=1.0, then=lambda: sched.step())
 
 
 def cnn_sgd() -> Case:
@@ -348,10 +330,9 @@ def multi_loss() -> Case:
     net = TwoHeads()
 
     def loss_of(batch: Any) -> Tensor:
-        x, y = batch
-        logits, size = net(x)
-        ce = F.nll_loss(F.log_softmax(logits.float(), dim=-1), y)
-        l1 = F.smooth_l1_loss(size.float(), x.norm(dim=1), beta=0.5)
+        logits, size = net(batch[0])
+        ce = F.nll_loss(F.log_softmax(logits.float(), dim=-1), batch[1])
+        l1 = F.smooth_l1_loss(size.float(), batch[0].norm(dim=1), beta=0.5)
         s = net.log_variance
         return (torch.stack([ce, l1]) * torch.exp(-s) + s).sum()
 
@@ -606,18 +587,7 @@ def optimizer_of_another() -> Case:
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 5))
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
     net = copy.deepcopy(net)  # as a wrapper or a conversion does
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-
-    def train_step(batch: Any) -> None:
-        x, y = batch
-        opt.zero_grad()
-        with bf16():
-            loss = F.cross_entropy(net(x), y)
-        scaler.scale(loss).backward()
-        scaler.step(opt)
-        scaler.update()
-
-    return Case(train_step, blobs(), net, opt, scaler)
+    return usual(net, opt, classify(net), blobs(), enabled=False)
 
 
 BROKEN: dict[str, tuple[Callable[[], Case], str]] = {

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import OptState
 
-from labkit.amp import ScalerConfig, ScalerState, advance, static
+from labkit.amp import ScalerConfig, ScalerState, static
 from labkit.frameworks import GradScaler, from_state_dict, state_dict
 from tests.amp.distributed.ranks import launch
 
@@ -271,19 +271,6 @@ def test_a_state_goes_from_one_to_the_other_and_back():
         from_state_dict(TORCHS("cpu", enabled=False).state_dict())
 
 
-def test_torch_goes_on_where_the_engines_rule_stopped():
-    config, ours = ScalerConfig(init_scale=64.0, growth_interval=5), ScalerState(64.0, growth_tracker=3)
-    theirs, (weight, optimizer) = ready(TORCHS, growth_interval=1), weight_and_optimizer()
-    theirs.load_state_dict(state_dict(ours, config))
-    for found_inf in (False, False, True, False, False, False, False, False):
-        theirs.scale(weight.sum())
-        weight.grad = torch.tensor([math.inf if found_inf else 1.0])
-        theirs.step(optimizer)
-        theirs.update()
-        ours = advance(ours, found_inf, config)
-        assert (ours.scale, ours.growth_tracker) == (theirs.get_scale(), theirs._get_growth_tracker())
-
-
 # Many steps, and many processes.
 
 
@@ -302,6 +289,7 @@ def test_the_sharded_one_is_torchs_bit_for_bit_and_without_it_ranks_part(tmp_pat
     assert alone[0][2:] != alone[1][2:], "nobody told the first rank"
 
 
+SEED = 5  # by which even a short walk is skipped and at the top for more than a tenth of its steps
 Moment = namedtuple("Moment", "scale tracker weights")
 
 
@@ -332,7 +320,7 @@ def wander(scaler_class, steps, seed, lowest, fused):
 def _a_new_scale(draw, scaler, lowest):
     """Rarely, or where the scale is low: set it, as a number or as a tensor."""
     if draw.random() < 0.05 or scaler.get_scale() < lowest:
-        value = 2.0 ** draw.uniform(0, 127)
+        value = 2.0 ** draw.triangular(0, 127, 127)
         return [value if draw.random() < 0.5 else torch.tensor(value)]
     return []
 
@@ -351,15 +339,15 @@ def _turn_a_knob(draw, scaler):
 # Below a scale of 1, ours unscales a fused optimizer's gradients before its kernel does: the last bit may differ there.
 @pytest.mark.parametrize(
     ("fused", "lowest", "steps"),
-    [pytest.param(False, 2.0**-100, 10_000, marks=pytest.mark.slow), (True, 16.0, 600)],
-    ids=["loop", "fused"],
+    [(False, 2.0**-100, 600), (True, 16.0, 600), pytest.param(False, 2.0**-100, 10_000, marks=pytest.mark.slow)],
+    ids=["loop", "fused", "long"],
 )
-def test_ten_thousand_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
+def test_random_steps_leave_the_same_scale_tracker_and_weights_bit_for_bit(fused, lowest, steps):
     walked = skipped = at_the_top = 0
     before = None
-    both = (wander(scaler_class, steps, 1, lowest, fused) for scaler_class in (GradScaler, TORCHS))
+    both = (wander(scaler_class, steps, SEED, lowest, fused) for scaler_class in (GradScaler, TORCHS))
     for ours, theirs in zip(*both, strict=True):
-        assert ours == theirs, f"at step {walked}"
+        assert ours == theirs, f"at step {walked} of seed {SEED}"
         walked += 1
         skipped += before is not None and ours.weights == before.weights
         at_the_top += ours.scale > 2.0**120
