@@ -91,7 +91,7 @@ def text(steps: int = 25, size: int = 8, length: int = 17, vocab: int = 30) -> l
     return list((start + 3 * torch.arange(length)) % (vocab - 1) + 1)
 
 
-# --- fifteen healthy ones ---
+# --- twelve healthy ones ---
 
 
 def mlp_one_cycle() -> Case:
@@ -234,30 +234,6 @@ def transformer_masked() -> Case:
     return Case(train_step, data, net, opt, scaler)
 
 
-class VAE(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode = nn.Sequential(nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 16))
-        self.decode = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 256))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mu, logvar = self.encode(x).float().chunk(2, dim=1)
-        logvar = logvar.clamp(-10, 10)
-        return self.decode(mu + torch.randn_like(mu) * (0.5 * logvar).exp()), mu, logvar
-
-
-def vae() -> Case:
-    net = VAE()
-
-    def loss_of(batch: Any) -> Tensor:
-        logits, mu, logvar = net(batch[0])
-        target = batch[0].flatten(1)
-        nll = F.binary_cross_entropy_with_logits(logits.float(), target, reduction="none").sum(1).mean()
-        return nll - 0.25 * (1 + logvar - mu.square() - logvar.exp()).sum(1).mean()
-
-    return usual(net, torch.optim.NAdam(net.parameters(), lr=1e-3), loss_of, pictures(), clip=10.0, init_scale=1024.0)
-
-
 def gan(shared: bool = False) -> Case:
     g_net = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 20))
     d_net = nn.Sequential(nn.Linear(20, 32), nn.LeakyReLU(0.2), nn.Dropout(0.2), nn.Linear(32, 1))
@@ -296,48 +272,15 @@ def gan_of_one_scaler() -> Case:
     return gan(shared=True)
 
 
-def diffusion() -> Case:
-    net = nn.Sequential(nn.Linear(20 + 32, 64), nn.SiLU(), nn.Linear(64, 20))
-    opt = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.0)
-    alpha_bar = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0)
-    freqs = torch.exp(-math.log(10_000) * torch.arange(16, dtype=torch.float32) / 16)
-
-    def loss_of(batch: Any) -> Tensor:
-        x0, _ = batch
-        t = torch.randint(0, 1000, (len(x0),))
-        noise, a, angles = torch.randn_like(x0), alpha_bar[t][:, None], t.float()[:, None] * freqs
-        noised = a.sqrt() * x0 + (1 - a).sqrt() * noise
-        predicted = net(torch.cat([noised, angles.sin(), angles.cos()], dim=-1))
-        snr = (a / (1 - a)).squeeze(1)
-        return (F.mse_loss(predicted.float(), noise, reduction="none").mean(1) * snr.clamp(max=5) / snr).mean()
-
-    return usual(net, opt, loss_of, blobs(), clip=1.0)
-
-
 class TwoHeads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.trunk = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU())
         self.classes, self.size = nn.Linear(48, 5), nn.Linear(48, 1)
-        self.log_variance = nn.Parameter(torch.zeros(2))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         h = self.trunk(x)
         return self.classes(h), self.size(h).squeeze(-1)
-
-
-def multi_loss() -> Case:
-    net = TwoHeads()
-
-    def loss_of(batch: Any) -> Tensor:
-        logits, size = net(batch[0])
-        ce = F.nll_loss(F.log_softmax(logits.float(), dim=-1), batch[1])
-        l1 = F.smooth_l1_loss(size.float(), batch[0].norm(dim=1), beta=0.5)
-        s = net.log_variance
-        return (torch.stack([ce, l1]) * torch.exp(-s) + s).sum()
-
-    opt = torch.optim.AdamW(net.parameters(), lr=2e-3)
-    return usual(net, opt, loss_of, blobs(), init_scale=2.0**12, growth_factor=1.5, backoff_factor=0.75)
 
 
 def averaged_model() -> Case:
@@ -450,8 +393,8 @@ def two_backward_passes() -> Case:
 HEALTHY: dict[str, Callable[[], Case]] = {
     case.__name__: case
     for case in (
-        mlp_one_cycle, cnn_sgd, segmentation_dice, lstm_tbptt, transformer_masked, vae, gan, gan_of_one_scaler,
-        diffusion, multi_loss, averaged_model, accumulation, lora, gradient_penalty, two_backward_passes,
+        mlp_one_cycle, cnn_sgd, segmentation_dice, lstm_tbptt, transformer_masked, gan, gan_of_one_scaler,
+        averaged_model, accumulation, lora, gradient_penalty, two_backward_passes,
     )
 }  # fmt: skip
 
