@@ -142,22 +142,12 @@ def test_all_pairs_of_eight_bit_numbers(gfloat_round, assert_same_bits):
             assert_same_bits(operation(a, b, format, rounding).value, wanted, a, operation, format, rounding)
 
 
-def fp16_pairs_agree_with_numpy(count, seed, assert_same_bits):
-    a, b = random_values(FP16, count, seed), random_values(FP16, count, seed + 1)
+def test_random_fp16_pairs(assert_same_bits):
+    a, b = random_values(FP16, 300_000, 16), random_values(FP16, 300_000, 17)
     with np.errstate(over="ignore", invalid="ignore"):  # sums (41 bits) and products (22) are exact in float64
         sums, products = ((exact.astype(np.float16)).astype(np.float64) for exact in (a + b, a * b))
     assert_same_bits(add(a, b, FP16).value, sums, a)
     assert_same_bits(multiply(a, b, FP16).value, products, a)
-
-
-def test_random_fp16_pairs(assert_same_bits):
-    fp16_pairs_agree_with_numpy(300_000, 16, assert_same_bits)
-
-
-@pytest.mark.slow
-def test_ten_million_random_fp16_pairs(assert_same_bits):
-    for seed in range(100, 120, 2):
-        fp16_pairs_agree_with_numpy(1_000_000, seed, assert_same_bits)
 
 
 def test_wide_formats_agree_with_the_machine(assert_same_bits):
@@ -190,15 +180,6 @@ def test_fused_multiply_add_and_directed_sums_against_fractions():
         a, b = close_pairs(format, 400, 8)
         exact = [Fraction(x) + Fraction(y) for x, y in zip(a, b, strict=True)]
         assert_rounded_plainly(add(a, b, format, rounding).value, exact, format, rounding)
-
-
-def test_stochastic_sums_have_the_exact_sum_as_their_mean():
-    draws = 200_000
-    small = float(round_to(0.0001, FP16))
-    bits = np.random.default_rng(9).integers(2**32, size=draws)
-    sums = add(np.ones(draws), small, FP16, Rounding.STOCHASTIC, random_bits=bits).value
-    share = small / 2**-10
-    assert abs((sums - 1).mean() - small) <= 4 * 2**-10 * np.sqrt(share * (1 - share) / draws)
 
 
 # --- infinities, NaN, zeros, bad input -----------------------------------------------------------------------------

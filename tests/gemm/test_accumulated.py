@@ -86,52 +86,28 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "addmm, beta 0": (torch.addmm, (wholes(5, 3), wholes(5, 7), wholes(7, 3)), {"beta": 0}),
     "addmv": (torch.addmv, (wholes(5), wholes(5, 7), wholes(7)), {}),
     "baddbmm": (torch.baddbmm, (wholes(2, 5, 3), wholes(2, 5, 7), wholes(2, 7, 3)), {"alpha": 2}),
-    "conv1d": (F.conv1d, (wholes(2, 4, 9), wholes(6, 4, 3), wholes(6)), {}),
-    "conv1d, everything": (
-        F.conv1d,
-        (wholes(2, 4, 9), wholes(6, 2, 3), wholes(6)),
-        {"stride": 2, "padding": 3, "dilation": 2, "groups": 2},
-    ),
-    "conv1d, unbatched, same": (F.conv1d, (wholes(4, 9), wholes(6, 4, 3)), {"padding": "same"}),
-    "conv2d": (F.conv2d, (wholes(2, 3, 6, 5), wholes(4, 3, 3, 3), wholes(4)), {"padding": 1}),
-    "conv2d, everything": (
-        F.conv2d,
-        (wholes(2, 4, 9, 8), wholes(6, 2, 3, 2), wholes(6)),
-        {"stride": (2, 1), "padding": (1, 2), "dilation": (2, 1), "groups": 2},
-    ),
-    "conv2d, depthwise": (F.conv2d, (wholes(1, 4, 5, 5), wholes(4, 1, 3, 3)), {"groups": 4}),
-    "conv2d, unbatched, same": (F.conv2d, (wholes(4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "same", "dilation": 2}),
-    "conv3d": (F.conv3d, (wholes(2, 2, 4, 5, 4), wholes(3, 2, 2, 3, 2), wholes(3)), {"padding": 1}),
-    "conv3d, everything": (
-        F.conv3d,
-        (wholes(1, 4, 6, 5, 7), wholes(6, 2, 2, 3, 2), wholes(6)),
-        {"stride": (2, 1, 2), "padding": (1, 2, 0), "dilation": (1, 2, 3), "groups": 2},
-    ),
-    "conv3d, unbatched, same": (F.conv3d, (wholes(2, 4, 5, 4), wholes(3, 2, 3, 1, 1)), {"padding": "same"}),
-    "conv_transpose1d": (F.conv_transpose1d, (wholes(2, 4, 5), wholes(4, 3, 3), wholes(3)), {}),
-    "conv_transpose1d, everything": (
-        F.conv_transpose1d,
-        (wholes(2, 4, 5), wholes(4, 3, 3), wholes(6)),
-        {"stride": 3, "padding": 2, "output_padding": 2, "groups": 2, "dilation": 2},
-    ),
-    "conv_transpose2d": (F.conv_transpose2d, (wholes(2, 4, 5, 3), wholes(4, 3, 2, 2), wholes(3)), {"stride": 2}),
-    "conv_transpose2d, everything": (
-        F.conv_transpose2d,
-        (wholes(2, 4, 5, 3), wholes(4, 2, 3, 2), wholes(4)),
-        {"stride": (2, 3), "padding": (1, 0), "output_padding": (1, 2), "groups": 2, "dilation": (1, 2)},
-    ),
-    "conv_transpose2d, unbatched": (F.conv_transpose2d, (wholes(4, 5, 3), wholes(4, 3, 2, 2)), {"padding": 1}),
-    "conv_transpose3d": (F.conv_transpose3d, (wholes(1, 3, 2, 3, 2), wholes(3, 2, 2, 3, 2), wholes(2)), {"stride": 2}),
-    "conv_transpose3d, everything": (
-        F.conv_transpose3d,
-        (wholes(2, 4, 2, 3, 2), wholes(4, 1, 2, 3, 2), wholes(2)),
-        {"stride": (2, 1, 3), "padding": 1, "output_padding": (1, 0, 2), "groups": 2, "dilation": (1, 2, 1)},
-    ),
     "bilinear": (F.bilinear, (wholes(5, 3), wholes(5, 2, seed=1), wholes(4, 3, 2), wholes(4)), {}),
     "bilinear, three dimensions": (F.bilinear, (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)), {}),
     "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
-    "conv2d, valid": (F.conv2d, (wholes(2, 4, 9, 8), wholes(6, 4, 3, 3)), {"padding": "valid"}),
 }
+for d in (1, 2, 3):
+    forward, transposed = getattr(F, f"conv{d}d"), getattr(F, f"conv_transpose{d}d")
+    image, kernel = (5, 4, 3)[:d], (3, 2, 3)[:d]
+    all_of_it = {"stride": (2, 1, 2)[:d], "padding": (1, 2, 0)[:d], "dilation": (2, 1, 1)[:d], "groups": 2}
+    CALLS |= {
+        f"conv{d}d": (forward, (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)), {"padding": "valid"}),
+        f"conv{d}d, everything": (forward, (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)), all_of_it),
+        f"conv{d}d, depthwise": (forward, (wholes(1, 4, *image), wholes(4, 1, *kernel)), {"groups": 4, "padding": 1}),
+        f"conv{d}d, unbatched, same": (
+            forward, (wholes(4, *image), wholes(6, 4, *kernel)), {"padding": "same", "dilation": 2}
+        ),
+        f"conv_transpose{d}d": (transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(3)), {"stride": 2}),
+        f"conv_transpose{d}d, everything": (
+            transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(6)),
+            all_of_it | {"output_padding": (1, 0, 1)[:d]},
+        ),
+        f"conv_transpose{d}d, unbatched": (transposed, (wholes(4, *image), wholes(4, 3, *kernel)), {"padding": 1}),
+    }  # fmt: skip
 
 
 def outcome(call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
