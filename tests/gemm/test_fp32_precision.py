@@ -139,25 +139,19 @@ class Held:
         self.thread.join(60)
 
 
-def test_overlapping_threads_of_one_precision_restore_when_the_last_one_ends() -> None:
+def test_overlapping_threads_of_one_precision_share_the_block_and_another_precision_waits() -> None:
     first, second = Held("ieee"), Held("ieee")
     assert first.open.wait(60)
     assert second.open.wait(60), "the same precision does not wait"
     first.end()
     assert torch.backends.cudnn.conv.fp32_precision == "ieee", "the other one still trains"
+    other = Held("tf32")
+    assert not other.open.is_set()
+    other.go.set()
     second.end()
-    assert second.seen == "ieee"
-    assert torch.backends.cudnn.conv.fp32_precision == "tf32"
-
-
-def test_a_thread_of_another_precision_waits() -> None:
-    first, second = Held("tf32"), Held("ieee")
-    assert first.open.wait(60)
-    assert not second.open.is_set()
-    second.go.set()
-    first.end()
-    second.end()
-    assert (first.seen, second.seen) == ("tf32", "ieee")
+    other.end()
+    assert (second.seen, other.seen) == ("ieee", "tf32")
+    assert torch.backends.cudnn.conv.fp32_precision == "tf32", "restored when the last one ends"
 
 
 def test_threads_that_nest_the_other_precision_do_not_wait_for_each_other_for_ever() -> None:

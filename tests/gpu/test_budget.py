@@ -52,8 +52,8 @@ class Shift(nn.Module):
 
 
 def many_parameters() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """A network of 160 parameters: whatever is done for each of them shows."""
-    layers = [layer for _ in range(10) for layer in (nn.Linear(16, 16), *(Shift() for _ in range(14)))]
+    """A network of 48 parameters: whatever is done for each of them shows."""
+    layers = [layer for _ in range(3) for layer in (nn.Linear(16, 16), *(Shift() for _ in range(14)))]
     return nn.Sequential(*layers), torch.randn(8, 16), torch.randint(0, 16, (8,))
 
 

@@ -76,7 +76,7 @@ def problems(rows: list[list[Any]]) -> dict[str, str]:
 
 def test_recipes_and_tasks_train_on_the_card_as_on_the_cpu(simulated_gpu: Any) -> None:
     pairs = [("digits", recipe) for recipe in RECIPES]
-    pairs += [(task, recipe) for task in TASKS if task != "digits" for recipe in ("O1", "O2")]
+    pairs += [(task, recipe) for task in TASKS if task not in ("digits", "segmentation") for recipe in ("O1", "O2")]
     assert problems(simulated_gpu("T4", on_both, pairs, timeout=200 * slowness())) == {}
 
 

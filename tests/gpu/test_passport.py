@@ -324,7 +324,7 @@ def line_of(item: str) -> Found:
     return found
 
 
-def test_a_loss_that_is_off_is_in_the_table() -> None:
+def test_losses_that_differ_from_the_cpus_or_the_second_time_are_in_the_table() -> None:
     line = line_of("train digits FP32")
     loss = float.fromhex(line["cpu"][1])
     off = [line["cpu"][0], (loss * 1.001).hex(), line["cpu"][2]]
@@ -333,9 +333,6 @@ def test_a_loss_that_is_off_is_in_the_table() -> None:
     assert "step 2: within 9.5e-07 of the CPU's" in text
     assert "0.001 off, 12345 ulps" in text
     assert "0.001 off" not in told({**line, "recipe": "BF16", "losses": off, "again": off}), "BF16 may differ so far"
-
-
-def test_a_training_that_differs_the_second_time_is_in_the_table() -> None:
     line = line_of("train digits O1")
     assert "the same losses twice" in told({**line, "again": [*line["losses"][:2], (9.0).hex()]})
     assert "the same losses twice" not in told(line)
@@ -365,9 +362,6 @@ def test_equal_differences_stand_in_one_row_and_a_known_reason_is_named() -> Non
     assert text.count("failed, RuntimeError: expected scalar type Half but found Float") == 1
     assert "(as layer_norm of Half with weights of Float)" in text
     assert "  the same: train digits O1" in text
-
-
-def test_what_is_missing_is_counted_by_kind() -> None:
     end = {**line_of("end"), "outcome": "the time was up", "missing": ["train unet O1", "train unet O2", "pace gpt"]}
     assert "Missing (the time was up): 2 of 'train', 1 of 'pace'" in told(end)
 
@@ -380,9 +374,6 @@ def test_the_cpu_takes_the_calls_that_cuda_takes() -> None:
     assert {row.name.partition(" ")[0] for row in taken} == {"batch_norm"}
     for row in taken:
         row.call("cpu")
-
-
-def test_a_refusal_is_recognized_by_its_words() -> None:
     assert reason_of("CUDA error: out of memory") == ""
     assert reason_of("RuntimeError: \"igamma_cuda\" not implemented for 'Half'") == "igamma of Half"
 

@@ -1,10 +1,8 @@
-"""Ranks on a machine with a GPU: lesson 09b's four train on the CPU, and NCCL is taken only where it was chosen."""
+"""Ranks on a machine with a GPU: NCCL is taken only where it was chosen, and a step copies little."""
 
 from __future__ import annotations
 
 import os
-import sys
-import threading
 from typing import Any
 
 import pytest
@@ -15,39 +13,8 @@ from labkit.amp import RECIPES
 from labkit.amp.distributed import group
 from labkit.amp.distributed.group import RankLost, largest, start_group
 from labkit.gpu.passport.waits import HostWaits
-from labkit.train import STEPS, TASKS, TrainingRun
+from labkit.train import TASKS, TrainingRun
 from tests.gpu.simulated import Outcomes
-from tests.slowness import slowness
-
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m")
-
-
-def lesson_s_workers(limit: float) -> dict[str, Any]:
-    """Press Train in lesson 09b's widget, with two ranks: what one GPU cannot give them shows with two as with four."""
-    from labkit.widgets import Workers
-
-    workers, done = Workers((*TORCHRUN, "labkit.train.workers")), threading.Event()
-    try:
-        workers.train_button.observe(lambda change: change["new"] or done.set(), "disabled")
-        workers.train()
-        ended = done.wait(limit)
-        return {
-            "card": torch.cuda.get_device_name(),
-            "ended": ended,
-            "steps": workers.steps,
-            "said": workers.sentence.value,
-        }
-    finally:
-        workers.close()
-
-
-@pytest.mark.slow
-def test_the_lesson_s_processes_train_on_the_cpu_beside_one_gpu(simulated_gpu: Any) -> None:
-    found = simulated_gpu("T4", lesson_s_workers, 120 * slowness(), timeout=180 * slowness())
-    assert found["card"] == "Tesla T4 (simulated)"
-    assert found["ended"]
-    assert len(found["steps"]) == STEPS, found["said"]
-    assert all(len(step["ranks"]) == 2 for step in found["steps"])
 
 
 def choices() -> dict[str, Any]:
