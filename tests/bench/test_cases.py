@@ -128,13 +128,6 @@ def test_operands_are_random_never_zeros_and_never_the_same_twice():
     assert abs(values.std() - 1) < 0.01
 
 
-def test_all_operands_together_are_twice_as_large_as_the_cache():
-    for n in (512, 2048):
-        pool, case = Pool("cpu"), GemmCase(n, n, n, FP32)
-        total = sum(tensor.numel() * 4 for operands in pool.sets(case) for tensor in operands)
-        assert total >= 2 * pool._cache or len(pool.sets(case)) == 1, n
-
-
 # Error and settings
 
 
@@ -145,13 +138,10 @@ def test_an_error_is_told_in_ulps_of_the_result():
     for off in (0, 1, -3):
         given = torch.tensor([[3.0 + off * 2**-9]]).half()
         assert error_in_ulps(case, (a, b), given) == abs(off)
-
-
-def test_a_narrow_result_is_half_an_ulp_off_at_most_and_a_quarter_in_the_middle():
-    """Sums in FP32, rounded once to BF16: errors spread evenly over 0 to 1/2."""
     case = GemmCase(16, 256, 64, BF16)
     operands = Pool("cpu").sets(case)[0]
-    assert 0.2 < error_in_ulps(case, operands, caller(case, [operands])(0)) < 0.3
+    error = error_in_ulps(case, operands, caller(case, [operands])(0))
+    assert 0.2 < error < 0.3, "sums in FP32, rounded once: errors spread evenly over 0 to 1/2"
 
 
 def test_settings_are_put_back_also_after_an_error():
@@ -192,15 +182,12 @@ def test_a_sweep_asks_for_each_case_once_and_only_for_formats_that_are_there():
                 assert {format.name for format in special} <= set(report.tensor_cores), (report.name, sweep.name)
 
 
-def test_alignment_takes_k_and_n_through_the_eight_sizes_up_to_a_multiple_of_8():
+def test_alignment_moves_one_side_at_a_time_and_reduced_accumulation_stands_beside_the_full_one():
     cases = [case for case in sweeps(DEVICES[0])["alignment"].cases if case.format is FP32]
     base = max(case.k for case in cases)
     assert base % 8 == 0
     assert {case.k for case in cases} == {case.n for case in cases} == set(range(base - 7, base + 1))
-    assert all(base in (case.k, case.n) and case.m == base for case in cases), "one side moves at a time"
-
-
-def test_reduced_accumulation_stands_beside_the_full_one():
+    assert all(base in (case.k, case.n) and case.m == base for case in cases)
     hopper = next(report for report in DEVICES if report.name == "Hopper")
     cases = sweeps(hopper)["accumulation"].cases
     assert {output_format(case.format).name for case in cases} == {"FP16", "BF16"}

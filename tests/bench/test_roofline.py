@@ -34,21 +34,15 @@ def test_the_fastest_of_each_counts():
     assert (roof.peak(FP32), roof.peak(FP16)) == (pytest.approx(1e10), pytest.approx(2e10))
 
 
-def test_a_layer_for_one_example_waits_for_memory_and_one_for_many_does_not():
+def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
     """With m rows, a product of FP32 n = k = 1000 does about m / 2 FLOP for each byte, as long as m is small."""
     roof = roofline([COPY, LARGE])
-    one, many = GemmCase(1, 1000, 1000, FP32), GemmCase(100, 1000, 1000, FP32)
+    one = GemmCase(1, 1000, 1000, FP32)
     assert intensity(one) == pytest.approx(0.5, rel=0.01)
     assert roof.bound(one) == "bandwidth"
-    assert roof.bound(many) == "compute"
-
-
-def test_a_run_is_measured_by_the_peak_and_by_its_own_ceiling():
-    roof = roofline([COPY, LARGE])
-    assert roof.of_ceiling(LARGE) == 1.0
-    one = timed(GemmCase(1, 1000, 1000, FP32), 0.008016)  # 4,008,000 bytes at half the bandwidth
-    assert roof.of_ceiling(one) == pytest.approx(0.5)
-    assert roof.of_ceiling(COPY) == 1.0
+    assert roof.bound(GemmCase(100, 1000, 1000, FP32)) == "compute"
+    assert roof.of_ceiling(LARGE) == roof.of_ceiling(COPY) == 1.0
+    assert roof.of_ceiling(timed(one, 0.008016)) == pytest.approx(0.5)  # 4,008,000 bytes at half the bandwidth
     fused = timed(ElementwiseCase("hardswish", 10**9, FP32), 16.0)
     assert roof.of_ceiling(fused) == 0.5, "its few operations need no Tensor Core: bytes are what counts"
     assert roof.bound(fused.case) == "bandwidth"
