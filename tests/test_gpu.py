@@ -150,18 +150,17 @@ def hopper(monkeypatch):
     return wrong
 
 
-def test_captures_are_kept_and_compared(hopper, tmp_path):
+def test_captures_are_kept_and_compared_and_one_that_fails_stops_no_other(hopper, monkeypatch, tmp_path):
+    lines = list(parts._captures(order(tmp_path, HOPPER, seconds=-1)))
+    assert all(line.endswith("not asked, the time was up") for line in lines)
+    assert not list(tmp_path.rglob("*.npz"))
     hopper.add("mma.sync.m16n8k8.f32.f16.f16.f32")
     lines = list(parts._captures(order(tmp_path, HOPPER)))
     files = sorted((tmp_path / "mma" / "a-stand-in").iterdir())
     assert len(files) == len(lines) == 12
     assert load_capture(files[-1]).device == "A stand-in"
-    unlike = [line for line in lines if ": 0 of " not in line]
-    assert len(unlike) == 1
-    assert "m16n8k8.f32.f16" in unlike[0]
-
-
-def test_an_instruction_that_fails_does_not_keep_the_others_from_being_asked(hopper, monkeypatch, tmp_path):
+    (unlike,) = [line for line in lines if ": 0 of " not in line]
+    assert "m16n8k8.f32.f16" in unlike
     answer = tiles.capture
 
     def refuse(row, *words):
@@ -170,21 +169,9 @@ def test_an_instruction_that_fails_does_not_keep_the_others_from_being_asked(hop
         return answer(row, *words)
 
     monkeypatch.setattr(tiles, "capture", refuse)
-    lines = list(parts._captures(order(tmp_path, HOPPER)))
-    assert len(list(tmp_path.rglob("mma.sync*.npz"))) == 6
+    lines = list(parts._captures(order(tmp_path / "again", HOPPER)))
+    assert len(list((tmp_path / "again").rglob("mma.sync*.npz"))) == 6
     assert sum("NOT CAPTURED, RuntimeError: the GPU's driver refused" in line for line in lines) == 6
-
-
-def test_when_the_time_is_up_the_rest_is_named(hopper, tmp_path):
-    lines = list(parts._captures(order(tmp_path, HOPPER, seconds=-1)))
-    assert all(line.endswith("not asked, the time was up") for line in lines)
-    assert not list(tmp_path.rglob("*.npz"))
-
-
-def test_a_gpu_that_cannot_be_asked_is_told_so(tmp_path):
-    old = DeviceReport("cuda", "Tesla V100", 0, 1, (7, 0), GENERATIONS[0])
-    (line,) = parts._captures(order(tmp_path, old))
-    assert line == "Tesla V100 has no instruction that the lab knows how to ask"
 
 
 # Checks and trainings
