@@ -46,6 +46,13 @@ def test_a_control_group_of_version_2_has_both_limits_and_is_entered_by_one_file
     assert not (tmp_path / "labkit" / "ada" / "cgroup.subtree_control").exists(), "it may hold processes"
 
 
+def test_a_control_group_of_version_2_may_limit_memory_alone(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory")
+    assert limited_group("labkit/one", 1 << 30, root=tmp_path) == [tmp_path / "labkit" / "one" / "cgroup.procs"]
+    assert (tmp_path / "labkit" / "cgroup.subtree_control").read_text() == "+memory"
+    assert not (tmp_path / "labkit" / "one" / "cpu.max").exists()
+
+
 def test_a_control_group_of_version_1_is_one_for_each_limit(tmp_path: Path) -> None:
     entered = limited_group("labkit/ada", 1 << 30, 2, tmp_path)
     assert entered == [tmp_path / kind / "labkit" / "ada" / "cgroup.procs" for kind in ("memory", "cpu")]

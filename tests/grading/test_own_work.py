@@ -62,10 +62,12 @@ def marks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[
     return graded(folder, tmp_path_factory.mktemp("out"))
 
 
-@pytest.mark.parametrize("learner", ["bob", "dora", "dan", "fay"])
-def test_a_link_to_somebody_elses_work_is_refused_in_words(marks: dict[Any, dict[str, str]], learner: str) -> None:
-    line = marks[learner, ADVANCE_ID]
-    assert (line["points"], OUTSIDE in line["reason"]) == ("0", True), line["reason"]
+def test_a_link_to_somebody_elses_work_or_to_a_device_brings_nothing_and_says_so(
+    marks: dict[Any, dict[str, str]],
+) -> None:
+    lines = {learner: marks[learner, ADVANCE_ID] for learner in ("bob", "dora", "dan", "fay", "carl", "hal")}
+    assert {learner for learner, line in lines.items() if line["points"] != "0"} == set()
+    assert {learner for learner, line in lines.items() if OUTSIDE not in line["reason"]} <= {"carl", "hal"}
 
 
 def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
@@ -75,14 +77,9 @@ def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Pa
     assert {one.student for one in group} == {"eve", "gus"}
 
 
-@pytest.mark.parametrize("learner", ["carl", "hal"])
-def test_a_link_to_a_folder_or_a_device_brings_nothing(marks: dict[Any, dict[str, str]], learner: str) -> None:
-    assert marks[learner, ADVANCE_ID]["points"] == "0"
-
-
-@pytest.mark.parametrize("learner", ["ann", "eve", "gus", "ida", "work of ann", *NAMES])
-def test_who_handed_in_work_of_their_own_gets_its_points(marks: dict[Any, dict[str, str]], learner: str) -> None:
-    assert marks[learner, ADVANCE_ID]["points"] == str(FULL)
+def test_who_handed_in_work_of_their_own_gets_its_points(marks: dict[Any, dict[str, str]]) -> None:
+    learners = ("ann", "eve", "gus", "ida", "work of ann", *NAMES)
+    assert {learner: marks[learner, ADVANCE_ID]["points"] for learner in learners} == dict.fromkeys(learners, str(FULL))
 
 
 def test_the_reason_steers_no_terminal_and_no_reading_direction(marks: dict[Any, dict[str, str]]) -> None:
@@ -207,11 +204,3 @@ def test_what_processes_share_is_counted_once() -> None:
         for child in children:
             os.kill(child, 9)
             os.waitpid(child, 0)
-
-
-def test_a_control_group_may_limit_memory_alone(tmp_path: Path) -> None:
-    (tmp_path / "cgroup.controllers").write_text("cpu memory")
-    assert linux.limited_group("labkit/one", 1 << 30, root=tmp_path) == [tmp_path / "labkit" / "one" / "cgroup.procs"]
-    assert (tmp_path / "labkit" / "one" / "memory.max").read_text() == str(1 << 30)
-    assert (tmp_path / "labkit" / "cgroup.subtree_control").read_text() == "+memory"
-    assert not (tmp_path / "labkit" / "one" / "cpu.max").exists()
