@@ -62,16 +62,6 @@ def test_a_time_that_cannot_be_is_told_before_it_makes_somebody_punctual(tmp_pat
         assert late_days(one, today) == (26664 if year == 2099 else 0)
 
 
-@pytest.mark.slow
-def test_grading_with_a_date_says_whose_time_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = hand_in(tmp_path / "class", "ada")
-    os.utime(path, (315532800.0, 315532800.0))
-    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv"), "--due", "2026-11-30"]
-    assert main([*words, "--report", str(tmp_path / "class.html")]) == 0
-    assert "ada: 06_loss_scaling.ipynb has the time 1980-01-0" in capsys.readouterr().err
-    assert "see yourself whether it is late" in (tmp_path / "class.html").read_text(encoding="utf-8")
-
-
 # --- two at once ---
 
 

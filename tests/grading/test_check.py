@@ -254,17 +254,6 @@ def by_import(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Scal
     return mine(state, found_inf, config)
 
 
-def by_inner_function(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    def inner() -> ScalerState:
-        return advance(state, found_inf, config)
-
-    return inner()
-
-
-def by_default(state: ScalerState, found_inf: bool, config: ScalerConfig, f: Any = advance) -> ScalerState:
-    return f(state, found_inf, config)  # type: ignore[no-any-return]
-
-
 class Method:
     rule = staticmethod(advance)
 
@@ -282,9 +271,9 @@ DETOURS: dict[str, tuple[str, Any]] = {
     "a call of it": ("scaling.advance", borrowed),
     "a call by its module": ("scaling.advance", lambda *a: labkit.amp.advance(*a)),
     "a local import": ("scaling.advance", by_import),
-    "an inner function": ("scaling.advance", by_inner_function),
+    "an inner function": ("scaling.advance", lambda *a: (lambda: advance(*a))()),
     "a comprehension": ("scaling.advance", lambda *a: max([advance(*a) for _ in range(1)], key=id)),
-    "a default": ("scaling.advance", by_default),
+    "a default": ("scaling.advance", lambda state, found_inf, config, f=advance: f(state, found_inf, config)),
     "a partial": ("scaling.advance", functools.partial(advance)),
     "a method": ("scaling.advance", Method().answer),
     "an object that is called": ("scaling.advance", Method()),

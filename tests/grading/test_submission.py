@@ -37,11 +37,6 @@ def test_students_are_files_or_folders(tmp_path: Path) -> None:
     assert found == [("ada", "ada.ipynb"), ("bob", "06_loss_scaling.ipynb"), ("bob", "late/07.IPYNB"), ("cleo", "")]
 
 
-def test_a_cell_is_found_by_its_tag_or_by_its_id_and_may_be_copied_without_a_change() -> None:
-    for cells in ([own("x = 1")], [Cell("exercise-scaling-advance", (), "x = 1")], [own("x = 1"), own("x = 1")]):
-        assert program_of(cells, ADVANCE) == ["x = 1"]
-
-
 def test_only_what_the_cell_names_comes_along() -> None:
     cells = [
         other("import torch\nimport math as m\nfrom labkit.widgets import live"),
@@ -69,28 +64,19 @@ def test_lines_for_IPython_become_calls_and_lines_keep_their_numbers() -> None:
     ]
 
 
-def test_what_cannot_be_run_says_why() -> None:
-    for cells, says in (
-        ([other("x = 1")], "its cell was deleted"),
-        ([own("def f(:")], "syntax error in line 1"),
-        ([own("x = '\0'")], "syntax error"),
-    ):
-        with pytest.raises(Unreadable, match=says):
-            program_of(cells, ADVANCE)
-
-
-def test_what_is_no_notebook_says_so(tmp_path: Path) -> None:
+def test_what_is_no_notebook_or_cannot_be_run_says_so(tmp_path: Path) -> None:
+    """The other reasons are met in test_class.py."""
     path = tmp_path / "ada.ipynb"
     for text, says in (
-        ("", "its text is not JSON"),
         ("\xff\xfe", "its text is not JSON"),
         ("[" * 100_000, "its text is not JSON"),
-        ('{"worksheets": []}', "it has no list of cells"),
         ('{"cells": [5, {"cell_type": "code", "source": 7, "metadata": []}]}', "empty notebook"),
     ):
         path.write_text(text, encoding="latin-1")
         with pytest.raises(Unreadable, match=says):
             read_cells(Submission("ada", "ada.ipynb", path))
+    with pytest.raises(Unreadable, match="syntax error"):
+        program_of([own("x = '\0'")], ADVANCE)
 
 
 def test_the_source_of_a_cell_may_be_a_string_or_lines(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def marks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dic
     (folder / "honest.ipynb").write_text(answered(), encoding="utf-8")
     found = graded(folder, out, *everything(out), "--due", "2026-11-30")
     assert {path.name for path in (out / "back").iterdir()} >= {"honest.html", "circle.html"}
-    assert "honest" in (out / "class.html").read_text(encoding="utf-8")
+    page = (out / "class.html").read_text(encoding="utf-8")
+    assert "honest" in page
+    assert "see yourself whether it is late" in page, "of the one from the far future"
     subprocess.run(["rm", "-r", deep], check=True)  # deeper than pytest's own tidying goes
     return found
 
