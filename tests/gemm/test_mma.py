@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32
-from labkit.gemm import ROWS, SPECS, TURING_4
+from labkit.gemm import ROWS, SPECS
 
 # arXiv:2511.10909: (block length, fraction bits) for each generation and operand, typed from the paper's account.
 PAPER = {
@@ -43,24 +43,6 @@ def test_every_row_says_where_it_comes_from_and_fills_its_instruction() -> None:
         # A block's sum stays exact in FP64: the proof in emulate.py needs (4L + 2) 2^F below 2^53.
         largest = (2 - 2.0**-row.operands.significand_bits) ** 2 * row.block_length + 2
         assert largest * 2**row.fraction_bits <= row.sum_limit <= 2**34 < 2**53, row
-
-
-def test_what_the_sources_disagree_on_is_said() -> None:
-    assert "disagree" in SPECS["T4"].note
-    assert (TURING_4.block_length, TURING_4.note) == (4, SPECS["T4"].note)
-    assert all("disagree" in row.note for row in ROWS if row.operands in (BF16, TF32))
-    assert all(row.note for row in ROWS if row.fraction_bits == 13)
-
-
-def test_a_row_claims_no_data_that_were_taken_from_another_instruction() -> None:
-    # MATLAB-tensor-core/model_validation/CUDA asks FP8 by mma.sync only, on every GPU.
-    for row in ROWS:
-        if row.operands in (E4M3, E5M2) and row.instruction != "mma.sync":
-            asked = row.instruction.removesuffix(".mma_async")
-            assert f"({asked})" in row.source
-            assert "MATLAB-tensor-core" not in row.source
-            assert asked in row.note
-            assert "mma.sync" in row.note, "and what the other one does is said"
 
 
 def test_results_that_hardware_does_not_have_are_refused() -> None:
