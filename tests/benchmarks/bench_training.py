@@ -140,9 +140,9 @@ def step_of(way: str, case: Case) -> Call:
             module.forward = MethodType(BY_HAND[type(module)], module)
     if way != name:
         model = torch.compile(model)
-    return engine_step(RECIPES[name], case, model, inputs, targets) if name in RECIPES else loop(
-        name, case, model, inputs, targets
-    )  # fmt: skip
+    if name in RECIPES:
+        return engine_step(RECIPES[name], case, model, inputs, targets)
+    return loop(name, case, model, inputs, targets)
 
 
 def engine_step(recipe: Any, case: Case, model: nn.Module, inputs: Tensor, targets: Tensor) -> Call:
