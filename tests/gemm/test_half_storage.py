@@ -232,9 +232,12 @@ def test_dropout_between_layers_draws_as_in_training_only() -> None:
     layer = nn.GRU(4, 4, num_layers=2, dropout=0.5).half()
     x = grown(3, 2, 4).half()
     with half_storage("cpu"):
-        assert not torch.equal(layer(x)[0], layer(x)[0])
+        (y, last), (other, _) = layer(x), layer(x)
         layer.eval()
-        assert torch.equal(layer(x)[0], layer(x)[0])
+        (whole, without), (again, _) = layer(x), layer(x)
+    assert not torch.equal(y, other)
+    assert torch.equal(whole, again)
+    assert torch.equal(last[0], without[0]), "nothing is dropped before the first layer"
 
 
 # --- an accumulator of one's choice -----------------------------------------------------------------------------------
