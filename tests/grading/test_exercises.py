@@ -23,6 +23,7 @@ from tests.grading.cases import cases
 ALL = list(EXERCISES.values())
 GRADING, OTHERS = 1, (2, 3)  # the seeds of grading; its papers hold the notebook's calls, too
 TRAINS = ("project.", "clinic.")  # to judge a recipe, or a repair, is to train
+TRAINING = (pytest.mark.slow, pytest.mark.timeout(1500))
 CHECKED = [exercise for exercise in ALL if not exercise.id.startswith(TRAINS)]
 
 
@@ -68,7 +69,7 @@ def test_the_reference_earns_full_marks_and_is_solved_in_the_notebook(exercise: 
 
 @pytest.mark.parametrize(
     "exercise",
-    [pytest.param(e, id=e.id, marks=pytest.mark.slow if e.id.startswith(TRAINS) else ()) for e in ALL],
+    [pytest.param(e, id=e.id, marks=TRAINING if e.id.startswith(TRAINS) else ()) for e in ALL],
 )
 def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(exercise: Exercise) -> None:
     shown = visible_paper(exercise)
