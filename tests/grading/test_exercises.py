@@ -57,9 +57,10 @@ def not_caught(exercise: Exercise, *seeds: int) -> list[str]:
     return found
 
 
-# The repairs of the clinic are checked, and graded, in test_clinic_answers.py.
+# The clinic is graded in test_clinic_answers.py; recipes of projects are trained in test_project.py.
 @pytest.mark.parametrize(
-    "exercise", [e for e in ALL if not e.id.startswith("clinic.")], ids=lambda exercise: exercise.id
+    "exercise",
+    [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL if not e.id.startswith("clinic.")],
 )
 def test_the_reference_earns_full_marks_and_is_solved_in_the_notebook(exercise: Exercise) -> None:
     assert not_right(exercise, GRADING) == []
@@ -69,7 +70,7 @@ def test_the_reference_earns_full_marks_and_is_solved_in_the_notebook(exercise: 
 
 @pytest.mark.parametrize(
     "exercise",
-    [pytest.param(e, id=e.id, marks=TRAINING if e.id.startswith(TRAINS) else ()) for e in ALL],
+    [pytest.param(e, id=e.id, marks=() if e in CHECKED else TRAINING) for e in ALL],
 )
 def test_every_mistake_is_called_by_name_in_the_notebook_and_loses_points_at_grading(exercise: Exercise) -> None:
     shown = visible_paper(exercise)
