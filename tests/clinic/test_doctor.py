@@ -218,15 +218,6 @@ def test_what_a_machine_is_good_for():
         assert says in finding.what
 
 
-def test_torch_counts_emulated_bf16_unless_it_is_asked_not_to(monkeypatch):
-    """What the line about a T4 says of torch, on a faked T4."""
-    properties = SimpleNamespace(major=7, minor=5)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert not torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 def test_a_container_says_its_limit(tmp_path):
     assert system.container_memory(tmp_path) is None
     (tmp_path / "memory.max").write_text("max\n")
