@@ -205,33 +205,19 @@ class TinyGPT(nn.Module):
 
 def transformer_masked() -> Case:
     net = TinyGPT()
-    decay = [p for p in net.parameters() if p.dim() >= 2]
-    rest = [p for p in net.parameters() if p.dim() < 2]
+    decay, rest = ([p for p in net.parameters() if (p.dim() >= 2) is wide] for wide in (True, False))
     groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
     opt = torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.95), eps=1e-8)
     warmup = torch.optim.lr_scheduler.LambdaLR(opt, lambda s: min(1.0, (s + 1) / 10))
-    scaler = torch.amp.GradScaler("cpu")
     data = text()
     for tokens in data:
         tokens[: len(tokens) // 2, -4:] = 0  # half of the rows end in padding
 
-    def train_step(tokens: Tensor) -> float:
-        opt.zero_grad(set_to_none=True)
-        with fp16():
-            logits = net(tokens[:, :-1])
-            targets = tokens[:, 1:]
-            loss = F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05)
-        scaler.scale(loss).backward()
-        scaler.unscale_(opt)
-        norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        scale = scaler.get_scale()
-        scaler.step(opt)
-        scaler.update()
-        if scaler.get_scale() == scale:
-            warmup.step()
-        return float(norm)
+    def loss_of(tokens: Tensor) -> Tensor:
+        logits, targets = net(tokens[:, :-1]), tokens[:, 1:]
+        return F.cross_entropy(logits.transpose(1, 2), targets, ignore_index=0, label_smoothing=0.05)
 
-    return Case(train_step, data, net, opt, scaler)
+    return usual(net, opt, loss_of, data, clip=1.0, then=lambda: warmup.step())
 
 
 def gan(shared: bool = False) -> Case:
@@ -287,21 +273,7 @@ def averaged_model() -> Case:
     net = nn.Sequential(nn.Linear(20, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 5))
     average = torch.optim.swa_utils.AveragedModel(net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
     opt = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-
-    def train_step(batch: Any) -> float:
-        x, y = batch
-        opt.zero_grad()
-        with bf16():
-            loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        opt.step()
-        average.update_parameters(net)
-        if average.n_averaged % 10 == 0:
-            with torch.no_grad(), bf16():
-                (average(x).argmax(1) == y).float().mean().item()
-        return loss.item()
-
-    return Case(train_step, blobs(), net, opt)
+    return usual(net, opt, classify(net), blobs(), then=lambda: average.update_parameters(net))
 
 
 def accumulation() -> Case:
