@@ -117,6 +117,7 @@ def test_nothing_is_said_against_a_healthy_training(names: list[str]) -> None:
     assert not {name: report for name, report in reports.items() if report.findings[:-1]}
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(BROKEN)
 def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None:
     wrong = {}
