@@ -49,7 +49,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{total:7.1f} s  {items[package]:5} tests  {package}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def preloaded_kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Jupyter kernels that this process and its children start have imported torch and the lab; see tests.kernels."""
     with preloaded(tmp_path_factory.mktemp("kernels")) as environment, pytest.MonkeyPatch.context() as patch:

@@ -149,7 +149,7 @@ def parts(value: object) -> Iterator[str | float]:
         yield repr(value)
     elif isinstance(value, int | float | Fraction | np.generic):
         yield type(value).__name__
-        yield float(value) if math.isfinite(value) and abs(value) < 2.0**1000 else str(value)
+        yield float(value) if abs(value) < 2.0**1000 else str(value)
     else:
         yield f"{type(value).__name__} {value!r}"
 

@@ -58,6 +58,7 @@ def test_each_operation_of_torchs_header_is_on_the_same_list() -> None:
     assert {name: rule_for(name).rule for name in theirs} == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_has_no_half_kernel_runs_in_fp32() -> None:
     """torch's OpInfo says which; a Fourier transform has one for a GPU and powers of two."""

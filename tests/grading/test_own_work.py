@@ -166,6 +166,7 @@ BURNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took")
 def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
     """One child that computes for ever, or one after another that ends: the first process does nothing but wait."""
