@@ -81,8 +81,8 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
 def check_all(folder: Path, everything: bool, pytest_arguments: Sequence[str]) -> int:
     """Run ruff, mypy and pytest, all of them even where one fails; return the worst exit status.
 
-    There is a process for each core, up to four. The programs that tests start import the lab hundreds of times, and may
-    keep its bytecode even where the environment forbids it.
+    There is a process for each core, up to four. The programs that tests start import the lab many times, and may keep
+    its bytecode even where the environment forbids it.
     """
     python = str(venv_python(folder)) if venv_python(folder).exists() else sys.executable
     processes = ("--numprocesses", str(max(2, min(4, usable_cores()))), "--dist", "loadfile", "--no-loadscope-reorder")
