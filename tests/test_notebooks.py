@@ -235,7 +235,13 @@ def shown(cell: dict[str, Any]) -> str:
 
 
 @patient
-@by_name
+@pytest.mark.parametrize(
+    "source",
+    [  # each check of the clinic trains; tests/grading checks its ten exercises one by one
+        pytest.param(source, id=source.stem, marks=pytest.mark.slow if source.stem == "10_clinic" else ())
+        for source in SOURCES
+    ],
+)
 def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_kernels: None, source: Path) -> None:
     notebook = execute(answered_later(source))
     assert errors_of(notebook) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from labkit.bench import published
@@ -42,6 +43,7 @@ def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() 
     assert not card.shows(None, None)
 
 
+@pytest.mark.slow
 def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
     before = torch.get_float32_matmul_precision()
     answers = complete(check.main("cpu", width=64))

@@ -13,6 +13,8 @@ from tests.gpu.simulated import Outcomes
 from tests.gpu.simulated.cards import CARDS
 from tests.gpu.simulated.refusals import REFUSALS, Refusal
 
+pytestmark = pytest.mark.slow  # what the simulated cards are changes rarely
+
 # What OpInfo says CUDA lacks and the simulated card computes all the same: whole numbers and booleans, in kernels whose
 # words nobody has read. A row takes an operation off this list.
 WHOLE = ["int16", "int32", "int64", "int8", "uint8"]

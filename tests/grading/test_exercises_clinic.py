@@ -224,6 +224,7 @@ def region(model: Any, batches: Any, *, epsilon: float = 1e-8, cast: bool = True
     return losses, ("log", 0.0)
 
 
+@pytest.mark.slow
 def test_a_repair_may_be_another_one_and_a_catch_is_none() -> None:
     def grade(**how: Any) -> Any:
         return check("clinic.region", lambda model, batches: region(model, batches, **how))

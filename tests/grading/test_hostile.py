@@ -80,6 +80,7 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
         pytest.skip(f"on this machine not all walls stand: {said[0]}")
 
 
+@pytest.mark.slow
 def test_a_handful_of_them_gets_its_rows(tmp_path: Path) -> None:
     few = (*ANYWHERE, *BEHIND_WALLS) if sys.platform == "linux" else ANYWHERE
     expect_rows(tmp_path, {name: ALL[name] for name in few})

@@ -144,6 +144,7 @@ def my_advance(state, found_inf, config):
 RIGHT = ADVANCE.split("check(")[0].replace("my_advance", "right")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not os.path.exists("/proc/self/smaps_rollup"), reason="the system does not tell what processes share"
 )

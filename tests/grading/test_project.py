@@ -90,7 +90,9 @@ def test_the_failure_of_a_call_is_not_trained() -> None:
 # --- the tasks ---
 
 
-@pytest.mark.parametrize("task", PROJECT_TASKS)
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow if task == "drift" else ()) for task in PROJECT_TASKS]
+)
 def test_the_failing_run_fails_and_the_reference_is_within_half_of_fp32s_spread_on_every_seed(task: str) -> None:
     """On average over two seeds, as it is graded; so no other machine's rounding turns a verdict."""
     recipe = EXERCISES[f"project.{task}"].reference(VISIBLE)
