@@ -91,7 +91,7 @@ def _module_of(function: Callable[..., Any]) -> str:
 
 
 _CALLS = """
-import json, sys, traceback
+import json, os, sys, traceback
 from importlib import import_module
 import torch
 found = {}
@@ -100,5 +100,6 @@ for module, name, arguments in json.loads(sys.argv[1]):
         found[name] = getattr(import_module(module), name)(*arguments), ""
     except BaseException:
         found[name] = None, traceback.format_exc()
-print("\\n" + json.dumps(found))
+print("\\n" + json.dumps(found), flush=True)
+os._exit(0)  # torch's threads of a device may still be waiting, and end a process that tidies up with an abort
 """
