@@ -94,6 +94,15 @@ def mistake(answer: Callable[..., object]) -> Mistake:
     return Mistake(answer.__name__.replace("_", " "), answer, sentence[:1].lower() + sentence[1:])
 
 
+def wrong(name: str, sentence: str, answer: Callable[..., object]) -> Mistake:
+    """Return a known mistake that is one expression: a row of a table.
+
+    >>> wrong("forgets the sign", "this is what leaving out the sign gives.", lambda x: abs(x)).answer(-1.0)
+    1.0
+    """
+    return Mistake(name, answer, sentence)
+
+
 def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
     """Return the mistakes of a module, `vars()`, in the order in which they stand there."""
     return tuple(value for value in names.values() if isinstance(value, Mistake))

@@ -18,6 +18,7 @@ import textwrap
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -92,6 +93,14 @@ def body_of(function: Callable[..., object]) -> str:
     return squeezed("\n".join(lines[statements[0].lineno - 1 :]))
 
 
+def rows_of(module: ModuleType) -> dict[str, str]:
+    """Return the expression of each row of a module's known mistakes, by the mistake's name."""
+    source = inspect.getsource(module)
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    rows = [call.args for call in calls if isinstance(call.func, ast.Name) and call.func.id == "wrong"]
+    return {name.value: squeezed(ast.get_source_segment(source, answer.body)) for name, _, answer in rows}
+
+
 def spoilers() -> dict[str, str]:
     """What no learner shall find: bodies of references and of mistakes, and the lessons' solutions."""
     found = {}
@@ -102,7 +111,8 @@ def spoilers() -> dict[str, str]:
         if exercise.reference.__module__ != module.__name__:  # made by a frame that several share, of functions here
             answers = {f"{exercise.id}: {n}": f for n, f in inspect.getmembers(module, inspect.isfunction)}
         own = {name: answer for name, answer in answers.items() if answer.__module__ == module.__name__}
-        found |= {name: body_of(answer) for name, answer in own.items()}
+        found |= {name: body_of(answer) for name, answer in own.items() if answer.__name__ != "<lambda>"}
+        found |= {f"{exercise.id}: {name}": body for name, body in rows_of(module).items()}
         source = (ROOT / "notebooks" / "source" / f"{exercise.lesson}.py").read_text(encoding="utf-8")
         cell = next(part for part in source.split("# %%") if f'"{exercise.tag}"' in part)
         found[f"solution of {exercise.id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])

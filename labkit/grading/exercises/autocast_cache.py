@@ -13,7 +13,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Event = tuple[str, str]
 Answer = tuple[list[Tensor], int]
@@ -79,41 +79,26 @@ def _long(random: Random) -> list[Case]:
 
 
 @mistake
-def never_looks_again(weights: dict[str, Tensor], events: list[Event]) -> Answer:
-    """This is a cache that does not see edits, as torch's does not: after an edit the layer computes with the old
-    weight."""
-    return _play(weights, events, id)
-
-
-@mistake
-def casts_every_time(weights: dict[str, Tensor], events: list[Event]) -> Answer:
-    """This is no cache: a cast for every use."""
-    return _play(weights, events, lambda weight: object())
-
-
-@mistake
-def forgets_everything_at_an_edit(weights: dict[str, Tensor], events: list[Event]) -> Answer:
-    """This is what emptying the cache at every edit gives: the weights that nobody touched are cast again."""
-    return _play(weights, events, id, forgets="all")
-
-
-@mistake
-def one_place_for_all(weights: dict[str, Tensor], events: list[Event]) -> Answer:
-    """This is what keeping one cast for all weights gives: the second weight is computed with the first."""
-    return _play(weights, events, "the")
-
-
-@mistake
-def keyed_on_the_version_alone(weights: dict[str, Tensor], events: list[Event]) -> Answer:
-    """This is what a key without the weight gives: two weights of the same version share a cast."""
-    return _play(weights, events, lambda weight: weight._version)
-
-
-@mistake
 def never_closes(weights: dict[str, Tensor], events: list[Event]) -> Answer:
     """This is what keeping casts beyond the region gives: they hold memory until the end of the run."""
     return _play(weights, events, lambda weight: (id(weight), weight._version), forgets="never")
 
+
+# fmt: off
+MISTAKES = (
+    wrong("never looks again", "this is a cache that does not see edits, as torch's does not: after an edit the "
+          "layer computes with the old weight.", lambda weights, events: _play(weights, events, id)),
+    wrong("casts every time", "this is no cache: a cast for every use.",
+          lambda weights, events: _play(weights, events, lambda weight: object())),
+    wrong("forgets everything at an edit", "this is what emptying the cache at every edit gives: the weights that "
+          "nobody touched are cast again.", lambda weights, events: _play(weights, events, id, forgets="all")),
+    wrong("one place for all", "this is what keeping one cast for all weights gives: the second weight is computed "
+          "with the first.", lambda weights, events: _play(weights, events, "the")),
+    wrong("keyed on the version alone", "this is what a key without the weight gives: two weights of the same "
+          "version share a cast.", lambda weights, events: _play(weights, events, lambda weight: weight._version)),
+    never_closes,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="autocast.cache",
@@ -128,7 +113,7 @@ EXERCISE = Exercise(
         Check("closing the region empties the cache", 1, lambda random: _events(random, "1 1 c 1 1", "1 2 c e1 1 2 1")),
         Check("long mixtures", 2, _long),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     may_change=("weights",),
     provides={"torch": torch},
 )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import product
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Step = tuple[str, str, tuple[str, ...]]
 WIDEST_FIRST = ("FP32", "FP16")
@@ -83,58 +83,34 @@ def _again(_: Random) -> list[Case]:
 
 
 @mistake
-def keep_means_FP16(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32."""
-    return _flow(steps, given, keep=lambda arriving: "FP16")
-
-
-@mistake
-def keep_means_FP32(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16."""
-    return _flow(steps, given, keep=lambda arriving: "FP32")
-
-
-@mistake
-def promote_means_FP32(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16."""
-    return _flow(steps, given, promote=lambda arriving: "FP32")
-
-
-@mistake
-def promotes_to_the_first(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what taking the first operand's dtype gives. The widest wins, wherever it stands."""
-    return _flow(steps, given, promote=lambda arriving: arriving[0])
-
-
-@mistake
-def promotes_to_the_last(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what taking the last operand's dtype gives. The widest wins, wherever it stands."""
-    return _flow(steps, given, promote=lambda arriving: arriving[-1])
-
-
-@mistake
-def promotes_to_the_narrowest(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what taking the narrowest dtype gives: the FP32 operand would lose digits."""
-    return _flow(steps, given, promote=lambda arriving: "FP16" if "FP16" in arriving else "FP32")
-
-
-@mistake
-def allow_needs_FP16_operands(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what treating `allow` as `promote` gives. FP32 weights are cast down: that is the whole point."""
-    return _flow(steps, given, allow=lambda arriving: "FP32" if "FP32" in arriving else "FP16")
-
-
-@mistake
-def deny_gives_back_FP16(steps: list[Step], given: dict[str, str]) -> list[str]:
-    """This is what casting the result of a denied operation back gives. It stays FP32."""
-    return _flow(steps, given, deny=lambda arriving: arriving[0])
-
-
-@mistake
 def forgets_earlier_results(steps: list[Step], given: dict[str, str]) -> list[str]:
     """This is what taking every intermediate result for FP32 gives. Look up what earlier operations returned."""
     return [_dtype(rule, [given.get(name, "FP32") for name in operands]) for _, rule, operands in steps]
 
+
+# fmt: off
+MISTAKES = (
+    wrong("keep means FP16", "this is what casting on `keep` gives. It leaves what arrives: FP32 stays FP32.",
+          lambda steps, given: _flow(steps, given, keep=lambda arriving: "FP16")),
+    wrong("keep means FP32", "this is what casting on `keep` gives. It leaves what arrives: FP16 stays FP16.",
+          lambda steps, given: _flow(steps, given, keep=lambda arriving: "FP32")),
+    wrong("promote means FP32", "this is what promoting to FP32 whatever arrives gives. Two FP16 operands stay FP16.",
+          lambda steps, given: _flow(steps, given, promote=lambda arriving: "FP32")),
+    wrong("promotes to the first", "this is what taking the first operand's dtype gives. The widest wins, wherever "
+          "it stands.", lambda steps, given: _flow(steps, given, promote=lambda arriving: arriving[0])),
+    wrong("promotes to the last", "this is what taking the last operand's dtype gives. The widest wins, wherever it "
+          "stands.", lambda steps, given: _flow(steps, given, promote=lambda arriving: arriving[-1])),
+    wrong("promotes to the narrowest", "this is what taking the narrowest dtype gives: the FP32 operand would lose "
+          "digits.",
+          lambda steps, given: _flow(steps, given, promote=lambda arriving: "FP16" if "FP16" in arriving else "FP32")),
+    wrong("allow needs FP16 operands", "this is what treating `allow` as `promote` gives. FP32 weights are cast "
+          "down: that is the whole point.",
+          lambda steps, given: _flow(steps, given, allow=lambda arriving: "FP32" if "FP32" in arriving else "FP16")),
+    wrong("deny gives back FP16", "this is what casting the result of a denied operation back gives. It stays FP32.",
+          lambda steps, given: _flow(steps, given, deny=lambda arriving: arriving[0])),
+    forgets_earlier_results,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="autocast.dtypes",
@@ -150,5 +126,5 @@ EXERCISE = Exercise(
         Check("older values, and names that are assigned again", 1, _again),
         Check("longer programs", 3, _programs("akdkpak", "kdapkdak", "dkakpdkp", "pkpadkap")),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

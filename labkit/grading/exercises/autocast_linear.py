@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[Tensor, Tensor, Tensor]
 
@@ -102,18 +102,6 @@ def _tiny(random: Random) -> list[Case]:
 
 
 @mistake
-def stays_in_FP32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
-    """This is the FP32 layer. autocast rounds the operands to FP16 first."""
-    return x @ weight.T + bias, grad_y.float() @ weight, grad_y.float().T @ x
-
-
-@mistake
-def rounds_the_results_only(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
-    """This is what rounding the results alone gives. A Tensor Core takes FP16 operands."""
-    return _layer(x, weight, bias, grad_y)
-
-
-@mistake
 def answers_in_FP32(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
     """This is y in FP32. It leaves the layer as FP16, half the bytes to move."""
     y, grad_x, grad_weight = reference(x, weight, bias, grad_y)
@@ -150,12 +138,6 @@ def rounds_before_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tens
 
 
 @mistake
-def forgets_the_bias(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
-    """This is the layer without its bias."""
-    return reference(x, weight, torch.zeros_like(bias), grad_y)
-
-
-@mistake
 def accumulates_in_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor) -> Answer:
     """This is what an FP16 accumulator gives: every addition rounds to 11 bits."""
 
@@ -169,6 +151,23 @@ def accumulates_in_FP16(x: Tensor, weight: Tensor, bias: Tensor, grad_y: Tensor)
     y = product(x, weight.T, bias)
     return y, product(grad_y, weight, zero).float(), product(grad_y.T, x, zero).float()
 
+
+# fmt: off
+MISTAKES = (
+    wrong("stays in FP32", "this is the FP32 layer. autocast rounds the operands to FP16 first.",
+          lambda x, weight, bias, grad_y: (x @ weight.T + bias, grad_y.float() @ weight, grad_y.float().T @ x)),
+    wrong("rounds the results only", "this is what rounding the results alone gives. A Tensor Core takes FP16 "
+          "operands.", lambda x, weight, bias, grad_y: _layer(x, weight, bias, grad_y)),
+    answers_in_FP32,
+    gradients_stay_FP16,
+    gradients_are_never_rounded,
+    gradients_from_unrounded_operands,
+    rounds_before_the_bias,
+    wrong("forgets the bias", "this is the layer without its bias.",
+          lambda x, weight, bias, grad_y: reference(x, weight, torch.zeros_like(bias), grad_y)),
+    accumulates_in_FP16,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="autocast.linear",
@@ -184,6 +183,6 @@ EXERCISE = Exercise(
         Check("the bias belongs into the FP32 sum", 2, _swamped),
         Check("gradients that underflow, underflow", 1, _tiny),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 
 from labkit.amp import rule_for
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 NAMES = {
     "allow": "linear matmul bmm addmm conv1d conv2d conv3d einsum",
@@ -41,85 +41,36 @@ def _drawn(always: str, sometimes: str) -> Callable[[Random], list[Case]]:
     return draw
 
 
-@mistake
-def all_allowed(op: str) -> str:
-    """This is plain FP16: every operation in the low-precision format."""
-    return "allow"
-
-
-@mistake
-def all_but_products_denied(op: str) -> str:
-    """This is what denying everything but the products gives. It is safe, and moves twice the bytes: relu is as good in
-    FP16."""
-    return "allow" if LISTS[op] == "allow" else "deny"
-
-
-@mistake
-def keeps_einsum(op: str) -> str:
-    """This is what leaving einsum off the lists gives. It is a matrix product in other words, and gains as much."""
-    return "keep" if op == "einsum" else LISTS[op]
-
-
-@mistake
-def denies_einsum(op: str) -> str:
-    """This is what denying einsum gives. It is a matrix product in other words, and gains as much."""
-    return "deny" if op == "einsum" else LISTS[op]
-
-
-@mistake
-def allows_softmax(op: str) -> str:
-    """This is what allowing softmax gives: exponentials, summed, in FP16."""
-    return "allow" if op == "softmax" else LISTS[op]
-
-
-@mistake
-def keeps_softmax(op: str) -> str:
-    """This is what leaving softmax off the lists gives: after a linear layer its input is FP16, and so its sum."""
-    return "keep" if op == "softmax" else LISTS[op]
-
-
-@mistake
-def keeps_exp(op: str) -> str:
-    """This is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16."""
-    return "keep" if op == "exp" else LISTS[op]
-
-
-@mistake
-def keeps_the_loss(op: str) -> str:
-    """This is what leaving the loss off the lists gives: a mean over many elements, in FP16."""
-    return "keep" if op == "cross_entropy" else LISTS[op]
-
-
-@mistake
-def keeps_addcmul(op: str) -> str:
-    """This is what leaving addcmul off the lists gives: its three operands may arrive in different dtypes."""
-    return "keep" if op == "addcmul" else LISTS[op]
-
-
-@mistake
-def allows_addcmul(op: str) -> str:
-    """This is what casting its operands to FP16 gives: an FP32 operand loses digits for no gain. Promote."""
-    return "allow" if op == "addcmul" else LISTS[op]
-
-
-@mistake
-def denies_batch_norm(op: str) -> str:
-    """This is what denying batch_norm gives. It is on no list: its kernel reads FP16, computes in FP32 with FP32
-    weights, and writes FP16."""
-    return "deny" if op == "batch_norm" else LISTS[op]
-
-
-@mistake
-def keeps_layer_norm(op: str) -> str:
-    """This is what treating layer_norm as batch_norm gives. layer_norm stands on the FP32 list."""
-    return "keep" if op == "layer_norm" else LISTS[op]
-
-
-@mistake
-def denies_relu(op: str) -> str:
-    """This is what denying relu gives. It is exact in any format: keep."""
-    return "deny" if op == "relu" else LISTS[op]
-
+# fmt: off
+MISTAKES = (
+    wrong("all allowed", "this is plain FP16: every operation in the low-precision format.", lambda op: "allow"),
+    wrong("all but products denied", "this is what denying everything but the products gives. It is safe, and moves "
+          "twice the bytes: relu is as good in FP16.", lambda op: "allow" if LISTS[op] == "allow" else "deny"),
+    wrong("keeps einsum", "this is what leaving einsum off the lists gives. It is a matrix product in other words, "
+          "and gains as much.", lambda op: "keep" if op == "einsum" else LISTS[op]),
+    wrong("denies einsum", "this is what denying einsum gives. It is a matrix product in other words, and gains as "
+          "much.", lambda op: "deny" if op == "einsum" else LISTS[op]),
+    wrong("allows softmax", "this is what allowing softmax gives: exponentials, summed, in FP16.",
+          lambda op: "allow" if op == "softmax" else LISTS[op]),
+    wrong("keeps softmax", "this is what leaving softmax off the lists gives: after a linear layer its input is "
+          "FP16, and so its sum.", lambda op: "keep" if op == "softmax" else LISTS[op]),
+    wrong("keeps exp", "this is what leaving exp off the lists gives: beyond 11.09 it is inf in FP16.",
+          lambda op: "keep" if op == "exp" else LISTS[op]),
+    wrong("keeps the loss", "this is what leaving the loss off the lists gives: a mean over many elements, in FP16.",
+          lambda op: "keep" if op == "cross_entropy" else LISTS[op]),
+    wrong("keeps addcmul", "this is what leaving addcmul off the lists gives: its three operands may arrive in "
+          "different dtypes.", lambda op: "keep" if op == "addcmul" else LISTS[op]),
+    wrong("allows addcmul", "this is what casting its operands to FP16 gives: an FP32 operand loses digits for no "
+          "gain. Promote.", lambda op: "allow" if op == "addcmul" else LISTS[op]),
+    wrong("denies batch norm", "this is what denying batch_norm gives. It is on no list: its kernel reads FP16, "
+          "computes in FP32 with FP32 weights, and writes FP16.",
+          lambda op: "deny" if op == "batch_norm" else LISTS[op]),
+    wrong("keeps layer norm", "this is what treating layer_norm as batch_norm gives. layer_norm stands on the FP32 "
+          "list.", lambda op: "keep" if op == "layer_norm" else LISTS[op]),
+    wrong("denies relu", "this is what denying relu gives. It is exact in any format: keep.",
+          lambda op: "deny" if op == "relu" else LISTS[op]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="autocast.lists",
@@ -139,6 +90,6 @@ EXERCISE = Exercise(
         Check("normalisation layers", 1, _drawn("layer_norm batch_norm", "group_norm batch_norm")),
         Check("activations and shapes", 1, _drawn("relu", "dropout max_pool2d avg_pool2d reshape")),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(rule_for,),
 )

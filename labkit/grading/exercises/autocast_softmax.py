@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 COLUMNS = 6
 TORCHS_OWN = (
@@ -102,46 +102,10 @@ def naive_in_FP16(logits: Tensor) -> Tensor:
 
 
 @mistake
-def naive_in_FP32(logits: Tensor) -> Tensor:
-    """This is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7."""
-    return _shifted(logits, 0.0)
-
-
-@mistake
-def one_maximum_for_all(logits: Tensor) -> Tensor:
-    """This is what subtracting the largest logit of all rows gives: a row far below it becomes 0 / 0."""
-    return _shifted(logits, logits.float().max())
-
-
-@mistake
-def subtracts_the_mean(logits: Tensor) -> Tensor:
-    """This is what subtracting the mean gives. Only after subtracting the maximum is every exponent at most 0."""
-    return _shifted(logits, logits.float().mean(dim=1, keepdim=True))
-
-
-@mistake
-def clamps_the_logits(logits: Tensor) -> Tensor:
-    """This is what clamping the logits gives: everything above the clamp becomes equally likely."""
-    return reference(logits.clamp(max=11.0))
-
-
-@mistake
 def replaces_inf_by_65504(logits: Tensor) -> Tensor:
     """This is what replacing inf by 65504 gives: no NaN, and wrong probabilities. That is worse."""
     powers = torch.nan_to_num(torch.exp(logits), posinf=65504.0)
     return powers / powers.float().sum(dim=1, keepdim=True).half()
-
-
-@mistake
-def over_the_columns(logits: Tensor) -> Tensor:
-    """This is the softmax of the columns. Each row is one example: dim=1."""
-    return reference(logits.T.contiguous()).T.contiguous()
-
-
-@mistake
-def answers_in_FP32(logits: Tensor) -> Tensor:
-    """This is right, in FP32. The next layer is to get FP16: round at the end."""
-    return torch.softmax(logits.float(), dim=1)
 
 
 @mistake
@@ -168,6 +132,28 @@ def sums_in_FP16(logits: Tensor) -> Tensor:
     return powers / total
 
 
+# fmt: off
+MISTAKES = (
+    naive_in_FP16,
+    wrong("naive in FP32", "this is exp(x) / sum(exp(x)) in FP32: that only moves the cliff from 11 to 88.7.",
+          lambda logits: _shifted(logits, 0.0)),
+    wrong("one maximum for all", "this is what subtracting the largest logit of all rows gives: a row far below it "
+          "becomes 0 / 0.", lambda logits: _shifted(logits, logits.float().max())),
+    wrong("subtracts the mean", "this is what subtracting the mean gives. Only after subtracting the maximum is "
+          "every exponent at most 0.", lambda logits: _shifted(logits, logits.float().mean(dim=1, keepdim=True))),
+    wrong("clamps the logits", "this is what clamping the logits gives: everything above the clamp becomes equally "
+          "likely.", lambda logits: reference(logits.clamp(max=11.0))),
+    replaces_inf_by_65504,
+    wrong("over the columns", "this is the softmax of the columns. Each row is one example: dim=1.",
+          lambda logits: reference(logits.T.contiguous()).T.contiguous()),
+    wrong("answers in FP32", "this is right, in FP32. The next layer is to get FP16: round at the end.",
+          lambda logits: torch.softmax(logits.float(), dim=1)),
+    computes_in_FP16,
+    rounds_the_sum_to_FP16,
+    sums_in_FP16,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="autocast.softmax",
     title="A softmax that survives FP16",
@@ -183,7 +169,7 @@ EXERCISE = Exercise(
         Check("a masked logit of -inf", 1, _masked),
         Check("4,096 logits, summed in FP32", 2, _many),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     withheld=TORCHS_OWN,
 )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 GRID = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # the magnitudes of E2M1
 Block = list[float]
@@ -112,18 +112,6 @@ def compares_a_length(block: Block, scale: float, random: Block) -> Block:
 
 
 @mistake
-def forgets_the_scale(block: Block, scale: float, random: Block) -> Block:
-    """This is the elements alone. What they stand for is scale times that."""
-    return [x / scale for x in reference(block, scale, random)]
-
-
-@mistake
-def loses_the_sign(block: Block, scale: float, random: Block) -> Block:
-    """This is what leaving out the sign gives."""
-    return [abs(x) for x in reference(block, scale, random)]
-
-
-@mistake
 def moves_what_is_exact(block: Block, scale: float, random: Block) -> Block:
     """This is what random <= part gives: with random = 0 a number of the format moves up. Take <."""
 
@@ -133,6 +121,21 @@ def moves_what_is_exact(block: Block, scale: float, random: Block) -> Block:
 
     return _each(block, scale, random, choose)
 
+
+# fmt: off
+MISTAKES = (
+    rounds_to_nearest,
+    tosses_a_coin,
+    turned_round,
+    steps_of_a_half,
+    compares_a_length,
+    wrong("forgets the scale", "this is the elements alone. What they stand for is scale times that.",
+          lambda block, scale, random: [x / scale for x in reference(block, scale, random)]),
+    wrong("loses the sign", "this is what leaving out the sign gives.",
+          lambda block, scale, random: [abs(x) for x in reference(block, scale, random)]),
+    moves_what_is_exact,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="beyond.block",
@@ -147,5 +150,5 @@ EXERCISE = Exercise(
         Check("negative numbers", 1, lambda random: [_between(random, (0, 3, 5, 6), sign=-1) for _ in range(2)]),
         Check("numbers of the format, and beyond its end", 1, _ends),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Texts = list[list[float]]
 LOW, HIGH = 3e-4, 4e-4  # Source: arXiv:2507.18071, 5.1
@@ -67,21 +67,9 @@ def adds_up(learner: Texts, sampler: Texts, low: float, high: float) -> list[int
 
 
 @mistake
-def turned_round(learner: Texts, sampler: Texts, low: float, high: float) -> list[int]:
-    """This is what sampler - learner gives: the ratio upside down."""
-    return reference(sampler, learner, low, high)
-
-
-@mistake
 def leaves_the_logarithm(learner: Texts, sampler: Texts, low: float, high: float) -> list[int]:
     """This is what the mean itself gives, between -low and high. The limits are of a ratio: take its exp."""
     return [at for at, mean in enumerate(_means(learner, sampler)) if mean < -low or mean > high]
-
-
-@mistake
-def exchanges_the_limits(learner: Texts, sampler: Texts, low: float, high: float) -> list[int]:
-    """This is what 1 - high and 1 + low give. `low` is the limit below 1."""
-    return reference(learner, sampler, high, low)
 
 
 @mistake
@@ -92,16 +80,25 @@ def token_by_token(learner: Texts, sampler: Texts, low: float, high: float) -> l
 
 
 @mistake
-def looks_above_alone(learner: Texts, sampler: Texts, low: float, high: float) -> list[int]:
-    """This is what the upper limit alone clips. A text that became less probable is clipped as well."""
-    return reference(learner, sampler, 1.0, high)
-
-
-@mistake
 def names_those_that_stay(learner: Texts, sampler: Texts, low: float, high: float) -> list[int]:
     """This is the texts inside both limits. Asked are the others."""
     return sorted(set(range(len(learner))) - set(reference(learner, sampler, low, high)))
 
+
+# fmt: off
+MISTAKES = (
+    adds_up,
+    wrong("turned round", "this is what sampler - learner gives: the ratio upside down.",
+          lambda learner, sampler, low, high: reference(sampler, learner, low, high)),
+    leaves_the_logarithm,
+    wrong("exchanges the limits", "this is what 1 - high and 1 + low give. `low` is the limit below 1.",
+          lambda learner, sampler, low, high: reference(learner, sampler, high, low)),
+    token_by_token,
+    wrong("looks above alone", "this is what the upper limit alone clips. A text that became less probable is "
+          "clipped as well.", lambda learner, sampler, low, high: reference(learner, sampler, 1.0, high)),
+    names_those_that_stay,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="beyond.clipped",
@@ -115,5 +112,5 @@ EXERCISE = Exercise(
         Check("wide limits: a ratio is not its logarithm", 2, _wide),
         Check("equal programs, and no texts", 1, _equal),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

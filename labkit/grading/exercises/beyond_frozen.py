@@ -11,7 +11,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Named = dict[str, Tensor]
 
@@ -98,25 +98,6 @@ def one_element_is_enough(weights: Named, updates: Named) -> list[str]:
 
 
 @mistake
-def adds_in_FP32(weights: Named, updates: Named) -> list[str]:
-    """This is what comparing in FP32 gives: there nearly every update arrives. The sum has to be rounded to BF16."""
-    return [n for n, w in weights.items() if (w.float() + updates[n]).equal(w.float())]
-
-
-@mistake
-def rounds_to_FP16(weights: Named, updates: Named) -> list[str]:
-    """This is what FP16 keeps, which has three more bits than BF16."""
-    return [n for n, w in weights.items() if (w.float() + updates[n]).half().equal(w.half())]
-
-
-@mistake
-def takes_one_limit_for_all(weights: Named, updates: Named) -> list[str]:
-    """This is what one limit, half an ulp above 1.0, gives for every weight. The distance grows with the weight, and
-    below a power of two it is half as large."""
-    return [n for n in weights if bool((updates[n].abs() <= 2.0**-8).all())]
-
-
-@mistake
 def measures_by_the_weight(weights: Named, updates: Named) -> list[str]:
     """This is what |update| < 2^-8 |weight| gives. The distance of numbers follows the power of two below a weight."""
     return [n for n, w in weights.items() if bool((updates[n].abs() < 2.0**-8 * w.float().abs()).all())]
@@ -143,6 +124,24 @@ def names_those_that_move(weights: Named, updates: Named) -> list[str]:
     return [name for name in weights if name not in frozen]
 
 
+# fmt: off
+MISTAKES = (
+    one_element_is_enough,
+    wrong("adds in FP32", "this is what comparing in FP32 gives: there nearly every update arrives. The sum has to "
+          "be rounded to BF16.",
+          lambda weights, updates: [n for n, w in weights.items() if (w.float() + updates[n]).equal(w.float())]),
+    wrong("rounds to FP16", "this is what FP16 keeps, which has three more bits than BF16.",
+          lambda weights, updates: [n for n, w in weights.items() if (w.float() + updates[n]).half().equal(w.half())]),
+    wrong("takes one limit for all", "this is what one limit, half an ulp above 1.0, gives for every weight. The "
+          "distance grows with the weight, and below a power of two it is half as large.",
+          lambda weights, updates: [n for n in weights if bool((updates[n].abs() <= 2.0**-8).all())]),
+    measures_by_the_weight,
+    adds_up_the_movements,
+    lets_half_the_distance_stay,
+    names_those_that_move,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="beyond.frozen",
     title="Find the frozen parameter",
@@ -156,6 +155,6 @@ EXERCISE = Exercise(
         Check("updates near half the distance, and there", 2, lambda random: _near(random) + _ties(random)),
         Check("gains of exactly 1.0, upwards and downwards", 1, _around_one),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

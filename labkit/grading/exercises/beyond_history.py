@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(largest: list[float], length: int, top: float) -> list[float]:
@@ -68,47 +68,10 @@ def _zeros(random: Random) -> list[Case]:
 
 
 @mistake
-def looks_at_the_tensor_in_hand(largest: list[float], length: int, top: float) -> list[float]:
-    """This is what counting the step itself gives: current scaling, which has to read the tensor twice."""
-    return reference([*largest, 0.0], length, top)[1:] if largest else []
-
-
-@mistake
-def takes_the_last_alone(largest: list[float], length: int, top: float) -> list[float]:
-    """This is what the step before alone gives. The history is there for the steps that were larger."""
-    return reference(largest, 1, top)
-
-
-@mistake
-def forgets_nothing(largest: list[float], length: int, top: float) -> list[float]:
-    """This is what looking back to the first step gives: one outlier makes the scale too small for ever."""
-    return reference(largest, max(1, len(largest)), top)
-
-
-@mistake
-def takes_tiny_for_zero(largest: list[float], length: int, top: float) -> list[float]:
-    """This is what a threshold gives, below which all counts as zero. Gradients are often that small; only 0 has no
-    scale."""
-    return reference([x if x > 1e-8 else 0.0 for x in largest], length, top)
-
-
-@mistake
-def one_step_too_many(largest: list[float], length: int, top: float) -> list[float]:
-    """This is what a history one step longer gives."""
-    return reference(largest, length + 1, top)
-
-
-@mistake
 def takes_the_mean(largest: list[float], length: int, top: float) -> list[float]:
     """This is what the mean of the history gives: everything above it saturates."""
     before = [largest[max(0, i - length) : i] for i in range(len(largest))]
     return [top * len(b) / sum(b) if any(b) else 1.0 for b in before]
-
-
-@mistake
-def turned_round(largest: list[float], length: int, top: float) -> list[float]:
-    """This is 1 / scale, by which the result is multiplied afterwards."""
-    return [1 / scale for scale in reference(largest, length, top)]
 
 
 @mistake
@@ -127,6 +90,28 @@ def divides_by_zero_less(largest: list[float], length: int, top: float) -> list[
     return scales
 
 
+# fmt: off
+MISTAKES = (
+    wrong("looks at the tensor in hand", "this is what counting the step itself gives: current scaling, which has to "
+          "read the tensor twice.",
+          lambda largest, length, top: reference([*largest, 0.0], length, top)[1:] if largest else []),
+    wrong("takes the last alone", "this is what the step before alone gives. The history is there for the steps that "
+          "were larger.", lambda largest, length, top: reference(largest, 1, top)),
+    wrong("forgets nothing", "this is what looking back to the first step gives: one outlier makes the scale too "
+          "small for ever.", lambda largest, length, top: reference(largest, max(1, len(largest)), top)),
+    wrong("takes tiny for zero", "this is what a threshold gives, below which all counts as zero. Gradients are "
+          "often that small; only 0 has no scale.",
+          lambda largest, length, top: reference([x if x > 1e-8 else 0.0 for x in largest], length, top)),
+    wrong("one step too many", "this is what a history one step longer gives.",
+          lambda largest, length, top: reference(largest, length + 1, top)),
+    takes_the_mean,
+    wrong("turned round", "this is 1 / scale, by which the result is multiplied afterwards.",
+          lambda largest, length, top: [1 / scale for scale in reference(largest, length, top)]),
+    begins_with_its_own,
+    divides_by_zero_less,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="beyond.history",
     title="A history of largest magnitudes",
@@ -141,5 +126,5 @@ EXERCISE = Exercise(
         Check("one outlier", 1, _outlier),
         Check("tensors of zeros", 1, _zeros),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Part = tuple[str, str, float]
 COUNTS, STEP = 2.0**8, 2.0**-9
@@ -56,58 +56,33 @@ def _both(random: Random) -> list[Case]:
 
 
 @mistake
-def with_the_limits_of_FP16(parts: list[Part]) -> list[str]:
-    """This is what FP16's eleven bits keep: it counts to 2^11, and notices changes down to 2^-12. BF16 has eight."""
-    return _where(parts, lambda x: x > 2.0**11, lambda x: x < 2.0**-12)
-
-
-@mistake
-def counts_to_255(parts: list[Part]) -> list[str]:
-    """This is what counts >= 256 gives: 256 itself is a number of BF16. The first that is missing is 257."""
-    return _where(parts, lambda x: x >= COUNTS, lambda x: x < STEP)
-
-
-@mistake
-def forbids_the_limit(parts: list[Part]) -> list[str]:
-    """This is what changes <= 2^-9 gives. *Less* than that never arrives."""
-    return _where(parts, lambda x: x > COUNTS, lambda x: x <= STEP)
-
-
-@mistake
-def takes_a_whole_step(parts: list[Part]) -> list[str]:
-    """This is what changes below 2^-8 gives: some of those do arrive, where the weight is just below a power of two."""
-    return _where(parts, lambda x: x > COUNTS, lambda x: x < 2.0**-8)
-
-
-@mistake
-def forgets_what_changes(parts: list[Part]) -> list[str]:
-    """This is what counts alone need. A moment that changes little stands still in BF16."""
-    return _where(parts, lambda x: x > COUNTS, lambda _: False)
-
-
-@mistake
-def forgets_what_counts(parts: list[Part]) -> list[str]:
-    """This is what changes alone need. Whole numbers beyond 2^8 melt together in BF16."""
-    return _where(parts, lambda _: False, lambda x: x < STEP)
-
-
-@mistake
 def takes_one_kind_after_the_other(parts: list[Part]) -> list[str]:
     """This is first what counts and then what changes. The order of the parts was asked."""
     return reference([p for p in parts if p[1] == "counts"]) + reference([p for p in parts if p[1] == "changes"])
 
 
-@mistake
-def names_those_that_may(parts: list[Part]) -> list[str]:
-    """This is the parts that BF16 can keep. Asked are the others."""
-    return _where(parts, lambda x: x <= COUNTS, lambda x: x >= STEP)
-
-
-@mistake
-def one_limit_for_both(parts: list[Part]) -> list[str]:
-    """This is what both limits give for every part, whatever its kind."""
-    return [name for name, _, x in parts if x > COUNTS or x < STEP]
-
+# fmt: off
+MISTAKES = (
+    wrong("with the limits of FP16", "this is what FP16's eleven bits keep: it counts to 2^11, and notices changes "
+          "down to 2^-12. BF16 has eight.",
+          lambda parts: _where(parts, lambda x: x > 2.0**11, lambda x: x < 2.0**-12)),
+    wrong("counts to 255", "this is what counts >= 256 gives: 256 itself is a number of BF16. The first that is "
+          "missing is 257.", lambda parts: _where(parts, lambda x: x >= COUNTS, lambda x: x < STEP)),
+    wrong("forbids the limit", "this is what changes <= 2^-9 gives. *Less* than that never arrives.",
+          lambda parts: _where(parts, lambda x: x > COUNTS, lambda x: x <= STEP)),
+    wrong("takes a whole step", "this is what changes below 2^-8 gives: some of those do arrive, where the weight is "
+          "just below a power of two.", lambda parts: _where(parts, lambda x: x > COUNTS, lambda x: x < 2.0**-8)),
+    wrong("forgets what changes", "this is what counts alone need. A moment that changes little stands still in "
+          "BF16.", lambda parts: _where(parts, lambda x: x > COUNTS, lambda _: False)),
+    wrong("forgets what counts", "this is what changes alone need. Whole numbers beyond 2^8 melt together in BF16.",
+          lambda parts: _where(parts, lambda _: False, lambda x: x < STEP)),
+    takes_one_kind_after_the_other,
+    wrong("names those that may", "this is the parts that BF16 can keep. Asked are the others.",
+          lambda parts: _where(parts, lambda x: x <= COUNTS, lambda x: x >= STEP)),
+    wrong("one limit for both", "this is what both limits give for every part, whatever its kind.",
+          lambda parts: [name for name, _, x in parts if x > COUNTS or x < STEP]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="beyond.keep",
@@ -121,5 +96,5 @@ EXERCISE = Exercise(
         Check("numbers that change", 2, _change),
         Check("a training with both", 1, _both),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

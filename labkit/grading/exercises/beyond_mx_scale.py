@@ -10,7 +10,7 @@ from random import Random
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 LEAST = -127  # the smallest exponent of E8M0
 
@@ -100,25 +100,6 @@ def goes_one_too_far(block: list[float], top: float) -> int:
 
 
 @mistake
-def forgets_the_sign(block: list[float], top: float) -> int:
-    """This is what max(block) gives: a large negative number saturates too. Take magnitudes."""
-    return reference([max(0.0, *block, 0.0)], top)
-
-
-@mistake
-def takes_the_mean(block: list[float], top: float) -> int:
-    """This is what the mean magnitude gives: the largest number saturates."""
-    return reference([math.fsum(map(abs, block)) / len(block)], top)
-
-
-@mistake
-def forgets_the_top(block: list[float], top: float) -> int:
-    """This is what bringing the largest below 1 gives. The elements reach up to top, and most of their range is left
-    unused."""
-    return reference(block, 1.0)
-
-
-@mistake
 def rounds_the_logarithm(block: list[float], top: float) -> int:
     """This is what rounding log2(largest / top) to the nearest whole number gives: half of the blocks saturate."""
     largest = _largest(block)
@@ -134,11 +115,22 @@ def has_no_end(block: list[float], top: float) -> int:
     return k
 
 
-@mistake
-def turned_round(block: list[float], top: float) -> int:
-    """This is the exponent that numbers are multiplied by. Asked is the scale, by which they are divided."""
-    return -reference(block, top)
-
+# fmt: off
+MISTAKES = (
+    rounds_down,
+    goes_one_too_far,
+    wrong("forgets the sign", "this is what max(block) gives: a large negative number saturates too. Take "
+          "magnitudes.", lambda block, top: reference([max(0.0, *block, 0.0)], top)),
+    wrong("takes the mean", "this is what the mean magnitude gives: the largest number saturates.",
+          lambda block, top: reference([math.fsum(map(abs, block)) / len(block)], top)),
+    wrong("forgets the top", "this is what bringing the largest below 1 gives. The elements reach up to top, and "
+          "most of their range is left unused.", lambda block, top: reference(block, 1.0)),
+    rounds_the_logarithm,
+    has_no_end,
+    wrong("turned round", "this is the exponent that numbers are multiplied by. Asked is the scale, by which they "
+          "are divided.", lambda block, top: -reference(block, top)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="beyond.mx_scale",
@@ -153,5 +145,5 @@ EXERCISE = Exercise(
         Check("a largest number that just fits, and the next one", 2, _at_the_limit),
         Check("blocks of zeros, and of next to nothing", 1, _nothing),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -11,7 +11,7 @@ from random import Random
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Sums = tuple[float, float]
 
@@ -83,28 +83,10 @@ def adds_in_FP16(numbers: list[float]) -> Sums:
 
 
 @mistake
-def takes_every_second(numbers: list[float]) -> Sums:
-    """This is what two sums of every second number give. The second order cuts the list in the middle."""
-    return _in_turn(numbers), float(np.float32(_in_turn(numbers[::2]) + _in_turn(numbers[1::2])))
-
-
-@mistake
-def goes_on_with_the_first_half(numbers: list[float]) -> Sums:
-    """This is what adding the second half onto the first gives: that is one after another again. Begin it at 0."""
-    return _in_turn(numbers), _in_turn(numbers)
-
-
-@mistake
 def forgets_the_last_rounding(numbers: list[float]) -> Sums:
     """This is what adding the two halves in FP64 gives. That addition rounds, too."""
     half = len(numbers) // 2
     return _in_turn(numbers), _in_turn(numbers[:half]) + _in_turn(numbers[half:])
-
-
-@mistake
-def sorts_first(numbers: list[float]) -> Sums:
-    """This is what sorting by magnitude first gives: it may be more exact, and is another order."""
-    return reference(sorted(numbers, key=abs))
 
 
 @mistake
@@ -113,6 +95,23 @@ def gives_the_longer_half_first(numbers: list[float]) -> Sums:
     half = (len(numbers) + 1) // 2
     return _in_turn(numbers), float(np.float32(_in_turn(numbers[:half]) + _in_turn(numbers[half:])))
 
+
+# fmt: off
+MISTAKES = (
+    adds_in_FP64,
+    rounds_at_the_end,
+    adds_in_FP16,
+    wrong("takes every second", "this is what two sums of every second number give. The second order cuts the list "
+          "in the middle.",
+          lambda numbers: (_in_turn(numbers), float(np.float32(_in_turn(numbers[::2]) + _in_turn(numbers[1::2]))))),
+    wrong("goes on with the first half", "this is what adding the second half onto the first gives: that is one "
+          "after another again. Begin it at 0.", lambda numbers: (_in_turn(numbers), _in_turn(numbers))),
+    forgets_the_last_rounding,
+    wrong("sorts first", "this is what sorting by magnitude first gives: it may be more exact, and is another order.",
+          lambda numbers: reference(sorted(numbers, key=abs))),
+    gives_the_longer_half_first,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="beyond.orders",
@@ -127,6 +126,6 @@ EXERCISE = Exercise(
         Check("an odd number of them", 2, _odd),
         Check("small numbers after a large one", 1, _swallowed),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"np": np},
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Exponents = tuple[int, int]
 SIZES = (9, 27, 64, 100, 144, 256, 784, 1000, 1024, 3000, 4096)  # the log2 of no root is near a half
@@ -47,33 +47,9 @@ def _losses(random: Random) -> list[Case]:
 
 
 @mistake
-def forgets_the_root(fan_in: int, width: int, size: float) -> Exponents:
-    """This is what fan_in and width give without their roots. Sums of n random numbers grow as the root of n."""
-    return round(math.log2(fan_in)), round(math.log2(width / size))
-
-
-@mistake
 def rounds_down(fan_in: int, width: int, size: float) -> Exponents:
     """This is what rounding down gives. The nearest whole number is asked."""
     return math.floor(math.log2(math.sqrt(fan_in))), math.floor(math.log2(math.sqrt(width) / size))
-
-
-@mistake
-def multiplies_by_the_size(fan_in: int, width: int, size: float) -> Exponents:
-    """This is what sqrt(width) times `size` gives. A gradient that is small needs a large factor: divide."""
-    return reference(fan_in, width, 1 / size)
-
-
-@mistake
-def forgets_the_size(fan_in: int, width: int, size: float) -> Exponents:
-    """This is what the shape alone gives. How large the loss's gradient is, the shape does not know."""
-    return reference(fan_in, width, 1.0)
-
-
-@mistake
-def exchanges_the_shapes(fan_in: int, width: int, size: float) -> Exponents:
-    """This is what the width gives for the weight, and fan_in for the gradient. It is the other way round."""
-    return reference(width, fan_in, size)
 
 
 @mistake
@@ -90,6 +66,22 @@ def the_factors_themselves(fan_in: int, width: int, size: float) -> tuple[float,
     return 2.0**weight, 2.0**gradient
 
 
+# fmt: off
+MISTAKES = (
+    wrong("forgets the root", "this is what fan_in and width give without their roots. Sums of n random numbers grow "
+          "as the root of n.", lambda fan_in, width, size: (round(math.log2(fan_in)), round(math.log2(width / size)))),
+    rounds_down,
+    wrong("multiplies by the size", "this is what sqrt(width) times `size` gives. A gradient that is small needs a "
+          "large factor: divide.", lambda fan_in, width, size: reference(fan_in, width, 1 / size)),
+    wrong("forgets the size", "this is what the shape alone gives. How large the loss's gradient is, the shape does "
+          "not know.", lambda fan_in, width, size: reference(fan_in, width, 1.0)),
+    wrong("exchanges the shapes", "this is what the width gives for the weight, and fan_in for the gradient. It is "
+          "the other way round.", lambda fan_in, width, size: reference(width, fan_in, size)),
+    turned_round,
+    the_factors_themselves,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="beyond.unit",
     title="Factors that nobody has to search for",
@@ -102,5 +94,5 @@ EXERCISE = Exercise(
         Check("layers of other shapes", 2, _shapes),
         Check("losses of any size", 1, _losses),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

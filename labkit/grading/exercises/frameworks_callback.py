@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from labkit.frameworks import GradScaler, autocast
 from labkit.frameworks.fastai.basics import SGD, Callback, CancelStepException, DataLoaders, Learner
 from labkit.grading.draws import Batches
-from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Exercise, wrong
 from labkit.grading.exercises.frameworks_translate import CHECKS, LEARNING_RATE, Trained, a_layer
 
 
@@ -67,43 +67,24 @@ def _train(weight: Tensor, batches: Batches, max_norm: float, says: str = "") ->
     return layer.weight.detach(), scaling.scaler.get_scale()
 
 
-@mistake
-def steps_twice(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This steps, and then the loop steps too, inf or not: raise CancelStepException at the end of before_step."""
-    return _train(weight, batches, max_norm, "twice")
-
-
-@mistake
-def lets_the_loop_step(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This unscales, and lets the loop step, which looks for no inf: call `scaler.step(self.opt)` and cancel the
-    loop's."""
-    return _train(weight, batches, max_norm, "loop steps")
-
-
-@mistake
-def clips_scaled_gradients(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This clips the scaled gradients: `scaler.unscale_(self.opt)` comes before."""
-    return _train(weight, batches, max_norm, "clips scaled")
-
-
-@mistake
-def never_clips(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This does not clip. Between unscaling and the step is the place."""
-    return _train(weight, batches, max_norm, "no clip")
-
-
-@mistake
-def never_scales(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This leaves `learn.loss_grad` as it is, and that is what the loop calls backward of. (`learn.loss` is a copy, to
-    be looked at.)"""
-    return _train(weight, batches, max_norm, "plain loss")
-
-
-@mistake
-def forgets_the_scale(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This makes a new GradScaler for each batch, and it remembers nothing: make one, before the training."""
-    return _train(weight, batches, max_norm, "forgets")
-
+# fmt: off
+MISTAKES = (
+    wrong("steps twice", "this steps, and then the loop steps too, inf or not: raise CancelStepException at the end "
+          "of before_step.", lambda weight, batches, max_norm: _train(weight, batches, max_norm, "twice")),
+    wrong("lets the loop step", "this unscales, and lets the loop step, which looks for no inf: call "
+          "`scaler.step(self.opt)` and cancel the loop's.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, "loop steps")),
+    wrong("clips scaled gradients", "this clips the scaled gradients: `scaler.unscale_(self.opt)` comes before.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, "clips scaled")),
+    wrong("never clips", "this does not clip. Between unscaling and the step is the place.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, "no clip")),
+    wrong("never scales", "this leaves `learn.loss_grad` as it is, and that is what the loop calls backward of. "
+          "(`learn.loss` is a copy, to be looked at.)",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, "plain loss")),
+    wrong("forgets the scale", "this makes a new GradScaler for each batch, and it remembers nothing: make one, "
+          "before the training.", lambda weight, batches, max_norm: _train(weight, batches, max_norm, "forgets")),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="frameworks.callback",
@@ -113,6 +94,6 @@ EXERCISE = Exercise(
     minutes=12,
     reference=reference,
     checks=CHECKS,
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

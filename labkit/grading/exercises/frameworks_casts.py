@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 Node = tuple[str, str, list[str]]
 Casts = list[tuple[str, str]]
@@ -111,54 +111,26 @@ def _drawn(random: Random) -> list[Case]:
     return cases
 
 
-@mistake
-def casts_anew_each_time(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This casts a tensor again for each node that needs it. The graph is known as a whole: one cast will do."""
-    return _placed(given, nodes, once=False)
-
-
-@mistake
-def promotes_to_FP16(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This takes the narrowest format where `promote` takes the widest."""
-    return _placed(given, nodes, promotes_to="FP16")
-
-
-@mistake
-def casts_what_is_kept(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This casts the inputs of `keep` to FP32. It computes in the format that comes, and passes it on."""
-    return _placed(given, nodes, keeps="FP32")
-
-
-@mistake
-def keeps_in_FP16(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This casts the inputs of `keep` to FP16. It computes in the format that comes, and passes it on."""
-    return _placed(given, nodes, keeps="FP16")
-
-
-@mistake
-def casts_back_after_deny(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This takes the result of `deny` for FP16. Nobody casts back: FP32 comes out, and the next node asks for what it
-    wants."""
-    return _placed(given, nodes, denied="FP16")
-
-
-@mistake
-def looks_at_the_first_input_alone(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This casts the first input and forgets the others. Weights are inputs too."""
-    return _placed(given, nodes, inputs_read=1)
-
-
-@mistake
-def casts_what_is_right_already(given: dict[str, str], nodes: list[Node]) -> Casts:
-    """This casts tensors that have the format already."""
-    return _placed(given, nodes, always=True)
-
-
-@mistake
-def turns_the_pairs_round(given: dict[str, str], nodes: list[Node]) -> list[tuple[str, str]]:
-    """This gives (format, tensor). The tensor comes first."""
-    return [(wanted, source) for source, wanted in reference(given, nodes)]
-
+# fmt: off
+MISTAKES = (
+    wrong("casts anew each time", "this casts a tensor again for each node that needs it. The graph is known as a "
+          "whole: one cast will do.", lambda given, nodes: _placed(given, nodes, once=False)),
+    wrong("promotes to FP16", "this takes the narrowest format where `promote` takes the widest.",
+          lambda given, nodes: _placed(given, nodes, promotes_to="FP16")),
+    wrong("casts what is kept", "this casts the inputs of `keep` to FP32. It computes in the format that comes, and "
+          "passes it on.", lambda given, nodes: _placed(given, nodes, keeps="FP32")),
+    wrong("keeps in FP16", "this casts the inputs of `keep` to FP16. It computes in the format that comes, and "
+          "passes it on.", lambda given, nodes: _placed(given, nodes, keeps="FP16")),
+    wrong("casts back after deny", "this takes the result of `deny` for FP16. Nobody casts back: FP32 comes out, and "
+          "the next node asks for what it wants.", lambda given, nodes: _placed(given, nodes, denied="FP16")),
+    wrong("looks at the first input alone", "this casts the first input and forgets the others. Weights are inputs "
+          "too.", lambda given, nodes: _placed(given, nodes, inputs_read=1)),
+    wrong("casts what is right already", "this casts tensors that have the format already.",
+          lambda given, nodes: _placed(given, nodes, always=True)),
+    wrong("turns the pairs round", "this gives (format, tensor). The tensor comes first.",
+          lambda given, nodes: [(wanted, source) for source, wanted in reference(given, nodes)]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="frameworks.casts",
@@ -173,5 +145,5 @@ EXERCISE = Exercise(
         Check("promote and keep", 1, _narrow),
         Check("graphs by chance", 1, _drawn),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

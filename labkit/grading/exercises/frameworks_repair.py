@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labkit.frameworks.apex import amp
 from labkit.grading.draws import Batches
-from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Exercise, mistake, wrong
 from labkit.grading.exercises.frameworks_translate import CHECKS, LEARNING_RATE, Trained, a_layer
 
 
@@ -50,38 +50,6 @@ def _train(weight: Tensor, batches: Batches, max_norm: float, *, does: str = "ma
 
 
 @mistake
-def steps_in_the_block(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This still steps in the block. There the masters have no gradients yet: nothing is learnt, and no error says
-    so."""
-    return _train(weight, batches, max_norm, does="masters early")
-
-
-@mistake
-def clips_in_the_block(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This still clips in the block, where gradients are scaled, and so 65,536 times too long."""
-    return _train(weight, batches, max_norm, does="in the block")
-
-
-@mistake
-def clips_the_models_gradients(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This clips `model.parameters()`. Under O2 the optimizer steps FP32 masters, and those have been unscaled already:
-    clip `amp.master_params(optimizer)`."""
-    return _train(weight, batches, max_norm, does="nothing")
-
-
-@mistake
-def never_scales(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This calls `loss.backward()`; what the block yields is `scaled_loss`, and that is what it unscales."""
-    return _train(weight, batches, max_norm, does="unscaled masters")
-
-
-@mistake
-def gives_the_models_weight(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This is the model's weight, in FP16. The master weight was asked for."""
-    return _train(weight, batches, max_norm, does="masters, model's weight")
-
-
-@mistake
 def takes_another_level(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
     """This is O0: all in FP32. The script says O2, a half model with FP32 masters."""
     model = a_layer(weight)
@@ -94,6 +62,24 @@ def takes_another_level(weight: Tensor, batches: Batches, max_norm: float) -> Tr
     return model.weight.detach(), 1.0
 
 
+# fmt: off
+MISTAKES = (
+    wrong("steps in the block", "this still steps in the block. There the masters have no gradients yet: nothing is "
+          "learnt, and no error says so.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, does="masters early")),
+    wrong("clips in the block", "this still clips in the block, where gradients are scaled, and so 65,536 times too "
+          "long.", lambda weight, batches, max_norm: _train(weight, batches, max_norm, does="in the block")),
+    wrong("clips the models gradients", "this clips `model.parameters()`. Under O2 the optimizer steps FP32 masters, "
+          "and those have been unscaled already: clip `amp.master_params(optimizer)`.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, does="nothing")),
+    wrong("never scales", "this calls `loss.backward()`; what the block yields is `scaled_loss`, and that is what it "
+          "unscales.", lambda weight, batches, max_norm: _train(weight, batches, max_norm, does="unscaled masters")),
+    wrong("gives the models weight", "this is the model's weight, in FP16. The master weight was asked for.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, does="masters, model's weight")),
+    takes_another_level,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="frameworks.repair",
     title="Repair an old apex script",
@@ -102,6 +88,6 @@ EXERCISE = Exercise(
     minutes=10,
     reference=reference,
     checks=CHECKS,
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

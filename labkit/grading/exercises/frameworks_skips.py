@@ -14,7 +14,7 @@ from dataclasses import replace
 from random import Random
 
 from labkit.amp import PRESETS, ScalerConfig, advance, decide, initial, must_skip
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 OVERFLOWS = 65520.0
 
@@ -128,66 +128,33 @@ def _skipped(
     return skipped
 
 
-@mistake
-def knows_no_hysteresis(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This halves the scale at every overflow. With hysteresis 2 the first one since the scale last grew only skips its
-    step."""
-    return reference(largest, replace(config, hysteresis=1))
-
-
-@mistake
-def halves_one_overflow_too_late(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This lets one overflow too many pass: with hysteresis 2 the second one halves the scale."""
-    return reference(largest, replace(config, hysteresis=config.hysteresis + 1))
-
-
-@mistake
-def never_forgives_again(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This lets overflows pass once and for all. When the scale grows, it begins anew."""
-    return _skipped(largest, config, refills=False)
-
-
-@mistake
-def forgives_only_in_a_row(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This forgets an overflow at the next clean step. It is remembered until the scale grows."""
-    return reference(largest, replace(config, consecutive_hysteresis=True))
-
-
-@mistake
-def knows_no_floor(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This backs off below the floor."""
-    return reference(largest, replace(config, floor=2.0**-126, steps_at_floor=False))
-
-
-@mistake
-def knows_no_cap(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This grows beyond the cap."""
-    return reference(largest, replace(config, cap=math.inf))
-
-
-@mistake
-def looks_for_inf_at_the_floor(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This skips at the floor too, where `steps_at_floor` says that nobody looks: there an overflow is a clean step."""
-    return reference(largest, replace(config, steps_at_floor=False))
-
-
-@mistake
-def goes_on_counting(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This goes on counting clean steps after an overflow. The count starts again."""
-    return _skipped(largest, config, restarts=False)
-
-
-@mistake
-def overflows_at_65536(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This lets 65520 pass, which FP16 rounds to inf."""
-    return _skipped(largest, config, limit=65536.0)
-
-
-@mistake
-def counts_from_zero(largest: list[float], config: ScalerConfig) -> list[int]:
-    """This counts steps from 0; the first one is step 1."""
-    return [step - 1 for step in reference(largest, config)]
-
+# fmt: off
+MISTAKES = (
+    wrong("knows no hysteresis", "this halves the scale at every overflow. With hysteresis 2 the first one since the "
+          "scale last grew only skips its step.",
+          lambda largest, config: reference(largest, replace(config, hysteresis=1))),
+    wrong("halves one overflow too late", "this lets one overflow too many pass: with hysteresis 2 the second one "
+          "halves the scale.",
+          lambda largest, config: reference(largest, replace(config, hysteresis=config.hysteresis + 1))),
+    wrong("never forgives again", "this lets overflows pass once and for all. When the scale grows, it begins anew.",
+          lambda largest, config: _skipped(largest, config, refills=False)),
+    wrong("forgives only in a row", "this forgets an overflow at the next clean step. It is remembered until the "
+          "scale grows.", lambda largest, config: reference(largest, replace(config, consecutive_hysteresis=True))),
+    wrong("knows no floor", "this backs off below the floor.",
+          lambda largest, config: reference(largest, replace(config, floor=2.0**-126, steps_at_floor=False))),
+    wrong("knows no cap", "this grows beyond the cap.",
+          lambda largest, config: reference(largest, replace(config, cap=math.inf))),
+    wrong("looks for inf at the floor", "this skips at the floor too, where `steps_at_floor` says that nobody looks: "
+          "there an overflow is a clean step.",
+          lambda largest, config: reference(largest, replace(config, steps_at_floor=False))),
+    wrong("goes on counting", "this goes on counting clean steps after an overflow. The count starts again.",
+          lambda largest, config: _skipped(largest, config, restarts=False)),
+    wrong("overflows at 65536", "this lets 65520 pass, which FP16 rounds to inf.",
+          lambda largest, config: _skipped(largest, config, limit=65536.0)),
+    wrong("counts from zero", "this counts steps from 0; the first one is step 1.",
+          lambda largest, config: [step - 1 for step in reference(largest, config)]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="frameworks.skips",
@@ -204,6 +171,6 @@ EXERCISE = Exercise(
         Check("at the floor, skipped or stepped", 1, _floor),
         Check("at the cap, and without one", 1, _cap),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(advance, decide, must_skip),
 )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from labkit.frameworks import GradScaler, autocast
 from labkit.grading.draws import Batches, trainings
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 LEARNING_RATE = 0.125
 Trained = tuple[Tensor, float]
@@ -87,49 +87,28 @@ CHECKS = (
 )
 
 
-@mistake
-def clips_scaled_gradients(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This clips the scaled gradients, which are 65,536 times too long. apex has unscaled them at the end of its block;
-    in torch it takes `scaler.unscale_(optimizer)` before clipping."""
-    return _train(weight, batches, max_norm, without="unscale")
-
-
-@mistake
-def steps_past_the_scaler(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This steps by `optimizer.step()`. apex had patched it to skip; torch's is not patched, and inf reaches the
-    weights. Say `scaler.step(optimizer)`."""
-    return _train(weight, batches, max_norm, without="skip")
-
-
-@mistake
-def never_casts(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This trains in FP32. `amp.initialize` had patched torch's functions; here a region of `autocast` does it."""
-    return _train(weight, batches, max_norm, casts=False)
-
-
-@mistake
-def never_scales(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This calls backward of the loss as it is, and then divides by the scale: the steps are 65,536 times too short."""
-    return _train(weight, batches, max_norm, without="scale")
-
-
-@mistake
-def never_clips(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This forgets `clip_grad_norm_`, which the script has."""
-    return _train(weight, batches, max_norm, without="clip")
-
-
-@mistake
-def adds_up_all_gradients(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This forgets `zero_grad()`: gradients of earlier batches are still in the sum."""
-    return _train(weight, batches, max_norm, without="zero_grad")
-
-
-@mistake
-def begins_a_new_scaler_each_step(weight: Tensor, batches: Batches, max_norm: float) -> Trained:
-    """This makes a new GradScaler for each batch, and it remembers nothing: make one, before the loop."""
-    return _train(weight, batches, max_norm, without="memory")
-
+# fmt: off
+MISTAKES = (
+    wrong("clips scaled gradients", "this clips the scaled gradients, which are 65,536 times too long. apex has "
+          "unscaled them at the end of its block; in torch it takes `scaler.unscale_(optimizer)` before clipping.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="unscale")),
+    wrong("steps past the scaler", "this steps by `optimizer.step()`. apex had patched it to skip; torch's is not "
+          "patched, and inf reaches the weights. Say `scaler.step(optimizer)`.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="skip")),
+    wrong("never casts", "this trains in FP32. `amp.initialize` had patched torch's functions; here a region of "
+          "`autocast` does it.", lambda weight, batches, max_norm: _train(weight, batches, max_norm, casts=False)),
+    wrong("never scales", "this calls backward of the loss as it is, and then divides by the scale: the steps are "
+          "65,536 times too short.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="scale")),
+    wrong("never clips", "this forgets `clip_grad_norm_`, which the script has.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="clip")),
+    wrong("adds up all gradients", "this forgets `zero_grad()`: gradients of earlier batches are still in the sum.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="zero_grad")),
+    wrong("begins a new scaler each step", "this makes a new GradScaler for each batch, and it remembers nothing: "
+          "make one, before the loop.",
+          lambda weight, batches, max_norm: _train(weight, batches, max_norm, without="memory")),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="frameworks.translate",
@@ -139,6 +118,6 @@ EXERCISE = Exercise(
     minutes=10,
     reference=reference,
     checks=CHECKS,
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 from labkit.instrument import exponent_histogram
 
 
@@ -66,54 +66,26 @@ def _finite(values: Sequence[float]) -> list[float]:
     return [x for x in values if x and math.isfinite(x)]
 
 
-@mistake
-def takes_frexp_s_exponent(values: Sequence[float]) -> dict[int, int]:
-    """This is frexp's exponent as it is: frexp gives a fraction from 0.5 to 1. Subtract 1."""
-    return _count([math.frexp(x)[1] for x in _finite(values)])
-
-
-@mistake
-def cuts_the_logarithm(values: Sequence[float]) -> dict[int, int]:
-    """This is what int() makes of the logarithm: it cuts towards zero, so numbers below 1 land one too high. Take
-    floor."""
-    return _count([int(math.log2(abs(x))) for x in _finite(values)])
-
-
-@mistake
-def rounds_the_logarithm(values: Sequence[float]) -> dict[int, int]:
-    """This is the power of two that is nearest. A binade goes from one power up to the next: round down."""
-    return _count([round(math.log2(abs(x))) for x in _finite(values)])
-
-
-@mistake
-def closes_binades_above(values: Sequence[float]) -> dict[int, int]:
-    """This puts a power of two into the binade that ends there. It opens one: 2^e <= |x|."""
-    return _count([math.ceil(math.log2(abs(x))) - 1 for x in _finite(values)])
-
-
-@mistake
-def leaves_negative_numbers_out(values: Sequence[float]) -> dict[int, int]:
-    """This counts positive numbers only. A magnitude has no sign: take abs(x)."""
-    return reference([x for x in values if x > 0])
-
-
-@mistake
-def counts_zeros(values: Sequence[float]) -> dict[int, int]:
-    """This is frexp's exponent of 0, which is 0: zero lies in no binade. Leave it out."""
-    return _count([math.frexp(x)[1] - 1 for x in values if math.isfinite(x)])
-
-
-@mistake
-def counts_infinities(values: Sequence[float]) -> dict[int, int]:
-    """This is frexp's exponent of inf and NaN, which means nothing. Leave out what math.isfinite denies."""
-    return _count([math.frexp(x)[1] - 1 for x in values if x])
-
-
-@mistake
-def counts_each_binade_once(values: Sequence[float]) -> dict[int, int]:
-    """This says which binades are used. How many numbers are in each? Add 1 for every number."""
-    return dict.fromkeys(reference(values), 1)
-
+# fmt: off
+MISTAKES = (
+    wrong("takes frexp s exponent", "this is frexp's exponent as it is: frexp gives a fraction from 0.5 to 1. "
+          "Subtract 1.", lambda values: _count([math.frexp(x)[1] for x in _finite(values)])),
+    wrong("cuts the logarithm", "this is what int() makes of the logarithm: it cuts towards zero, so numbers below 1 "
+          "land one too high. Take floor.", lambda values: _count([int(math.log2(abs(x))) for x in _finite(values)])),
+    wrong("rounds the logarithm", "this is the power of two that is nearest. A binade goes from one power up to the "
+          "next: round down.", lambda values: _count([round(math.log2(abs(x))) for x in _finite(values)])),
+    wrong("closes binades above", "this puts a power of two into the binade that ends there. It opens one: 2^e <= "
+          "|x|.", lambda values: _count([math.ceil(math.log2(abs(x))) - 1 for x in _finite(values)])),
+    wrong("leaves negative numbers out", "this counts positive numbers only. A magnitude has no sign: take abs(x).",
+          lambda values: reference([x for x in values if x > 0])),
+    wrong("counts zeros", "this is frexp's exponent of 0, which is 0: zero lies in no binade. Leave it out.",
+          lambda values: _count([math.frexp(x)[1] - 1 for x in values if math.isfinite(x)])),
+    wrong("counts infinities", "this is frexp's exponent of inf and NaN, which means nothing. Leave out what "
+          "math.isfinite denies.", lambda values: _count([math.frexp(x)[1] - 1 for x in values if x])),
+    wrong("counts each binade once", "this says which binades are used. How many numbers are in each? Add 1 for "
+          "every number.", lambda values: dict.fromkeys(reference(values), 1)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="gradients.binades",
@@ -128,7 +100,7 @@ EXERCISE = Exercise(
         Check("a magnitude has no sign", 1, _signs),
         Check("zeros, infinities and NaN are in no binade", 1, _without),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"math": math},
     withheld=(exponent_histogram,),
 )

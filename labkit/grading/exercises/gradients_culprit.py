@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Tensors = list[tuple[str, Tensor]]
 Found = tuple[str, float] | None
@@ -97,18 +97,6 @@ def _bad(tensor: Tensor) -> bool:
 
 
 @mistake
-def looks_for_inf_alone(tensors: Tensors) -> Found:
-    """This looks for inf alone. 0 / 0 and inf - inf give NaN, with no inf in the tensor."""
-    return _said(tensors, _first(tensors, lambda t: bool(torch.isinf(t).any())))
-
-
-@mistake
-def looks_for_NaN_alone(tensors: Tensors) -> Found:
-    """This looks for NaN alone, and so finds the consequence: an overflow is inf first."""
-    return _said(tensors, _first(tensors, lambda t: bool(torch.isnan(t).any())))
-
-
-@mistake
 def names_the_last(tensors: Tensors) -> Found:
     """This is the last tensor that is not finite. The first one is the cause."""
     places = [i for i, (_, tensor) in enumerate(tensors) if _bad(tensor)]
@@ -146,11 +134,21 @@ def looks_into_the_bad_tensor(tensors: Tensors) -> Found:
     )
 
 
-@mistake
-def tests_the_sum(tensors: Tensors) -> Found:
-    """This tests the FP16 sum: finite numbers that add up beyond 65504 raise a false alarm."""
-    return _said(tensors, _first(tensors, lambda t: not bool(torch.isfinite(t.float().sum().half()))))
-
+# fmt: off
+MISTAKES = (
+    wrong("looks for inf alone", "this looks for inf alone. 0 / 0 and inf - inf give NaN, with no inf in the tensor.",
+          lambda tensors: _said(tensors, _first(tensors, lambda t: bool(torch.isinf(t).any())))),
+    wrong("looks for NaN alone", "this looks for NaN alone, and so finds the consequence: an overflow is inf first.",
+          lambda tensors: _said(tensors, _first(tensors, lambda t: bool(torch.isnan(t).any())))),
+    names_the_last,
+    names_the_one_before,
+    takes_the_largest_of_all,
+    forgets_the_sign,
+    looks_into_the_bad_tensor,
+    wrong("tests the sum", "this tests the FP16 sum: finite numbers that add up beyond 65504 raise a false alarm.",
+          lambda tensors: _said(tensors, _first(tensors, lambda t: not bool(torch.isfinite(t.float().sum().half()))))),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="gradients.culprit",
@@ -165,6 +163,6 @@ EXERCISE = Exercise(
         Check("inf and -inf do not cancel, and large numbers are no alarm", 1, _cancelling),
         Check("the first tensor, or none", 1, _ends),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.instrument import fate
 
 LOST_BELOW = -25
@@ -65,58 +65,9 @@ def _lost(counts: Counts, is_lost: Callable[[int], bool]) -> float:
 
 
 @mistake
-def forgets_the_scale(counts: Counts, log2_scale: int) -> float:
-    """This is what is lost without a scale. Times 2^log2_scale adds log2_scale to each exponent."""
-    return reference(counts, 0)
-
-
-@mistake
-def scales_down(counts: Counts, log2_scale: int) -> float:
-    """This subtracts log2_scale: it divides. A product adds exponents."""
-    return reference(counts, -log2_scale)
-
-
-@mistake
-def multiplies_exponents(counts: Counts, log2_scale: int) -> float:
-    """This multiplies exponents. 2^e times 2^k is 2^(e + k)."""
-    return _lost(counts, lambda e: e * 2**log2_scale < LOST_BELOW)
-
-
-@mistake
-def loses_subnormal_numbers_too(counts: Counts, log2_scale: int) -> float:
-    """This counts subnormal numbers as lost. They keep fewer bits, but they are not zero: what is lost lies below
-    2^-25."""
-    return _lost(counts, lambda e: e + log2_scale < -14)
-
-
-@mistake
-def ends_at_the_smallest_number(counts: Counts, log2_scale: int) -> float:
-    """This loses all below 2^-24, the smallest number. From half of it on, 2^-25, numbers are rounded up to it."""
-    return _lost(counts, lambda e: e + log2_scale < -24)
-
-
-@mistake
-def ends_a_binade_too_low(counts: Counts, log2_scale: int) -> float:
-    """This keeps the binade below 2^-25. All its numbers are nearer to zero than to 2^-24."""
-    return _lost(counts, lambda e: e + log2_scale < -26)
-
-
-@mistake
 def counts_binades(counts: Counts, log2_scale: int) -> float:
     """This is the share of the binades. A binade counts as often as it has numbers."""
     return _lost(dict.fromkeys((e for e, n in counts.items() if n), 1), lambda e: e + log2_scale < LOST_BELOW)
-
-
-@mistake
-def counts_numbers(counts: Counts, log2_scale: int) -> float:
-    """This is how many are lost. Divide by how many there are."""
-    return float(sum(n for e, n in counts.items() if e + log2_scale < LOST_BELOW))
-
-
-@mistake
-def says_what_is_kept(counts: Counts, log2_scale: int) -> float:
-    """This is the share that is kept."""
-    return _lost(counts, lambda e: e + log2_scale >= LOST_BELOW)
 
 
 @mistake
@@ -125,6 +76,31 @@ def divides_by_zero(counts: Counts, log2_scale: int) -> float:
     total = sum(counts.values())
     return reference(counts, log2_scale) if total else float("nan")
 
+
+# fmt: off
+MISTAKES = (
+    wrong("forgets the scale", "this is what is lost without a scale. Times 2^log2_scale adds log2_scale to each "
+          "exponent.", lambda counts, log2_scale: reference(counts, 0)),
+    wrong("scales down", "this subtracts log2_scale: it divides. A product adds exponents.",
+          lambda counts, log2_scale: reference(counts, -log2_scale)),
+    wrong("multiplies exponents", "this multiplies exponents. 2^e times 2^k is 2^(e + k).",
+          lambda counts, log2_scale: _lost(counts, lambda e: e * 2**log2_scale < LOST_BELOW)),
+    wrong("loses subnormal numbers too", "this counts subnormal numbers as lost. They keep fewer bits, but they are "
+          "not zero: what is lost lies below 2^-25.",
+          lambda counts, log2_scale: _lost(counts, lambda e: e + log2_scale < -14)),
+    wrong("ends at the smallest number", "this loses all below 2^-24, the smallest number. From half of it on, "
+          "2^-25, numbers are rounded up to it.",
+          lambda counts, log2_scale: _lost(counts, lambda e: e + log2_scale < -24)),
+    wrong("ends a binade too low", "this keeps the binade below 2^-25. All its numbers are nearer to zero than to "
+          "2^-24.", lambda counts, log2_scale: _lost(counts, lambda e: e + log2_scale < -26)),
+    counts_binades,
+    wrong("counts numbers", "this is how many are lost. Divide by how many there are.",
+          lambda counts, log2_scale: float(sum(n for e, n in counts.items() if e + log2_scale < LOST_BELOW))),
+    wrong("says what is kept", "this is the share that is kept.",
+          lambda counts, log2_scale: _lost(counts, lambda e: e + log2_scale >= LOST_BELOW)),
+    divides_by_zero,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="gradients.fate",
@@ -139,7 +115,7 @@ EXERCISE = Exercise(
         Check("both sides of 2^-25, 2^-24 and 2^-14", 2, _edges),
         Check("of nothing, nothing is lost", 1, lambda _: [({}, 0), ({}, 8), ({-3: 0, -30: 0}, 0)]),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     ulps=2**30,  # a share may be had in FP32, or as 1 minus the rest
     withheld=(fate,),
 )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.instrument import underflow, zeros_inside
 
 
@@ -115,25 +115,21 @@ def averages_the_tensors(in_fp32: list[Tensor], in_fp16: list[Tensor]) -> float:
     return sum(shares) / len(shares) if shares else 0.0
 
 
-@mistake
-def looks_at_the_first_tensor(in_fp32: list[Tensor], in_fp16: list[Tensor]) -> float:
-    """This is the first tensor's share alone."""
-    return reference(in_fp32[:1], in_fp16[:1])
-
-
-@mistake
-def rounds_the_fp32_gradients(in_fp32: list[Tensor], in_fp16: list[Tensor]) -> float:
-    """This rounds the FP32 gradients and looks at what becomes zero. An FP16 pass loses more than that: what was
-    zero further up
-    stays zero. Look at the FP16 gradients themselves."""
-    return reference(in_fp32, [exact.half() for exact in in_fp32])
-
-
-@mistake
-def says_what_survived(in_fp32: list[Tensor], in_fp16: list[Tensor]) -> float:
-    """This is the share that survived."""
-    return 1 - reference(in_fp32, in_fp16)
-
+# fmt: off
+MISTAKES = (
+    counts_zeros_inside,
+    divides_by_all,
+    subtracts_the_counts,
+    averages_the_tensors,
+    wrong("looks at the first tensor", "this is the first tensor's share alone.",
+          lambda in_fp32, in_fp16: reference(in_fp32[:1], in_fp16[:1])),
+    wrong("rounds the fp32 gradients", "this rounds the FP32 gradients and looks at what becomes zero. An FP16 pass "
+          "loses more than that: what was zero further up stays zero. Look at the FP16 gradients themselves.",
+          lambda in_fp32, in_fp16: reference(in_fp32, [exact.half() for exact in in_fp32])),
+    wrong("says what survived", "this is the share that survived.",
+          lambda in_fp32, in_fp16: 1 - reference(in_fp32, in_fp16)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="gradients.lost",
@@ -149,7 +145,7 @@ EXERCISE = Exercise(
         Check("element by element, by what arrived", 1, _other_zeros),
         Check("where nothing is non-zero, nothing is lost", 1, _nothing),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     ulps=2**30,  # a share may be had in FP32
     withheld=(underflow, zeros_inside),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 RANGE = range(-40, 61)
 Window = tuple[int, int] | None
@@ -78,43 +78,6 @@ def _ends(random: Random) -> list[Case]:
 
 
 @mistake
-def keeps_the_tie(smallest: float, largest: float) -> Window:
-    """This keeps 2^-25 itself. It lies half-way to 2^-24 and goes to the even neighbour, which is 0: more than 2^-25
-    is needed."""
-    return _window(smallest, largest, 2.0**-25, 65520.0, inclusive=True)
-
-
-@mistake
-def asks_for_the_smallest_number(smallest: float, largest: float) -> Window:
-    """This asks for 2^-24, FP16's smallest number. What is above half of it is rounded up to it, and not lost."""
-    return _window(smallest, largest, 2.0**-24, 65520.0, inclusive=True)
-
-
-@mistake
-def asks_for_normal_numbers(smallest: float, largest: float) -> Window:
-    """This asks for full precision, 2^-14. A subnormal number is not lost."""
-    return _window(smallest, largest, 2.0**-14, 65520.0, inclusive=True)
-
-
-@mistake
-def ends_at_65504(smallest: float, largest: float) -> Window:
-    """This ends at 65504, the largest number. Up to 65520, half-way to 65536, numbers are rounded down to it."""
-    return _window(smallest, largest, 2.0**-25, 65504.0)
-
-
-@mistake
-def keeps_65520(smallest: float, largest: float) -> Window:
-    """This keeps 65520 itself: the first number that becomes inf."""
-    return _window(smallest, largest, 2.0**-25, 65520.5)
-
-
-@mistake
-def ends_at_65536(smallest: float, largest: float) -> Window:
-    """This ends at 65536. Infinity begins half-way from 65504, at 65520."""
-    return _window(smallest, largest, 2.0**-25, 65536.0)
-
-
-@mistake
 def never_says_None(smallest: float, largest: float) -> Window:
     """This gives two numbers where no scale will do, the lower above the higher. Return None there."""
     low = [k for k in RANGE if smallest * 2.0**k > 2.0**-25]
@@ -143,6 +106,29 @@ def turns_the_ends_round(smallest: float, largest: float) -> Window:
     return found and (found[1], found[0])
 
 
+# fmt: off
+MISTAKES = (
+    wrong("keeps the tie", "this keeps 2^-25 itself. It lies half-way to 2^-24 and goes to the even neighbour, which "
+          "is 0: more than 2^-25 is needed.",
+          lambda smallest, largest: _window(smallest, largest, 2.0**-25, 65520.0, inclusive=True)),
+    wrong("asks for the smallest number", "this asks for 2^-24, FP16's smallest number. What is above half of it is "
+          "rounded up to it, and not lost.",
+          lambda smallest, largest: _window(smallest, largest, 2.0**-24, 65520.0, inclusive=True)),
+    wrong("asks for normal numbers", "this asks for full precision, 2^-14. A subnormal number is not lost.",
+          lambda smallest, largest: _window(smallest, largest, 2.0**-14, 65520.0, inclusive=True)),
+    wrong("ends at 65504", "this ends at 65504, the largest number. Up to 65520, half-way to 65536, numbers are "
+          "rounded down to it.", lambda smallest, largest: _window(smallest, largest, 2.0**-25, 65504.0)),
+    wrong("keeps 65520", "this keeps 65520 itself: the first number that becomes inf.",
+          lambda smallest, largest: _window(smallest, largest, 2.0**-25, 65520.5)),
+    wrong("ends at 65536", "this ends at 65536. Infinity begins half-way from 65504, at 65520.",
+          lambda smallest, largest: _window(smallest, largest, 2.0**-25, 65536.0)),
+    never_says_None,
+    never_scales_down,
+    gives_the_scales,
+    turns_the_ends_round,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="gradients.window",
     title="Which scales lose nothing?",
@@ -158,5 +144,5 @@ EXERCISE = Exercise(
         Check("scales below 1", 1, _below_one),
         Check("k from -40 to 60", 1, _ends),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

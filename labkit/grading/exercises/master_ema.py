@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 SIZE = 3
 History = list[tuple[Tensor, bool]]
@@ -81,46 +81,9 @@ def the_average_in_FP16(history: History, decay: float) -> Tensor:
 
 
 @mistake
-def everything_in_FP16(history: History, decay: float) -> Tensor:
-    """This is an FP16 average of the FP16 weights, which is what `.half()` at the start gives: it stalls. Keep it in
-    FP32."""
-    return _average_of_halves(history, decay)
-
-
-@mistake
-def everything_in_FP16_cast_at_the_end(history: History, decay: float) -> Tensor:
-    """This is an FP16 average of the FP16 weights, cast to FP32 when it is too late. Keep it in FP32 all the time."""
-    return _average_of_halves(history, decay).float()
-
-
-@mistake
 def keeps_the_average_in_FP16(history: History, decay: float) -> Tensor:
     """This is an FP16 average: (1 - decay) times the difference is below half an ulp, and it stalls. Keep it FP32."""
     return the_average_in_FP16.answer(history, decay).half()  # type: ignore[attr-defined, no-any-return]
-
-
-@mistake
-def follows_the_model_weights(history: History, decay: float) -> Tensor:
-    """This is the average of the FP16 weights. What they were rounded by is in it."""
-    return reference([(master.half().float(), s) for master, s in history], decay)
-
-
-@mistake
-def counts_skipped_steps(history: History, decay: float) -> Tensor:
-    """This is what averaging at skipped steps gives: the same weight is counted twice."""
-    return reference([(master, True) for master, _ in history], decay)
-
-
-@mistake
-def decay_the_other_way_round(history: History, decay: float) -> Tensor:
-    """This is what exchanging decay and 1 - decay gives: the average is hardly more than the last weight."""
-    return reference(history, 1 - decay)
-
-
-@mistake
-def starts_from_zero(history: History, decay: float) -> Tensor:
-    """This is what starting from 0 gives: it takes many steps to come near the weights."""
-    return _from_zero(history, decay)
 
 
 @mistake
@@ -130,17 +93,30 @@ def corrects_for_a_start_from_zero(history: History, decay: float) -> Tensor:
     return _from_zero(history, decay) / (1 - decay**steps) if steps else history[0][0]
 
 
-@mistake
-def the_plain_mean(history: History, decay: float) -> Tensor:
-    """This is the mean of all weights: early ones never fade."""
-    return torch.stack([master for master, stepped in history if stepped]).mean(dim=0)
-
-
-@mistake
-def the_last_weight(history: History, decay: float) -> Tensor:
-    """This is the last master weight, without any averaging."""
-    return history[-1][0]
-
+# fmt: off
+MISTAKES = (
+    the_average_in_FP16,
+    wrong("everything in FP16", "this is an FP16 average of the FP16 weights, which is what `.half()` at the start "
+          "gives: it stalls. Keep it in FP32.", lambda history, decay: _average_of_halves(history, decay)),
+    wrong("everything in FP16 cast at the end", "this is an FP16 average of the FP16 weights, cast to FP32 when it "
+          "is too late. Keep it in FP32 all the time.",
+          lambda history, decay: _average_of_halves(history, decay).float()),
+    keeps_the_average_in_FP16,
+    wrong("follows the model weights", "this is the average of the FP16 weights. What they were rounded by is in it.",
+          lambda history, decay: reference([(master.half().float(), s) for master, s in history], decay)),
+    wrong("counts skipped steps", "this is what averaging at skipped steps gives: the same weight is counted twice.",
+          lambda history, decay: reference([(master, True) for master, _ in history], decay)),
+    wrong("decay the other way round", "this is what exchanging decay and 1 - decay gives: the average is hardly "
+          "more than the last weight.", lambda history, decay: reference(history, 1 - decay)),
+    wrong("starts from zero", "this is what starting from 0 gives: it takes many steps to come near the weights.",
+          lambda history, decay: _from_zero(history, decay)),
+    corrects_for_a_start_from_zero,
+    wrong("the plain mean", "this is the mean of all weights: early ones never fade.",
+          lambda history, decay: torch.stack([master for master, stepped in history if stepped]).mean(dim=0)),
+    wrong("the last weight", "this is the last master weight, without any averaging.",
+          lambda history, decay: history[-1][0]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="master.ema",
@@ -160,7 +136,7 @@ EXERCISE = Exercise(
             lambda random: [(_walk(random, 0, 0.0), 0.9), (_walk(random, 5, 0.25, skips=1.1), 0.5)],
         ),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     ulps=16,
     provides={"torch": torch},
 )

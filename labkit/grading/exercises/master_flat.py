@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[Tensor, list[Tensor]]
 
@@ -123,29 +123,28 @@ def model_in_FP32(flat: Tensor, grads: list[Tensor], scale: float, lr: float) ->
 
 
 @mistake
-def old_weights(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is what cutting the weights before the step gives."""
-    return _stepped(flat, grads, scale, lr), _split(flat, _shapes(grads))[1]
-
-
-@mistake
 def rounds_the_master(flat: Tensor, grads: list[Tensor], scale: float, lr: float) -> Answer:
     """This is what rounding the master gives. It keeps what FP16 cannot: that is what it is for."""
     new, weights = reference(flat, grads, scale, lr)
     return new.half().float(), weights
 
 
-@mistake
-def unscales_in_FP16(flat: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is what dividing in FP16 gives: small gradients underflow. Cast first."""
-    return reference(flat, [grad / scale for grad in scaled_grads], 1.0, lr)
-
-
-@mistake
-def forgets_to_unscale(flat: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is a step `scale` times too long."""
-    return reference(flat, scaled_grads, 1.0, lr)
-
+# fmt: off
+MISTAKES = (
+    gradients_in_reverse,
+    columns_first,
+    every_weight_from_the_start,
+    forgets_the_shapes,
+    model_in_FP32,
+    wrong("old weights", "this is what cutting the weights before the step gives.",
+          lambda flat, grads, scale, lr: (_stepped(flat, grads, scale, lr), _split(flat, _shapes(grads))[1])),
+    rounds_the_master,
+    wrong("unscales in FP16", "this is what dividing in FP16 gives: small gradients underflow. Cast first.",
+          lambda flat, scaled_grads, scale, lr: reference(flat, [grad / scale for grad in scaled_grads], 1.0, lr)),
+    wrong("forgets to unscale", "this is a step `scale` times too long.",
+          lambda flat, scaled_grads, scale, lr: reference(flat, scaled_grads, 1.0, lr)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="master.flat",
@@ -160,7 +159,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16", 1, _tiny),
         Check("filters, a single number, one tensor alone", 1, _more),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     withheld=(torch.nn.utils.parameters_to_vector, torch.nn.utils.vector_to_parameters),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from random import Random
 from typing import cast
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Parameter = tuple[str, tuple[int, ...], bool]
 Answer = dict[str, list[str]]
@@ -86,55 +86,36 @@ def _alone(random: Random) -> list[Case]:
 
 
 @mistake
-def everything_decays(parameters: list[Parameter]) -> Answer:
-    """This is one group for all: biases and norms decay as well."""
-    return _sorted(parameters, lambda name, shape: True)
-
-
-@mistake
-def biases_by_name(parameters: list[Parameter]) -> Answer:
-    """This is what looking for `bias` gives: the weight of a normalisation layer is called weight."""
-    return _sorted(parameters, lambda name, shape: "bias" not in name)
-
-
-@mistake
 def norms_by_name(parameters: list[Parameter]) -> Answer:
     """This is what looking for `bn` and `norm` gives. `ln_1.weight` is a norm too; its shape tells."""
     return _sorted(parameters, lambda name, shape: not any(word in name for word in ("bias", "norm", "bn")))
 
 
-@mistake
-def by_the_word_weight(parameters: list[Parameter]) -> Answer:
-    """This is what leaving embeddings out of weight decay gives. The rule asked for goes by dimensions."""
-    return _sorted(parameters, lambda name, shape: len(shape) > 1 and not name.startswith("wte"))
-
-
-@mistake
-def the_other_way_round(parameters: list[Parameter]) -> Answer:
-    """This is the two groups exchanged."""
-    return _sorted(parameters, lambda name, shape: len(shape) <= 1)
-
-
-@mistake
-def keeps_the_frozen(parameters: list[Parameter]) -> Answer:
-    """This is what giving frozen parameters to the optimizer gives: weight decay moves them without a gradient."""
-    return _sorted(parameters, lambda name, shape: len(shape) > 1, frozen=True)
-
-
-@mistake
-def four_dimensions_do_not_decay(parameters: list[Parameter]) -> Answer:
-    """This is what asking for two dimensions gives: a convolution's filters have four."""
-    return _sorted(parameters, lambda name, shape: len(shape) == 2)
-
-
-@mistake
-def loses_the_single_number(parameters: list[Parameter]) -> Answer:
-    """This is what asking for one dimension gives: a parameter without dimensions is in neither group."""
-    return {
-        "decay": reference(parameters)["decay"],
-        "no decay": [name for name, shape, trainable in parameters if trainable and len(shape) == 1],
-    }
-
+# fmt: off
+MISTAKES = (
+    wrong("everything decays", "this is one group for all: biases and norms decay as well.",
+          lambda parameters: _sorted(parameters, lambda name, shape: True)),
+    wrong("biases by name", "this is what looking for `bias` gives: the weight of a normalisation layer is called "
+          "weight.", lambda parameters: _sorted(parameters, lambda name, shape: "bias" not in name)),
+    norms_by_name,
+    wrong("by the word weight", "this is what leaving embeddings out of weight decay gives. The rule asked for goes "
+          "by dimensions.",
+          lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1 and not name.startswith("wte"))),
+    wrong("the other way round", "this is the two groups exchanged.",
+          lambda parameters: _sorted(parameters, lambda name, shape: len(shape) <= 1)),
+    wrong("keeps the frozen", "this is what giving frozen parameters to the optimizer gives: weight decay moves them "
+          "without a gradient.",
+          lambda parameters: _sorted(parameters, lambda name, shape: len(shape) > 1, frozen=True)),
+    wrong("four dimensions do not decay", "this is what asking for two dimensions gives: a convolution's filters "
+          "have four.", lambda parameters: _sorted(parameters, lambda name, shape: len(shape) == 2)),
+    wrong("loses the single number", "this is what asking for one dimension gives: a parameter without dimensions is "
+          "in neither group.",
+          lambda parameters: {
+              "decay": reference(parameters)["decay"],
+              "no decay": [name for name, shape, trainable in parameters if trainable and len(shape) == 1],
+          }),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="master.groups",
@@ -150,5 +131,5 @@ EXERCISE = Exercise(
         Check("embeddings, a single number, frozen layers", 1, _other),
         Check("an empty group, sizes of 1, names that mislead", 1, _alone),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(parameters: int, model_bits: int, master: bool, moments: int) -> int:
@@ -82,23 +82,21 @@ def the_master_replaces_the_weights(parameters: int, model_bits: int, master: bo
     )
 
 
-@mistake
-def FP16_halves_it(parameters: int, model_bits: int, master: bool, moments: int) -> int:
-    """This is what halving everything gives: it is true of pure FP16 alone."""
-    return parameters * (2 + moments) * model_bits // 8
-
-
-@mistake
-def one_moment_too_many(parameters: int, model_bits: int, master: bool, moments: int) -> int:
-    """This is one moment too many: SGD keeps none, momentum one, Adam two."""
-    return reference(parameters, model_bits, master, moments + 1)
-
-
-@mistake
-def counts_bits(parameters: int, model_bits: int, master: bool, moments: int) -> int:
-    """This is the number of bits."""
-    return 8 * reference(parameters, model_bits, master, moments)
-
+# fmt: off
+MISTAKES = (
+    forgets_the_gradients,
+    forgets_the_master,
+    state_in_the_format_of_the_model,
+    state_always_in_FP32,
+    the_master_replaces_the_weights,
+    wrong("FP16 halves it", "this is what halving everything gives: it is true of pure FP16 alone.",
+          lambda parameters, model_bits, master, moments: parameters * (2 + moments) * model_bits // 8),
+    wrong("one moment too many", "this is one moment too many: SGD keeps none, momentum one, Adam two.",
+          lambda parameters, model_bits, master, moments: reference(parameters, model_bits, master, moments + 1)),
+    wrong("counts bits", "this is the number of bits.",
+          lambda parameters, model_bits, master, moments: 8 * reference(parameters, model_bits, master, moments)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="master.memory",
@@ -112,5 +110,5 @@ EXERCISE = Exercise(
         Check("a model with master weights", 2, _mixed),
         Check("pure FP16: the optimizer's state is FP16 too", 1, _pure),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.amp import Weights
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 SHAPE = (4,)
 Answer = tuple[Tensor, Tensor]
@@ -124,12 +124,6 @@ def unscales_in_FP16(master: Tensor, scaled_grads: list[Tensor], scale: float, l
 
 
 @mistake
-def forgets_to_unscale(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is a step `scale` times too long."""
-    return _steps(master, scaled_grads, lambda w, g: w - lr * g.float())
-
-
-@mistake
 def climbs(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
     """This is what adding the gradient gives: the loss goes up."""
     return _steps(master, scaled_grads, lambda w, g: w + lr * g.float() / scale)
@@ -156,17 +150,25 @@ def replaces_inf_by_0(master: Tensor, scaled_grads: list[Tensor], scale: float, 
     return reference(master, [torch.nan_to_num(g, 0.0, 0.0, 0.0) for g in scaled_grads], scale, lr)
 
 
-@mistake
-def forgets_to_copy_back(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is what returning the first model weight gives: the master moved and the model did not."""
-    return master.half(), reference(master, scaled_grads, scale, lr)[1]
-
-
-@mistake
-def model_in_FP32(master: Tensor, scaled_grads: list[Tensor], scale: float, lr: float) -> Answer:
-    """This is what returning the master twice gives. The model computes with its FP16 rounding."""
-    return (reference(master, scaled_grads, scale, lr)[1],) * 2
-
+# fmt: off
+MISTAKES = (
+    no_master_at_all,
+    starts_from_the_model_weight,
+    rounds_the_master_at_the_end,
+    unscales_in_FP16,
+    wrong("forgets to unscale", "this is a step `scale` times too long.",
+          lambda master, scaled_grads, scale, lr: _steps(master, scaled_grads, lambda w, g: w - lr * g.float())),
+    climbs,
+    never_skips,
+    stops_at_the_first_inf,
+    replaces_inf_by_0,
+    wrong("forgets to copy back", "this is what returning the first model weight gives: the master moved and the "
+          "model did not.",
+          lambda master, scaled_grads, scale, lr: (master.half(), reference(master, scaled_grads, scale, lr)[1])),
+    wrong("model in FP32", "this is what returning the master twice gives. The model computes with its FP16 "
+          "rounding.", lambda master, scaled_grads, scale, lr: (reference(master, scaled_grads, scale, lr)[1],) * 2),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="master.step",
@@ -182,7 +184,7 @@ EXERCISE = Exercise(
         Check("gradients too small for FP16", 1, _tiny),
         Check("a step with inf or NaN is left out, the next one is not", 2, _spoiled),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     withheld=(Weights,),
 )

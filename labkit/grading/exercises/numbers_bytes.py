@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 
 def reference(shape: tuple[int, ...], bits: int) -> int:
@@ -47,53 +47,25 @@ def _elements(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-@mistake
-def adds_the_dimensions(shape: tuple[int, ...], bits: int) -> int:
-    """This is what adding the dimensions gives. A 3 x 5 tensor has 15 elements."""
-    return math.ceil(sum(shape) * bits / 8)
-
-
-@mistake
-def counts_bits(shape: tuple[int, ...], bits: int) -> int:
-    """This is the number of bits. A byte has eight."""
-    return _elements(shape) * bits
-
-
-@mistake
-def counts_elements(shape: tuple[int, ...], bits: int) -> int:
-    """This is the number of elements."""
-    return _elements(shape)
-
-
-@mistake
-def counts_the_first_dimension(shape: tuple[int, ...], bits: int) -> int:
-    """This is what len(tensor) counts: the first dimension only."""
-    return math.ceil((shape[0] if shape else 1) * bits / 8)
-
-
-@mistake
-def a_single_number_is_nothing(shape: tuple[int, ...], bits: int) -> int:
-    """This is what starting the product at 0, or special-casing (), gives. A shape without dimensions is one number."""
-    return math.ceil(_elements(shape) * bits / 8) if shape else 0
-
-
-@mistake
-def always_FP16(shape: tuple[int, ...], bits: int) -> int:
-    """This is two bytes an element, whatever the format. Use `bits`."""
-    return _elements(shape) * 2
-
-
-@mistake
-def a_byte_an_element_at_least(shape: tuple[int, ...], bits: int) -> int:
-    """This is what whole bytes for each element give. Packed, two 4-bit elements share one."""
-    return _elements(shape) * math.ceil(bits / 8)
-
-
-@mistake
-def drops_the_last_byte(shape: tuple[int, ...], bits: int) -> int:
-    """This is what rounding down gives. Half a byte at the end still takes one."""
-    return _elements(shape) * bits // 8
-
+# fmt: off
+MISTAKES = (
+    wrong("adds the dimensions", "this is what adding the dimensions gives. A 3 x 5 tensor has 15 elements.",
+          lambda shape, bits: math.ceil(sum(shape) * bits / 8)),
+    wrong("counts bits", "this is the number of bits. A byte has eight.", lambda shape, bits: _elements(shape) * bits),
+    wrong("counts elements", "this is the number of elements.", lambda shape, bits: _elements(shape)),
+    wrong("counts the first dimension", "this is what len(tensor) counts: the first dimension only.",
+          lambda shape, bits: math.ceil((shape[0] if shape else 1) * bits / 8)),
+    wrong("a single number is nothing", "this is what starting the product at 0, or special-casing (), gives. A "
+          "shape without dimensions is one number.",
+          lambda shape, bits: math.ceil(_elements(shape) * bits / 8) if shape else 0),
+    wrong("always FP16", "this is two bytes an element, whatever the format. Use `bits`.",
+          lambda shape, bits: _elements(shape) * 2),
+    wrong("a byte an element at least", "this is what whole bytes for each element give. Packed, two 4-bit elements "
+          "share one.", lambda shape, bits: _elements(shape) * math.ceil(bits / 8)),
+    wrong("drops the last byte", "this is what rounding down gives. Half a byte at the end still takes one.",
+          lambda shape, bits: _elements(shape) * bits // 8),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="numbers.bytes",
@@ -107,5 +79,5 @@ EXERCISE = Exercise(
         Check("a single number, and an empty tensor", 1, _edges),
         Check("formats of 8, 6 and 4 bits, and of any", 1, _narrow),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

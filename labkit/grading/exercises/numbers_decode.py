@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.formats import FP16, decode
 from labkit.grading.difference import bits_of_code
-from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, mistake, wrong
 
 
 def reference(code: int) -> float:
@@ -82,86 +82,42 @@ def _special_value(significand: int, direction: float, specials: str) -> float:
 
 
 @mistake
-def forgets_the_hidden_1(code: int) -> float:
-    """This is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 is not stored."""
-    return _by_hand(code, hidden=0)
-
-
-@mistake
-def forgets_subnormals(code: int) -> float:
-    """This is what reading exponent field 0 like the others gives. There the hidden 1 is gone, so that zero can be
-    written."""
-    return _by_hand(code, subnormals=False)
-
-
-@mistake
-def subnormals_one_binade_too_low(code: int) -> float:
-    """This is what 2^(0 - 15) gives for exponent field 0. It shares the exponent of field 1, which is -14."""
-    return _by_hand(code, lowest=-15)
-
-
-@mistake
-def has_a_bias_of_16(code: int) -> float:
-    """This is what a bias of 16, half of 32, gives. It is 15: one less than half."""
-    return _by_hand(code, bias=16)
-
-
-@mistake
-def has_the_bias_of_FP32(code: int) -> float:
-    """This is what a bias of 127 gives, which is FP32's. With five exponent bits it is 15."""
-    return _by_hand(code, bias=127)
-
-
-@mistake
-def divides_by_1023(code: int) -> float:
-    """This is what dividing the significand by 1023, its largest value, gives. Ten bits make 1024 steps."""
-    return _by_hand(code, hidden=1023, steps=1023)
-
-
-@mistake
-def ignores_the_sign(code: int) -> float:
-    """This is what leaving out the sign bit gives: it is the highest of the sixteen, code >> 15."""
-    return abs(reference(code))
-
-
-@mistake
-def reads_a_signed_integer(code: int) -> float:
-    """This is what reading the code as a signed integer first gives. Integers work like that; here the sign bit changes
-    the sign and nothing else."""
-    return -reference(0x10000 - code) if code > 0x8000 else reference(code)
-
-
-@mistake
-def reads_BF16(code: int) -> float:
-    """This is what eight exponent bits and seven significand bits give. That is BF16; FP16 has five and ten."""
-    return float(np.array(code << 16, np.uint32).view(np.float32))
-
-
-@mistake
-def knows_no_infinity(code: int) -> float:
-    """This is what reading exponent field 31 like the others gives: numbers beyond 65504. It is kept for infinity and
-    NaN."""
-    return _by_hand(code, specials="none")
-
-
-@mistake
-def knows_no_NaN(code: int) -> float:
-    """This is what taking all of exponent field 31 for infinity gives. With any significand bit set it is NaN."""
-    return _by_hand(code, specials="infinity")
-
-
-@mistake
-def infinity_without_a_sign(code: int) -> float:
-    """This is what forgetting the sign of infinity gives: 0xFC00 is -inf."""
-    return math.inf if code == 0xFC00 else reference(code)
-
-
-@mistake
 def swaps_infinity_and_NaN(code: int) -> float:
     """This is what swapping infinity and NaN gives. Infinity is the one with a significand of 0."""
     value = reference(code)
     return math.nan if math.isinf(value) else math.inf if math.isnan(value) else value
 
+
+# fmt: off
+MISTAKES = (
+    wrong("forgets the hidden 1", "this is what forgetting the hidden 1 gives. A normal number is 1.F, and the 1 is "
+          "not stored.", lambda code: _by_hand(code, hidden=0)),
+    wrong("forgets subnormals", "this is what reading exponent field 0 like the others gives. There the hidden 1 is "
+          "gone, so that zero can be written.", lambda code: _by_hand(code, subnormals=False)),
+    wrong("subnormals one binade too low", "this is what 2^(0 - 15) gives for exponent field 0. It shares the "
+          "exponent of field 1, which is -14.", lambda code: _by_hand(code, lowest=-15)),
+    wrong("has a bias of 16", "this is what a bias of 16, half of 32, gives. It is 15: one less than half.",
+          lambda code: _by_hand(code, bias=16)),
+    wrong("has the bias of FP32", "this is what a bias of 127 gives, which is FP32's. With five exponent bits it is "
+          "15.", lambda code: _by_hand(code, bias=127)),
+    wrong("divides by 1023", "this is what dividing the significand by 1023, its largest value, gives. Ten bits make "
+          "1024 steps.", lambda code: _by_hand(code, hidden=1023, steps=1023)),
+    wrong("ignores the sign", "this is what leaving out the sign bit gives: it is the highest of the sixteen, code "
+          ">> 15.", lambda code: abs(reference(code))),
+    wrong("reads a signed integer", "this is what reading the code as a signed integer first gives. Integers work "
+          "like that; here the sign bit changes the sign and nothing else.",
+          lambda code: -reference(0x10000 - code) if code > 0x8000 else reference(code)),
+    wrong("reads BF16", "this is what eight exponent bits and seven significand bits give. That is BF16; FP16 has "
+          "five and ten.", lambda code: float(np.array(code << 16, np.uint32).view(np.float32))),
+    wrong("knows no infinity", "this is what reading exponent field 31 like the others gives: numbers beyond 65504. "
+          "It is kept for infinity and NaN.", lambda code: _by_hand(code, specials="none")),
+    wrong("knows no NaN", "this is what taking all of exponent field 31 for infinity gives. With any significand bit "
+          "set it is NaN.", lambda code: _by_hand(code, specials="infinity")),
+    wrong("infinity without a sign", "this is what forgetting the sign of infinity gives: 0xFC00 is -inf.",
+          lambda code: math.inf if code == 0xFC00 else reference(code)),
+    swaps_infinity_and_NaN,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="numbers.decode",
@@ -176,7 +132,7 @@ EXERCISE = Exercise(
         Check("infinities and NaN", 1, _special),
         Check("codes of every kind", 2, _all_kinds),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     two_zeros=True,
     codes=True,
     withheld=(decode, *CASTS_TO_FP16, struct.unpack),

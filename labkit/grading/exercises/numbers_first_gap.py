@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.formats import BF16, E5M2, FP16, FP32, Format
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 
 def reference(exponent_bits: int, significand_bits: int) -> int:
@@ -42,54 +42,27 @@ def _emax(exponent_bits: int) -> int:
     return int(2 ** (exponent_bits - 1) - 1)
 
 
-@mistake
-def forgets_the_hidden_bit(exponent_bits: int, significand_bits: int) -> int:
-    """This is what counting only the stored bits gives. The hidden 1 is a bit too."""
-    return (1 << significand_bits) + 1
-
-
-@mistake
-def the_last_before_the_gap(exponent_bits: int, significand_bits: int) -> int:
-    """This is the last number before the gap: a power of two, and so it is held."""
-    return 1 << (significand_bits + 1)
-
-
-@mistake
-def the_largest_that_fits_the_significand(exponent_bits: int, significand_bits: int) -> int:
-    """This is all ones in the significand. It is held, and so is the next one, a power of two."""
-    return (1 << (significand_bits + 1)) - 1
-
-
-@mistake
-def the_next_that_is_held(exponent_bits: int, significand_bits: int) -> int:
-    """This one is held again: beyond the gap the even numbers go on. The one before it is missing."""
-    return (1 << (significand_bits + 1)) + 2
-
-
-@mistake
-def counts_the_sign(exponent_bits: int, significand_bits: int) -> int:
-    """This is what counting the sign as one more bit gives. It makes no number finer."""
-    return (1 << (significand_bits + 2)) + 1
-
-
-@mistake
-def where_it_overflows(exponent_bits: int, significand_bits: int) -> int:
-    """This is where the format ends. Long before, its numbers stand more than 1 apart."""
-    return 1 << (_emax(exponent_bits) + 1)
-
-
-@mistake
-def never_overflows(exponent_bits: int, significand_bits: int) -> int:
-    """This is right for formats with room above. Three exponent bits end before 16, however many significand bits there
-    are."""
-    return (1 << (significand_bits + 1)) + 1
-
-
-@mistake
-def answers_for_FP16(exponent_bits: int, significand_bits: int) -> int:
-    """This is FP16's, whatever is asked. Compute it from the two widths."""
-    return 2049
-
+# fmt: off
+MISTAKES = (
+    wrong("forgets the hidden bit", "this is what counting only the stored bits gives. The hidden 1 is a bit too.",
+          lambda exponent_bits, significand_bits: (1 << significand_bits) + 1),
+    wrong("the last before the gap", "this is the last number before the gap: a power of two, and so it is held.",
+          lambda exponent_bits, significand_bits: 1 << (significand_bits + 1)),
+    wrong("the largest that fits the significand", "this is all ones in the significand. It is held, and so is the "
+          "next one, a power of two.", lambda exponent_bits, significand_bits: (1 << (significand_bits + 1)) - 1),
+    wrong("the next that is held", "this one is held again: beyond the gap the even numbers go on. The one before it "
+          "is missing.", lambda exponent_bits, significand_bits: (1 << (significand_bits + 1)) + 2),
+    wrong("counts the sign", "this is what counting the sign as one more bit gives. It makes no number finer.",
+          lambda exponent_bits, significand_bits: (1 << (significand_bits + 2)) + 1),
+    wrong("where it overflows", "this is where the format ends. Long before, its numbers stand more than 1 apart.",
+          lambda exponent_bits, significand_bits: 1 << (_emax(exponent_bits) + 1)),
+    wrong("never overflows", "this is right for formats with room above. Three exponent bits end before 16, however "
+          "many significand bits there are.",
+          lambda exponent_bits, significand_bits: (1 << (significand_bits + 1)) + 1),
+    wrong("answers for FP16", "this is FP16's, whatever is asked. Compute it from the two widths.",
+          lambda exponent_bits, significand_bits: 2049),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="numbers.first_gap",
@@ -103,5 +76,5 @@ EXERCISE = Exercise(
         Check("any format with room above", 1, _wide),
         Check("formats that end before they get gaps", 1, _short),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from labkit.formats import FP16, decode, next_up
 from labkit.grading.difference import bits_of_code, show_number
-from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, Rows, mistake, wrong
 
 SIGN = 0x8000
 INFINITY = 0x7C00
@@ -64,48 +64,6 @@ def _in_bits(code: int) -> Rows:
 
 
 @mistake
-def always_adds_1(code: int) -> int:
-    """This is what code + 1 gives for every code. For a negative number that is the next one down."""
-    return code + 1
-
-
-@mistake
-def always_subtracts_1(code: int) -> int:
-    """This is what code - 1 gives. For a positive number that is the next one down."""
-    return code - 1 if code and code not in (SIGN, INFINITY) else reference(code)
-
-
-@mistake
-def falls_off_minus_zero(code: int) -> int:
-    """This is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next number is 2^-24."""
-    return SIGN - 1 if code == SIGN else reference(code)
-
-
-@mistake
-def takes_the_zeros_for_two_numbers(code: int) -> int:
-    """This is what stepping from -0 to +0 gives. They are the same number: the next larger one is 2^-24."""
-    return 0 if code == SIGN else reference(code)
-
-
-@mistake
-def stops_at_the_largest_number(code: int) -> int:
-    """This is what stopping at 65504 gives. After it comes infinity."""
-    return 0x7BFF if code == 0x7BFF else reference(code)
-
-
-@mistake
-def goes_beyond_infinity(code: int) -> int:
-    """This is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, so it stays."""
-    return INFINITY + 1 if code == INFINITY else reference(code)
-
-
-@mistake
-def stays_at_minus_infinity(code: int) -> int:
-    """This is what leaving both infinities alone gives. Above -inf comes -65504."""
-    return code if code == SIGN | INFINITY else reference(code)
-
-
-@mistake
 def loses_the_carry(code: int) -> int:
     """This is what adding 1 to the significand field alone gives. Let it carry into the exponent: the next binade
     begins there."""
@@ -121,11 +79,28 @@ def skips_the_subnormals(code: int) -> int:
     return 0x0400 if magnitude < 0x0400 else reference(code)
 
 
-@mistake
-def returns_the_value(code: int) -> float:
-    """This is the value of the next number. Its code was asked for."""
-    return float(decode(reference(code), FP16))
-
+# fmt: off
+MISTAKES = (
+    wrong("always adds 1", "this is what code + 1 gives for every code. For a negative number that is the next one "
+          "down.", lambda code: code + 1),
+    wrong("always subtracts 1", "this is what code - 1 gives. For a positive number that is the next one down.",
+          lambda code: code - 1 if code and code not in (SIGN, INFINITY) else reference(code)),
+    wrong("falls off minus zero", "this is what 0x8000 - 1 gives: 0x7FFF, a NaN. Minus zero is zero, and the next "
+          "number is 2^-24.", lambda code: SIGN - 1 if code == SIGN else reference(code)),
+    wrong("takes the zeros for two numbers", "this is what stepping from -0 to +0 gives. They are the same number: "
+          "the next larger one is 2^-24.", lambda code: 0 if code == SIGN else reference(code)),
+    wrong("stops at the largest number", "this is what stopping at 65504 gives. After it comes infinity.",
+          lambda code: 0x7BFF if code == 0x7BFF else reference(code)),
+    wrong("goes beyond infinity", "this is what 0x7C00 + 1 gives: 0x7C01, a NaN. Nothing is larger than infinity, so "
+          "it stays.", lambda code: INFINITY + 1 if code == INFINITY else reference(code)),
+    wrong("stays at minus infinity", "this is what leaving both infinities alone gives. Above -inf comes -65504.",
+          lambda code: code if code == SIGN | INFINITY else reference(code)),
+    loses_the_carry,
+    skips_the_subnormals,
+    wrong("returns the value", "this is the value of the next number. Its code was asked for.",
+          lambda code: float(decode(reference(code), FP16))),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="numbers.next_up",
@@ -141,7 +116,7 @@ EXERCISE = Exercise(
         Check("-0, the largest number and the infinities", 2, _edges),
         Check("codes anywhere", 2, _anything),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     codes=True,
     withheld=(next_up, np.nextafter),
     aside=_in_bits,

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 
 from labkit.formats import FP16, decode, ulp
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(x: float) -> float:
@@ -58,60 +58,34 @@ def _by_hand(x: float, *, above: int = 0, floor: int = -14, bits: int = 10) -> f
 
 
 @mistake
-def the_same_everywhere(x: float) -> float:
-    """This is the spacing between 1 and 2, called epsilon. It doubles with every power of two."""
-    return 2.0**-10
-
-
-@mistake
-def proportional_to_x(x: float) -> float:
-    """This is x times 2^-10. The spacing does not grow with x smoothly: it stays, then doubles at the next power of
-    two."""
-    return abs(x) * 2.0**-10
-
-
-@mistake
-def one_binade_too_high(x: float) -> float:
-    """This is twice the spacing. math.frexp, for instance, gives an exponent that is one higher than that of 1.F x
-    2^e."""
-    return _by_hand(x, above=1)
-
-
-@mistake
-def counts_the_hidden_bit(x: float) -> float:
-    """This is half the spacing: what counting the hidden bit gives. Ten bits are stored behind the point."""
-    return _by_hand(x, bits=11)
-
-
-@mistake
-def forgets_subnormals(x: float) -> float:
-    """This is what letting the exponent fall below -14 gives. From there down to zero the spacing stays 2^-24."""
-    return _by_hand(x, floor=-40)
-
-
-@mistake
-def stops_one_binade_too_low(x: float) -> float:
-    """This is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares that of field 1, which is -14."""
-    return _by_hand(x, floor=-15)
-
-
-@mistake
 def forgets_the_sign(x: float) -> float:
     """This is what the logarithm of a negative number gives. Take abs(x) first."""
     return _by_hand(x) if x >= 0 else math.log2(x)  # raises, as the learner's would
 
 
-@mistake
-def truncates_the_logarithm(x: float) -> float:
-    """This is what int(log2(x)) gives. Below 1 the logarithm is negative, and int cuts towards zero: floor it."""
-    return 2.0 ** (max(int(math.log2(abs(x))), -14) - 10) if x else reference(x)
-
-
-@mistake
-def rounds_the_logarithm_up(x: float) -> float:
-    """This is what rounding the logarithm up gives. It is right at powers of two, and one too high between."""
-    return 2.0 ** (max(math.ceil(math.log2(abs(x))), -14) - 10) if x else reference(x)
-
+# fmt: off
+MISTAKES = (
+    wrong("the same everywhere", "this is the spacing between 1 and 2, called epsilon. It doubles with every power "
+          "of two.", lambda x: 2.0**-10),
+    wrong("proportional to x", "this is x times 2^-10. The spacing does not grow with x smoothly: it stays, then "
+          "doubles at the next power of two.", lambda x: abs(x) * 2.0**-10),
+    wrong("one binade too high", "this is twice the spacing. math.frexp, for instance, gives an exponent that is one "
+          "higher than that of 1.F x 2^e.", lambda x: _by_hand(x, above=1)),
+    wrong("counts the hidden bit", "this is half the spacing: what counting the hidden bit gives. Ten bits are "
+          "stored behind the point.", lambda x: _by_hand(x, bits=11)),
+    wrong("forgets subnormals", "this is what letting the exponent fall below -14 gives. From there down to zero the "
+          "spacing stays 2^-24.", lambda x: _by_hand(x, floor=-40)),
+    wrong("stops one binade too low", "this is what a lowest exponent of 0 - 15 gives. Exponent field 0 shares that "
+          "of field 1, which is -14.", lambda x: _by_hand(x, floor=-15)),
+    forgets_the_sign,
+    wrong("truncates the logarithm", "this is what int(log2(x)) gives. Below 1 the logarithm is negative, and int "
+          "cuts towards zero: floor it.",
+          lambda x: 2.0 ** (max(int(math.log2(abs(x))), -14) - 10) if x else reference(x)),
+    wrong("rounds the logarithm up", "this is what rounding the logarithm up gives. It is right at powers of two, "
+          "and one too high between.",
+          lambda x: 2.0 ** (max(math.ceil(math.log2(abs(x))), -14) - 10) if x else reference(x)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="numbers.ulp",
@@ -127,6 +101,6 @@ EXERCISE = Exercise(
         Check("subnormal numbers and zero", 1, _small),
         Check("anywhere", 1, _anything),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(ulp, np.spacing),
 )

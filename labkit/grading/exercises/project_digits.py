@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import BF16
-from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Exercise, mistake, wrong
 from labkit.grading.exercises.project_runs import PROVIDES, project_checks
 from labkit.grading.given.project_tasks import FAILING
 
@@ -26,27 +26,9 @@ def reference(seeds: tuple[int, ...]) -> Recipe:
 
 
 @mistake
-def changes_nothing(seeds: tuple[int, ...]) -> Recipe:
-    """This lets Adam divide 0 by 0: epsilon is 1e-8, which FP16 rounds to 0. No loss scale changes that."""
-    return FAILING["digits"]
-
-
-@mistake
-def FP32_between_steps(seeds: tuple[int, ...]) -> Recipe:
-    """This learns, and keeps FP32 weights, gradients and moments between steps, as autocast does. Halve all."""
-    return RECIPES["FP32"]
-
-
-@mistake
 def masters(seeds: tuple[int, ...]) -> Recipe:
     """This steps FP32 masters, where epsilon is what it says, and costs as much as FP32. Who needs them here?"""
     return RECIPES["FP16 static"]
-
-
-@mistake
-def Adam_in_FP32(seeds: tuple[int, ...]) -> Recipe:
-    """This steps in FP32 without masters: good, but the moments take 8 bytes a weight. Which 16 bits hold 1e-8?"""
-    return RECIPES["FP16 no master"]
 
 
 @mistake
@@ -55,11 +37,20 @@ def Kahan(seeds: tuple[int, ...]) -> Recipe:
     return RECIPES["FP16 Kahan"]
 
 
-@mistake
-def scale_too_high(seeds: tuple[int, ...]) -> Recipe:
-    """This never gets as far as epsilon: the scale makes inf of the gradients, and every step is skipped."""
-    return replace(RECIPES["O3"], scaler=static(2.0**60))
-
+# fmt: off
+MISTAKES = (
+    wrong("changes nothing", "this lets Adam divide 0 by 0: epsilon is 1e-8, which FP16 rounds to 0. No loss scale "
+          "changes that.", lambda seeds: FAILING["digits"]),
+    wrong("FP32 between steps", "this learns, and keeps FP32 weights, gradients and moments between steps, as "
+          "autocast does. Halve all.", lambda seeds: RECIPES["FP32"]),
+    masters,
+    wrong("Adam in FP32", "this steps in FP32 without masters: good, but the moments take 8 bytes a weight. Which 16 "
+          "bits hold 1e-8?", lambda seeds: RECIPES["FP16 no master"]),
+    Kahan,
+    wrong("scale too high", "this never gets as far as epsilon: the scale makes inf of the gradients, and every step "
+          "is skipped.", lambda seeds: replace(RECIPES["O3"], scaler=static(2.0**60))),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="project.digits",
@@ -69,6 +60,6 @@ EXERCISE = Exercise(
     minutes=12,
     reference=reference,
     checks=project_checks("digits", limit=8),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides=PROVIDES,
 )

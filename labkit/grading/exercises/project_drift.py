@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from labkit.amp import RECIPES, Recipe, WeightRounding
 from labkit.formats import BF16
-from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Exercise, mistake, wrong
 from labkit.grading.exercises.project_runs import PROVIDES, project_checks
 from labkit.grading.given.project_tasks import FAILING
 
@@ -25,18 +25,6 @@ def reference(seeds: tuple[int, ...]) -> Recipe:
 
 
 @mistake
-def changes_nothing(seeds: tuple[int, ...]) -> Recipe:
-    """This rounds every update away: 3e-4 is below half an ulp of a weight above 1. Something must remember."""
-    return FAILING["drift"]
-
-
-@mistake
-def FP32_between_steps(seeds: tuple[int, ...]) -> Recipe:
-    """This learns, and keeps FP32 weights and FP32 gradients between steps, as autocast does. Halve both."""
-    return RECIPES["FP32"]
-
-
-@mistake
 def masters(seeds: tuple[int, ...]) -> Recipe:
     """This remembers in FP32 masters, 4 bytes a weight. On average one can remember without a second number."""
     return RECIPES["FP16 static"]
@@ -48,24 +36,23 @@ def Kahan(seeds: tuple[int, ...]) -> Recipe:
     return RECIPES["FP16 Kahan"]
 
 
-@mistake
-def Adam_in_FP16(seeds: tuple[int, ...]) -> Recipe:
-    """This lets Adam compute in FP16, where its epsilon is 0. And a weight would still not notice its update."""
-    return RECIPES["O3"]
-
-
-@mistake
-def Adam_in_BF16(seeds: tuple[int, ...]) -> Recipe:
-    """This has three significand bits fewer than FP16, and weights that had too few. Range was not missing."""
-    return Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)
-
-
-@mistake
-def BF16_stochastic(seeds: tuple[int, ...]) -> Recipe:
-    """This remembers on average, but its random numbers decide between BF16's steps, eight times those of FP16: too
-    much noise."""
-    return Recipe("BF16", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC)
-
+# fmt: off
+MISTAKES = (
+    wrong("changes nothing", "this rounds every update away: 3e-4 is below half an ulp of a weight above 1. "
+          "Something must remember.", lambda seeds: FAILING["drift"]),
+    wrong("FP32 between steps", "this learns, and keeps FP32 weights and FP32 gradients between steps, as autocast "
+          "does. Halve both.", lambda seeds: RECIPES["FP32"]),
+    masters,
+    Kahan,
+    wrong("Adam in FP16", "this lets Adam compute in FP16, where its epsilon is 0. And a weight would still not "
+          "notice its update.", lambda seeds: RECIPES["O3"]),
+    wrong("Adam in BF16", "this has three significand bits fewer than FP16, and weights that had too few. Range was "
+          "not missing.", lambda seeds: Recipe("pure BF16", model=BF16, master_weights=False, optimizer=BF16)),
+    wrong("BF16 stochastic", "this remembers on average, but its random numbers decide between BF16's steps, eight "
+          "times those of FP16: too much noise.",
+          lambda seeds: Recipe("BF16", model=BF16, master_weights=False, rounding=WeightRounding.STOCHASTIC)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="project.drift",
@@ -75,6 +62,6 @@ EXERCISE = Exercise(
     minutes=15,
     reference=reference,
     checks=project_checks("drift", limit=12),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides=PROVIDES,
 )

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import FP16
-from labkit.grading.exercise import Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Exercise, wrong
 from labkit.grading.exercises.project_runs import PROVIDES, project_checks
 from labkit.grading.given.project_tasks import FAILING
 
@@ -27,41 +27,22 @@ def reference(seeds: tuple[int, ...]) -> Recipe:
     return _PURE
 
 
-@mistake
-def changes_nothing(seeds: tuple[int, ...]) -> Recipe:
-    """This keeps masters, but its gradients are zero before they get there. Look at their histogram, and scale."""
-    return FAILING["targets"]
-
-
-@mistake
-def FP32_between_steps(seeds: tuple[int, ...]) -> Recipe:
-    """This learns, and keeps FP32 weights and FP32 gradients between steps, as autocast does. Halve both."""
-    return RECIPES["FP32"]
-
-
-@mistake
-def scaled_with_masters(seeds: tuple[int, ...]) -> Recipe:
-    """This found the scale, and pays for masters that this task does not need: SGD's steps are large here."""
-    return RECIPES["FP16 static"]
-
-
-@mistake
-def no_master_and_no_scale(seeds: tuple[int, ...]) -> Recipe:
-    """This saved the memory and left the gradients at zero. The loss wants a scale, or the format more range."""
-    return replace(_PURE, scaler=RECIPES["O3"].scaler)
-
-
-@mistake
-def scale_too_high(seeds: tuple[int, ...]) -> Recipe:
-    """This scale makes inf of every gradient, so that every step is skipped. Take one that just lifts them."""
-    return replace(_PURE, scaler=static(2.0**60))
-
-
-@mistake
-def scale_too_high_and_nobody_looks(seeds: tuple[int, ...]) -> Recipe:
-    """This scale makes inf of the gradients, and skip_on_inf=False lets them into the weights."""
-    return replace(_PURE, scaler=static(2.0**60, skip_on_inf=False))
-
+# fmt: off
+MISTAKES = (
+    wrong("changes nothing", "this keeps masters, but its gradients are zero before they get there. Look at their "
+          "histogram, and scale.", lambda seeds: FAILING["targets"]),
+    wrong("FP32 between steps", "this learns, and keeps FP32 weights and FP32 gradients between steps, as autocast "
+          "does. Halve both.", lambda seeds: RECIPES["FP32"]),
+    wrong("scaled with masters", "this found the scale, and pays for masters that this task does not need: SGD's "
+          "steps are large here.", lambda seeds: RECIPES["FP16 static"]),
+    wrong("no master and no scale", "this saved the memory and left the gradients at zero. The loss wants a scale, "
+          "or the format more range.", lambda seeds: replace(_PURE, scaler=RECIPES["O3"].scaler)),
+    wrong("scale too high", "this scale makes inf of every gradient, so that every step is skipped. Take one that "
+          "just lifts them.", lambda seeds: replace(_PURE, scaler=static(2.0**60))),
+    wrong("scale too high and nobody looks", "this scale makes inf of the gradients, and skip_on_inf=False lets them "
+          "into the weights.", lambda seeds: replace(_PURE, scaler=static(2.0**60, skip_on_inf=False))),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="project.targets",
@@ -71,6 +52,6 @@ EXERCISE = Exercise(
     minutes=12,
     reference=reference,
     checks=project_checks("targets", limit=4),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides=PROVIDES,
 )

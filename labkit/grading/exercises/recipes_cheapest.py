@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Candidate = tuple[str, int, list[float]]
 Candidates = list[Candidate]
@@ -112,12 +112,6 @@ def _mean_without_nan(metrics: list[float]) -> float:
 
 
 @mistake
-def the_cheapest(fp32: list[float], candidates: Candidates) -> str:
-    """This is the cheapest of all, whether it learns or not."""
-    return _cheapest(candidates)
-
-
-@mistake
 def the_best(fp32: list[float], candidates: Candidates) -> str:
     """This is the one with the best metric. Among those that pass, bytes decide."""
     passing = [c for c in candidates if _passes(fp32, c[2])]
@@ -137,25 +131,30 @@ def one_good_seed_is_enough(fp32: list[float], candidates: Candidates) -> str:
 
 
 @mistake
-def counts_NaN_as_0(fp32: list[float], candidates: Candidates) -> str:
-    """This counts a seed that broke as 0, which a wide spread forgives. A recipe with a broken run does not pass."""
-    return _cheapest(
-        c for c in candidates if statistics.fmean(0.0 if math.isnan(m) else m for m in c[2]) >= _lowest(fp32)
-    )
-
-
-@mistake
-def leaves_NaN_out(fp32: list[float], candidates: Candidates) -> str:
-    """This leaves out the seed that broke. A recipe that breaks one run in three does not pass."""
-    return _cheapest(c for c in candidates if _mean_without_nan(c[2]) >= _lowest(fp32))
-
-
-@mistake
 def always_chooses_one(fp32: list[float], candidates: Candidates) -> str:
     """This chooses one of the candidates even where none passes; then FP32 it is."""
     best = max(candidates, key=lambda c: _mean_without_nan(c[2]))[0]
     return _cheapest((c for c in candidates if _passes(fp32, c[2])), otherwise=best)
 
+
+# fmt: off
+MISTAKES = (
+    wrong("the cheapest", "this is the cheapest of all, whether it learns or not.",
+          lambda fp32, candidates: _cheapest(candidates)),
+    the_best,
+    must_reach_the_mean_of_FP32,
+    one_good_seed_is_enough,
+    wrong("counts NaN as 0", "this counts a seed that broke as 0, which a wide spread forgives. A recipe with a "
+          "broken run does not pass.",
+          lambda fp32, candidates: _cheapest(
+              c for c in candidates if statistics.fmean(0.0 if math.isnan(m) else m for m in c[2]) >= _lowest(fp32)
+          )),
+    wrong("leaves NaN out", "this leaves out the seed that broke. A recipe that breaks one run in three does not "
+          "pass.",
+          lambda fp32, candidates: _cheapest(c for c in candidates if _mean_without_nan(c[2]) >= _lowest(fp32))),
+    always_chooses_one,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="recipes.cheapest",
@@ -170,6 +169,6 @@ EXERCISE = Exercise(
         Check("none that passes", 1, _none),
         Check("one whose last seed broke", 1, _broken),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"math": math, "statistics": statistics},
 )

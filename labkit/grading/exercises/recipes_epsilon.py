@@ -12,7 +12,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.formats import FP16, round_to
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 BETA2 = 0.999
 
@@ -72,47 +72,27 @@ def _at_the_end(random: Random) -> list[Case]:
     return [*((small, epsilon) for epsilon in epsilons), *((gradient, 1e-8) for gradient in gradients)]
 
 
-@mistake
-def epsilon_in_FP32(gradient: float, epsilon: float) -> str:
-    """This keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 becomes 0."""
-    return _fate(gradient, _v(gradient), epsilon)
-
-
-@mistake
-def v_in_FP32(gradient: float, epsilon: float) -> str:
-    """This keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0."""
-    return _fate(gradient, (1 - BETA2) * gradient**2, _fp16(epsilon))
-
-
-@mistake
-def forgets_the_thousandth(gradient: float, epsilon: float) -> str:
-    """This asks whether g^2 survives. What is stored after the first step is 0.001 g^2, a thousand times less."""
-    return _fate(gradient, _fp16(gradient**2), _fp16(epsilon))
-
-
-@mistake
-def subnormals_are_zero(gradient: float, epsilon: float) -> str:
-    """This takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 of those."""
-    return _fate(gradient, _v(gradient), _fp16(epsilon) if epsilon >= 2.0**-14 else 0.0)
-
-
-@mistake
-def always_inf(gradient: float, epsilon: float) -> str:
-    """This is inf even where the gradient is 0, but 0 / 0 is NaN."""
-    return "inf" if reference(gradient, epsilon) == "nan" else reference(gradient, epsilon)
-
-
-@mistake
-def always_NaN(gradient: float, epsilon: float) -> str:
-    """This is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one step later."""
-    return "nan" if reference(gradient, epsilon) == "inf" else reference(gradient, epsilon)
-
-
-@mistake
-def epsilon_decides_alone(gradient: float, epsilon: float) -> str:
-    """This asks epsilon alone. Where v survives, it needs no help."""
-    return _fate(gradient, 0.0, _fp16(epsilon))
-
+# fmt: off
+MISTAKES = (
+    wrong("epsilon in FP32", "this keeps epsilon in FP32. In an FP16 step it is rounded to FP16 too, and 1e-8 "
+          "becomes 0.", lambda gradient, epsilon: _fate(gradient, _v(gradient), epsilon)),
+    wrong("v in FP32", "this keeps v in FP32. In an FP16 step v is stored in FP16, where 0.001 g^2 is soon 0.",
+          lambda gradient, epsilon: _fate(gradient, (1 - BETA2) * gradient**2, _fp16(epsilon))),
+    wrong("forgets the thousandth", "this asks whether g^2 survives. What is stored after the first step is 0.001 "
+          "g^2, a thousand times less.",
+          lambda gradient, epsilon: _fate(gradient, _fp16(gradient**2), _fp16(epsilon))),
+    wrong("subnormals are zero", "this takes every subnormal for zero. FP16 holds numbers down to 2^-24; 1e-7 is 2 "
+          "of those.",
+          lambda gradient, epsilon: _fate(gradient, _v(gradient), _fp16(epsilon) if epsilon >= 2.0**-14 else 0.0)),
+    wrong("always inf", "this is inf even where the gradient is 0, but 0 / 0 is NaN.",
+          lambda gradient, epsilon: "inf" if reference(gradient, epsilon) == "nan" else reference(gradient, epsilon)),
+    wrong("always NaN", "this is NaN everywhere, but a number other than 0, divided by 0, is inf. NaN comes one step "
+          "later.",
+          lambda gradient, epsilon: "nan" if reference(gradient, epsilon) == "inf" else reference(gradient, epsilon)),
+    wrong("epsilon decides alone", "this asks epsilon alone. Where v survives, it needs no help.",
+          lambda gradient, epsilon: _fate(gradient, 0.0, _fp16(epsilon))),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="recipes.epsilon",
@@ -128,6 +108,6 @@ EXERCISE = Exercise(
         Check("small gradients and a larger epsilon", 1, _raised),
         Check("where FP16 ends", 1, _at_the_end),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"round_to": round_to, "FP16": FP16},
 )

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 Changed = dict[str, object]
 Levels = dict[str, tuple[int, bool, bool, bool, bool]]
@@ -53,59 +53,28 @@ def _another(random: Random, knob: str) -> object:
     return random.choice((16, 32)) if knob == "model_bits" else random.random() < 0.5
 
 
-@mistake
-def O1_casts_the_model(level: str, changed: Changed) -> dict[str, object]:
-    """This is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy for each operation."""
-    return _knobs(level, changed, O1=(16, True, True, False, True))
-
-
-@mistake
-def O1_keeps_masters(level: str, changed: Changed) -> dict[str, object]:
-    """This is O1 with masters beside weights that are FP32 already: they are their own masters."""
-    return _knobs(level, changed, O1=(32, True, True, True, True))
-
-
-@mistake
-def O2_without_masters(level: str, changed: Changed) -> dict[str, object]:
-    """This is O2 without masters; it would swallow every update below half an ulp."""
-    return _knobs(level, changed, O2=(16, False, True, False, True))
-
-
-@mistake
-def O2_casts_the_norms(level: str, changed: Changed) -> dict[str, object]:
-    """This is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is about."""
-    return _knobs(level, changed, O2=(16, False, False, True, True))
-
-
-@mistake
-def O2_casts_by_operation(level: str, changed: Changed) -> dict[str, object]:
-    """This is O2 with casts by operation on top. Its model is cast once, and computes in what it is."""
-    return _knobs(level, changed, O2=(16, True, True, True, True))
-
-
-@mistake
-def O3_keeps_the_norms(level: str, changed: Changed) -> dict[str, object]:
-    """This is O3 with norms in FP32. In pure FP16 nothing stays behind."""
-    return _knobs(level, changed, O3=(16, False, True, False, False))
-
-
-@mistake
-def O3_scales(level: str, changed: Changed) -> dict[str, object]:
-    """This is O3 with dynamic scaling. It is the speed baseline: no safety at all."""
-    return _knobs(level, changed, O3=(16, False, False, False, True))
-
-
-@mistake
-def O0_scales(level: str, changed: Changed) -> dict[str, object]:
-    """This is O0 with scaling. FP32 has no need of it."""
-    return _knobs(level, changed, O0=(32, False, True, False, True))
-
-
-@mistake
-def leaves_the_level_as_it_is(level: str, changed: Changed) -> dict[str, object]:
-    """This is the level as it is. A knob in `changed` is set as it says."""
-    return _knobs(level, {})
-
+# fmt: off
+MISTAKES = (
+    wrong("O1 casts the model", "this is O1 with a 16-bit model. Its weights stay in FP32; autocast casts a copy for "
+          "each operation.", lambda level, changed: _knobs(level, changed, O1=(16, True, True, False, True))),
+    wrong("O1 keeps masters", "this is O1 with masters beside weights that are FP32 already: they are their own "
+          "masters.", lambda level, changed: _knobs(level, changed, O1=(32, True, True, True, True))),
+    wrong("O2 without masters", "this is O2 without masters; it would swallow every update below half an ulp.",
+          lambda level, changed: _knobs(level, changed, O2=(16, False, True, False, True))),
+    wrong("O2 casts the norms", "this is O2 with norms in 16 bits. They are what the 'nearly' in 'nearly all' is "
+          "about.", lambda level, changed: _knobs(level, changed, O2=(16, False, False, True, True))),
+    wrong("O2 casts by operation", "this is O2 with casts by operation on top. Its model is cast once, and computes "
+          "in what it is.", lambda level, changed: _knobs(level, changed, O2=(16, True, True, True, True))),
+    wrong("O3 keeps the norms", "this is O3 with norms in FP32. In pure FP16 nothing stays behind.",
+          lambda level, changed: _knobs(level, changed, O3=(16, False, True, False, False))),
+    wrong("O3 scales", "this is O3 with dynamic scaling. It is the speed baseline: no safety at all.",
+          lambda level, changed: _knobs(level, changed, O3=(16, False, False, False, True))),
+    wrong("O0 scales", "this is O0 with scaling. FP32 has no need of it.",
+          lambda level, changed: _knobs(level, changed, O0=(32, False, True, False, True))),
+    wrong("leaves the level as it is", "this is the level as it is. A knob in `changed` is set as it says.",
+          lambda level, changed: _knobs(level, {})),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="recipes.levels",
@@ -120,5 +89,5 @@ EXERCISE = Exercise(
         Check("O2, nearly all of it", 1, _level("O2")),
         Check("O0, none of it", 1, _level("O0")),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

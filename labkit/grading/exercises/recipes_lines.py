@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.grading.outcome import AnyOrder
 
 NEEDS = (
@@ -134,23 +134,31 @@ def scales_after_the_backward_pass(masters: bool, scaling: bool, batches: int) -
 
 
 @mistake
-def steps_after_each_batch(masters: bool, scaling: bool, batches: int) -> list[str]:
-    """This takes a step for each batch. The gradients of all of them are added up first."""
-    return reference(masters, scaling, 1) * batches
-
-
-@mistake
 def unscales_after_each_batch(masters: bool, scaling: bool, batches: int) -> list[str]:
     """This unscales after each batch: what the first one added is divided again with every other."""
     unscaled = [*_each(scaling), *["unscale"] * scaling] * batches
     return unscaled + [line for line in _once(masters, scaling) if line != "unscale"]
 
 
-@mistake
-def one_batch_alone(masters: bool, scaling: bool, batches: int) -> list[str]:
-    """This is the step of a single batch. The first lines are repeated for each."""
-    return reference(masters, scaling, 1)
-
+# fmt: off
+MISTAKES = (
+    unscales_in_FP16,
+    unscales_and_looks_in_FP16,
+    looks_and_unscales_in_FP16,
+    looks_after_the_step,
+    updates_the_scale_first,
+    copies_back_before_the_step,
+    never_copies_back,
+    never_unscales,
+    never_hands_gradients_over,
+    scales_after_the_backward_pass,
+    wrong("steps after each batch", "this takes a step for each batch. The gradients of all of them are added up "
+          "first.", lambda masters, scaling, batches: reference(masters, scaling, 1) * batches),
+    unscales_after_each_batch,
+    wrong("one batch alone", "this is the step of a single batch. The first lines are repeated for each.",
+          lambda masters, scaling, batches: reference(masters, scaling, 1)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="recipes.lines",
@@ -165,5 +173,5 @@ EXERCISE = Exercise(
         _check("both, as in O2", 2, True, True),
         _check("masters alone, as BF16 takes them", 1, True, False),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -13,7 +13,7 @@ import math
 import statistics
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 # Student's t by number of pairs, for 90% and for 95%; NIST/SEMATECH e-Handbook 1.3.6.7.2.
 T_90 = {3: 2.920, 4: 2.353, 5: 2.132}
@@ -189,12 +189,6 @@ def deviation_of_the_population(fp32: list[float], other: list[float], margin: f
 
 
 @mistake
-def one_seed(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
-    """This looks at one seed. One pair says nothing about a difference."""
-    return "worse" if other[0] < fp32[0] else "better"
-
-
-@mistake
 def the_wrong_way_round(fp32: list[float], other: list[float], margin: float, t_90: float, t_95: float) -> str:
     """This is FP32 minus the other: worse and better have changed places."""
     found = reference(fp32, other, margin, t_90, t_95)
@@ -208,6 +202,23 @@ def leaves_NaN_in(fp32: list[float], other: list[float], margin: float, t_90: fl
         return "cannot tell"
     return reference(fp32, other, margin, t_90, t_95)
 
+
+# fmt: off
+MISTAKES = (
+    any_difference,
+    what_is_not_shown_is_as_good,
+    a_small_mean_is_as_good,
+    the_interval_alone,
+    the_range_alone,
+    forgets_the_root,
+    never_divides_by_the_root,
+    deviation_of_the_population,
+    wrong("one seed", "this looks at one seed. One pair says nothing about a difference.",
+          lambda fp32, other, margin, t_90, t_95: "worse" if other[0] < fp32[0] else "better"),
+    the_wrong_way_round,
+    leaves_NaN_in,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="recipes.verdict",
@@ -224,6 +235,6 @@ EXERCISE = Exercise(
         Check("differences just inside and just beyond a limit", 2, _at_the_limits),
         Check("runs that ended in NaN", 1, _broken),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"math": math, "statistics": statistics},
 )

@@ -13,7 +13,7 @@ from random import Random
 
 import torch
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 FP32, FP16 = torch.float32, torch.float16
 ROWS: dict[tuple[torch.dtype, ...], str] = {
@@ -54,18 +54,6 @@ def _other_formats(random: Random) -> list[Case]:
 
 
 @mistake
-def asks_the_output_alone(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
-    """This is what weight and output alone tell. What the optimizer steps, and the norms, tell O2 from O3."""
-    return "O0" if output == FP32 else "O3" if weight == FP16 else "O1"
-
-
-@mistake
-def never_asks_the_output(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
-    """This is what weights alone tell: O0 and O1 have the same ones. Ask what comes out of a layer."""
-    return "O0" if weight == FP32 else "O2" if stepped == FP32 else "O3"
-
-
-@mistake
 def never_asks_the_norm(weight: torch.dtype, norm: torch.dtype, stepped: torch.dtype, output: torch.dtype) -> str:
     """This calls an FP16 norm beside masters O2; in O2 the norms stay in FP32."""
     return "O2" if weight == FP16 and stepped == FP32 else reference(weight, norm, stepped, output)
@@ -91,6 +79,21 @@ def takes_BF16_for_FP16(weight: torch.dtype, norm: torch.dtype, stepped: torch.d
     return reference(*(FP16 if d == torch.bfloat16 else d for d in given))
 
 
+# fmt: off
+MISTAKES = (
+    wrong("asks the output alone", "this is what weight and output alone tell. What the optimizer steps, and the "
+          "norms, tell O2 from O3.",
+          lambda weight, norm, stepped, output: "O0" if output == FP32 else "O3" if weight == FP16 else "O1"),
+    wrong("never asks the output", "this is what weights alone tell: O0 and O1 have the same ones. Ask what comes "
+          "out of a layer.",
+          lambda weight, norm, stepped, output: "O0" if weight == FP32 else "O2" if stepped == FP32 else "O3"),
+    never_asks_the_norm,
+    never_asks_the_optimizer,
+    swaps_O1_and_O2,
+    takes_BF16_for_FP16,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="recipes.which",
     title="Which of the four is it?",
@@ -103,6 +106,6 @@ EXERCISE = Exercise(
         Check("mixtures of FP16 that have no name", 1, _others),
         Check("BF16, and other formats", 1, _other_formats),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

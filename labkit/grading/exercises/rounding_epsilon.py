@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, wrong
 
 EPSILON = 1e-8
 
@@ -68,74 +68,34 @@ def _as_given(x: Tensor, epsilon: float = EPSILON) -> Tensor:
     return x / ((x * x).mean().sqrt() + epsilon)
 
 
-@mistake
-def as_it_was(x: Tensor) -> Tensor:
-    """This is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones overflow."""
-    return _as_given(x)
-
-
-@mistake
-def a_larger_epsilon(x: Tensor) -> Tensor:
-    """This is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares still underflow and overflow,
-    and small numbers are shrunk."""
-    return _as_given(x, epsilon=1e-4)
-
-
-@mistake
-def FP32_and_a_larger_epsilon(x: Tensor) -> Tensor:
-    """This is right but for the epsilon: 1e-4 is larger than the small numbers. In FP32 1e-8 is fine."""
-    return _in_fp32(x, 1e-4).half()
-
-
-@mistake
-def no_epsilon(x: Tensor) -> Tensor:
-    """This is what leaving the epsilon out gives: 0 / 0 is NaN in any precision."""
-    return _in_fp32(x, 0.0).half()
-
-
-@mistake
-def squares_in_FP16(x: Tensor) -> Tensor:
-    """This is what casting after squaring gives: the squares had already gone to 0 or inf. Cast x first."""
-    return (x.float() / ((x * x).float().mean().sqrt() + EPSILON)).half()
-
-
-@mistake
-def widens_the_root_only(x: Tensor) -> Tensor:
-    """This is what casting after the root gives: the squares were FP16, and had gone to 0 or inf."""
-    return (x / ((x * x).mean().sqrt().float() + EPSILON)).half()
-
-
-@mistake
-def divides_in_FP16(x: Tensor) -> Tensor:
-    """This is what going back to FP16 before dividing gives: the epsilon becomes 0 again. Divide, then cast."""
-    return x / (x.float().pow(2).mean().sqrt() + EPSILON).half()
-
-
-@mistake
-def forgets_to_return_FP16(x: Tensor) -> Tensor:
-    """This is FP32. Compute in it, but return FP16, as the rest of the network expects."""
-    return _in_fp32(x)
-
-
-@mistake
-def epsilon_inside_the_root(x: Tensor) -> Tensor:
-    """This is what adding the epsilon under the root gives. Later models do that, but it is another formula: there 1e-8
-    counts as 1e-4."""
-    return (x.float() / (x.float().pow(2).mean() + EPSILON).sqrt()).half()
-
-
-@mistake
-def sum_for_mean(x: Tensor) -> Tensor:
-    """This is what the sum of squares gives. RMS is root of the *mean* square."""
-    return (x.float() / (x.float().pow(2).sum().sqrt() + EPSILON)).half()
-
-
-@mistake
-def clears_away_NaN(x: Tensor) -> Tensor:
-    """This is what nan_to_num on the old code gives: zeros where an answer should be. The symptom is gone, and the
-    small numbers with it."""
-    return torch.nan_to_num(_as_given(x), nan=0.0, posinf=0.0, neginf=0.0)
-
+# fmt: off
+MISTAKES = (
+    wrong("as it was", "this is the code as it was: in FP16 1e-8 is 0, small squares underflow, and large ones "
+          "overflow.", lambda x: _as_given(x)),
+    wrong("a larger epsilon", "this is what an epsilon of 1e-4 in FP16 gives: no NaN for zeros, but the squares "
+          "still underflow and overflow, and small numbers are shrunk.", lambda x: _as_given(x, epsilon=1e-4)),
+    wrong("FP32 and a larger epsilon", "this is right but for the epsilon: 1e-4 is larger than the small numbers. In "
+          "FP32 1e-8 is fine.", lambda x: _in_fp32(x, 1e-4).half()),
+    wrong("no epsilon", "this is what leaving the epsilon out gives: 0 / 0 is NaN in any precision.",
+          lambda x: _in_fp32(x, 0.0).half()),
+    wrong("squares in FP16", "this is what casting after squaring gives: the squares had already gone to 0 or inf. "
+          "Cast x first.", lambda x: (x.float() / ((x * x).float().mean().sqrt() + EPSILON)).half()),
+    wrong("widens the root only", "this is what casting after the root gives: the squares were FP16, and had gone to "
+          "0 or inf.", lambda x: (x / ((x * x).mean().sqrt().float() + EPSILON)).half()),
+    wrong("divides in FP16", "this is what going back to FP16 before dividing gives: the epsilon becomes 0 again. "
+          "Divide, then cast.", lambda x: x / (x.float().pow(2).mean().sqrt() + EPSILON).half()),
+    wrong("forgets to return FP16", "this is FP32. Compute in it, but return FP16, as the rest of the network "
+          "expects.", lambda x: _in_fp32(x)),
+    wrong("epsilon inside the root", "this is what adding the epsilon under the root gives. Later models do that, "
+          "but it is another formula: there 1e-8 counts as 1e-4.",
+          lambda x: (x.float() / (x.float().pow(2).mean() + EPSILON).sqrt()).half()),
+    wrong("sum for mean", "this is what the sum of squares gives. RMS is root of the *mean* square.",
+          lambda x: (x.float() / (x.float().pow(2).sum().sqrt() + EPSILON)).half()),
+    wrong("clears away NaN", "this is what nan_to_num on the old code gives: zeros where an answer should be. The "
+          "symptom is gone, and the small numbers with it.",
+          lambda x: torch.nan_to_num(_as_given(x), nan=0.0, posinf=0.0, neginf=0.0)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="rounding.epsilon",
@@ -151,7 +111,7 @@ EXERCISE = Exercise(
         Check("large numbers", 1, _large),
         Check("one number that differs from the rest", 1, _one_small),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     ulps=1,
     provides={"torch": torch},
 )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.formats import sum_compensated
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Halves = NDArray[np.float16]
 ZERO = np.float16(0.0)
@@ -95,13 +95,6 @@ def _pairwise(values: Halves) -> np.float16:
 
 
 @mistake
-def one_after_another(values: Halves) -> np.float16:
-    """This is what total = total + x gives: what each addition loses is gone. (So is it with lost = t - (total + y),
-    which is always 0.)"""
-    return plain(values)
-
-
-@mistake
 @np.errstate(all="ignore")  # the error feeds on itself, up to infinity
 def adds_the_loss(values: Halves) -> np.float16:
     """This is what y = x + lost gives: what was too much is added once more. (t - total) - y is arrived minus meant, so
@@ -139,24 +132,6 @@ def moves_the_total_too_early(values: Halves) -> np.float16:
 
 
 @mistake
-def counts_the_first_number_twice(values: Halves) -> np.float16:
-    """This is what starting with values[0] and then running over all values gives: the first counts twice."""
-    return kahan(np.concatenate([values[:1], values]))
-
-
-@mistake
-def sorts_first(values: Halves) -> np.float16:
-    """This is what adding from small to large gives: better than before, but each addition still loses."""
-    return plain(values[np.argsort(np.abs(values), kind="stable")])
-
-
-@mistake
-def adds_in_pairs(values: Halves) -> np.float16:
-    """This is what adding in pairs gives: a good sum as well, but not Kahan's."""
-    return _pairwise(values)
-
-
-@mistake
 def returns_the_loss(values: Halves) -> np.float16:
     """This is the last loss. Return the total."""
     total, lost = ZERO, ZERO
@@ -168,12 +143,24 @@ def returns_the_loss(values: Halves) -> np.float16:
     return lost
 
 
-@mistake
-def sums_in_FP32(values: Halves) -> np.float16:
-    """This is what a wider sum, rounded once, gives (values.sum() does that inside). It is better, and what hardware
-    does where it can; here use FP16 only."""
-    return _once(values)
-
+# fmt: off
+MISTAKES = (
+    wrong("one after another", "this is what total = total + x gives: what each addition loses is gone. (So is it "
+          "with lost = t - (total + y), which is always 0.)", lambda values: plain(values)),
+    adds_the_loss,
+    forgets_what_it_corrected,
+    moves_the_total_too_early,
+    wrong("counts the first number twice", "this is what starting with values[0] and then running over all values "
+          "gives: the first counts twice.", lambda values: kahan(np.concatenate([values[:1], values]))),
+    wrong("sorts first", "this is what adding from small to large gives: better than before, but each addition still "
+          "loses.", lambda values: plain(values[np.argsort(np.abs(values), kind="stable")])),
+    wrong("adds in pairs", "this is what adding in pairs gives: a good sum as well, but not Kahan's.",
+          lambda values: _pairwise(values)),
+    returns_the_loss,
+    wrong("sums in FP32", "this is what a wider sum, rounded once, gives (values.sum() does that inside). It is "
+          "better, and what hardware does where it can; here use FP16 only.", lambda values: _once(values)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="rounding.kahan",
@@ -189,7 +176,7 @@ EXERCISE = Exercise(
         Check("one number, and none", 1, _short),
         Check("sums that FP16 alone cannot get quite right", 1, _not_once),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"np": np},
     withheld=(sum_compensated,),
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from labkit.formats import FP16, Rounding, decode, encode, round_to, ulp
 from labkit.grading.difference import bits, show_number
-from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, Rows, mistake, mistakes_in
+from labkit.grading.exercise import CASTS_TO_FP16, Case, Check, Exercise, Rows, mistake, wrong
 
 
 def reference(x: float) -> float:
@@ -120,36 +120,6 @@ def _neighbours(x: float) -> Rows:
 
 
 @mistake
-def truncates(x: float) -> float:
-    """This is what cutting off gives (int does that). The result should be the *nearer* neighbour."""
-    return _by_hand(x, whole=math.trunc)
-
-
-@mistake
-def rounds_down(x: float) -> float:
-    """This is what rounding down gives: always to the lower neighbour, even where the upper one is nearer."""
-    return _by_hand(x, whole=math.floor)
-
-
-@mistake
-def half_way_away_from_zero(x: float) -> float:
-    """This is what rounding half-way cases away from zero gives, as taught at school. IEEE 754 takes the even one."""
-    return _by_hand(x, whole=_half_away)
-
-
-@mistake
-def half_way_up(x: float) -> float:
-    """This is what floor(x + 0.5) gives: half-way cases go up. They should go to the even one."""
-    return _by_hand(x, whole=_half_up)
-
-
-@mistake
-def half_way_towards_zero(x: float) -> float:
-    """This is what rounding half-way cases towards zero gives. They should go to the even one."""
-    return _by_hand(x, whole=_half_to_zero)
-
-
-@mistake
 def half_way_to_the_odd_one(x: float) -> float:
     """This is what rounding half-way cases to the odd neighbour gives. They should go to the even one, whose last bit
     is 0."""
@@ -160,55 +130,43 @@ def half_way_to_the_odd_one(x: float) -> float:
 
 
 @mistake
-def forgets_subnormals(x: float) -> float:
-    """This is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24."""
-    return _by_hand(x, lowest=-40)
-
-
-@mistake
-def flushes_subnormals(x: float) -> float:
-    """This is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 goes on to 2^-24."""
-    return reference(x) if abs(x) >= 2.0**-14 else 0.0
-
-
-@mistake
-def keeps_ten_bits(x: float) -> float:
-    """This is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, one of them hidden."""
-    return _by_hand(x, bits=9)
-
-
-@mistake
-def never_overflows(x: float) -> float:
-    """This is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on it is infinity."""
-    return _by_hand(x, limit=math.inf)
-
-
-@mistake
-def saturates(x: float) -> float:
-    """This is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity."""
-    return _by_hand(x, beyond=65504.0)
-
-
-@mistake
-def overflows_at_65504(x: float) -> float:
-    """This is what infinity for everything above 65504 gives. Up to 65520, half a spacing further, 65504 is the
-    nearest."""
-    return _by_hand(x, limit=65504.0000001)
-
-
-@mistake
-def loses_the_sign_of_infinity(x: float) -> float:
-    """This is what +inf on both sides gives. Below -65520 it is -inf."""
-    return math.inf if abs(x) >= 65520 else reference(x)
-
-
-@mistake
 def rounds_twice(x: float) -> float:
     """This is what rounding to FP32 first gives: it moves numbers onto the half-way point, and the second rounding
     takes them the wrong way. Round once."""
     with np.errstate(over="ignore"):
         return reference(float(np.float32(x)))
 
+
+# fmt: off
+MISTAKES = (
+    wrong("truncates", "this is what cutting off gives (int does that). The result should be the *nearer* neighbour.",
+          lambda x: _by_hand(x, whole=math.trunc)),
+    wrong("rounds down", "this is what rounding down gives: always to the lower neighbour, even where the upper one "
+          "is nearer.", lambda x: _by_hand(x, whole=math.floor)),
+    wrong("half way away from zero", "this is what rounding half-way cases away from zero gives, as taught at "
+          "school. IEEE 754 takes the even one.", lambda x: _by_hand(x, whole=_half_away)),
+    wrong("half way up", "this is what floor(x + 0.5) gives: half-way cases go up. They should go to the even one.",
+          lambda x: _by_hand(x, whole=_half_up)),
+    wrong("half way towards zero", "this is what rounding half-way cases towards zero gives. They should go to the "
+          "even one.", lambda x: _by_hand(x, whole=_half_to_zero)),
+    half_way_to_the_odd_one,
+    wrong("forgets subnormals", "this is what a spacing that shrinks for ever gives. Below 2^-14 it stays 2^-24.",
+          lambda x: _by_hand(x, lowest=-40)),
+    wrong("flushes subnormals", "this is what putting 0 for everything below 2^-14 gives. Some hardware does; FP16 "
+          "goes on to 2^-24.", lambda x: reference(x) if abs(x) >= 2.0**-14 else 0.0),
+    wrong("keeps ten bits", "this is what a spacing twice too wide gives: ten significant bits. FP16 has eleven, one "
+          "of them hidden.", lambda x: _by_hand(x, bits=9)),
+    wrong("never overflows", "this is what rounding without an upper end gives. FP16 ends at 65504; from 65520 on it "
+          "is infinity.", lambda x: _by_hand(x, limit=math.inf)),
+    wrong("saturates", "this is what stopping at 65504 gives. Some conversions of FP8 do; FP16 goes to infinity.",
+          lambda x: _by_hand(x, beyond=65504.0)),
+    wrong("overflows at 65504", "this is what infinity for everything above 65504 gives. Up to 65520, half a spacing "
+          "further, 65504 is the nearest.", lambda x: _by_hand(x, limit=65504.0000001)),
+    wrong("loses the sign of infinity", "this is what +inf on both sides gives. Below -65520 it is -inf.",
+          lambda x: math.inf if abs(x) >= 65520 else reference(x)),
+    rounds_twice,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="rounding.nearest_even",
@@ -224,7 +182,7 @@ EXERCISE = Exercise(
         Check("at the upper end", 1, _large),
         Check("a hair's breadth beside half-way", 1, _just_beside_half_way),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(round_to, encode, *CASTS_TO_FP16, struct.pack),
     aside=_neighbours,
 )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labkit.formats import FP16, decode, next_down, next_up, ulp
 from labkit.grading.difference import bits
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 UPDATES = np.arange(0x0001, 0x7800, dtype=np.uint16).view(np.float16)  # all from 2^-24 to just below 2^15
 
@@ -58,24 +58,11 @@ def _relative(share: float, weight: np.float16) -> np.float16:
 
 
 @mistake
-def half_the_spacing(weight: np.float16) -> np.float16:
-    """This is half the spacing, which moves a weight only if its last bit is 1. Half-way goes to the even neighbour,
-    and that may be the weight itself."""
-    return np.float16(max(float(ulp(weight, FP16)) / 2, FP16.smallest_subnormal))
-
-
-@mistake
 def always_more_than_half(weight: np.float16) -> np.float16:
     """This is the first number above half the spacing. A weight whose last bit is 1 moves at exactly half: the even
     neighbour is the other one."""
     half = float(ulp(weight, FP16)) / 2
     return np.float16(next_up(half, FP16)) if half >= FP16.smallest_subnormal else reference(weight)
-
-
-@mistake
-def a_whole_spacing(weight: np.float16) -> np.float16:
-    """This is the spacing at the weight. It moves the weight for sure, and so does a little more than half."""
-    return np.float16(ulp(weight, FP16))
 
 
 @mistake
@@ -86,50 +73,32 @@ def powers_of_two_only(weight: np.float16) -> np.float16:
     return np.float16(powers[int(np.argmax(weight + powers != weight))])
 
 
-@mistake
-def the_same_for_every_weight(weight: np.float16) -> np.float16:
-    """This is the spacing between 1 and 2, whatever the weight."""
-    return np.float16(2.0**-10)
-
-
-@mistake
-def divides_the_weight_by_1024(weight: np.float16) -> np.float16:
-    """This is the weight times 2^-10. Updates of half that size still arrive, and the limit grows in steps, not in
-    proportion."""
-    return _relative(2.0**-10, weight)
-
-
-@mistake
-def divides_the_weight_by_2048(weight: np.float16) -> np.float16:
-    """This is the weight divided by 2048, a rule of thumb. The limit jumps at powers of two and stays between."""
-    return _relative(2.0**-11, weight)
-
-
-@mistake
-def adds_outside_FP16(weight: np.float16) -> np.float16:
-    """This is what adding in FP32 or FP64 gives: there every update moves the weight. Round the sum to FP16 before you
-    compare."""
-    return np.float16(FP16.smallest_subnormal)
-
-
-@mistake
-def forgets_subnormals(weight: np.float16) -> np.float16:
-    """This is what half the spacing gives for small weights when it is rounded to FP16: 0, and 0 moves nothing."""
-    return np.float16(0.0) if float(weight) < 2.0**-13 else reference(weight)
-
-
-@mistake
-def one_too_early(weight: np.float16) -> np.float16:
-    """This is the largest update that does *not* move the weight. The next one does."""
-    return np.float16(next_down(float(reference(weight)), FP16))
-
-
-@mistake
-def goes_down(weight: np.float16) -> np.float16:
-    """This is the answer for weight - update. Below a power of two the spacing is half as wide, so less is enough
-    there."""
-    return _first(weight - UPDATES != weight)
-
+# fmt: off
+MISTAKES = (
+    wrong("half the spacing", "this is half the spacing, which moves a weight only if its last bit is 1. Half-way "
+          "goes to the even neighbour, and that may be the weight itself.",
+          lambda weight: np.float16(max(float(ulp(weight, FP16)) / 2, FP16.smallest_subnormal))),
+    always_more_than_half,
+    wrong("a whole spacing", "this is the spacing at the weight. It moves the weight for sure, and so does a little "
+          "more than half.", lambda weight: np.float16(ulp(weight, FP16))),
+    powers_of_two_only,
+    wrong("the same for every weight", "this is the spacing between 1 and 2, whatever the weight.",
+          lambda weight: np.float16(2.0**-10)),
+    wrong("divides the weight by 1024", "this is the weight times 2^-10. Updates of half that size still arrive, and "
+          "the limit grows in steps, not in proportion.", lambda weight: _relative(2.0**-10, weight)),
+    wrong("divides the weight by 2048", "this is the weight divided by 2048, a rule of thumb. The limit jumps at "
+          "powers of two and stays between.", lambda weight: _relative(2.0**-11, weight)),
+    wrong("adds outside FP16", "this is what adding in FP32 or FP64 gives: there every update moves the weight. "
+          "Round the sum to FP16 before you compare.", lambda weight: np.float16(FP16.smallest_subnormal)),
+    wrong("forgets subnormals", "this is what half the spacing gives for small weights when it is rounded to FP16: "
+          "0, and 0 moves nothing.",
+          lambda weight: np.float16(0.0) if float(weight) < 2.0**-13 else reference(weight)),
+    wrong("one too early", "this is the largest update that does *not* move the weight. The next one does.",
+          lambda weight: np.float16(next_down(float(reference(weight)), FP16))),
+    wrong("goes down", "this is the answer for weight - update. Below a power of two the spacing is half as wide, so "
+          "less is enough there.", lambda weight: _first(weight - UPDATES != weight)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="rounding.smallest_update",
@@ -145,7 +114,7 @@ EXERCISE = Exercise(
         Check("subnormal weights", 1, _subnormal),
         Check("a dozen weights anywhere", 1, _anywhere),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"np": np},
     aside=lambda weight: (("in bits", bits(weight)),),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(x: float, spacing: float, random: float) -> float:
@@ -61,12 +61,6 @@ def _many(random: Random) -> list[Case]:
 
 
 @mistake
-def rounds_to_nearest(x: float, spacing: float, random: float) -> float:
-    """This is round to nearest: the random number changes nothing, and small updates are swallowed again."""
-    return round(x / spacing) * spacing
-
-
-@mistake
 def tosses_a_coin(x: float, spacing: float, random: float) -> float:
     """This is what up or down with probability 1/2 gives. The nearer neighbour has to be taken more often."""
     lower, part = _split(x, spacing)
@@ -81,25 +75,11 @@ def turned_round(x: float, spacing: float, random: float) -> float:
 
 
 @mistake
-def from_the_other_end(x: float, spacing: float, random: float) -> float:
-    """This is what floor(x / spacing + random) gives: right in the mean, but it goes up for large random numbers. Here
-    it is up where random is below the part."""
-    return math.floor(x / spacing + random) * spacing
-
-
-@mistake
 def truncates(x: float, spacing: float, random: float) -> float:
     """This is what int(x / spacing) gives: below zero it cuts upwards, and the part becomes negative. Take
     math.floor."""
     lower = int(x / spacing) * spacing
     return lower + spacing * (random < (x - lower) / spacing)
-
-
-@mistake
-def away_from_zero(x: float, spacing: float, random: float) -> float:
-    """This is what rounding |x| and putting the sign back gives: right in the mean, but below zero it goes down where
-    up was asked."""
-    return math.copysign(reference(abs(x), spacing, random), x)
 
 
 @mistake
@@ -116,17 +96,27 @@ def moves_what_is_exact(x: float, spacing: float, random: float) -> float:
     return lower + spacing * (random <= part)
 
 
-@mistake
-def adds_noise_then_rounds_to_nearest(x: float, spacing: float, random: float) -> float:
-    """This is what round(x / spacing + random) gives: half a spacing too high in the mean."""
-    return round(x / spacing + random) * spacing
-
-
-@mistake
-def counts_spacings(x: float, spacing: float, random: float) -> float:
-    """This is how many spacings the result is. Multiply by the spacing."""
-    return reference(x, spacing, random) / spacing
-
+# fmt: off
+MISTAKES = (
+    wrong("rounds to nearest", "this is round to nearest: the random number changes nothing, and small updates are "
+          "swallowed again.", lambda x, spacing, random: round(x / spacing) * spacing),
+    tosses_a_coin,
+    turned_round,
+    wrong("from the other end", "this is what floor(x / spacing + random) gives: right in the mean, but it goes up "
+          "for large random numbers. Here it is up where random is below the part.",
+          lambda x, spacing, random: math.floor(x / spacing + random) * spacing),
+    truncates,
+    wrong("away from zero", "this is what rounding |x| and putting the sign back gives: right in the mean, but below "
+          "zero it goes down where up was asked.",
+          lambda x, spacing, random: math.copysign(reference(abs(x), spacing, random), x)),
+    forgets_to_divide_by_the_spacing,
+    moves_what_is_exact,
+    wrong("adds noise then rounds to nearest", "this is what round(x / spacing + random) gives: half a spacing too "
+          "high in the mean.", lambda x, spacing, random: round(x / spacing + random) * spacing),
+    wrong("counts spacings", "this is how many spacings the result is. Multiply by the spacing.",
+          lambda x, spacing, random: reference(x, spacing, random) / spacing),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="rounding.stochastic",
@@ -141,5 +131,5 @@ EXERCISE = Exercise(
         Check("multiples of the spacing stay", 1, _exact),
         Check("a hundred random numbers for one x", 1, _many),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

@@ -18,7 +18,7 @@ from random import Random
 import torch
 
 from labkit.amp import ScalerConfig, ScalerState, advance
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -135,12 +135,6 @@ def grows_one_step_early(state: ScalerState, found_inf: bool, config: ScalerConf
 
 
 @mistake
-def grows_at_every_clean_step(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    """This is what growing without waiting for the interval gives: every second step or so overflows."""
-    return _skipped(state, config) if found_inf else _grows_when(True, state, config)
-
-
-@mistake
 def forgets_to_start_again_after_growth(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """This is what not resetting the tracker after growth gives: the count runs past the interval."""
     return _skipped(state, config) if found_inf else _answer(_clean(state, config).scale, state.growth_tracker + 1)
@@ -166,18 +160,6 @@ def divides_by_the_backoff_factor(state: ScalerState, found_inf: bool, config: S
 
 
 @mistake
-def never_backs_off(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    """This is what leaving the scale at an overflow gives: the next step overflows just the same."""
-    return _answer(state.scale, 0) if found_inf else _clean(state, config)
-
-
-@mistake
-def never_looks_for_inf(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    """This is what not looking at found_inf gives: an overflow counts as a clean step."""
-    return _clean(state, config)
-
-
-@mistake
 def has_factors_of_its_own(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     """This is what writing 2 and 0.5 into the code gives. Take them from config."""
     return advance(state, found_inf, ScalerConfig(growth_interval=config.growth_interval))
@@ -188,6 +170,28 @@ def has_an_interval_of_its_own(state: ScalerState, found_inf: bool, config: Scal
     """This is what writing 2000 into the code gives. Take it from config."""
     return advance(state, found_inf, ScalerConfig(config.init_scale, config.growth_factor, config.backoff_factor))
 
+
+# fmt: off
+MISTAKES = (
+    keeps_the_count_at_overflow,
+    counts_the_overflow,
+    grows_one_step_late,
+    grows_one_step_early,
+    wrong("grows at every clean step", "this is what growing without waiting for the interval gives: every second "
+          "step or so overflows.",
+          lambda state, found_inf, config: _skipped(state, config) if found_inf else _grows_when(True, state, config)),
+    forgets_to_start_again_after_growth,
+    never_counts,
+    grows_on_overflow,
+    divides_by_the_backoff_factor,
+    wrong("never backs off", "this is what leaving the scale at an overflow gives: the next step overflows just the "
+          "same.", lambda state, found_inf, config: _answer(state.scale, 0) if found_inf else _clean(state, config)),
+    wrong("never looks for inf", "this is what not looking at found_inf gives: an overflow counts as a clean step.",
+          lambda state, found_inf, config: _clean(state, config)),
+    has_factors_of_its_own,
+    has_an_interval_of_its_own,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="scaling.advance",
@@ -203,7 +207,7 @@ EXERCISE = Exercise(
         Check("sixty steps in a row", 2, _in_a_row),
         Check("an interval of one step", 1, _every_step),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch, "ScalerState": ScalerState, "ScalerConfig": ScalerConfig},
     withheld=(advance,),
 )

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from labkit.amp import unscale
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 SHAPES = ((2,), (2, 2), (3,))
 
@@ -115,12 +115,6 @@ def clips_before_unscaling(scaled_grads: list[Tensor], scale: float, max_norm: f
 
 
 @mistake
-def forgets_to_unscale(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
-    """This is what forgetting to unscale gives: the scaled gradients were clipped and returned."""
-    return clip_step(scaled_grads, 1.0, max_norm)
-
-
-@mistake
 def unscales_in_FP16(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
     """This is what dividing in FP16 gives: small gradients underflow. Cast to FP32 first, then divide."""
     return clip_step([gradient / scale for gradient in scaled_grads], 1.0, max_norm)
@@ -172,18 +166,6 @@ def lengthens_short_gradients(scaled_grads: list[Tensor], scale: float, max_norm
 
 
 @mistake
-def scales_the_limit_as_well(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
-    """This is what comparing unscaled gradients with max_norm x scale gives: next to nothing is clipped."""
-    return clip_step(scaled_grads, scale, max_norm * scale)
-
-
-@mistake
-def never_skips(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
-    """This is what clipping inf gives: a factor of 0, and inf x 0 is NaN."""
-    return _clipped(scaled_grads, scale, max_norm)
-
-
-@mistake
 def skips_on_inf_only(scaled_grads: list[Tensor], scale: float, max_norm: float) -> Answer:
     """This is what looking for inf alone gives: a NaN makes the norm NaN, and with it every weight."""
     bad = any(bool(gradient.isinf().any()) for gradient in scaled_grads)
@@ -196,6 +178,28 @@ def skips_on_NaN_only(scaled_grads: list[Tensor], scale: float, max_norm: float)
     bad = any(bool(gradient.isnan().any()) for gradient in scaled_grads)
     return None if bad else _clipped(scaled_grads, scale, max_norm)
 
+
+# fmt: off
+MISTAKES = (
+    clips_before_unscaling,
+    wrong("forgets to unscale", "this is what forgetting to unscale gives: the scaled gradients were clipped and "
+          "returned.", lambda scaled_grads, scale, max_norm: clip_step(scaled_grads, 1.0, max_norm)),
+    unscales_in_FP16,
+    measures_the_norm_in_FP16,
+    clips_each_tensor_by_itself,
+    clamps_the_elements,
+    adds_the_norms,
+    forgets_the_square_root,
+    lengthens_short_gradients,
+    wrong("scales the limit as well", "this is what comparing unscaled gradients with max_norm x scale gives: next "
+          "to nothing is clipped.",
+          lambda scaled_grads, scale, max_norm: clip_step(scaled_grads, scale, max_norm * scale)),
+    wrong("never skips", "this is what clipping inf gives: a factor of 0, and inf x 0 is NaN.",
+          lambda scaled_grads, scale, max_norm: _clipped(scaled_grads, scale, max_norm)),
+    skips_on_inf_only,
+    skips_on_NaN_only,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="scaling.clip",
@@ -214,7 +218,7 @@ EXERCISE = Exercise(
         Check("the norm of large scaled gradients", 2, _heavy),
         Check("gradients of zero stay zero", 1, _zero),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     ulps=64,
     provides={"torch": torch},
 )

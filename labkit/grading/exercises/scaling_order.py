@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.grading.given.loop import SHAPE, Loop
 
 
@@ -79,75 +79,6 @@ def _growing(random: Random) -> list[Case]:
 
 
 @mistake
-def clips_before_unscaling(loop: Loop) -> Loop:
-    """This is what clipping before unscaling gives: max_norm was compared with a gradient `scale` times too long."""
-    return _run(loop, "clip unscale step copy_back update")
-
-
-@mistake
-def never_unscales(loop: Loop) -> Loop:
-    """This is what stepping with the scaled gradient gives; and nobody looked for inf."""
-    return _run(loop, "clip step copy_back update")
-
-
-@mistake
-def steps_before_unscaling(loop: Loop) -> Loop:
-    """This is what stepping before unscaling gives: the step is `scale` times too long, and nobody had looked for
-    inf."""
-    return _run(loop, "step unscale clip copy_back update")
-
-
-@mistake
-def updates_the_scale_first(loop: Loop) -> Loop:
-    """This is what moving the scale before unscaling gives: the gradient is divided by another scale than it was
-    multiplied by, or an old found_inf moves it."""
-    return _run(loop, "update unscale clip step copy_back")
-
-
-@mistake
-def updates_before_the_step(loop: Loop) -> Loop:
-    """This is what update() before step() gives: what unscale() found is forgotten, and inf reaches the weights."""
-    return _run(loop, "unscale clip update step copy_back")
-
-
-@mistake
-def never_updates_the_scale(loop: Loop) -> Loop:
-    """This is what forgetting update() gives: a scale that is too high skips every step from now on."""
-    return _run(loop, "unscale clip step copy_back")
-
-
-@mistake
-def zeroes_after_the_backward_pass(loop: Loop) -> Loop:
-    """This is what zero_grad() after backward() gives: the gradient is gone before it was used."""
-    return _run(loop, "zero_grad unscale clip step copy_back update", first="")
-
-
-@mistake
-def never_zeroes(loop: Loop) -> Loop:
-    """This is what forgetting zero_grad() gives: the last step's gradient is still in the sum."""
-    return _run(loop, "unscale clip step copy_back update", first="")
-
-
-@mistake
-def unscales_after_every_batch(loop: Loop) -> Loop:
-    """This is what unscaling after every batch gives: what was accumulated is divided again each time. Unscale once,
-    after the last batch."""
-    return _run(loop, "clip step copy_back update", each="unscale")
-
-
-@mistake
-def steps_after_every_batch(loop: Loop) -> Loop:
-    """This is what a step after every batch gives. Accumulation means one step for all of them."""
-    return _run(loop, "", each="unscale clip step copy_back update")
-
-
-@mistake
-def updates_after_every_batch(loop: Loop) -> Loop:
-    """This is what update() after every batch gives: batches of one step are added under different scales."""
-    return _run(loop, "unscale clip step copy_back", each="update")
-
-
-@mistake
 def uses_the_first_batch_only(loop: Loop) -> Loop:
     """This is what using one batch gives: run backward for each of loop.batches."""
     loop.zero_grad()
@@ -155,18 +86,39 @@ def uses_the_first_batch_only(loop: Loop) -> Loop:
     return _call(loop, "unscale clip step copy_back update")
 
 
-@mistake
-def never_copies_back(loop: Loop) -> Loop:
-    """This is what forgetting copy_back() gives, or calling it before step(): the master moves, and the model computes
-    with old weights."""
-    return _run(loop, "unscale clip step update")
-
-
-@mistake
-def never_clips(loop: Loop) -> Loop:
-    """This is what forgetting clip() gives."""
-    return _run(loop, "unscale step copy_back update")
-
+# fmt: off
+MISTAKES = (
+    wrong("clips before unscaling", "this is what clipping before unscaling gives: max_norm was compared with a "
+          "gradient `scale` times too long.", lambda loop: _run(loop, "clip unscale step copy_back update")),
+    wrong("never unscales", "this is what stepping with the scaled gradient gives; and nobody looked for inf.",
+          lambda loop: _run(loop, "clip step copy_back update")),
+    wrong("steps before unscaling", "this is what stepping before unscaling gives: the step is `scale` times too "
+          "long, and nobody had looked for inf.", lambda loop: _run(loop, "step unscale clip copy_back update")),
+    wrong("updates the scale first", "this is what moving the scale before unscaling gives: the gradient is divided "
+          "by another scale than it was multiplied by, or an old found_inf moves it.",
+          lambda loop: _run(loop, "update unscale clip step copy_back")),
+    wrong("updates before the step", "this is what update() before step() gives: what unscale() found is forgotten, "
+          "and inf reaches the weights.", lambda loop: _run(loop, "unscale clip update step copy_back")),
+    wrong("never updates the scale", "this is what forgetting update() gives: a scale that is too high skips every "
+          "step from now on.", lambda loop: _run(loop, "unscale clip step copy_back")),
+    wrong("zeroes after the backward pass", "this is what zero_grad() after backward() gives: the gradient is gone "
+          "before it was used.", lambda loop: _run(loop, "zero_grad unscale clip step copy_back update", first="")),
+    wrong("never zeroes", "this is what forgetting zero_grad() gives: the last step's gradient is still in the sum.",
+          lambda loop: _run(loop, "unscale clip step copy_back update", first="")),
+    wrong("unscales after every batch", "this is what unscaling after every batch gives: what was accumulated is "
+          "divided again each time. Unscale once, after the last batch.",
+          lambda loop: _run(loop, "clip step copy_back update", each="unscale")),
+    wrong("steps after every batch", "this is what a step after every batch gives. Accumulation means one step for "
+          "all of them.", lambda loop: _run(loop, "", each="unscale clip step copy_back update")),
+    wrong("updates after every batch", "this is what update() after every batch gives: batches of one step are added "
+          "under different scales.", lambda loop: _run(loop, "unscale clip step copy_back", each="update")),
+    uses_the_first_batch_only,
+    wrong("never copies back", "this is what forgetting copy_back() gives, or calling it before step(): the master "
+          "moves, and the model computes with old weights.", lambda loop: _run(loop, "unscale clip step update")),
+    wrong("never clips", "this is what forgetting clip() gives.",
+          lambda loop: _run(loop, "unscale step copy_back update")),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="scaling.order",
@@ -182,7 +134,7 @@ EXERCISE = Exercise(
         Check("a step that overflows", 2, _overflowing),
         Check("a step after which the scale grows", 2, _growing),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     may_change=("loop",),
     provides={"torch": torch},
 )

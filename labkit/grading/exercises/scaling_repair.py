@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from labkit.amp import advance
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[float, int, bool]
 FLOOR = 1.0
@@ -178,11 +178,23 @@ def gives_up_at_the_floor(scale: float, tracker: int, grads: list[Tensor], growt
     return new, count, stepped or scale <= FLOOR
 
 
-@mistake
-def grows_one_step_late(scale: float, tracker: int, grads: list[Tensor], growth_interval: int) -> Answer:
-    """This is what > gives where >= was needed: the step that completes the interval grows the scale."""
-    return reference(scale, tracker, grads, growth_interval + 1)
-
+# fmt: off
+MISTAKES = (
+    not_repaired,
+    only_the_floor_is_repaired,
+    only_the_comparison_is_repaired,
+    only_the_sum_is_repaired,
+    the_sum_is_left,
+    the_comparison_is_left,
+    the_floor_is_left,
+    looks_for_inf_alone,
+    stuck_at_the_floor,
+    gives_up_at_the_floor,
+    wrong("grows one step late", "this is what > gives where >= was needed: the step that completes the interval "
+          "grows the scale.",
+          lambda scale, tracker, grads, growth_interval: reference(scale, tracker, grads, growth_interval + 1)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="scaling.repair",
@@ -203,7 +215,7 @@ EXERCISE = Exercise(
         Check("the scale never falls below 1", 2, _bottom),
         Check("from 1 the scale grows again", 1, _growth_at_the_floor),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     withheld=(advance,),
 )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.amp import unscale
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 from labkit.grading.given.scaled_backward import ScaledBackward
 
 SHAPE = (4,)
@@ -142,12 +142,6 @@ def divides_the_learning_rate_as_well(weight: Tensor, gradient_of: Step, scale: 
 
 
 @mistake
-def never_skips(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
-    """This is what stepping with inf or NaN gives: one such step and the weight never recovers."""
-    return weight - lr * (gradient_of(scale).float() / scale)
-
-
-@mistake
 def asks_the_sum_in_FP16(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor:
     """This is what asking the FP16 sum gives: it overflows although every element is finite. Ask every element."""
     scaled = gradient_of(scale)
@@ -204,6 +198,25 @@ def climbs(weight: Tensor, gradient_of: Step, scale: float, lr: float) -> Tensor
     return _step(weight, scaled.float() / scale, -lr, _bad(scaled))
 
 
+# fmt: off
+MISTAKES = (
+    forgets_to_unscale,
+    unscales_in_FP16,
+    multiplies_by_the_scale_again,
+    divides_the_learning_rate_as_well,
+    wrong("never skips", "this is what stepping with inf or NaN gives: one such step and the weight never recovers.",
+          lambda weight, gradient_of, scale, lr: weight - lr * (gradient_of(scale).float() / scale)),
+    asks_the_sum_in_FP16,
+    skips_on_NaN_only,
+    skips_on_inf_only,
+    overlooks_minus_inf,
+    puts_0_for_inf,
+    steps_in_FP16,
+    forgets_to_scale,
+    climbs,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="scaling.static_step",
     title="One step with a static scale",
@@ -219,6 +232,6 @@ EXERCISE = Exercise(
         Check("NaN skips the step", 1, lambda random: _spoiled(random, lambda: float("nan"))),
         Check("steps too small for an FP16 weight arrive", 2, _small_steps),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

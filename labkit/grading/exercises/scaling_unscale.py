@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.amp import unscale
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 SHAPES = ((3,), (2, 3))
 Answer = tuple[list[Tensor], bool]
@@ -87,30 +87,6 @@ def _any(scaled_grads: list[Tensor], bad: Callable[[Tensor], Tensor]) -> bool:
 
 
 @mistake
-def divides_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what dividing before casting gives: FP16 rounds the small quotients to 0. Cast first."""
-    return [(g / scale).float() for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-@mistake
-def stays_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what never casting gives: the master weights need FP32 gradients."""
-    return [g / scale for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-@mistake
-def multiplies(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what scaling a second time gives: divide."""
-    return [g.float() * scale for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-@mistake
-def keeps_the_scale(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is the scaled gradient, cast: divide by the scale."""
-    return [g.float() for g in scaled_grads], reference(scaled_grads, scale)[1]
-
-
-@mistake
 def tests_the_sum_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
     """This is what testing the FP16 sum gives: it overflows at 65520 although every term is finite, and a clean step is
     thrown away. Sum in FP32, or ask torch.isfinite for every element."""
@@ -120,41 +96,39 @@ def tests_the_sum_in_FP16(scaled_grads: list[Tensor], scale: float) -> Answer:
 
 
 @mistake
-def looks_for_inf_alone(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what looking for inf alone gives, or comparing magnitudes with 65504: every comparison with NaN is False,
-    and inf - inf or 0 x inf inside the backward pass makes NaN."""
-    return _answer(scaled_grads, scale, _any(scaled_grads, torch.isinf))
-
-
-@mistake
-def looks_for_NaN_alone(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf."""
-    return _answer(scaled_grads, scale, _any(scaled_grads, torch.isnan))
-
-
-@mistake
-def looks_at_the_first_tensor(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what looking at the first tensor alone gives. One bad tensor spoils the step."""
-    return _answer(scaled_grads, scale, reference(scaled_grads[:1], scale)[1])
-
-
-@mistake
-def looks_at_the_last_tensor(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is what overwriting found_inf in the loop gives: only the last tensor counts. Use `or`."""
-    return _answer(scaled_grads, scale, reference(scaled_grads[-1:], scale)[1])
-
-
-@mistake
-def says_the_opposite(scaled_grads: list[Tensor], scale: float) -> Answer:
-    """This is whether all are finite. found_inf is True where some element is not."""
-    return _answer(scaled_grads, scale, not reference(scaled_grads, scale)[1])
-
-
-@mistake
 def repairs_the_gradients(scaled_grads: list[Tensor], scale: float) -> Answer:
     """This is what replacing inf and NaN by 0 gives: nobody learns that the scale is too high. Report it."""
     return [torch.nan_to_num(g.float() / scale, 0.0, 0.0, 0.0) for g in scaled_grads], False
 
+
+# fmt: off
+MISTAKES = (
+    wrong("divides in FP16", "this is what dividing before casting gives: FP16 rounds the small quotients to 0. Cast "
+          "first.",
+          lambda scaled_grads, scale: ([(g / scale).float() for g in scaled_grads], reference(scaled_grads, scale)[1])),
+    wrong("stays in FP16", "this is what never casting gives: the master weights need FP32 gradients.",
+          lambda scaled_grads, scale: ([g / scale for g in scaled_grads], reference(scaled_grads, scale)[1])),
+    wrong("multiplies", "this is what scaling a second time gives: divide.",
+          lambda scaled_grads, scale: ([g.float() * scale for g in scaled_grads], reference(scaled_grads, scale)[1])),
+    wrong("keeps the scale", "this is the scaled gradient, cast: divide by the scale.",
+          lambda scaled_grads, scale: ([g.float() for g in scaled_grads], reference(scaled_grads, scale)[1])),
+    tests_the_sum_in_FP16,
+    wrong("looks for inf alone", "this is what looking for inf alone gives, or comparing magnitudes with 65504: "
+          "every comparison with NaN is False, and inf - inf or 0 x inf inside the backward pass makes NaN.",
+          lambda scaled_grads, scale: _answer(scaled_grads, scale, _any(scaled_grads, torch.isinf))),
+    wrong("looks for NaN alone", "this is what looking for NaN alone gives: a gradient beyond 65504 arrives as inf.",
+          lambda scaled_grads, scale: _answer(scaled_grads, scale, _any(scaled_grads, torch.isnan))),
+    wrong("looks at the first tensor", "this is what looking at the first tensor alone gives. One bad tensor spoils "
+          "the step.",
+          lambda scaled_grads, scale: _answer(scaled_grads, scale, reference(scaled_grads[:1], scale)[1])),
+    wrong("looks at the last tensor", "this is what overwriting found_inf in the loop gives: only the last tensor "
+          "counts. Use `or`.",
+          lambda scaled_grads, scale: _answer(scaled_grads, scale, reference(scaled_grads[-1:], scale)[1])),
+    wrong("says the opposite", "this is whether all are finite. found_inf is True where some element is not.",
+          lambda scaled_grads, scale: _answer(scaled_grads, scale, not reference(scaled_grads, scale)[1])),
+    repairs_the_gradients,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="scaling.unscale",
@@ -171,7 +145,7 @@ EXERCISE = Exercise(
         Check("large but finite gradients are no reason to skip", 1, _heavy),
         Check("inf and -inf do not cancel", 1, _opposite),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
     withheld=(unscale,),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.formats import BF16, E5M2, FP16, FP32, Format
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(exponent_bits: int, significand_bits: int) -> float:
@@ -34,40 +34,27 @@ def _bias(exponent_bits: int) -> int:
 
 
 @mistake
-def smallest_normal(exponent_bits: int, significand_bits: int) -> float:
-    """This is the smallest normal number. Below it the format counts on, in 2^significand_bits steps."""
-    return 2.0 ** (1 - _bias(exponent_bits))
-
-
-@mistake
 def epsilon(exponent_bits: int, significand_bits: int) -> float:
     """This is the spacing at 1, called epsilon. The smallest number lies much further down."""
     return 2.0**-significand_bits
 
 
-@mistake
-def forgets_that_the_lowest_exponent_field_is_1(exponent_bits: int, significand_bits: int) -> float:
-    """This is what taking -bias for the lowest exponent gives. It is 1 - bias: exponent field 0 shares it."""
-    return 2.0 ** (-_bias(exponent_bits) - significand_bits)
-
-
-@mistake
-def has_the_bias_of_FP16(exponent_bits: int, significand_bits: int) -> float:
-    """This is what a bias of 15 gives, which is FP16's. It follows from exponent_bits."""
-    return 2.0 ** (1 - 15 - significand_bits)
-
-
-@mistake
-def divides_by_the_steps_twice(exponent_bits: int, significand_bits: int) -> float:
-    """This divides by the number of steps twice."""
-    return 2.0 ** (1 - _bias(exponent_bits) - 2 * significand_bits)
-
-
-@mistake
-def answers_for_FP16(exponent_bits: int, significand_bits: int) -> float:
-    """This is what FP16 gives, whatever is asked. Compute it from exponent_bits and significand_bits."""
-    return 2.0**-24
-
+# fmt: off
+MISTAKES = (
+    wrong("smallest normal", "this is the smallest normal number. Below it the format counts on, in "
+          "2^significand_bits steps.", lambda exponent_bits, significand_bits: 2.0 ** (1 - _bias(exponent_bits))),
+    epsilon,
+    wrong("forgets that the lowest exponent field is 1", "this is what taking -bias for the lowest exponent gives. "
+          "It is 1 - bias: exponent field 0 shares it.",
+          lambda exponent_bits, significand_bits: 2.0 ** (-_bias(exponent_bits) - significand_bits)),
+    wrong("has the bias of FP16", "this is what a bias of 15 gives, which is FP16's. It follows from exponent_bits.",
+          lambda exponent_bits, significand_bits: 2.0 ** (1 - 15 - significand_bits)),
+    wrong("divides by the steps twice", "this divides by the number of steps twice.",
+          lambda exponent_bits, significand_bits: 2.0 ** (1 - _bias(exponent_bits) - 2 * significand_bits)),
+    wrong("answers for FP16", "this is what FP16 gives, whatever is asked. Compute it from exponent_bits and "
+          "significand_bits.", lambda exponent_bits, significand_bits: 2.0**-24),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="start.smallest",
@@ -80,5 +67,5 @@ EXERCISE = Exercise(
         Check("the formats that people use", 1, _known),
         Check("any format", 1, _any),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )

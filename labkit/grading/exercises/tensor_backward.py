@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Shape = tuple[int, int, int]
 Answer = tuple[Tensor, Tensor, list[Shape]]
@@ -54,18 +54,6 @@ def _thin(random: Random) -> list[Case]:
 
 
 @mistake
-def transposes_the_gradient_of_the_weight(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
-    """This is the gradient of W^T. torch stores W as [outputs, inputs], and its gradient has the same shape."""
-    return grad_y @ weight, x.T @ grad_y, _shapes(x, weight)
-
-
-@mistake
-def weight_as_books_write_it(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
-    """This is what books write for a weight of [inputs, outputs]. torch's layer computes X W^T: transpose back."""
-    return grad_y @ weight.T, x.T @ grad_y, _shapes(x, weight)
-
-
-@mistake
 def the_two_swapped(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
     """This is the weight's gradient first, and x's second."""
     grad_x, grad_weight, shapes = reference(x, weight, grad_y)
@@ -87,17 +75,28 @@ def sizes_of_the_forward_product(x: Tensor, weight: Tensor, grad_y: Tensor) -> A
 
 
 @mistake
-def n_and_k_swapped(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
-    """This is (m, k, n). The result is m by n, and k is what is summed over."""
-    return (*reference(x, weight, grad_y)[:2], [(m, k, n) for m, n, k in _shapes(x, weight)])
-
-
-@mistake
 def multiplies_by_y(x: Tensor, weight: Tensor, grad_y: Tensor) -> Answer:
     """This is what y gives. What comes back from the loss is grad_y."""
     y = x @ weight.T
     return y @ weight, y.T @ x, _shapes(x, weight)
 
+
+# fmt: off
+MISTAKES = (
+    wrong("transposes the gradient of the weight", "this is the gradient of W^T. torch stores W as [outputs, "
+          "inputs], and its gradient has the same shape.",
+          lambda x, weight, grad_y: (grad_y @ weight, x.T @ grad_y, _shapes(x, weight))),
+    wrong("weight as books write it", "this is what books write for a weight of [inputs, outputs]. torch's layer "
+          "computes X W^T: transpose back.",
+          lambda x, weight, grad_y: (grad_y @ weight.T, x.T @ grad_y, _shapes(x, weight))),
+    the_two_swapped,
+    the_mean_over_the_batch,
+    sizes_of_the_forward_product,
+    wrong("n and k swapped", "this is (m, k, n). The result is m by n, and k is what is summed over.",
+          lambda x, weight, grad_y: (*reference(x, weight, grad_y)[:2], [(m, k, n) for m, n, k in _shapes(x, weight)])),
+    multiplies_by_y,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="tensor.backward",
@@ -111,6 +110,6 @@ EXERCISE = Exercise(
         Check("square matrices", 1, _squares),
         Check("one row, one input, one output", 2, _thin),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

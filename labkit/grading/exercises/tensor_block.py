@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 
 from labkit.gemm import SPECS, accumulate, emulate, explain
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Floats = Sequence[float]
 PRECISION = 24  # of FP32
@@ -148,62 +148,33 @@ def adds_in_FP32_one_by_one(a: Floats, b: Floats, c: float, fraction_bits: int) 
     return float(total)
 
 
-@mistake
-def cuts_nothing(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is the exact sum, cut to FP32 at its end. Each term loses what lies behind `fraction_bits` first."""
-    return _block(a, b, c, 48, cut=round)
-
-
-@mistake
-def rounds_the_terms(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what rounding the aligned terms gives. They are cut: what lies behind the last place is dropped."""
-    return _block(a, b, c, fraction_bits, cut=round)
-
-
-@mistake
-def cuts_downwards(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` cuts toward zero."""
-    return _block(a, b, c, fraction_bits, cut=math.floor)
-
-
-@mistake
-def normalises_the_products(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what the exponent of the product itself gives. 1.5 * 1.5 counts with exponent 0: those of its operands,
-    added up."""
-    return _block(
-        a, b, c, fraction_bits, largest=lambda terms: _largest([(value, _exponent(value)) for value, _ in terms])
-    )
-
-
-@mistake
-def leaves_C_out_of_the_alignment(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what aligning to the largest product gives. C is a term like the others."""
-    return _block(a, b, c, fraction_bits, largest=lambda terms: _largest(terms[:-1]))
-
-
-@mistake
-def aligns_to_C(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what aligning everything to C gives. The largest exponent decides, whoever has it."""
-    return _block(a, b, c, fraction_bits, largest=lambda terms: terms[-1][1])
-
-
-@mistake
-def counts_the_leading_bit(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is one bit too few: `fraction_bits` stand behind the point, the leading bit comes on top."""
-    return _block(a, b, c, fraction_bits - 1)
-
-
-@mistake
-def rounds_the_result(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is what rounding the sum to the nearest FP32 number gives. It is cut, too."""
-    return _block(a, b, c, fraction_bits, finish=_nearest_result)
-
-
-@mistake
-def leaves_the_sum_too_long(a: Floats, b: Floats, c: float, fraction_bits: int) -> float:
-    """This is the sum before it becomes FP32: it has more than 24 significant bits."""
-    return _block(a, b, c, fraction_bits, finish=lambda total, unit: total * unit)
-
+# fmt: off
+MISTAKES = (
+    adds_in_FP32_one_by_one,
+    wrong("cuts nothing", "this is the exact sum, cut to FP32 at its end. Each term loses what lies behind "
+          "`fraction_bits` first.", lambda a, b, c, fraction_bits: _block(a, b, c, 48, cut=round)),
+    wrong("rounds the terms", "this is what rounding the aligned terms gives. They are cut: what lies behind the "
+          "last place is dropped.", lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, cut=round)),
+    wrong("cuts downwards", "this is what `floor`, or `//`, gives: negative terms go the wrong way. `math.trunc` "
+          "cuts toward zero.", lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, cut=math.floor)),
+    wrong("normalises the products", "this is what the exponent of the product itself gives. 1.5 * 1.5 counts with "
+          "exponent 0: those of its operands, added up.",
+          lambda a, b, c, fraction_bits: _block(
+              a, b, c, fraction_bits, largest=lambda terms: _largest([(value, _exponent(value)) for value, _ in terms])
+          )),
+    wrong("leaves C out of the alignment", "this is what aligning to the largest product gives. C is a term like the "
+          "others.",
+          lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, largest=lambda terms: _largest(terms[:-1]))),
+    wrong("aligns to C", "this is what aligning everything to C gives. The largest exponent decides, whoever has it.",
+          lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, largest=lambda terms: terms[-1][1])),
+    wrong("counts the leading bit", "this is one bit too few: `fraction_bits` stand behind the point, the leading "
+          "bit comes on top.", lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits - 1)),
+    wrong("rounds the result", "this is what rounding the sum to the nearest FP32 number gives. It is cut, too.",
+          lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, finish=_nearest_result)),
+    wrong("leaves the sum too long", "this is the sum before it becomes FP32: it has more than 24 significant bits.",
+          lambda a, b, c, fraction_bits: _block(a, b, c, fraction_bits, finish=lambda total, unit: total * unit)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="tensor.block",
@@ -220,7 +191,7 @@ EXERCISE = Exercise(
         Check("the sum is cut to FP32, not rounded", 1, _long_sums),
         Check("any block, to the bit", 2, _anything),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"math": math, "np": np},
     withheld=(explain, emulate, accumulate),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 
 from labkit.bench import intensity
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[int, int, str]
 
@@ -86,18 +86,6 @@ def forgets_the_result(batch: int, inputs: int, outputs: int, bytes_each: int, r
 
 
 @mistake
-def two_bytes_always(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
-    """This is two bytes for every element. FP32 has four: `bytes_each` says how many."""
-    return reference(batch, inputs, outputs, 2, ridge)
-
-
-@mistake
-def elements_for_bytes(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
-    """This is the number of elements. Each has `bytes_each` bytes."""
-    return reference(batch, inputs, outputs, 1, ridge)
-
-
-@mistake
 def the_bounds_the_wrong_way_round(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Answer:
     """This is the wrong way round: few FLOPs for each byte means that the memory is the limit."""
     flops, moved, bound = reference(batch, inputs, outputs, bytes_each, ridge)
@@ -110,6 +98,20 @@ def compares_FLOPs_with_the_ridge(batch: int, inputs: int, outputs: int, bytes_e
     flops, moved, _ = reference(batch, inputs, outputs, bytes_each, ridge)
     return flops, moved, "bandwidth" if flops < ridge else "compute"
 
+
+# fmt: off
+MISTAKES = (
+    one_FLOP_for_each_product,
+    forgets_the_weight,
+    forgets_the_result,
+    wrong("two bytes always", "this is two bytes for every element. FP32 has four: `bytes_each` says how many.",
+          lambda batch, inputs, outputs, bytes_each, ridge: reference(batch, inputs, outputs, 2, ridge)),
+    wrong("elements for bytes", "this is the number of elements. Each has `bytes_each` bytes.",
+          lambda batch, inputs, outputs, bytes_each, ridge: reference(batch, inputs, outputs, 1, ridge)),
+    the_bounds_the_wrong_way_round,
+    compares_FLOPs_with_the_ridge,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="tensor.intensity",
@@ -124,6 +126,6 @@ EXERCISE = Exercise(
         Check("the same in FP32", 1, _in_fp32),
         Check("close to the ridge", 2, _beside_the_ridge),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(intensity,),
 )

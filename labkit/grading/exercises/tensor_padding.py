@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[Tensor, Tensor, Tensor]
 MULTIPLE = 8
@@ -83,12 +83,6 @@ def leaves_the_result_padded(x: Tensor, weight: Tensor) -> Answer:
 
 
 @mistake
-def pads_with_ones(x: Tensor, weight: Tensor) -> Answer:
-    """This is what padding with something other than 0 gives: padded inputs join every sum."""
-    return _padded(x, weight, fill=1.0)
-
-
-@mistake
 def pads_in_front(x: Tensor, weight: Tensor) -> Answer:
     """This is zeros in front. The old numbers belong into the first rows and columns."""
     wide, tall = _grown(x, _up, front=True), _grown(weight, _up, front=True)
@@ -100,18 +94,6 @@ def pads_the_inputs_only(x: Tensor, weight: Tensor) -> Answer:
     """This is padding of the inputs alone. All three sizes of the product count: rows, inputs and outputs."""
     wide, tall = (_grown(t, _up)[: len(t)] for t in (x, weight))
     return wide, tall, _product(wide, tall)
-
-
-@mistake
-def always_adds_some(x: Tensor, weight: Tensor) -> Answer:
-    """This is 8 more even where the size is a multiple of 8 already."""
-    return _padded(x, weight, lambda size: (size // MULTIPLE + 1) * MULTIPLE)
-
-
-@mistake
-def to_a_power_of_two(x: Tensor, weight: Tensor) -> Answer:
-    """This is the next power of two: 1025 would become 2048. The next multiple of 8 is enough."""
-    return _padded(x, weight, lambda size: max(MULTIPLE, 1 << (size - 1).bit_length()))
 
 
 @mistake
@@ -132,6 +114,22 @@ def pads_in_FP32(x: Tensor, weight: Tensor) -> Answer:
     return wide.float(), tall.float(), y
 
 
+# fmt: off
+MISTAKES = (
+    leaves_the_result_padded,
+    wrong("pads with ones", "this is what padding with something other than 0 gives: padded inputs join every sum.",
+          lambda x, weight: _padded(x, weight, fill=1.0)),
+    pads_in_front,
+    pads_the_inputs_only,
+    wrong("always adds some", "this is 8 more even where the size is a multiple of 8 already.",
+          lambda x, weight: _padded(x, weight, lambda size: (size // MULTIPLE + 1) * MULTIPLE)),
+    wrong("to a power of two", "this is the next power of two: 1025 would become 2048. The next multiple of 8 is "
+          "enough.", lambda x, weight: _padded(x, weight, lambda size: max(MULTIPLE, 1 << (size - 1).bit_length()))),
+    cuts_down,
+    pads_in_FP32,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="tensor.padding",
     title="Multiples of 8",
@@ -145,6 +143,6 @@ EXERCISE = Exercise(
         Check("sizes that fit already", 1, lambda random: [_case(random, 8, 16, 24), _case(random, 16, 8, 8)]),
         Check("one row, one input, one output; and 7, 9, 17", 2, _ones),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"torch": torch},
 )

@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from labkit.gemm import accumulate
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Answer = tuple[int, float]
 
@@ -99,12 +99,6 @@ def rounds_the_products_first(a: float, b: float) -> Answer:
 
 
 @mistake
-def waits_for_65504(a: float, b: float) -> Answer:
-    """This is where FP16 ends. The accumulator stands still long before, where its spacing is too wide."""
-    return int(65504 / abs(a * b)) if a * b else 0, float(np.copysign(65504, a * b))
-
-
-@mistake
 def a_whole_spacing(a: float, b: float) -> Answer:
     """This is what stopping below a whole spacing gives. Down to half a spacing the sum is still rounded up."""
     k, total = 0, np.float16(0)
@@ -113,6 +107,18 @@ def a_whole_spacing(a: float, b: float) -> Answer:
             k, total = k + 1, np.float16(float(total) + a * b)
     return k, float(total)
 
+
+# fmt: off
+MISTAKES = (
+    always_2048,
+    counts_the_lost_one,
+    the_exact_total,
+    rounds_the_products_first,
+    wrong("waits for 65504", "this is where FP16 ends. The accumulator stands still long before, where its spacing "
+          "is too wide.", lambda a, b: (int(65504 / abs(a * b)) if a * b else 0, float(np.copysign(65504, a * b)))),
+    a_whole_spacing,
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="tensor.standstill",
@@ -127,7 +133,7 @@ EXERCISE = Exercise(
         Check("products longer than FP16: added first, rounded once", 2, _long_products),
         Check("tiny products", 1, _tiny),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     provides={"np": np},
     withheld=(accumulate,),
 )

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.amp import unscale
 from labkit.grading.draws import whole
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Step = tuple[list[Tensor], float]
 
@@ -125,12 +125,6 @@ def halves_once_for_each_rank(parts: list[Tensor], gradients: list[Tensor], scal
 
 
 @mistake
-def keeps_the_scale(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: float) -> Step:
-    """This skips, and leaves the scale as it is: the next step would overflow again."""
-    return reference(parts, gradients, scale, lr)[0], scale
-
-
-@mistake
 def knows_inf_but_not_nan(parts: list[Tensor], gradients: list[Tensor], scale: float, lr: float) -> Step:
     """This looks for inf and lets NaN pass."""
     fine = not any(bool(g.isinf().any()) for g in gradients)
@@ -167,6 +161,22 @@ def forgets_to_unscale(parts: list[Tensor], gradients: list[Tensor], scale: floa
     return _stepped(parts, gradients, 1.0, lr), scale
 
 
+# fmt: off
+MISTAKES = (
+    each_decides_alone,
+    asks_the_first_rank,
+    skips_only_if_all_overflow,
+    halves_once_for_each_rank,
+    wrong("keeps the scale", "this skips, and leaves the scale as it is: the next step would overflow again.",
+          lambda parts, gradients, scale, lr: (reference(parts, gradients, scale, lr)[0], scale)),
+    knows_inf_but_not_nan,
+    asks_the_largest,
+    asks_the_sum,
+    divides_in_fp16,
+    forgets_to_unscale,
+)
+# fmt: on
+
 EXERCISE = Exercise(
     id="workers.agree",
     title="Agree on found_inf",
@@ -181,6 +191,6 @@ EXERCISE = Exercise(
         Check("inf on several ranks", 1, _several),
         Check("gradients that FP16 can only hold scaled", 1, _tiny),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(unscale,),
 )

@@ -15,7 +15,7 @@ from random import Random
 
 import torch
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 Rows = list[tuple[int, int]]
 
@@ -80,17 +80,20 @@ def begins_beyond_the_end(rows: int, world: int) -> Rows:
     return [(rank * each, min((rank + 1) * each, rows)) for rank in range(world)]
 
 
-@mistake
-def leaves_out_who_holds_nothing(rows: int, world: int) -> Rows:
-    """This leaves out the ranks that hold nothing. They are there, and wait in every all-reduce."""
-    return [(first, last) for first, last in reference(rows, world) if first < last]
-
-
-@mistake
-def names_the_last_row(rows: int, world: int) -> Rows:
-    """This names the last row of each part; asked is the row after it."""
-    return [(first, last - 1) for first, last in reference(rows, world)]
-
+# fmt: off
+MISTAKES = (
+    rounds_down,
+    loses_the_rest,
+    shares_fairly,
+    goes_beyond_the_end,
+    begins_beyond_the_end,
+    wrong("leaves out who holds nothing", "this leaves out the ranks that hold nothing. They are there, and wait in "
+          "every all-reduce.",
+          lambda rows, world: [(first, last) for first, last in reference(rows, world) if first < last]),
+    wrong("names the last row", "this names the last row of each part; asked is the row after it.",
+          lambda rows, world: [(first, last - 1) for first, last in reference(rows, world)]),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="workers.parts",
@@ -104,6 +107,6 @@ EXERCISE = Exercise(
         Check("a last part that is shorter", 2, _uneven),
         Check("ranks that hold nothing", 2, _empty),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
     withheld=(torch.chunk, torch.Tensor.chunk, torch.tensor_split),
 )

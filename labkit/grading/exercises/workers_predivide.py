@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from labkit.grading.exercise import Case, Check, Exercise, mistake, mistakes_in
+from labkit.grading.exercise import Case, Check, Exercise, mistake, wrong
 
 
 def reference(gradients: list[Tensor], before: int) -> Tensor:
@@ -64,30 +64,12 @@ def _overflowing(random: Random) -> list[Case]:
 
 
 @mistake
-def divides_only_after(gradients: list[Tensor], before: int) -> Tensor:
-    """This adds up first and divides by the number of ranks after: the sum overflows."""
-    return reference(gradients, 1)
-
-
-@mistake
-def divides_only_before(gradients: list[Tensor], before: int) -> Tensor:
-    """This divides by all ranks before the sum, whatever `before` says: small gradients underflow."""
-    return reference(gradients, len(gradients))
-
-
-@mistake
 def forgets_the_rest(gradients: list[Tensor], before: int) -> Tensor:
     """This leaves out the division after the sum: the two together are the number of ranks."""
     total = gradients[0] / before
     for gradient in gradients[1:]:
         total = total + gradient / before
     return total
-
-
-@mistake
-def divides_by_all_again(gradients: list[Tensor], before: int) -> Tensor:
-    """This divides by the number of ranks after the sum, although it divided before."""
-    return reference(gradients, before) / before
 
 
 @mistake
@@ -103,11 +85,21 @@ def adds_up_quotients_in_fp32(gradients: list[Tensor], before: int) -> Tensor:
     return (total / (len(gradients) / before)).half()  # type: ignore[union-attr]
 
 
-@mistake
-def returns_the_sum(gradients: list[Tensor], before: int) -> Tensor:
-    """This multiplies again by what it divided by: it returns the sum, and the mean was asked."""
-    return reference(gradients, before) * len(gradients)
-
+# fmt: off
+MISTAKES = (
+    wrong("divides only after", "this adds up first and divides by the number of ranks after: the sum overflows.",
+          lambda gradients, before: reference(gradients, 1)),
+    wrong("divides only before", "this divides by all ranks before the sum, whatever `before` says: small gradients "
+          "underflow.", lambda gradients, before: reference(gradients, len(gradients))),
+    forgets_the_rest,
+    wrong("divides by all again", "this divides by the number of ranks after the sum, although it divided before.",
+          lambda gradients, before: reference(gradients, before) / before),
+    adds_up_in_fp32,
+    adds_up_quotients_in_fp32,
+    wrong("returns the sum", "this multiplies again by what it divided by: it returns the sum, and the mean was "
+          "asked.", lambda gradients, before: reference(gradients, before) * len(gradients)),
+)
+# fmt: on
 
 EXERCISE = Exercise(
     id="workers.predivide",
@@ -122,5 +114,5 @@ EXERCISE = Exercise(
         Check("gradients near FP16's smallest", 1, _small),
         Check("inf where nothing helps", 1, _overflowing),
     ),
-    mistakes=mistakes_in(vars()),
+    mistakes=MISTAKES,
 )
