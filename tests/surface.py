@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from labkit.grading.given.wire import Failure
 from labkit.grading.outcome import Outcome
 
 ROOT = Path(__file__).parents[1]
@@ -141,6 +142,8 @@ def parts(value: object) -> Iterator[str | float]:
             yield from parts(item)
     elif isinstance(value, Outcome):  # what it says holds numbers of a training
         yield from parts((value.passed, value.facts))
+    elif isinstance(value, Failure):  # where it failed is a line of the source
+        yield f"failure {value.kind} {value.message}"
     elif is_dataclass(value) and not isinstance(value, type):
         yield type(value).__name__
         for field in fields(value):
