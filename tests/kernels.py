@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import signal
 import socket
@@ -30,13 +31,13 @@ def preloaded(folder: Path) -> Iterator[dict[str, str]]:
     if sys.platform != "linux":
         yield {}
         return
-    address, specification = folder / "socket", folder / "kernels" / "python3" / "kernel.json"
+    address, specification = f"labkit-{secrets.token_hex(8)}", folder / "kernels" / "python3" / "kernel.json"
     specification.parent.mkdir(parents=True)
-    ask = [sys.executable, "-S", "-E", __file__, "ask", str(address), "-f", "{connection_file}"]
+    ask = [sys.executable, "-S", "-E", __file__, "ask", address, "-f", "{connection_file}"]
     specification.write_text(json.dumps({"argv": ask, "display_name": "Python 3", "language": "python"}))
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
-    serve = [sys.executable, __file__, "serve", str(address)]
+    serve = [sys.executable, __file__, "serve", address]
     server = subprocess.Popen(serve, env=environment, stdout=subprocess.PIPE)
     try:
         assert server.stdout is not None
@@ -59,7 +60,7 @@ def serve(address: str) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     kernels: dict[int, socket.socket] = {}
     with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
-        listener.bind(address)
+        listener.bind(f"\0{address}")  # an abstract name: a path has 107 bytes at most
         listener.listen()
         selector.register(listener, selectors.EVENT_READ)
         selector.register(wakes, selectors.EVENT_READ)
@@ -116,7 +117,7 @@ def ask(address: str, *arguments: str) -> int:
     """Ask the server for a kernel, forward interrupts to it, and return when it has ended."""
     request = json.dumps({"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()})
     with socket.socket(socket.AF_UNIX) as server:
-        server.connect(address)
+        server.connect(f"\0{address}")
         socket.send_fds(server, [request.encode()], [0, 1, 2])
         lines = server.makefile()
         kernel = int(lines.readline())
