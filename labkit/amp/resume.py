@@ -29,7 +29,6 @@ from labkit.amp.scaling.scaler import ScalerState
 
 KEYS = ("model", "weights", "optimizer", "scalers", "recipe", "policy", "steps", "skips_in_a_row")
 _RENAMED = {"gradients": "gradient_format"}  # fields of a recipe, by the names that older states give them
-_ADDED = {"margin": 0}  # fields of a recipe's products that older states do not have
 _BEGIN_ANEW = "To begin anew from its weights: engine.load_model(state['model'])."
 
 
@@ -217,9 +216,7 @@ def _require_same_parts(here: Mapping[str, Any], state: Mapping[str, Any]) -> No
 
 
 def _named_as_now(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    now = {_RENAMED.get(name, name): value for name, value in recipe.items()}
-    products = now.get("products")
-    return now | {"products": {**_ADDED, **products}} if isinstance(products, Mapping) else now
+    return {_RENAMED.get(name, name): value for name, value in recipe.items()}
 
 
 def _require_same_fields(here: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
