@@ -73,8 +73,8 @@ def unpacked(paths: Iterable[Path], folder: Path) -> tuple[list[Path], Refused]:
 def _archives_in(path: Path, folder: Path, refused: Refused) -> list[Path]:
     """Unpack the archives in a folder of hand-ins, each for the learner in whose folder, or under whose name, it is.
 
-    One beside the learners' folders that is an export of Canvas or Moodle is a class of its own: it names more than one
-    learner, and nobody who handed in beside it. Not so where its name is one that they give to a learner's own file.
+    An archive beside the learners' folders is read as a class exported from Canvas or Moodle if it names several
+    learners, none of whom has a folder there, and its own name is not the one of a single learner's file.
     """
     found = []
     for number, archive in enumerate(files_in(path, ".zip") if path.is_dir() else []):

@@ -90,10 +90,10 @@ class Operations(TorchDispatchMode):
             self.use(name, args, inputs, outputs)
 
     def first_bad(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Tell of the first operation of a pass that made inf or NaN.
+        """Report the first operation of a pass that produced inf or NaN.
 
-        What is done with an optimizer's gradients after backward is left out: clipping turns inf into NaN, which does
-        no harm where the scaler skips the step, and a step that is taken with it is told of by itself.
+        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
+        harmless where the scaler skips the step; a step taken with such gradients is a finding of its own.
         """
         bad = next(t for t in outputs if not finite(t))
         passing = "backward" if in_backward() else "optimizer" if self.listener.stepping else "forward"

@@ -90,8 +90,8 @@ MISTAKES = (
           "layer computes with the old weight.", lambda weights, events: _play(weights, events, id)),
     wrong("casts every time", "this is no cache: a cast for every use.",
           lambda weights, events: _play(weights, events, lambda weight: object())),
-    wrong("forgets everything at an edit", "this is what emptying the cache at every edit gives: the weights that "
-          "nobody touched are cast again.", lambda weights, events: _play(weights, events, id, forgets="all")),
+    wrong("forgets everything at an edit", "this is what emptying the cache at every edit gives: weights that did "
+          "not change are cast again.", lambda weights, events: _play(weights, events, id, forgets="all")),
     wrong("one place for all", "this is what keeping one cast for all weights gives: the second weight is computed "
           "with the first.", lambda weights, events: _play(weights, events, "the")),
     wrong("keyed on the version alone", "this is what a key without the weight gives: two weights of the same "

@@ -97,8 +97,8 @@ MISTAKES = (
           lambda largest, length, top: reference([*largest, 0.0], length, top)[1:] if largest else []),
     wrong("takes the last alone", "this is what the step before alone gives. The history is there for the steps that "
           "were larger.", lambda largest, length, top: reference(largest, 1, top)),
-    wrong("forgets nothing", "this is what looking back to the first step gives: one outlier makes the scale too "
-          "small for ever.", lambda largest, length, top: reference(largest, max(1, len(largest)), top)),
+    wrong("forgets nothing", "this is what looking back to the first step gives: one outlier keeps the scale too "
+          "small until the end.", lambda largest, length, top: reference(largest, max(1, len(largest)), top)),
     wrong("takes tiny for zero", "this is what a threshold gives, below which all counts as zero. Gradients are "
           "often that small; only 0 has no scale.",
           lambda largest, length, top: reference([x if x > 1e-8 else 0.0 for x in largest], length, top)),

@@ -5,9 +5,9 @@ unit in which they are compared is FP16's: u = 2**-11, half the distance between
 where it lies within 4 u of the replay's. The median distance between the elements of a step and of its replay, in
 units of their median size, is the *noise* of the step. Measured over all seeds, 70% of the steps have a noise below
 0.01 u in FP32, below 0.2 to 1.1 u in FP16, and below 3 to 8 u in BF16 (attention: 3 u and 12 to 23 u): the weights tell
-in which format they were trained. Random numbers of the same size are told from rounding: a second replay computes its
-products in FP16, so it parts from FP32 as an honest training does. Of both partings the correlation is 0.3 to 1 in
-the median step, and below 0.03 where the products were FP32's.
+in which format they were trained. A second replay separates rounding from added random numbers: it computes its
+products in FP16, so that it differs from the FP32 replay as an honest training does. The two differences have a
+correlation of 0.3 to 1 in the median step, and below 0.03 where the products were computed in FP32.
 
 Invariant: nothing here runs a learner's code, and nothing is read from the process that ran it but the weights.
 """

@@ -144,7 +144,7 @@ MISTAKES = (
           lambda largest, config: reference(largest, replace(config, floor=2.0**-126, steps_at_floor=False))),
     wrong("knows no cap", "this grows beyond the cap.",
           lambda largest, config: reference(largest, replace(config, cap=math.inf))),
-    wrong("looks for inf at the floor", "this skips at the floor too, where `steps_at_floor` says that nobody looks: "
+    wrong("looks for inf at the floor", "this skips at the floor too, where `steps_at_floor` turns the check off: "
           "there an overflow is a clean step.",
           lambda largest, config: reference(largest, replace(config, steps_at_floor=False))),
     wrong("goes on counting", "this goes on counting clean steps after an overflow. The count starts again.",

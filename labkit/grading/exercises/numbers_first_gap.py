@@ -59,7 +59,7 @@ MISTAKES = (
     wrong("never overflows", "this is right for formats with room above. Three exponent bits end before 16, however "
           "many significand bits there are.",
           lambda exponent_bits, significand_bits: (1 << (significand_bits + 1)) + 1),
-    wrong("answers for FP16", "this is FP16's, whatever is asked. Compute it from the two widths.",
+    wrong("answers for FP16", "this is the answer for FP16, whatever the widths are. Compute it from the two widths.",
           lambda exponent_bits, significand_bits: 2049),
 )
 # fmt: on

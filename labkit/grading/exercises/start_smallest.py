@@ -51,8 +51,8 @@ MISTAKES = (
           lambda exponent_bits, significand_bits: 2.0 ** (1 - 15 - significand_bits)),
     wrong("divides by the steps twice", "this divides by the number of steps twice.",
           lambda exponent_bits, significand_bits: 2.0 ** (1 - _bias(exponent_bits) - 2 * significand_bits)),
-    wrong("answers for FP16", "this is what FP16 gives, whatever is asked. Compute it from exponent_bits and "
-          "significand_bits.", lambda exponent_bits, significand_bits: 2.0**-24),
+    wrong("answers for FP16", "this is the answer for FP16, whatever the arguments are. Compute it from "
+          "exponent_bits and significand_bits.", lambda exponent_bits, significand_bits: 2.0**-24),
 )
 # fmt: on
 
