@@ -72,6 +72,7 @@ class Engine(Resumable):
     Raises:
         ValueError: make_optimizer is no function, recipe is no Recipe (but its name), or there are no losses; the model
             cannot be trained (`require_trainable`), or not be held in the recipe's format (`to_model_format`).
+        RuntimeError: the model has tensors on the meta device.
 
     >>> from labkit.amp import RECIPES
     >>> engine = Engine(nn.Linear(2, 1), lambda weights: torch.optim.SGD(weights, lr=0.1), RECIPES["FP16 static"])
@@ -97,6 +98,7 @@ class Engine(Resumable):
     ) -> None:
         require_given(make_optimizer, recipe, losses)
         self.recipe, model = recipe, require_trainable(model)
+        require_numbers(model)
         self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
@@ -110,7 +112,6 @@ class Engine(Resumable):
         self._dtype = dtype_of(recipe.model)
         self._gradients, self._loss = StepGradients(self.weights), torch.tensor(0.0)
         self._scale, self._listeners = 1.0, list[StepListener]()
-        self._has_numbers = False
         self._loss_inside = False  # the model computed it, in FP16, and its gradient was beyond that
         self._inner_losses: list[Tensor] = []  # such gradients, on a device that nobody has waited for
         self._ranges, self._arguments = RangeMemory(), 0  # how many arguments the model was called with so far
@@ -142,10 +143,8 @@ class Engine(Resumable):
         """Open the region in which a forward pass and its loss run under the recipe.
 
         Raises:
-            RuntimeError: the model has a layer that it did not have when the engine was made, was moved since, or has
-            tensors on the meta device.
+            RuntimeError: the model has a layer that it did not have when the engine was made, or was moved since.
         """
-        self._require_numbers()
         self._require_known()
         self.weights.require_unmoved()
         self.weights.restore_dtypes()
@@ -159,7 +158,6 @@ class Engine(Resumable):
         Raises:
             RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
-        self._require_numbers()
         self._arguments, left = 0, len(self._ranges.pending)
         kwargs = kwargs and _each_tensor(self._argument, kwargs)
         args = _each_tensor(self._argument, args)
@@ -172,11 +170,6 @@ class Engine(Resumable):
         if len(self._ranges.pending) > left:
             self._ranges.counts_with(tensors_in([results]), left)
         return results
-
-    def _require_numbers(self) -> None:
-        if not self._has_numbers:
-            require_numbers(uncompiled(self.model))
-            self._has_numbers = True  # looked at once, before the first forward pass
 
     def _argument(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or tensor.dtype is self._dtype is torch.float32:

@@ -72,7 +72,7 @@ def _require_single(name: str, p: Tensor) -> None:
 
 
 def require_numbers(model: nn.Module) -> None:
-    """Refuse to compute with a model of which some tensors are on the meta device, before anything is trained.
+    """Refuse a model of which some tensors are on the meta device.
 
     Raises:
         RuntimeError: the message names one.

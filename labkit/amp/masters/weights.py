@@ -93,7 +93,7 @@ class Weights:
         self._require_all_trainable()
         require_fitting(self.optimizer, flat, self.optimizer_weights)
         self._device = self.model_weights[0].device if self.model_weights else torch.device("cpu")
-        rolls = rounding is WeightRounding.STOCHASTIC and self._device.type != "meta"
+        rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
         self._generator = torch.Generator(self._device if rolls else "cpu").manual_seed(seed)
         self._note()
 

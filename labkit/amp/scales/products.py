@@ -44,8 +44,7 @@ class Products(LabMode):
         super().__init__()
         self.format, self.names, self.recipe = format, names, recipe
         device = next((p.device for p in names), torch.device("cpu"))
-        rolls = format.stochastic_gradients and device.type != "meta"
-        self.memory = ScaleMemory(format.history, device if rolls else "cpu", seed)
+        self.memory = ScaleMemory(format.history, device if format.stochastic_gradients else "cpu", seed)
         layers = [part for part in model.modules() if not isinstance(part, nn.Embedding | nn.EmbeddingBag)]
         weights = [p for part in layers for p in part.parameters(recurse=False) if p.dim() > 1]
         self._last = [names[p] for p in weights[-1:]] if format.last_in_fp32 else []
