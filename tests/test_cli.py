@@ -20,9 +20,9 @@ import websocket
 
 import labkit
 from labkit import cli
-from labkit.clinic import Finding, Report, Status
-from labkit.clinic.doctor import packages
 from labkit.commands import lab
+from labkit.machine import Finding, Report, Status
+from labkit.machine.check import packages
 from labkit.records.system import import_problem
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +104,7 @@ def test_doctor_prints_the_report_and_fails_when_something_is_red(monkeypatch, c
         (Finding("memory", Status.WARN, "1.5 GiB available", "close something"), 0),
         (Finding("memory", Status.BAD, "0.5 GiB available", "close something"), 1),
     ]:
-        monkeypatch.setattr("labkit.clinic.check_machine", lambda finding=finding: Report((finding,)))
+        monkeypatch.setattr("labkit.machine.check_machine", lambda finding=finding: Report((finding,)))
         assert cli.main(["doctor"]) == status
         out = capsys.readouterr().out
         assert finding.what in out

@@ -13,7 +13,6 @@ import torch
 from labkit import cli, gpu
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, device_report, from_json
-from labkit.bench.device import GENERATIONS
 from labkit.capture import tiles
 from labkit.capture.tiles import load_capture
 from labkit.commands import gpu as gpu_command
@@ -21,6 +20,7 @@ from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
 from labkit.gpu.checks import many
 from labkit.gpu.checks.progress import complete
+from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.fingerprint import fingerprint
 

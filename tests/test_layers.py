@@ -13,28 +13,31 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
+LOW = (*GROUND, "modes", "machine")
 # Layer -> the layers that stand to its left, and the packages from outside it may import.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
     "interop": ("formats",),
     "records": ("formats", "interop"),
     "modes": GROUND,
+    "machine": GROUND,
     "gemm": (*GROUND, "modes"),
-    "bench": (*GROUND, "gemm"),
-    "capture": (*GROUND, "gemm", "bench"),
+    "bench": (*GROUND, "machine", "gemm"),
+    "capture": (*GROUND, "machine", "gemm", "bench"),
     "instrument": ("formats", "interop", "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
-    "train": (*GROUND, "modes", "gemm", "instrument", "amp"),
-    "frameworks": (*GROUND, "modes", "gemm", "instrument", "amp", "train"),
-    "clinic": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks"),
-    "widgets": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
-    "grading": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
-    "classroom": (*GROUND, "modes", "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic", "grading"),
-    "gpu": (*GROUND, "modes", "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "clinic"),
+    "train": (*LOW, "gemm", "instrument", "amp"),
+    "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
+    "clinic": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks"),
+    "widgets": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "grading": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic"),
+    "classroom": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "clinic", "grading"),
+    "gpu": (*LOW, "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "clinic"),
     "checkout": ("records",),
     "export": ("records",),
     "commands": (
         "records",
+        "machine",
         "checkout",
         "bench",
         "instrument",
@@ -56,6 +59,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "interop": ENGINE,
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
     "modes": ENGINE,
+    "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
     "capture": ENGINE,
@@ -63,7 +67,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "amp": ENGINE,
     "train": ENGINE,
     "frameworks": ENGINE | {"accelerate", "fastai", "fastcore", "lightning", "transformers"},  # a file each
-    "clinic": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
+    "clinic": ENGINE,
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
@@ -198,7 +202,7 @@ def test_each_wrong_import_is_reported_with_its_line(tmp_path):
         ("amp/scaling/scaler.py", "def late():\n    from labkit.train import train", 2),
         ("train/run.py", "import importlib\nimportlib.import_module('labkit.grading')", 2),
         ("train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
-        ("clinic/doctor.py", "from anywidget import AnyWidget", 1),
+        ("clinic/diagnose.py", "from anywidget import AnyWidget", 1),
         ("grading/judge.py", "from labkit.widgets import pulse", 1),
         ("widgets/live/widget.py", "from labkit.grading import check", 1),
         ("__init__.py", "from labkit.formats import FP16", 1),

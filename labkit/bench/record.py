@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase
-from labkit.bench.device import DeviceReport, device_report
 from labkit.bench.sweeps import Extent, Sweep, sweeps
 from labkit.bench.timing import ROUNDS, GemmRun, timed_rounds
 from labkit.formats import FORMATS
+from labkit.machine.device import DeviceReport, device_report
 from labkit.records import now, versions
 
 SCHEMA = "labkit.gemm/1"

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from labkit.bench.cases import Case, ConvCase, ElementwiseCase, GemmCase, linear_gemms
-from labkit.bench.device import DeviceReport
 from labkit.bench.triton_gemm import TILES
 from labkit.formats import BF16, E4M3, FP16, FP32, FP64, TF32, Format
+from labkit.machine.device import DeviceReport
 
 
 @dataclass(frozen=True)

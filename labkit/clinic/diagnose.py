@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_of
 from labkit.clinic.explain import explain
-from labkit.clinic.findings import Finding, Report, Status
 from labkit.clinic.lines import line_of
 from labkit.clinic.listen import Event, Listener, listening
 from labkit.clinic.messages import messages_in
@@ -26,6 +25,7 @@ from labkit.clinic.rows import HARMLESS_IF_MASKED, IN_HALF_ONLY, ROWS
 from labkit.instrument import Watch, watch
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.sample import finite
+from labkit.machine.findings import Finding, Report, Status
 
 SAMPLES = 5  # of the steps: those that watch counts, and replays in FP32
 FIRST_SCALE = 2.0**16  # of a GradScaler: one that began above it may still be on its way down

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from labkit.clinic.findings import Finding, Report, Status
+from labkit.machine.findings import Finding, Report, Status
 from labkit.train import RunRecord
 
 MANY_SKIPS = 20  # in a row: a dynamic scaler halves 2^16 to below 1 in 17

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.clinic.findings import Status
 from labkit.clinic.patients import patients
 from labkit.instrument.records import REPAIRS
+from labkit.machine.findings import Status
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ def run(_: Namespace) -> int:
         print("        `pip install --force-reinstall torch`: https://pytorch.org/get-started says which build.")
         print("        Everything else is looked at when torch can be imported: run `labkit doctor` again then.")
         return 1
-    from labkit import clinic
+    from labkit import machine
 
-    report = clinic.check_machine()
+    report = machine.check_machine()
     print(report)
     return 0 if report.healthy else 1

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     if arguments.here:
-        from labkit.clinic.doctor import installed_version, requirements  # a checkout may have no torch yet
+        from labkit.machine.check import installed_version, requirements  # a checkout may have no torch yet
 
         return complete(requirements() or {}, installed_version)
     return set_up(require_checkout(), test=arguments.test)
@@ -40,7 +40,7 @@ def complete(
 
     torch is never downloaded: a host brings the one that fits its GPU.
     """
-    from labkit.clinic.doctor import packages
+    from labkit.machine.check import packages
 
     kept = [f"{name} {version}" for name in ("labkit", *needed) if (version := installed(name))]
     missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]

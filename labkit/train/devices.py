@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from labkit.machine.device import usable_gpus
 from labkit.records import device_name
 
 EMULATED = (
@@ -131,33 +132,7 @@ def _why_no_gpu(here: Sequence[Place]) -> str:
 
 
 def gpus() -> tuple[Place, ...]:
-    """Ask torch which GPUs it reaches through CUDA (or ROCm, which it calls so too) and has programs for."""
-    if not torch.cuda.is_available():
-        return ()
-    built = torch.cuda.get_arch_list() if torch.version.cuda else []
-    asked = {i: torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
-    usable = [(i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)]
+    """Return the GPUs that torch reaches through CUDA (or ROCm, which it calls so too) and has programs for."""
+    usable = usable_gpus()
     keys = ["gpu", *(f"gpu:{n}" for n in range(1, len(usable)))]
     return tuple(Place(torch.device("cuda", i), name, key) for (i, name), key in zip(usable, keys, strict=False))
-
-
-def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
-    """Say whether a torch that was built for `built` ("sm_75", "compute_90") runs on a GPU of this compute capability.
-
-    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is translated for all that come
-    later. An empty list says nothing, and nothing is held against it.
-
-    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
-
-    >>> has_programs((7, 5), ["sm_75", "sm_80"]), has_programs((7, 0), ["sm_75", "sm_80"])
-    (True, False)
-    """
-    generation, version = capability
-    for name in built:
-        kind, _, digits = name.partition("_")
-        number = int("".join(c for c in digits if c.isdigit()) or 0)
-        if kind == "sm" and number // 10 == generation and number % 10 <= version:
-            return True
-        if kind == "compute" and (number // 10, number % 10) <= (generation, version):
-            return True
-    return not built

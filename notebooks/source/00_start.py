@@ -27,7 +27,7 @@
 # First: is everything there? Run the next cell with **Shift+Enter**.
 
 # %% id="doctor"
-from labkit.clinic import check_machine
+from labkit.machine import check_machine
 
 check_machine()
 

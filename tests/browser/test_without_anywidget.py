@@ -8,7 +8,7 @@ from tests.browser.conftest import Lab, serving
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 CELLS = [
-    "from labkit.clinic import check_machine\ncheck_machine()",
+    "from labkit.machine import check_machine\ncheck_machine()",
     "from labkit.formats import FP16\nfrom labkit.widgets import BitExplorer, predict, pulse",
     "BitExplorer(FP16, 1.0)",
     "predict('start.warm_up')",

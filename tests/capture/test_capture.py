@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.bench.device import GENERATIONS
 from labkit.capture import tiles as module
 from labkit.capture.instructions import INSTRUCTIONS, Instruction
 from labkit.capture.kernel import kernel
@@ -16,6 +15,7 @@ from labkit.capture.launch import a_registers, b_registers, c_registers, capture
 from labkit.capture.tiles import ask, draw_tiles, families, from_words, load_capture, to_words
 from labkit.formats import BF16, E4M3, FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
+from labkit.machine.device import GENERATIONS
 
 DATA = Path(__file__).parents[2] / "data"
 WARP = Instruction("mma.sync", FP16, FP32, 16, (8, 0))

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.amp import RECIPES
 from labkit.bench import device_report
-from labkit.clinic import doctor
+from labkit.machine import check
 from labkit.records import system
 from labkit.records.system import available_memory, end_group, start_group, usable_cores
 from labkit.train import TASKS, race
@@ -58,7 +58,7 @@ def quota_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quota_of_one")
 def test_the_device_the_doctor_and_a_race_count_the_same_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert device_report("cpu").cores == 1
-    assert doctor.threads().what.startswith("1 core; ")
+    assert check.threads().what.startswith("1 core; ")
 
     def too_many(count: int, **_: object) -> None:
         raise AssertionError(f"{count} processes on one core")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from labkit.train import Place, devices, place, places
-from labkit.train.devices import has_programs
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 SECOND = Place(torch.device("cuda", 1), "Tesla T4", "gpu:1")
@@ -61,19 +60,6 @@ def test_a_stand_in_on_the_cpu_does_not_take_the_cpus_name(monkeypatch: pytest.M
     assert place("gpu") == place() == stand_in
     assert place("cpu").emulated
     assert place(torch.device("cpu")).emulated
-
-
-def test_a_gpu_counts_only_with_programs_for_it() -> None:
-    """NVIDIA's compatibility rules, by hand."""
-    for capability, built, runs in (
-        ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
-        ((8, 0), ["sm_86"], False),
-        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
-        ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
-        ((10, 0), ["sm_100a"], True),
-        ((9, 0), [], True),  # nobody says
-    ):
-        assert has_programs(capability, built) == runs, (capability, built)
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 from matplotlib.image import imread
 
-from labkit.clinic import Finding, Status
 from labkit.formats import FP16
+from labkit.machine import Finding, Status
 from labkit.widgets import BitExplorer, pulse
 from labkit.widgets.base import widget as base
 from labkit.widgets.base.widget import LabWidget

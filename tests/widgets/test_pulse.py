@@ -3,7 +3,7 @@
 import jupyter_client
 import pytest
 
-from labkit.clinic import Finding, Status, front_end
+from labkit.machine import Finding, Status, front_end
 from labkit.widgets import Pulse, pulse
 from labkit.widgets.pulse import late
 from labkit.widgets.pulse.widget import WHAT_TO_DO

@@ -18,7 +18,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from labkit.clinic.front_end import why_not_shown
+from labkit.machine.front_end import why_not_shown
 from labkit.widgets.base.figures import as_page, why_still
 from labkit.widgets.base.tour import take_step
 

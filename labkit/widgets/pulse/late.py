@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from labkit.clinic.findings import Report
-from labkit.clinic.front_end import host, silent
+from labkit.machine.findings import Report
+from labkit.machine.front_end import host, silent
 
 SECONDS = 15.0
 BUSY = 1.0  # seconds after the deadline: the event loop came to it so late because a cell was running

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.bench import device_report
+from labkit.machine.device import device_report, has_programs
 from labkit.records import system
 
 GIB = 2**30
@@ -109,3 +109,16 @@ def test_other_devices_are_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match='asked for "cuda", and torch reaches no GPU here'):
         device_report("cuda")
+
+
+def test_a_gpu_counts_only_with_programs_for_it() -> None:
+    """NVIDIA's compatibility rules, by hand."""
+    for capability, built, runs in (
+        ((8, 6), ["sm_80"], True),  # a program of the same generation, not newer
+        ((8, 0), ["sm_86"], False),
+        ((7, 0), ["sm_75", "sm_80", "sm_90", "compute_120"], False),  # a V100 before torch for CUDA 13
+        ((12, 0), ["sm_90", "compute_90"], True),  # translated for what came later
+        ((10, 0), ["sm_100a"], True),
+        ((9, 0), [], True),  # nobody says
+    ):
+        assert has_programs(capability, built) == runs, (capability, built)

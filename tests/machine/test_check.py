@@ -1,4 +1,4 @@
-"""Does the doctor see what is wrong, and say what to do? Each check is asked for its rare answers, too."""
+"""The check of the machine: each check returns each of its findings, the rare ones too, with what to do."""
 
 import json
 import re
@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit import bench, train
-from labkit.clinic import Finding, Report, Status, check_machine, doctor, front_end, machine
+from labkit.machine import Finding, Report, Status, check, check_machine, device, front_end
 from labkit.records import system
 
 GIB = 2**30
@@ -63,8 +62,8 @@ def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
     def broken() -> Finding:
         raise RuntimeError("the driver is asleep")
 
-    monkeypatch.setattr(doctor, "device", broken)
-    monkeypatch.setattr(doctor, "import_problems", lambda names: {})  # which takes seconds
+    monkeypatch.setattr(check, "device", broken)
+    monkeypatch.setattr(check, "import_problems", lambda names: {})  # which takes seconds
     findings = {finding.name: finding for finding in check_machine().findings}
     assert findings["device"].status is Status.BAD
     assert "RuntimeError: the driver is asleep" in findings["device"].what
@@ -76,27 +75,27 @@ def test_a_check_that_fails_is_a_finding_and_the_others_still_run(monkeypatch):
 
 def test_python_memory_and_threads_by_what_was_measured():
     for version, status in (((3, 10, 14), "bad"), ((3, 11, 0), "ok"), ((3, 13, 5), "ok"), ((3, 14, 0), "warn")):
-        finding = doctor.python(version, "python3")
+        finding = check.python(version, "python3")
         assert finding.status == status
         assert finding.what == f"{'.'.join(map(str, version))} (python3)"
     for free, status in ((None, "warn"), (GIB - 1, "bad"), (GIB, "warn"), (2 * GIB - 1, "warn"), (2 * GIB, "ok")):
-        assert doctor.memory(free).status == status, free
+        assert check.memory(free).status == status, free
     for free, container, status in ((GIB // 2, 1, "bad"), (GIB, 1, "warn"), (3 * GIB, 4, "ok")):
-        finding = doctor.memory(free, container * GIB)
+        finding = check.memory(free, container * GIB)
         assert finding.status == status
         assert f"in a container that may use {container}.0 GiB" in finding.what
         assert ("give the container 2 GiB or more" in finding.remedy) == (status != "ok")
-    slower, faster = doctor.judge_threads(2, {1: 0.010, 64: 0.900}), doctor.judge_threads(8, {1: 0.010, 8: 0.002})
+    slower, faster = check.judge_threads(2, {1: 0.010, 64: 0.900}), check.judge_threads(8, {1: 0.010, 8: 0.002})
     assert (slower.status, faster.status) == (Status.WARN, Status.OK)
     assert "OMP_NUM_THREADS=2" in slower.remedy
     assert "LABKIT_THREADS=8" in faster.remedy
-    assert doctor.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
+    assert check.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
 
 
 def test_a_package_is_missing_too_old_or_well():
     asked = {"torch": "2.11", "numpy": "2", "anywidget": "0.9.13"}
     found = {"labkit": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
-    _, torch_, numpy_, anywidget_ = doctor.packages(asked, found.get)
+    _, torch_, numpy_, anywidget_ = check.packages(asked, found.get)
     assert (torch_.status, torch_.remedy) == ("bad", "`pip install -U 'torch>=2.11'`")
     assert (numpy_.status, numpy_.what) == ("ok", "2.4.6")
     assert (anywidget_.status, anywidget_.what) == ("bad", "is not installed")
@@ -104,12 +103,12 @@ def test_a_package_is_missing_too_old_or_well():
 
 def test_versions_compare_as_numbers_not_as_text():
     for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
-        *_, finding = doctor.packages({"anywidget": "0.9.13"}, {"labkit": "0.1.0", "anywidget": version}.get)
+        *_, finding = check.packages({"anywidget": "0.9.13"}, {"labkit": "0.1.0", "anywidget": version}.get)
         assert finding.status == status, version
 
 
 def test_labkit_that_is_not_installed_says_how_to_install_it():
-    (finding,) = doctor.packages(None, lambda name: None)
+    (finding,) = check.packages(None, lambda name: None)
     assert finding.status is Status.BAD
     assert "pip install -e ." in finding.remedy
 
@@ -121,29 +120,22 @@ def extension(folder: Path, name: str, version: str) -> None:
 
 def test_front_ends_are_found_in_any_of_the_folders_and_a_missing_one_names_its_package(tmp_path):
     extension(tmp_path / "environment", "anywidget", "0.11.0")
-    missing = doctor.front_end([tmp_path / "environment"])
+    missing = front_end.front_end([tmp_path / "environment"])
     assert missing.status is Status.BAD
     assert "jupyterlab_widgets" in missing.remedy
     assert "anywidget" not in missing.remedy
     extension(tmp_path / "user", "@jupyter-widgets/jupyterlab-manager", "5.0.16")
-    finding = doctor.front_end([tmp_path / "environment", tmp_path / "user"])
+    finding = front_end.front_end([tmp_path / "environment", tmp_path / "user"])
     assert finding.status is Status.OK
     assert "anywidget 0.11.0" in finding.what
     assert "jupyterlab-manager 5.0.16" in finding.what
-    hosted = doctor.front_end([tmp_path], hosted=doctor.host({"COLAB_RELEASE_TAG": "x"}))
+    hosted = front_end.front_end([tmp_path], hosted=front_end.host({"COLAB_RELEASE_TAG": "x"}))
     assert hosted.what.startswith("Colab shows"), "a host with a manager of its own needs no extension"
 
 
 def test_data_that_is_not_there_says_where_it_was_looked_for(monkeypatch, tmp_path):
-    from labkit.train import digits
-
     monkeypatch.setenv("LABKIT_DATA", str(tmp_path / "nowhere"))
-    for kept in (digits.single_digits, digits._digits):
-        kept.cache_clear()
-    try:
-        finding = doctor.data()
-    finally:
-        monkeypatch.undo()
+    finding = check.data()
     assert finding.status is Status.BAD
     assert str(tmp_path / "nowhere") in finding.what
 
@@ -151,11 +143,11 @@ def test_data_that_is_not_there_says_where_it_was_looked_for(monkeypatch, tmp_pa
 def test_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_path):
     file = tmp_path / "a-file"
     file.touch()
-    finding = doctor.disk(file)  # nobody, not even root, can make a file inside a file
+    finding = check.disk(file)  # nobody, not even root, can make a file inside a file
     assert finding.status is Status.BAD
     assert str(file) in finding.what
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
-    assert doctor.disk(tmp_path).status is Status.WARN
+    monkeypatch.setattr(check.shutil, "disk_usage", lambda folder: SimpleNamespace(free=10 * 2**20))
+    assert check.disk(tmp_path).status is Status.WARN
 
 
 # The machine
@@ -163,7 +155,7 @@ def test_a_folder_that_cannot_be_written_or_has_little_space(monkeypatch, tmp_pa
 
 def test_timing_a_step_puts_the_thread_count_back():
     before = torch.get_num_threads()
-    assert machine.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
+    assert check.seconds_per_tiny_step(threads=before + 1, budget=0) > 0
     assert torch.get_num_threads() == before
 
 
@@ -178,19 +170,18 @@ def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch):
     ):
         properties = SimpleNamespace(name=name, major=major, minor=minor, total_memory=8 * GIB)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, it=properties: it)
-        here = train.devices.Place(torch.device("cuda"), name, "gpu")  # whatever this torch has programs for
-        monkeypatch.setattr(train.devices, "gpus", lambda it=here: (it,))
-        what = doctor.device().what
+        monkeypatch.setattr(device, "usable_gpus", lambda it=name: [(0, it)])  # whatever this torch has programs for
+        what = check.device().what
         assert name in what
         assert says in what
 
 
 def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
-    report = bench.DeviceReport("cuda", "Tesla V100", 0, 80, (7, 0))
-    monkeypatch.setattr(bench, "device_report", lambda: report)
-    monkeypatch.setattr(train.devices, "gpus", tuple)
-    finding = doctor.device()
+    report = device.DeviceReport("cuda", "Tesla V100", 0, 80, (7, 0))
+    monkeypatch.setattr(device, "device_report", lambda: report)
+    monkeypatch.setattr(device, "usable_gpus", list)
+    finding = check.device()
     assert finding.status is Status.WARN
     assert "Tesla V100 is here, but torch" in finding.what
     assert "trains on the CPU" in finding.what
@@ -198,10 +189,10 @@ def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
 
 # Faked machines: what each is good for, and where its widgets come from
 
-T4 = bench.DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), bench.device.generation_of("Tesla T4", (7, 5)))
-H100 = bench.DeviceReport("cuda", "H100", 80 * GIB, 132, (9, 0), bench.device.generation_of("H100", (9, 0)))
-PASCAL = bench.DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
-CPU = bench.DeviceReport("cpu", "Some CPU", 0, 2)
+T4 = device.DeviceReport("cuda", "Tesla T4", 15 * GIB, 40, (7, 5), device.generation_of("Tesla T4", (7, 5)))
+H100 = device.DeviceReport("cuda", "H100", 80 * GIB, 132, (9, 0), device.generation_of("H100", (9, 0)))
+PASCAL = device.DeviceReport("cuda", "GTX 1080", 8 * GIB, 20, (6, 1))
+CPU = device.DeviceReport("cpu", "Some CPU", 0, 2)
 
 
 def test_what_a_machine_is_good_for():
@@ -213,7 +204,7 @@ def test_what_a_machine_is_good_for():
         (CPU, False, "what others published"),
         (CPU, True, "no FP64, and its fused optimizers ignored found_inf"),
     ):
-        finding = doctor.good_for(report, mps)
+        finding = check.good_for(report, mps)
         assert finding.status is Status.OK
         assert says in finding.what
 
@@ -232,16 +223,16 @@ def test_a_container_says_its_limit(tmp_path):
 
 def test_a_front_end_that_was_switched_off_is_named_with_how_to_switch_it_on(tmp_path, monkeypatch):
     """`jupyter labextension disable anywidget` leaves the files where they are, and notes it in a file of its own."""
-    for name in doctor.front_end.__globals__["EXTENSIONS"]:
+    for name in front_end.EXTENSIONS:
         extension(tmp_path / "extensions", name, "1.0")
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
     page = tmp_path / "config" / "labconfig" / "page_config.json"
     page.parent.mkdir(parents=True)
     for on in ('{"disabledExtensions": {"anywidget": false}}', '{"disabledExtensions": ["anywidget"]}', "{"):
         page.write_text(on)  # or what cannot be read
-        assert doctor.front_end([tmp_path / "extensions"]).status is Status.OK, on
+        assert front_end.front_end([tmp_path / "extensions"]).status is Status.OK, on
     page.write_text('{"disabledExtensions": {"anywidget": true}}')
-    finding = doctor.front_end([tmp_path / "extensions"])
+    finding = front_end.front_end([tmp_path / "extensions"])
     assert finding.status is Status.BAD
     assert finding.remedy == "`jupyter labextension enable anywidget`, then restart JupyterLab"
 
@@ -259,17 +250,19 @@ def test_a_server_without_anywidget_is_named_with_its_own_cure(tmp_path, monkeyp
     """The kernel has both extensions, the hub's server only one of them."""
     kernel, server = tmp_path / "kernel", tmp_path / "hub"
     monkeypatch.setattr("sys.prefix", str(kernel))
-    for name in doctor.front_end.__globals__["EXTENSIONS"]:
+    for name in front_end.EXTENSIONS:
         extension(kernel / "share" / "jupyter" / "labextensions", name, "1.0")
     extension(server / "share" / "jupyter" / "labextensions", "@jupyter-widgets/jupyterlab-manager", "5.0")
     folders = [kernel / "share" / "jupyter" / "labextensions"]
-    assert doctor.front_end(folders).status is Status.OK
-    finding = doctor.front_end(folders, server)
+    assert front_end.front_end(folders).status is Status.OK
+    finding = front_end.front_end(folders, server)
     assert finding.status is Status.BAD
     assert f"no front end for anywidget in {server}, whose server shows this page" in finding.what
     assert re.search(r"hub.*python -m pip install --force-reinstall --no-deps anywidget`", finding.remedy)
     extension(tmp_path / "user", "anywidget", "0.9.21")
-    assert doctor.front_end([*folders, tmp_path / "user"], server).status is Status.OK, "a user's extensions are shared"
+    assert front_end.front_end([*folders, tmp_path / "user"], server).status is Status.OK, (
+        "a user's extensions are shared"
+    )
 
 
 def test_the_server_is_told_by_the_command_that_started_it(tmp_path, monkeypatch):
@@ -288,9 +281,9 @@ def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
     lines = [re.sub(r">=([\d.]+),<(\d)", r"<\2,>=\1", line) for line in project["dependencies"]]
     extras = [f'{line}; extra == "lab"' for line in project["optional-dependencies"]["lab"]]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: lines + extras)
-    asked = doctor.requirements()
+    asked = check.requirements()
     assert asked["torch"] == "2.10"
     assert "jupyterlab" not in asked, "an extra is no requirement"
     for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
-        *_, finding = doctor.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
+        *_, finding = check.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
         assert finding.status == status, version

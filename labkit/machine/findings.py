@@ -1,9 +1,9 @@
-"""How is an examination told? As findings: what was looked at, how it is, what was seen, and what to do.
+"""Findings and reports of a check: the subject, its status, what was seen, and what to do.
 
-Idea: examining and telling are apart. An examination returns a Report, a value; the same value prints in a terminal,
-shows as a table in a notebook and decides an exit status.
+Idea: a check returns a Report, a value; it prints in a terminal, shows as a table in a notebook and decides an exit
+status.
 
-Invariant: whatever is not well has a remedy. A red line without one cannot be made.
+Invariant: a finding that is not ok has a remedy; one without cannot be made.
 """
 
 from __future__ import annotations

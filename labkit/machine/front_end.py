@@ -1,4 +1,4 @@
-"""Are the parts of the widgets that run in the browser where the page's server looks for them?
+"""Check of the widgets' front ends: whether the page's server finds what runs in the browser.
 
 Idea: the kernel and the server that shows the page may be two environments. The kernel's extensions are found by
 Jupyter's own paths, the server's by the command that started it; some hosts bring a widget manager of their own.
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from labkit.clinic.findings import Finding, Status
+from labkit.machine.findings import Finding, Status
 from labkit.records import system
 
 EXTENSIONS = {"@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets", "anywidget": "anywidget"}  # folder: package

@@ -1,7 +1,7 @@
-"""Is this machine ready for the lab? Each part is looked at once, and what is not well comes with what to do.
+"""Check of the machine: Python, packages, device, memory, widgets, data and disk.
 
-Idea: a check is a function from what was measured to a Finding, so every answer, the rare ones too, can be asked for
-in a test; `check_machine` measures and puts the answers in a row.
+Idea: a check is a function from measurements to a Finding, so that a test can reach every answer, the rare ones too;
+`check_machine` measures, and lists the findings.
 
 Invariant: `check_machine` always returns a report. A check that fails is a finding, never a traceback.
 """
@@ -17,17 +17,21 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from labkit.clinic.findings import Finding, Report, Status
-from labkit.clinic.front_end import extension_folders, front_end, host
-from labkit.clinic.good_for import good_for, machine_facts
-from labkit.clinic.machine import seconds_per_tiny_step
-from labkit.records import system
+from labkit.machine.findings import Finding, Report, Status
+from labkit.machine.front_end import extension_folders, front_end, host
+from labkit.records import data_folder, system
+from labkit.records.turns import host_seconds, take_turns
+
+if TYPE_CHECKING:
+    from labkit.machine.device import DeviceReport
 
 GIB = 2**30
 MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
 MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
 DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course are some tens of MiB
+MOST_PASSES = 1000  # of a tiny training step
 
 
 def check_machine(folder: Path | str = ".") -> Report:
@@ -42,7 +46,7 @@ def check_machine(folder: Path | str = ".") -> Report:
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
         ("packages", lambda: packages(requirements(), installed_version, import_problems)),
         ("device", lambda: [device()]),
-        ("good for", lambda: [good_for(*machine_facts())]),
+        ("good for", lambda: [good_for(*device_facts())]),
         ("threads", lambda: [threads()]),
         ("memory", lambda: [memory(system.available_memory(), system.container_memory())]),
         ("widgets", lambda: [front_end(extension_folders(), system.server_prefix(), host(os.environ))]),
@@ -143,11 +147,10 @@ def device() -> Finding:
     """Say what training runs on, what that means, and whether a GPU is there that torch cannot use."""
     import torch
 
-    from labkit.bench import device_report
-    from labkit.train import place
+    from labkit.machine.device import device_report, usable_gpus
 
     report = device_report()
-    if report.kind == "cuda" and place().emulated:
+    if report.kind == "cuda" and not usable_gpus():
         what = f"{report.name} is here, but torch {torch.__version__} has no programs for it; the lab trains on the CPU"
         return Finding("device", Status.WARN, what, "install a torch that has them: https://pytorch.org/get-started")
     if report.kind == "cpu" and shutil.which("nvidia-smi"):
@@ -157,6 +160,48 @@ def device() -> Finding:
     return Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
 
 
+def device_facts() -> tuple[DeviceReport, bool]:
+    """Return what the device reports, and whether torch reaches an Apple GPU."""
+    import torch
+
+    from labkit.machine.device import device_report
+
+    return device_report(), torch.backends.mps.is_available()
+
+
+def good_for(report: DeviceReport, mps: bool = False) -> Finding:
+    """Say what the lab's lessons can show on this machine, by what multiplies 16-bit numbers on it; nothing is timed.
+
+    Source: torch.cuda.is_bf16_supported(including_emulation=False), which asks for compute capability 8.0.
+
+    >>> from labkit.machine.device import DeviceReport
+    >>> good_for(DeviceReport("cpu", "Some CPU", 0, 2)).what
+    'every lesson; how fast a GPU is, is shown from records and from what others published'
+    """
+    if report.kind == "cpu" and mps:
+        return Finding(
+            "good for",
+            Status.OK,
+            "every lesson, on the CPU. On the Apple GPU beside it torch has autocast and a GradScaler, but no FP64, "
+            "and its fused optimizers ignored found_inf until mid-2026: the lab does not train there",
+        )
+    if report.kind == "cpu":
+        what = "every lesson; how fast a GPU is, is shown from records and from what others published"
+        return Finding("good for", Status.OK, what)
+    if report.tensor_cores and "BF16" not in report.tensor_cores:
+        return Finding(
+            "good for",
+            Status.OK,
+            "every lesson, live; FP16 is this card's only fast 16-bit format, which makes loss scaling a must. It "
+            "emulates BF16: is_bf16_supported() says True, is_bf16_supported(including_emulation=False) says False",
+        )
+    if report.tensor_cores:
+        return Finding(
+            "good for", Status.OK, f"every lesson, live, with {', '.join(report.tensor_cores)} on Tensor Cores"
+        )
+    return Finding("good for", Status.OK, "every lesson; FP16 saves memory here, and gains little speed")
+
+
 def threads() -> Finding:
     """Measure a tiny training step on one thread and on all that torch would use."""
     import torch
@@ -164,6 +209,26 @@ def threads() -> Finding:
     several = torch.get_num_threads()
     seconds = {count: seconds_per_tiny_step(count) for count in sorted({1, several})}
     return judge_threads(system.usable_cores(), seconds)
+
+
+def seconds_per_tiny_step(threads: int, budget: float = 0.15) -> float:
+    """Time one forward and backward pass of a two-layer convolution on 8 images of 48 x 48, in seconds.
+
+    Runs for about `budget` seconds, and at least once. Returns the fastest pass: what else the machine does only adds.
+    torch's thread count is put back.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        model = torch.nn.Sequential(torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+        images = torch.ones(8, 1, 48, 48)
+        model(images).mean().backward()  # the first pass also sets up
+        passes = {"": lambda: host_seconds(lambda: model(images).mean().backward())}
+        return min(take_turns(passes, MOST_PASSES, over=lambda _, seen: bool(seen) and sum(seen) >= budget)[""])
+    finally:
+        torch.set_num_threads(before)
 
 
 def judge_threads(cores: int, seconds: dict[int, float]) -> Finding:
@@ -209,17 +274,16 @@ def memory(available: int | None, container: int | None = None) -> Finding:
 
 def data() -> Finding:
     """Judge whether the data that travels with the lab can be read."""
-    from labkit.records import data_folder
-    from labkit.train import single_digits
+    import numpy as np
 
     try:
-        digits = single_digits()
+        with np.load(data_folder() / "digits.npz") as stored:
+            count = len(stored["images"])
         for file in sorted(path for path in data_folder().rglob("*") if path.is_file()):
             with file.open("rb") as opened:
                 opened.read(1)
     except (OSError, KeyError, ValueError) as error:
         return Finding("data", Status.BAD, str(error), "in the checkout: `git checkout -- data` brings the files back")
-    count = len(digits.train_inputs) + len(digits.test_inputs)
     return Finding("data", Status.OK, f"{count:,} digits read from {data_folder()}")
 
 

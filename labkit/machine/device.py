@@ -1,4 +1,4 @@
-"""What has this machine for low precision, and what does that mean for the lab?
+"""Facts of a device for low precision, and what they mean for the lab.
 
 Idea: a GPU says its compute capability, and a table says which operands the Tensor Cores of that generation take. A CPU
 says its instruction sets. From these facts follow two sentences.
@@ -12,6 +12,7 @@ Arm ARM, HWCAP_ASIMDHP and HWCAP2_BF16.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -204,6 +205,37 @@ def generation_of(name: str, capability: tuple[int, int] | None) -> Generation |
     if WITHOUT_CORES.search(name) and capability == (7, 5):
         return None
     return next((row for row in GENERATIONS if capability in row.capabilities), None)
+
+
+def usable_gpus() -> list[tuple[int, str]]:
+    """Return number and name of each GPU that torch reaches and has programs for."""
+    if not torch.cuda.is_available():
+        return []
+    built = torch.cuda.get_arch_list() if torch.version.cuda else []
+    asked = {i: torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
+    return [(i, card.name) for i, card in asked.items() if has_programs((card.major, card.minor), built)]
+
+
+def has_programs(capability: tuple[int, int], built: Sequence[str]) -> bool:
+    """Say whether a torch that was built for `built` ("sm_75", "compute_90") runs on a GPU of this compute capability.
+
+    A program "sm_XY" runs on every GPU of generation X that is not older; "compute_XY" is translated for all that come
+    later. An empty list says nothing, and nothing is held against it.
+
+    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+
+    >>> has_programs((7, 5), ["sm_75", "sm_80"]), has_programs((7, 0), ["sm_75", "sm_80"])
+    (True, False)
+    """
+    generation, version = capability
+    for name in built:
+        kind, _, digits = name.partition("_")
+        number = int("".join(c for c in digits if c.isdigit()) or 0)
+        if kind == "sm" and number // 10 == generation and number % 10 <= version:
+            return True
+        if kind == "compute" and (number // 10, number % 10) <= (generation, version):
+            return True
+    return not built
 
 
 def _cpu_instructions() -> tuple[str, ...]:
