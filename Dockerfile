@@ -5,7 +5,7 @@
 # Each step is what one would type on Debian; nothing else is needed. The learner is no root and owns the notebooks. Where pip
 # brings a torch for GPUs and there are none, its CPU build is a tenth of the size: give pip's options for it with
 # `--build-arg TORCH_OPTIONS=...`. A hub adds `--build-arg MORE=jupyterhub==ITS_VERSION`, and for a class the wheel without
-# solutions, `--build-arg LAB=handout/learners/labkit-VERSION-py3-none-any.whl` (docker/hub). Grading: docker/grader.
+# solutions, `--build-arg LAB=handout/learners/fp16_lab-VERSION-py3-none-any.whl` (docker/hub). Grading: docker/grader.
 FROM python:3.11-slim
 ARG NB_USER=learner
 ARG NB_UID=1000

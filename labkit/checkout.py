@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ from pathlib import Path
 from labkit.records.system import usable_cores
 
 INSTALL = ("-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt")
+# What the lab's distribution was called before: it would stay beside fp16-lab, with a package of the same name.
+REMOVE_OLD_NAME = ("-m", "pip", "uninstall", "-qq", "--yes", "labkit")
 # A lesson does not begin with a question about Jupyter news, nor with a call to the network.
 NO_NEWS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
@@ -37,7 +40,7 @@ STEPS = (
     Step(
         ".lab-ready",
         "Installing torch (the largest download; only once), JupyterLab and the lab",
-        ((*INSTALL, "torch"), (*INSTALL, "--quiet", "--editable", ".[lab]")),
+        ((*INSTALL, "torch"), REMOVE_OLD_NAME, (*INSTALL, "--quiet", "--editable", ".[lab]")),
     ),
     Step(
         ".test-ready",
@@ -69,6 +72,7 @@ def set_up(folder: Path, test: bool = False, python: str = sys.executable) -> in
             if status:
                 return status
         if step.stamp == ".lab-ready":
+            shutil.rmtree(folder / "labkit.egg-info", ignore_errors=True)  # what setuptools wrote under the old name
             settings = folder / ".venv" / "share" / "jupyter" / "lab" / "settings"
             settings.mkdir(parents=True, exist_ok=True)
             (settings / "overrides.json").write_text(json.dumps(NO_NEWS) + "\n", encoding="utf-8")

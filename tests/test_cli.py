@@ -254,7 +254,7 @@ def test_a_package_is_ok_if_it_can_be_imported(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PYTHONPATH", str(broken(tmp_path, "anywidget")))
     assert import_problem("json") == ""
     assert "libcudart" in import_problem("anywidget")
-    needed, installed = {"anywidget": "0.9", "numpy": "2"}, {"labkit": "1", "anywidget": "0.11", "numpy": "2.4"}
+    needed, installed = {"anywidget": "0.9", "numpy": "2"}, {"fp16-lab": "1", "anywidget": "0.11", "numpy": "2.4"}
     found = list(packages(needed, installed.get, lambda names: {n: p for n in names if (p := import_problem(n))}))
     assert [(finding.name, finding.status) for finding in found] == [
         ("labkit", Status.OK), ("anywidget", Status.BAD), ("numpy", Status.OK),

@@ -23,7 +23,7 @@ from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[1]
 NEEDED = {"torch": "2.10", "ipywidgets": "7.6", "anywidget": "0.9.13"}
-COLAB = {"labkit": "0.2.0", "torch": "2.11.0+cu128", "ipywidgets": "7.7.1"}
+COLAB = {"fp16-lab": "0.2.0", "torch": "2.11.0+cu128", "ipywidgets": "7.7.1"}
 CELLS = [
     {"cell_type": "markdown", "id": "title", "metadata": {}, "source": ["# 06 · Loss scaling"]},
     {"cell_type": "code", "id": "one", "metadata": {}, "execution_count": None, "outputs": [], "source": ["1"]},
@@ -163,12 +163,12 @@ class Pip:
 
 
 def test_only_what_is_missing_is_installed_and_never_torch(capsys: pytest.CaptureFixture[str]) -> None:
-    added = "Kept as they were: labkit 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
+    added = "Kept as they were: fp16-lab 0.2.0, torch 2.11.0+cu128, ipywidgets 7.7.1. Added: anywidget."
     old = {**COLAB, "anywidget": "0.9.21", "torch": "2.9.0"}
     for there, status, asked, said in (
         (COLAB, 0, ["anywidget>=0.9.13"], added),
         (old, 0, [], "torch 2.9.0 is too old; the lab may work all the same. Else: `pip install -U"),
-        ({"labkit": "0.2.0"}, 2, [], "There is no torch in this environment"),
+        ({"fp16-lab": "0.2.0"}, 2, [], "There is no torch in this environment"),
     ):
         pip = Pip()
         assert complete(NEEDED, there.get, pip) == status
@@ -189,7 +189,7 @@ def test_the_first_cell_gets_the_lab_from_a_clone_and_keeps_torch(tmp_path: Path
     python = here / ("Scripts" if os.name == "nt" else "bin") / "python"
     packages = Path(sysconfig.get_path("purelib", vars={"base": str(here)}))
     for other in Path(sysconfig.get_path("purelib")).iterdir():  # pip among them
-        if "labkit" not in other.name:
+        if not re.search("labkit|fp16_lab", other.name):
             (packages / other.name).symlink_to(other)
     first = "".join(build.for_hosts(CELLS, "06_loss_scaling", f"{origin.as_uri()}@handed-out")[1]["source"])
     program = f"""
@@ -209,7 +209,7 @@ print(labkit.__file__, torch.__version__ == version)
         timeout=300 * slowness(),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("The lab is ready. Kept as they were: labkit ") == 1
+    assert done.stdout.count("The lab is ready. Kept as they were: fp16-lab ") == 1
     assert done.stdout.strip().endswith("True")
     assert str(here) in done.stdout.splitlines()[-1]
     installed = json.loads((packages / "labkit" / "notebooks" / "00_start.ipynb").read_text(encoding="utf-8"))

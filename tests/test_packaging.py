@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from labkit.checkout import check_all, missing_steps, set_up, venv_python
+from labkit.machine.check import DISTRIBUTION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -132,11 +133,12 @@ def commands(folder: Path, test: bool = True) -> list[str]:
 def test_torch_is_installed_first_and_alone_and_all_by_the_constraints(checkout):
     made, *installs = commands(checkout)
     assert made == "-m venv .venv"
+    assert installs.pop(1) == "-m pip uninstall -qq --yes labkit", "before the name that the distribution has now"
     assert all(line.startswith("-m pip install ") for line in installs)
     assert all("--constraint constraints.txt" in line for line in installs)
     wanted = [line.split("constraints.txt ")[1].removeprefix("--quiet ") for line in installs]
     assert wanted == ["torch", "--editable .[lab]", "--editable .[lab,test]"]
-    assert commands(checkout, test=False) == [made, *installs[:-1]]
+    assert commands(checkout, test=False) == commands(checkout)[:-1]
 
 
 @needs_make
@@ -152,11 +154,14 @@ def test_make_asks_the_same_command_that_works_without_it_and_a_second_time_noth
 
 
 def test_a_step_that_fails_ends_set_up_and_is_repeated(checkout, monkeypatch):
-    ran, statuses = [], iter([0, 0, 7])
+    ran, statuses = [], iter([0, 0, 7, 0, 0, 0])
+    (checkout / "labkit.egg-info").mkdir()
     monkeypatch.setattr(subprocess, "call", lambda command, cwd: (ran.append(command), next(statuses))[1])
     assert set_up(checkout, python="some-python") != 0
     assert [command[0] for command in ran] == ["some-python", *[str(venv_python(checkout))] * 2]
     assert [step.stamp for step in missing_steps(checkout, test=False)] == [".lab-ready"]
+    assert set_up(checkout, python="some-python") == 0
+    assert not (checkout / "labkit.egg-info").exists(), "metadata under the old name"
 
 
 def test_every_check_runs_even_where_one_fails_and_pytest_is_last(checkout, monkeypatch):
@@ -247,6 +252,30 @@ def test_no_file_names_a_registry_or_a_place_on_somebody_s_machine():
             if REGISTRY.search(line) or MACHINE_PATH.search(line):
                 offences.append(f"{name}:{number}: {line.strip()[:100]}")
     assert not offences, "\n".join(offences)
+
+
+AT_THE_ROOT = """.ci .dockerignore .gitignore .vscode CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE MANIFEST.in
+Makefile README.md constraints.txt data docker docs environment.yml labkit notebooks pyproject.toml setup.py tests"""
+
+
+def test_the_root_holds_what_is_named_here_and_no_wheel_can_be_added():
+    assert sorted({name.split("/")[0] for name in tracked_files()}) == sorted(AT_THE_ROOT.split())
+    assert "*.whl" in (ROOT / ".gitignore").read_text().split()
+
+
+# `labkit` on the package index is another project; ours is fp16-lab, and only the import is called labkit.
+OTHER_PROJECT = re.compile(r"pip3?\s+install(?:\s+|(?:[ \t]+[^\s`;&|]+){1,6}?[ \t]+)[\"'\\]*labkit(?![\w./])")
+
+
+def test_no_text_says_to_install_another_project_of_the_import_s_name():
+    for words in ('"labkit[fast]"', "--quiet labkit==1", "\nlabkit", '\\"labkit\\"'):
+        assert OTHER_PROJECT.search(f"pip install {words}"), words
+    for words in ("./labkit/x.whl", "torch`, then labkit lab", "x\nlabkit lab", "fp16-lab"):
+        assert not OTHER_PROJECT.search(f"pip install {words}"), words
+    assert PROJECT["name"] == DISTRIBUTION == "fp16-lab"
+    texts = {name: (ROOT / name).read_bytes() for name in tracked_files() if name != "tests/test_packaging.py"}
+    found = {n: OTHER_PROJECT.findall(t.decode("utf-8")) for n, t in texts.items() if b"\0" not in t}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 # Containers

@@ -37,7 +37,8 @@ def files_of(top: Path) -> dict[str, bytes]:
 def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
     """Write these files of the package as a wheel into a folder, whole; return its path."""
     project: dict[str, Any] = tomllib.loads((top / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    info = f"labkit-{labkit.__version__}.dist-info"
+    stem = f"{project['name'].replace('-', '_')}-{labkit.__version__}"
+    info = f"{stem}.dist-info"
     scripts = "".join(f"{name} = {place}\n" for name, place in project["scripts"].items())
     tags = "Wheel-Version: 1.0\nGenerator: labkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     more = {"METADATA": _metadata(project), "WHEEL": tags, "entry_points.txt": f"[console_scripts]\n{scripts}"}
@@ -48,7 +49,7 @@ def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in whole.items():
             archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
-    return write_whole(folder / f"labkit-{labkit.__version__}-py3-none-any.whl", packed.getvalue())
+    return write_whole(folder / f"{stem}-py3-none-any.whl", packed.getvalue())
 
 
 def _metadata(project: Mapping[str, Any]) -> str:

@@ -40,9 +40,9 @@ def complete(
 
     torch is never downloaded: a host brings the one that fits its GPU.
     """
-    from labkit.machine.check import packages
+    from labkit.machine.check import DISTRIBUTION, packages
 
-    kept = [f"{name} {version}" for name in ("labkit", *needed) if (version := installed(name))]
+    kept = [f"{name} {version}" for name in (DISTRIBUTION, *needed) if (version := installed(name))]
     missing = [f"{name}>={lowest}" for name, lowest in needed.items() if installed(name) is None]
     if any(each.startswith("torch>") for each in missing):
         print("There is no torch in this environment: choose one that has it, or `pip install torch` first.")

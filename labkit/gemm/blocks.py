@@ -93,7 +93,7 @@ def emulator() -> str:
         return f"numba {import_module('numba').__version__}"
     except ImportError as error:  # it is not installed, or refuses this numpy
         if asked:
-            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "labkit[fast]"` brings it.') from error
+            raise RuntimeError(f'{VARIABLE} is numba: {error}. `pip install "fp16-lab[fast]"` brings it.') from error
         return "numpy"
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 GIB = 2**30
 MEMORY_NEEDED = 1 * GIB  # JupyterLab and one kernel with torch hold about 0.7 GiB
 MEMORY_COMFORT = 2 * GIB  # and a second kernel, or a browser on the same machine
+DISTRIBUTION = "fp16-lab"  # what pip installs; `labkit` on the package index is another project
 DISK_COMFORT = GIB // 4  # notebooks, records and figures of the whole course are some tens of MiB
 MOST_PASSES = 1000  # of a tiny training step
 
@@ -45,6 +46,7 @@ def check_machine(folder: Path | str = ".") -> Report:
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("Python", lambda: [python(sys.version_info[:3], sys.executable)]),
         ("packages", lambda: packages(requirements(), installed_version, import_problems)),
+        ("labkit", lambda: other_labkit(importlib.metadata.packages_distributions().get("labkit", []))),
         ("device", lambda: [device()]),
         ("good for", lambda: [good_for(*device_facts())]),
         ("threads", lambda: [threads()]),
@@ -90,14 +92,14 @@ def packages(
     installed  tells a package's version, or None where it is not there
     problems   tells what stopped the import of which packages
 
-    >>> [str(f.status) for f in packages({"numpy": "2"}, {"labkit": "0.1", "numpy": "1.26.4"}.get)]
+    >>> [str(f.status) for f in packages({"numpy": "2"}, {"fp16-lab": "0.1", "numpy": "1.26.4"}.get)]
     ['ok', 'bad']
     """
     if needed is None:
         remedy = "in the checkout: `make setup`, or `pip install -e .` in an environment that has torch already"
         yield Finding("labkit", Status.BAD, "is not installed in this Python", remedy)
         return
-    yield Finding("labkit", Status.OK, installed("labkit") or "")
+    yield Finding("labkit", Status.OK, installed(DISTRIBUTION) or "")
     broken = problems([name for name in needed if installed(name) is not None])
     for name, lowest in needed.items():
         version = installed(name)
@@ -112,6 +114,20 @@ def packages(
             yield Finding(name, Status.OK, version)
 
 
+def other_labkit(owners: Iterable[str]) -> Iterable[Finding]:
+    """Warn of every distribution but this lab's own that brings a package `labkit` along.
+
+    owners  the distributions that hold a package of this name
+
+    >>> [finding.what for finding in other_labkit(["fp16-lab", "labkit"])]
+    ['the distribution labkit brings another package of this name, and Python may import either']
+    """
+    for owner in sorted(set(owners) - {DISTRIBUTION}):
+        what = f"the distribution {owner} brings another package of this name, and Python may import either"
+        remedy = f"`pip uninstall {owner}`, then install the lab again, with --force-reinstall --no-deps"
+        yield Finding("labkit", Status.WARN, what, f"{remedy}; in a checkout, `make clean lab`")
+
+
 def import_problems(names: Sequence[str]) -> dict[str, str]:
     """Import each package in a process of its own; return what stopped those that cannot be imported."""
     with ThreadPoolExecutor(max(1, system.usable_cores())) as pool:
@@ -122,7 +138,7 @@ def import_problems(names: Sequence[str]) -> dict[str, str]:
 def requirements() -> dict[str, str] | None:
     """Return what labkit's own metadata asks for: package -> lowest version."""
     try:
-        asked = importlib.metadata.requires("labkit") or []
+        asked = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         return None
     found = (re.match(r"([\w.-]+)[^;]*>=\s*([\d.]+)[^;]*$", line) for line in asked)  # "torch<3,>=2.10"; no extras

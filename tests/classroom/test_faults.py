@@ -118,7 +118,7 @@ def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
     notebooks.mkdir(parents=True)
     for name, text in (("00.ipynb", "same"), ("01.ipynb", "changed"), ("06.ipynb", "of another lesson")):
         (notebooks / name).write_text(text)
-    (tmp_path / "learners" / "labkit-0.1-py3-none-any.whl").write_text("old")
+    (tmp_path / "learners" / "fp16_lab-0.1-py3-none-any.whl").write_text("old")
     new = {"notebooks/00.ipynb": b"same", "notebooks/01.ipynb": b"new"}
     for _ in range(2):
         said = _put_aside(tmp_path / "learners", new, tmp_path / "earlier")
@@ -128,7 +128,7 @@ def test_a_second_release_puts_the_first_aside_with_what_somebody_wrote_into_it(
     found = {path.name: path.read_text() for path in (tmp_path / "earlier").iterdir()}
     assert found == {
         "01.ipynb": "changed", "011.ipynb": "changed again", "06.ipynb": "of another lesson",
-        "labkit-0.1-py3-none-any.whl": "old",
+        "fp16_lab-0.1-py3-none-any.whl": "old",
     }  # fmt: skip
 
 

@@ -81,5 +81,5 @@ def test_without_numba_the_lab_uses_numpy_and_says_what_would_do(monkeypatch: py
     assert emulator() == "numpy"
     assert emulate(np.ones((1, 5)), np.ones((5, 1)), None, SPECS["V100"]).item() == 5.0
     monkeypatch.setenv(VARIABLE, "numba")
-    with pytest.raises(RuntimeError, match=r'pip install "labkit\[fast\]"'):
+    with pytest.raises(RuntimeError, match=r'pip install "fp16-lab\[fast\]"'):
         emulator()

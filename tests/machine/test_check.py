@@ -94,7 +94,7 @@ def test_python_memory_and_threads_by_what_was_measured():
 
 def test_a_package_is_missing_too_old_or_well():
     asked = {"torch": "2.11", "numpy": "2", "anywidget": "0.9.13"}
-    found = {"labkit": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
+    found = {"fp16-lab": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
     _, torch_, numpy_, anywidget_ = check.packages(asked, found.get)
     assert (torch_.status, torch_.remedy) == ("bad", "`pip install -U 'torch>=2.11'`")
     assert (numpy_.status, numpy_.what) == ("ok", "2.4.6")
@@ -103,8 +103,19 @@ def test_a_package_is_missing_too_old_or_well():
 
 def test_versions_compare_as_numbers_not_as_text():
     for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
-        *_, finding = check.packages({"anywidget": "0.9.13"}, {"labkit": "0.1.0", "anywidget": version}.get)
+        *_, finding = check.packages({"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get)
         assert finding.status == status, version
+
+
+def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
+    assert not list(check.other_labkit(["fp16-lab", "fp16-lab"]))
+    (tmp_path / "labkit-9.dist-info").mkdir()
+    (tmp_path / "labkit-9.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: labkit\nVersion: 9\n")
+    (tmp_path / "labkit-9.dist-info" / "top_level.txt").write_text("labkit\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (finding,) = (f for f in check.check_machine().findings if "another package" in f.what)
+    assert (finding.name, finding.status) == ("labkit", "warn")
+    assert "`pip uninstall labkit`, then install the lab again" in finding.remedy
 
 
 def test_labkit_that_is_not_installed_says_how_to_install_it():
@@ -285,5 +296,5 @@ def test_old_ipywidgets_by_the_requirements_that_pip_writes_down(monkeypatch):
     assert asked["torch"] == "2.10"
     assert "jupyterlab" not in asked, "an extra is no requirement"
     for version, status in (("7.5.1", "bad"), ("7.7.1", "ok"), ("8.1.9", "ok")):
-        *_, finding = check.packages({"ipywidgets": asked["ipywidgets"]}, {"labkit": "1", "ipywidgets": version}.get)
+        *_, finding = check.packages({"ipywidgets": asked["ipywidgets"]}, {"fp16-lab": "1", "ipywidgets": version}.get)
         assert finding.status == status, version

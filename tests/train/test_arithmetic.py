@@ -234,4 +234,3 @@ def test_a_run_forks_the_generators_of_its_own_device_only(monkeypatch: pytest.M
         with generators_kept(torch.device("cuda", 3)):
             pass
     assert gpus.touched == {torch.device("cuda", 3)}
-

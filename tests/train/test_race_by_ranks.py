@@ -38,4 +38,3 @@ def test_two_ranks_race_and_a_race_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert [path for path in paths if path.stat().st_mtime_ns != before[path][0]] == [paths[1]]
     assert [s.loss for s in load(paths[1]).steps] == [s.loss for s in before[paths[1]][1].steps]
-
