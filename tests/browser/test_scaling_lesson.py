@@ -19,9 +19,7 @@ LEAVE = "document.activeElement.blur()"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    with lab.shown(
-        [SETUP, GAME], ".labkit-beat-scaler[data-phase=idle]", name="scaling", height=1400
-    ) as notebook:
+    with lab.shown([SETUP, GAME], ".labkit-beat-scaler[data-phase=idle]", name="scaling", height=1400) as notebook:
         yield notebook
 
 

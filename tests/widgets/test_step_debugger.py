@@ -103,6 +103,7 @@ class TestSeveralSteps:
         steps.another_step()
         assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
 
+
 def test_a_host_without_widgets_gets_all_stages_as_text(steps):
     data, _ = steps._repr_mimebundle_()
     assert all(f"{number} {name}: " in data["text/plain"] for number, name in enumerate(STAGES, 1))

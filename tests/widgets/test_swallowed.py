@@ -97,6 +97,7 @@ class TestStochastic:
         sigma = np.sqrt(STEPS * 3 / 16) * ulp
         assert abs(end - (1 - STEPS * update)) < 4 * sigma
 
+
 def test_every_method_starts_from_the_same_wherever_the_sliders_stand():
     for values in (WEIGHTS, UPDATES):
         exact = np.array(values)
@@ -144,6 +145,7 @@ class TestWidget:
             assert "2048" not in told
             assert "2,048" not in told
 
+
 def test_the_sentence_says_who_goes_too_far_and_who_stays_short():
     """At 1.5 an update of 0.625 ulp is rounded up to a whole one; from 16 to 8 one of 1.25 ulp is rounded down."""
     said = sentence(curves(1.5, 1.25 * 2.0**-11, STEPS), 1.5, 1.25 * 2.0**-11)
@@ -152,6 +154,7 @@ def test_the_sentence_says_who_goes_too_far_and_who_stays_short():
     said = sentence(curves(16.0, 1.25 * 2.0**-7, STEPS), 16.0, 1.25 * 2.0**-7)
     assert "FP16 ends at 8.188, too short a way" in said
     assert sentence(curves(1.0, 2.0**-6, 10), 1.0, 2.0**-6).endswith("FP16 + FP32 master arrive.")
+
 
 def test_quarters():
     assert [quarters(value) for value in (0.0625, 1.75 * 8, 0.3)] == ["2^-4 = 0.0625", "1.75 × 2^3 = 14", "0.3"]

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from labkit.formats import Align, Term
-from labkit.widgets.addition.sheet import MINUS, OPERATIONS, Sheet, bit, number
+from labkit.widgets.addition.sheet import OPERATIONS, Sheet, bit
 from labkit.widgets.addition.words import sentences
+from labkit.widgets.base.number_words import MINUS, number
 
 MOST_COLUMNS = 58  # more would be too small to read on a narrow page
 GUARD, STICKY = 1, 3  # guard, round and the first sticky place stand 1 to 3 places behind the last one kept

@@ -27,10 +27,9 @@ from labkit.formats import (
     multiply,
     parse,
 )
-from labkit.widgets.base.number_words import leading
+from labkit.widgets.base.number_words import MINUS, leading
 
 OPERATIONS = {"add": ("+", "sum"), "multiply": ("×", "product")}
-MINUS = "−"
 
 
 @dataclass(frozen=True)
@@ -133,25 +132,6 @@ def sheet(a: str, b: str, format: Format, operation: str = "add") -> Sheet:
     readings = parse(a, format), parse(b, format)
     run = {"add": add, "multiply": multiply}[operation]
     return Sheet(operation, format, readings, run(readings[0].value, readings[1].value, format))
-
-
-def number(value: float) -> str:
-    """Write a value as a person reads it, five digits.
-
-    >>> [number(value) for value in (1.0, 65504.0, 0.00010001659, -0.1015625, float("-inf"))]
-    ['1', '65,504', '1.0002e-4', '−0.10156', '−inf']
-    """
-    sign, size = (MINUS if np.signbit(value) and not np.isnan(value) else ""), abs(value)
-    if not np.isfinite(size):
-        return f"{sign}{'NaN' if np.isnan(size) else 'inf'}"
-    if size == int(size) and size < 1e7:
-        return f"{sign}{int(size):,}"
-    text = f"{size:.5g}"
-    digits, _, exponent = text.partition("e")
-    if not exponent and size < 1e-3:
-        digits, _, exponent = f"{size:.4e}".partition("e")
-    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
-    return f"{sign}{digits}" + (f"e{int(exponent)}" if exponent else "")
 
 
 def exact_number(exact: Fraction, digits: int = 24) -> str:

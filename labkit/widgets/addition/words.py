@@ -19,16 +19,8 @@ from labkit.formats import (
     encode,
     field_bits,
 )
-from labkit.widgets.addition.sheet import (
-    MINUS,
-    OPERATIONS,
-    Sheet,
-    bit,
-    exact_number,
-    number,
-    scientific,
-    significand,
-)
+from labkit.widgets.addition.sheet import OPERATIONS, Sheet, bit, exact_number, scientific, significand
+from labkit.widgets.base.number_words import MINUS, number
 
 
 def sentences(sheet: Sheet) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""How is a number written where a person only glances at it?
+"""Numbers written where a person only glances at them.
 
-Idea: three digits, and powers of two by their exponent. What must be exact is written by `exact_decimal` instead.
+Idea: a few digits, and powers of two by their exponent. What must be exact is written by `exact_decimal` instead.
 
 Invariant: what is written is the number rounded once, to the digits shown; zero is only written for zero.
 """
@@ -8,8 +8,12 @@ Invariant: what is written is the number rounded once, to the digits shown; zero
 from __future__ import annotations
 
 import math
-from decimal import ROUND_DOWN, Context, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
+
+import numpy as np
+
+MINUS = "−"
 
 
 def brief(number: Fraction | float, digits: int = 3) -> str:
@@ -103,3 +107,49 @@ def power(scale: float) -> str:
     """
     fraction, exponent = math.frexp(scale)
     return f"2^{exponent - 1}" if fraction == 0.5 else short(scale)
+
+
+def percent(share: float) -> str:
+    """Return a share (0 to 1) as a person reads it; something is never shown as nothing, nor almost all as all.
+
+    >>> [percent(share) for share in (0, 0.00001, 0.0014, 0.025, 0.797, 0.99951, 1)]
+    ['0%', '<0.01%', '0.14%', '2.5%', '80%', '>99.9%', '100%']
+    """
+    p = 100 * share
+    if p == 0 or p >= 100:
+        return "0%" if p == 0 else "100%"
+    if p < 0.01:
+        return "<0.01%"
+    if p >= 99.9:
+        return ">99.9%"
+    places = "0.01" if p < 1 else "0.1" if p < 9.95 or p >= 99 else "1"
+    # Half up, as JavaScript's toFixed does: 12.5 is 13 on both sides.
+    return f"{Decimal(p).quantize(Decimal(places), ROUND_HALF_UP)}%"
+
+
+def two_digits(ratio: float) -> str:
+    """Return a ratio with two digits, without an exponent.
+
+    >>> two_digits(183.4), two_digits(0.2349)
+    ('180', '0.23')
+    """
+    return f"{float(f'{ratio:.2g}'):g}"
+
+
+def number(value: float) -> str:
+    """Write a value as a person reads it, five digits.
+
+    >>> [number(value) for value in (1.0, 65504.0, 0.00010001659, -0.1015625, float("-inf"))]
+    ['1', '65,504', '1.0002e-4', '−0.10156', '−inf']
+    """
+    sign, size = (MINUS if np.signbit(value) and not np.isnan(value) else ""), abs(value)
+    if not np.isfinite(size):
+        return f"{sign}{'NaN' if np.isnan(size) else 'inf'}"
+    if size == int(size) and size < 1e7:
+        return f"{sign}{int(size):,}"
+    text = f"{size:.5g}"
+    digits, _, exponent = text.partition("e")
+    if not exponent and size < 1e-3:
+        digits, _, exponent = f"{size:.4e}".partition("e")
+    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
+    return f"{sign}{digits}" + (f"e{int(exponent)}" if exponent else "")

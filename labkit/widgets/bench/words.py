@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from labkit.train import StepRecord
-from labkit.widgets.base.number_words import power, short
+from labkit.widgets.base.number_words import percent, power, short
 from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import recipe_of
 from labkit.widgets.bench.labels import describe
@@ -20,7 +20,6 @@ from labkit.widgets.bench.positions import Knobs, Scaling
 from labkit.widgets.bench.runs import Branch, latest, streak
 from labkit.widgets.driven.devices import on
 from labkit.widgets.driven.state import Phase
-from labkit.widgets.underflow.words import percent
 
 MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not

@@ -17,8 +17,9 @@ import numpy as np
 from labkit.bench import ElementwiseCase, GemmRecord, GemmRun, Roofline, intensity, roofline
 from labkit.formats import Format
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page
+from labkit.widgets.base.number_words import two_digits
 from labkit.widgets.gemm.published import CARD, draw_published
-from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence, two_digits
+from labkit.widgets.gemm.words import NOT_RECORDED, made_where, products, recorded_gemm, sweep_sentence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ import numpy as np
 from labkit.bench import Published, Roofline, data_sheet, gains, published
 from labkit.formats import FP16, FP32
 from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page, wrapped
-from labkit.widgets.gemm.words import two_digits
+from labkit.widgets.base.number_words import two_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,6 +12,7 @@ from statistics import median
 
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, from_json
 from labkit.records import on_record
+from labkit.widgets.base.number_words import two_digits
 
 NOT_RECORDED = "not recorded yet: `make gpu` on a machine with a GPU records it"
 
@@ -49,15 +50,6 @@ def speed(run: GemmRun) -> str:
     if not run.case.flops:
         return f"{run.gbps:.3g} GB/s"
     return f"{run.tflops:.3g} TFLOP/s" if run.tflops >= 1 else f"{1000 * run.tflops:.3g} GFLOP/s"
-
-
-def two_digits(ratio: float) -> str:
-    """Return a ratio with two digits, without an exponent.
-
-    >>> two_digits(183.4), two_digits(0.2349)
-    ('180', '0.23')
-    """
-    return f"{float(f'{ratio:.2g}'):g}"
 
 
 def sweep_sentence(record: GemmRecord | None) -> str:

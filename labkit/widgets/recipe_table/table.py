@@ -27,7 +27,7 @@ from labkit.train import (
     record_path,
     signed,
 )
-from labkit.widgets.underflow.words import percent
+from labkit.widgets.base.number_words import percent
 
 # Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.
 TINTS = {

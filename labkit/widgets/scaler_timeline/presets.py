@@ -17,12 +17,11 @@ import traitlets
 from labkit.amp import PRESETS, ScalerConfig
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.number_words import power, short
+from labkit.widgets.base.number_words import percent, power, short
 from labkit.widgets.base.widget import LabWidget
 from labkit.widgets.scaler_timeline.figure import WHY_STATIC, static_timeline
 from labkit.widgets.scaler_timeline.replay import Replay, packed, replay, source, window
 from labkit.widgets.scaler_timeline.trace import Trace, recorded_trace
-from labkit.widgets.underflow.words import percent
 
 ALIKE_STEPS = 400
 ALIKE_SCALE = 2.0**22

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.amp import ScalerConfig, decide, initial
-from labkit.widgets.base.number_words import power
+from labkit.widgets.base.number_words import percent, power
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, Trace
-from labkit.widgets.underflow.words import percent
 
 Column = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ from labkit.amp import Recipe
 from labkit.formats import FP16, FP32
 from labkit.interop import format_of
 from labkit.train import Seen, Stage, StepInStages
-from labkit.widgets.base.number_words import brief, power
-from labkit.widgets.underflow.words import percent
+from labkit.widgets.base.number_words import brief, percent, power
 
 AXIS = (-44, 24)  # exponents of the axis; what lies beyond is drawn at its end
 TICKS = range(-40, 17, 8)

@@ -13,7 +13,7 @@ from math import frexp
 from typing import Any
 
 from labkit.formats import FP16, ulp
-from labkit.widgets.addition.sheet import number
+from labkit.widgets.base.number_words import number
 from labkit.widgets.swallowed.curves import Curve, moved
 
 ARRIVED, NEAR = 0.02, 0.1  # what may be missing, as a share of the way, besides one ulp of FP16

@@ -19,7 +19,8 @@ from labkit.widgets.base.figures import (
     raised,
     why_still,
 )
-from labkit.widgets.underflow.words import ALL_LAYERS, percent, sentence, windows, with_total
+from labkit.widgets.base.number_words import percent
+from labkit.widgets.underflow.words import ALL_LAYERS, sentence, windows, with_total
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

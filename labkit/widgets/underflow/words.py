@@ -9,34 +9,16 @@ Invariant: for every layer and scale, the sentence speaks of `fate(shift(histogr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import numpy as np
 
 from labkit.formats import Format
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, merge
+from labkit.widgets.base.number_words import percent
 
 ALL_LAYERS = "all layers together"
 LOG2_SCALES = range(31)  # positions of the slider: 2^0 to 2^30
-
-
-def percent(share: float) -> str:
-    """Return a share (0 to 1) as a person reads it; something is never shown as nothing, nor almost all as all.
-
-    >>> [percent(share) for share in (0, 0.00001, 0.0014, 0.025, 0.797, 0.99951, 1)]
-    ['0%', '<0.01%', '0.14%', '2.5%', '80%', '>99.9%', '100%']
-    """
-    p = 100 * share
-    if p == 0 or p >= 100:
-        return "0%" if p == 0 else "100%"
-    if p < 0.01:
-        return "<0.01%"
-    if p >= 99.9:
-        return ">99.9%"
-    places = "0.01" if p < 1 else "0.1" if p < 9.95 or p >= 99 else "1"
-    # Half up, as JavaScript's toFixed does: 12.5 is 13 on both sides.
-    return f"{Decimal(p).quantize(Decimal(places), ROUND_HALF_UP)}%"
 
 
 def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:

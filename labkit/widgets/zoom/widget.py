@@ -19,12 +19,12 @@ from labkit.formats import FP16
 from labkit.instrument import fate, shift, snapshot
 from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.number_words import spaced
+from labkit.widgets.base.number_words import percent, spaced
 from labkit.widgets.base.widget import LabWidget, limited
 from labkit.widgets.bits.view import fields
 from labkit.widgets.bits.words import explore
 from labkit.widgets.underflow.figure import static_underflow
-from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, percent, rows, sentence, windows, with_total
+from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
 from labkit.widgets.zoom.words import gradient_sentence
 
 DISTANCES = ("network", "layer", "tensor", "gradient")

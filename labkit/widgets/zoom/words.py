@@ -8,9 +8,8 @@ Invariant: what is said of a gradient is read off two codes, of the number and o
 from __future__ import annotations
 
 from labkit.formats import FP16, NumberClass, classify, decode, split
-from labkit.widgets.base.number_words import spaced
+from labkit.widgets.base.number_words import percent, spaced
 from labkit.widgets.bits.words import explore
-from labkit.widgets.underflow.words import percent
 
 
 def code_of(value: float) -> int:
