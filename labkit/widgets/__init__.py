@@ -4,9 +4,6 @@ from labkit.widgets.addition.widget import AdditionPlayer
 from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
 from labkit.widgets.bits.widget import BitExplorer
-from labkit.widgets.gemm.figures import roofline_figure, sweep_figure
-from labkit.widgets.gemm.published import gains_figure
-from labkit.widgets.gemm.words import recorded_gemm, sweep_sentence
 from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.graph.widget import CastPasses
 from labkit.widgets.ledger.widget import CastLedger
@@ -17,18 +14,16 @@ from labkit.widgets.number_line.widget import NumberLine
 from labkit.widgets.patient_wall.widget import PatientWall
 from labkit.widgets.predict.widget import Predict, Prediction, predict, predictions
 from labkit.widgets.pulse.widget import Pulse, pulse
-from labkit.widgets.race.figure import race_figure, race_sentence
-from labkit.widgets.recipe_table.table import RecipeTable, recipe_table
-from labkit.widgets.scaler_timeline.presets import ScalerPresets
+from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure, sweep_sentence
+from labkit.widgets.results.published import gains_figure
+from labkit.widgets.results.recipe_table import RecipeTable, recipe_table
+from labkit.widgets.results.trainings import race_figure, race_sentence, treatment_figure, treatment_sentence
 from labkit.widgets.scaler_timeline.trace import Trace, measure_trace, recorded_trace
-from labkit.widgets.scaler_timeline.widget import ScalerTimeline
+from labkit.widgets.scaler_timeline.widget import ScalerPresets, ScalerTimeline
 from labkit.widgets.step_debugger.widget import StepDebugger
 from labkit.widgets.swallowed.widget import SwallowedUpdates
 from labkit.widgets.training_bar.widget import TrainingBar
-from labkit.widgets.treatment.figure import treatment_figure, treatment_sentence
-from labkit.widgets.underflow.figure import static_underflow
-from labkit.widgets.underflow.widget import UnderflowHistogram
-from labkit.widgets.underflow.words import ALL_LAYERS
+from labkit.widgets.underflow.widget import ALL_LAYERS, UnderflowHistogram, static_underflow
 from labkit.widgets.workbench.widget import Workbench
 from labkit.widgets.workers.widget import Workers, memory_bars
 from labkit.widgets.zoom.widget import GradientZoom

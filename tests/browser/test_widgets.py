@@ -129,7 +129,7 @@ SWEEP = """() => {
 EXPECTED = """[
   {**vars(f), "sentence": words.sentence(f, FP16, k, underflow.snapshot.kind, %r),
    "texts": [words.percent(x) for x in vars(f).values()]}
-  for words in [__import__("labkit.widgets.underflow.words", fromlist=["_"])]
+  for words in [__import__("labkit.widgets.underflow.widget", fromlist=["_"])]
   for k in range(31) for f in [fate(shift(underflow._histograms[%r], k), FP16)]
 ]"""
 LOST = "Error displaying widget: model not found"

@@ -10,7 +10,7 @@ import torch
 from labkit import cli
 from labkit.clinic import Outcome, Patient, Training, cards, explain, patients, run, snippet
 from labkit.frameworks import torch_amp
-from labkit.widgets.patient_wall.words import behind
+from labkit.widgets.patient_wall.widget import behind
 
 ROOT = Path(__file__).parents[2]
 PATIENTS = patients()

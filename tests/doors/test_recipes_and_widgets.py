@@ -14,7 +14,7 @@ import torch
 from labkit.amp import DYNAMIC, PRESETS, RECIPES, Recipe, static
 from labkit.train import TASKS, StepRecord, TrainingRun
 from labkit.widgets import LiveTraining, StepDebugger, TrainingBar, Workbench
-from labkit.widgets.driven.state import Button
+from labkit.widgets.driven.driver import Button
 
 STEPS = 5
 TASK = replace(TASKS["digits"], batch_size=8, make_optimizer=partial(torch.optim.Adam, lr=3e-3, eps=3e-5))

@@ -63,7 +63,7 @@ CELLS = cells()
 
 def stepped_together(widget: Any) -> list[str]:
     """Press Start, take steps, and return the devices of all runs' weights."""
-    from labkit.widgets.driven.state import Button, Phase
+    from labkit.widgets.driven.driver import Button, Phase
 
     widget.lockstep.handle(Button.START)
     for _ in range(STEPS):

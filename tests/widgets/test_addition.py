@@ -7,8 +7,8 @@ import pytest
 
 from labkit.formats import BF16, E4M3, E8M0, FP16, FP32, Format
 from labkit.widgets import AdditionPlayer
-from labkit.widgets.addition.board import MOST_COLUMNS, columns, scenes
 from labkit.widgets.addition.sheet import exact_number, sheet
+from labkit.widgets.addition.widget import MOST_COLUMNS, columns, scenes
 from labkit.widgets.base.number_words import number
 
 ADD = ["Write", "Align", "Add", "Normalise", "Guard, round, sticky", "Round"]

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from labkit.widgets.base.assets import script, style
+from labkit.widgets.base.widget import script, style
 
 FOLDERS = files("labkit.widgets")
 SCRIPTS = {

@@ -11,23 +11,27 @@ import torch
 
 from labkit.amp import ScalerState, advance, initial
 from labkit.train import StepRecord, TrainingRun
-from labkit.widgets.beat_scaler.controller import MEASURE_EVERY, Duel, Move, Show
-from labkit.widgets.beat_scaler.figure import static_duel
-from labkit.widgets.beat_scaler.runs import (
+from labkit.widgets.beat_scaler.game import (
     CALM_STEPS,
     HIGHEST_WEIGHT,
     LOWEST_WEIGHT,
+    MEASURE_EVERY,
     SCALERS,
     TASK,
     YOURS,
+    Duel,
     GameStep,
+    Move,
+    Show,
+    Tally,
     WeightedRun,
     course,
     make_run,
+    sentence,
+    tally,
 )
-from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox
-from labkit.widgets.beat_scaler.words import Tally, sentence, tally
-from labkit.widgets.driven.state import Button, Phase
+from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox, static_duel
+from labkit.widgets.driven.driver import Button, Phase
 
 KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
 

@@ -12,8 +12,7 @@ import traitlets
 from labkit.formats import BF16, E2M1, E4M3, E5M2, E8M0, FORMATS, FP16, FP32, FP64, Format
 from labkit.widgets import BitExplorer
 from labkit.widgets.base.number_words import brief, leading, spaced
-from labkit.widgets.bits.view import view
-from labkit.widgets.bits.words import exact_text, explore, sentence, stepped, with_code
+from labkit.widgets.bits.explored import exact_text, explore, sentence, stepped, view, with_code
 
 
 @pytest.fixture

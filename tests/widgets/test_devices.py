@@ -15,8 +15,8 @@ from labkit.amp import RECIPES
 from labkit.train import GPU_TASKS, TASKS, Place, load
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.beat_scaler.widget import state as duel_state
-from labkit.widgets.driven.state import Button, Phase
-from labkit.widgets.workbench.state import state
+from labkit.widgets.driven.driver import Button, Phase
+from labkit.widgets.workbench.widget import state
 
 META = Place(torch.device("meta"), "a card that computes nothing", "gpu")
 LABELLED = Place(torch.device("cpu"), "Tesla T4", "gpu")  # the CPU, under a GPU's name

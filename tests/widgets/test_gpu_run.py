@@ -16,7 +16,7 @@ from labkit.bench import DeviceReport, GemmCase, GemmRecord, GemmRun, device_rep
 from labkit.formats import FP16, FP32
 from labkit.train import Place, devices
 from labkit.widgets import GpuRun
-from labkit.widgets.gpu_run import figure, words
+from labkit.widgets.gpu_run.widget import beginning, failed_parts, pictures
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 
@@ -116,9 +116,9 @@ def test_a_part_that_failed_is_named(made: list[GpuRun]) -> None:
     assert "Not all of it was done: size failed with status 1" in widget.wait(60)
     assert widget.phase == "failed"
     assert "tasks      done" in widget.printed
-    assert words.beginning("a line of a part") is None
+    assert beginning("a line of a part") is None
     late = ["tasks      done", "kernel     not begun, the time was up"]
-    assert words.failed_parts(late) == ["kernel not begun, the time was up"]
+    assert failed_parts(late) == ["kernel not begun, the time was up"]
     missing = GpuRun(T4, command=("no such program",))
     missing.start()
     assert missing.phase == "failed"
@@ -151,7 +151,7 @@ def test_what_cannot_be_drawn_is_told_and_the_rest_is_drawn(folder: Path) -> Non
     keep(folder, "Tesla T4")
     lacking = replace(record("Tesla T4"), sweep="ceilings")  # no copies: no roofline
     (folder / "gemm" / "tesla-t4" / "ceilings.json").write_text(lacking.to_json())
-    first, second = figure.pictures(T4)
+    first, second = pictures(T4)
     assert first["src"] == ""
     assert first["alt"].startswith("ceilings is not drawn: ")
     assert second["src"]

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.widgets import CastPasses
-from labkit.widgets.graph.words import PASSES
+from labkit.widgets.graph.widget import PASSES
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from torch import nn
 
 from labkit.train import TASKS
 from labkit.widgets import CastLedger
-from labkit.widgets.ledger.view import ran_in, relative, row_view
+from labkit.widgets.ledger.widget import ran_in, relative, row_view
 
 
 def scores(x, w):

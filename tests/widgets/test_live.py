@@ -15,18 +15,21 @@ from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord
 from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
-from labkit.widgets.bench.commands import Turn
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.figure import static_bench
-from labkit.widgets.bench.knobs import knobs_of, recipe_of
-from labkit.widgets.bench.labels import changed
-from labkit.widgets.bench.outbox import BenchOutbox, state
-from labkit.widgets.bench.positions import Knobs, Scaling
-from labkit.widgets.bench.runs import MERGE_STEPS, SETTLE_STEPS
-from labkit.widgets.bench.words import Scene, scene, sentence, who
-from labkit.widgets.driven.outbox import FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS
-from labkit.widgets.driven.state import AFTER, Button, Phase, enabled, press
-from labkit.widgets.driven.thread import Driver
+from labkit.widgets.bench.controller import MERGE_STEPS, SETTLE_STEPS, Bench, Turn
+from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
+from labkit.widgets.bench.widget import BenchOutbox, state
+from labkit.widgets.bench.words import Scene, scene, sentence, static_bench, who
+from labkit.widgets.driven.driver import (
+    AFTER,
+    FRAME_SECONDS,
+    IN_FLIGHT,
+    UNANSWERED_SECONDS,
+    Button,
+    Driver,
+    Phase,
+    enabled,
+    press,
+)
 from labkit.widgets.live.widget import OFFERED
 
 TASK = TASKS["segmentation"]

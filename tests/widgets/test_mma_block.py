@@ -14,9 +14,7 @@ from labkit.formats import FP16, FP32
 from labkit.gemm import SPECS, emulate
 from labkit.widgets import MmaBlock
 from labkit.widgets.mma_block.errors import sum_errors, sum_errors_figure, sum_errors_sentence
-from labkit.widgets.mma_block.presets import PRESETS
-from labkit.widgets.mma_block.view import results, sheet, walk
-from labkit.widgets.mma_block.words import exact_sum, told
+from labkit.widgets.mma_block.widget import PRESETS, exact_sum, results, sheet, told, walk
 
 EVERY = [(name, knob) for name, preset in PRESETS.items() for knob in range(preset.low, preset.high + 1)]
 

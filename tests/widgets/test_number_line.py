@@ -10,8 +10,18 @@ import traitlets
 
 from labkit.formats import BF16, E2M1, E4M3, E8M0, FORMATS, FP16, FP32, FP64, Format, Rounding, round_to
 from labkit.widgets import NumberLine
-from labkit.widgets.number_line.figure import values_between
-from labkit.widgets.number_line.words import axis, interval, odds, outcomes, rounded, row, sentence, whole, written
+from labkit.widgets.number_line.widget import (
+    axis,
+    interval,
+    odds,
+    outcomes,
+    rounded,
+    row,
+    sentence,
+    values_between,
+    whole,
+    written,
+)
 
 NARROW = [row for row in FORMATS.values() if row is not FP64]
 EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float64)

@@ -11,7 +11,7 @@ import pytest
 from labkit.clinic import Kind, Outcome, cards, patients, run
 from labkit.clinic.patient import address
 from labkit.widgets import PatientWall
-from labkit.widgets.patient_wall.words import find, outcome_view
+from labkit.widgets.patient_wall.widget import find, outcome_view
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from labkit.instrument import fate, merge, underflow, zeros_inside
 from labkit.records.journal import note
 from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
 from labkit.widgets import Predict, Prediction, predict, predictions
-from labkit.widgets.predict.ruler import Ruler
+from labkit.widgets.predict.widget import Ruler
 
 SOURCES = Path(__file__).parents[2] / "notebooks" / "source"
 NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}

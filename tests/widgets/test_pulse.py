@@ -5,8 +5,7 @@ import pytest
 
 from labkit.machine import Finding, Status, front_end
 from labkit.widgets import Pulse, pulse
-from labkit.widgets.pulse import late
-from labkit.widgets.pulse.widget import WHAT_TO_DO
+from labkit.widgets.pulse import widget as late
 
 
 @pytest.fixture
@@ -29,8 +28,8 @@ def test_a_number_comes_back(sent):
 
 def test_without_widgets_words_say_what_to_do():
     data, _ = pulse()._repr_mimebundle_()
-    assert data["text/plain"] == "\n".join(WHAT_TO_DO)
-    for line in WHAT_TO_DO:
+    assert data["text/plain"] == "\n".join(late.WHAT_TO_DO)
+    for line in late.WHAT_TO_DO:
         assert line in data["text/html"]
     assert "make lab" in data["text/html"]
     assert "application/vnd.jupyter.widget-view+json" in data
@@ -103,7 +102,7 @@ def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(monkeypatch):
 @pytest.mark.slow  # starts a kernel
 def test_the_verdict_stands_in_the_cell_s_own_output_after_the_cell_and_goes_when_the_page_is_heard():
     with jupyter_client.run_kernel() as kernel:
-        kernel.execute("from labkit.widgets import pulse\nfrom labkit.widgets.pulse import late\nlate.SECONDS = 0.2")
+        kernel.execute("from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse")
         kernel.execute("w = pulse()\nw", allow_stdin=True)
 
         def said(kind):

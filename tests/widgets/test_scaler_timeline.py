@@ -11,17 +11,19 @@ import traitlets
 from labkit.amp import PRESETS, RECIPES, ScalerConfig, static
 from labkit.instrument import exponent_histogram
 from labkit.train import TASKS, TrainingRun
-from labkit.widgets.scaler_timeline.presets import ScalerPresets, preset_sentence
-from labkit.widgets.scaler_timeline.replay import packed, replay, sentence, window
 from labkit.widgets.scaler_timeline.trace import (
     OVERFLOWS_FROM,
     Trace,
     keeps_from,
     load_trace,
     measure_trace,
+    packed,
     recorded_trace,
+    replay,
+    sentence,
+    window,
 )
-from labkit.widgets.scaler_timeline.widget import KNOBS, ScalerTimeline
+from labkit.widgets.scaler_timeline.widget import KNOBS, ScalerPresets, ScalerTimeline, preset_sentence
 
 
 def made_up(*largest, keeps=0):

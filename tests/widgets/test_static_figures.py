@@ -39,12 +39,12 @@ from labkit.widgets import (
     sweep_sentence,
 )
 from labkit.widgets.base.figures import png
-from labkit.widgets.bits.figure import FIELD_COLOURS, static_bits
-from labkit.widgets.driven.state import Button
-from labkit.widgets.number_line.figure import static_number_line
-from labkit.widgets.scaler_timeline.figure import static_timeline
-from labkit.widgets.swallowed.figure import static_swallowed
-from labkit.widgets.underflow.figure import WHY_STATIC, fate_of_binade
+from labkit.widgets.bits.widget import FIELD_COLOURS, static_bits
+from labkit.widgets.driven.driver import Button
+from labkit.widgets.number_line.widget import static_number_line
+from labkit.widgets.scaler_timeline.widget import static_timeline
+from labkit.widgets.swallowed.widget import static_swallowed
+from labkit.widgets.underflow.widget import WHY_STATIC, fate_of_binade
 
 
 @pytest.fixture

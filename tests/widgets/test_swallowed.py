@@ -10,8 +10,7 @@ from labkit.formats import BF16, FP16, FP32
 from labkit.widgets import SwallowedUpdates
 from labkit.widgets.base.figures import spread
 from labkit.widgets.swallowed.curves import METHODS, compensated, curves, moved, repeated, stochastic
-from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS
-from labkit.widgets.swallowed.words import quarters, sentence
+from labkit.widgets.swallowed.widget import UPDATES, WEIGHTS, quarters, sentence
 
 STEPS = 1000
 

@@ -12,9 +12,8 @@ from traitlets import TraitError
 
 from labkit.instrument import snapshot
 from labkit.widgets import MmaBlock, UnderflowHistogram, Workbench
-from labkit.widgets.base import tour
-from labkit.widgets.base.assets import FOLDERS, script
-from labkit.widgets.base.widget import LabWidget
+from labkit.widgets.base import widget as base
+from labkit.widgets.base.widget import FOLDERS, LabWidget, script
 
 
 def histogram() -> UnderflowHistogram:
@@ -55,8 +54,8 @@ def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
     shared = {"workbench": ("driven", "bench"), "underflow": ("histogram",)}
     assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
     for name, make in GUIDED.items():
-        page, steps, widget = script(*shared.get(name, ()), name), tour.tour_of(name), make()
-        assert len(steps) in tour.LENGTHS
+        page, steps, widget = script(*shared.get(name, ()), name), base.tour_of(name), make()
+        assert len(steps) in base.LENGTHS
         for step in steps:
             assert len(step["text"]) < 160
             for word in re.findall(r"\.([\w-]+)", step["ring"]):
@@ -69,9 +68,9 @@ def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
 
 def test_a_tour_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "shaky").mkdir()
-    monkeypatch.setattr(tour, "FOLDERS", tmp_path)
+    monkeypatch.setattr(base, "FOLDERS", tmp_path)
     whole = '[[step]]\ntext = "Look."\nring = ".a"\n'
     for text in (6 * '[[step]]\ntext = "Look."\n', 6 * f"{whole}sets = {{}}\n", 4 * whole):
         (tmp_path / "shaky" / "tour.toml").write_text(text)
         with pytest.raises(ValueError, match="5 to 8 steps, each with text, ring"):
-            tour.tour_of("shaky")
+            base.tour_of("shaky")

@@ -11,7 +11,7 @@ from labkit.formats import BF16, E5M2, FP16
 from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, exponent_histogram, fate, probe, shift, snapshot
 from labkit.widgets import ALL_LAYERS, UnderflowHistogram
 from labkit.widgets.base.number_words import percent
-from labkit.widgets.underflow.words import LOG2_SCALES, note, rows, sentence, windows, zeros_counted
+from labkit.widgets.underflow.widget import LOG2_SCALES, note, rows, sentence, windows, zeros_counted
 
 KIND = "activation gradients"
 

@@ -16,19 +16,26 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
-from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.knobs import knobs_of, lives_on, recipe_of, turn
-from labkit.widgets.bench.labels import changed, why_fixed
-from labkit.widgets.bench.outbox import BenchOutbox
-from labkit.widgets.bench.positions import ACCUMULATORS, MASTERS, POSITIONS, PRESETS, Knobs, Scaling
-from labkit.widgets.bench.report import names
-from labkit.widgets.bench.words import scene, sentence
-from labkit.widgets.driven.state import Button, Phase
-from labkit.widgets.workbench.code import code_of, opened
+from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.knobs import (
+    ACCUMULATORS,
+    MASTERS,
+    POSITIONS,
+    PRESETS,
+    Knobs,
+    Scaling,
+    changed,
+    knobs_of,
+    lives_on,
+    recipe_of,
+    turn,
+    why_fixed,
+)
+from labkit.widgets.bench.widget import BenchOutbox
+from labkit.widgets.bench.words import names, scene, sentence
+from labkit.widgets.driven.driver import Button, Phase
 from labkit.widgets.workbench.lines import torch_lines
-from labkit.widgets.workbench.state import state
-from labkit.widgets.workbench.widget import Workbench
+from labkit.widgets.workbench.widget import Workbench, code_of, opened, state
 
 DIGITS = TASKS["digits"]
 

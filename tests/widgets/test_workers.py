@@ -14,7 +14,7 @@ import pytest
 
 from labkit.train import STEPS, Plan
 from labkit.widgets import Workers, memory_bars
-from labkit.widgets.workers import words
+from labkit.widgets.workers.widget import verdict
 from tests.slowness import slowness
 
 PROGRAM = """
@@ -51,7 +51,7 @@ def test_worked_example_a_training_fills_the_table_and_says_what_came_of_it() ->
         )
         assert "Train once" in memory_bars(workers).value
         step = {"step": 1, "loss": 1.0, "ranks": [[8.0, False, True, 1.0]] * 2, "sent": None, "held": {}}
-        assert words.verdict([step], Plan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
+        assert verdict([step], Plan()).startswith("All ranks stepped or skipped as one. Skipped: 1 of 1.")
         workers.held.value = False
         trained(workers, **limit)
         assert "4 bytes" in memory_bars(workers).value

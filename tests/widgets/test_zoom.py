@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit.widgets import GradientZoom
-from labkit.widgets.zoom.words import gradient_sentence
+from labkit.widgets.zoom.widget import gradient_sentence
 
 
 @pytest.fixture

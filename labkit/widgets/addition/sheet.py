@@ -1,7 +1,7 @@
-"""What stands on the paper of an addition, and how are its numbers written?
+"""An addition or multiplication on paper, and each of its stations in a sentence.
 
-Idea: `labkit.formats` calculates and keeps a record of every station; a `Sheet` holds that record beside what was
-typed. No bit is computed here.
+Idea: `labkit.formats` calculates and records every station; a `Sheet` holds that record beside what was typed. No bit
+is computed here.
 
 Invariant: every number that is written is read from the record, or is the exact result as a fraction.
 """
@@ -24,10 +24,12 @@ from labkit.formats import (
     Round,
     Term,
     add,
+    encode,
+    field_bits,
     multiply,
     parse,
 )
-from labkit.widgets.base.number_words import MINUS, leading
+from labkit.widgets.base.number_words import MINUS, leading, number
 
 OPERATIONS = {"add": ("+", "sum"), "multiply": ("×", "product")}
 
@@ -170,3 +172,174 @@ def scientific(term: Term, format: Format) -> str:
     """Write a term as its format holds it: 1.1010001110 × 2^-14."""
     exponent = int(term.exponent) + format.significand_bits
     return f"{MINUS if term.negative else ''}{significand(term, exponent)} × 2^{exponent}"
+
+
+def sentences(sheet: Sheet) -> list[tuple[str, str]]:
+    """Return (name of the station, what happens there), from the first to the last."""
+    if not sheet.finite:
+        return [("Write", _write(sheet)), ("Result", _special(sheet))]
+    if sheet.operation == "multiply":
+        middle = [("Multiply", _multiply(sheet))]
+    else:
+        middle = [("Align", _align(sheet)), ("Add", _add(sheet))]
+    last = [("Normalise", _normalise(sheet)), ("Guard, round, sticky", _decide(sheet)), ("Round", _round(sheet))]
+    return [("Write", _write(sheet)), *middle, *last]
+
+
+def hint(reading: Reading, format: Format) -> str:
+    """Say what a format holds of what was typed.
+
+    >>> from labkit.formats import FP16, parse
+    >>> hint(parse("0.0001", FP16), FP16)
+    'rounded to 1.0002e-4, 0x068E'
+    """
+    code = f"0x{reading.code:0{-(-format.bits // 4)}X}"
+    shown = number(reading.value)
+    if reading.exact is None:
+        return f"{shown}, {code}"
+    exactly = np.isfinite(reading.value) and reading.exact == Fraction(reading.value)
+    return f"{shown} exactly, {code}" if exactly else f"rounded to {shown}, {code}"
+
+
+def facts(sheet: Sheet) -> list[tuple[str, str]]:
+    """Return what is known at the end: label and text of bits, code, value, exact result and error."""
+    code = int(encode(sheet.value, sheet.format))
+    found = [
+        ("bits", field_bits(code, sheet.format)),
+        ("code", f"0x{code:0{-(-sheet.format.bits // 4)}X}"),
+        ("value", number(sheet.value) if not np.isfinite(sheet.value) else exact_number(Fraction(sheet.value))),
+    ]
+    if sheet.finite:
+        found.append((f"exact {OPERATIONS[sheet.operation][1]}", exact_number(sheet.exact)))
+    if sheet.error is not None:
+        found.append(("error", _ulps(sheet.error)))
+    return found
+
+
+def _write(sheet: Sheet) -> str:
+    said = []
+    for name, reading, term in zip("ab", sheet.readings, (sheet.first.a, sheet.first.b), strict=True):
+        if not np.isfinite(reading.value):
+            said.append(f"{name} is {number(reading.value)}")
+            continue
+        rounded = reading.exact is not None and reading.exact != Fraction(reading.value)
+        becomes = f", rounded to {sheet.format.name}," if rounded else ""
+        said.append(f"{name}{becomes} is {scientific(term, sheet.format)}")
+    return f"{' and '.join(said)}."
+
+
+def _align(sheet: Sheet) -> str:
+    align, precision = sheet.first, sheet.format.precision
+    assert isinstance(align, Align)
+    if 0 in sheet.values:
+        return "One of them is 0: there is nothing to align."
+    shift = int(align.shift)
+    if shift == 0:
+        return f"Both are written with 2^{sheet.home} already: nothing moves."
+    name, term = ("a", align.a) if align.a.exponent < align.b.exponent else ("b", align.b)
+    places = f"{shift} place{'s' if shift > 1 else ''}"
+    said = f"{name} has the smaller exponent. To be written with 2^{sheet.home} it moves {places} to the right"
+    beyond = f"beyond the {precision} places that {sheet.format.name} keeps"
+    if shift >= precision:
+        return f"{said}, and all its {precision} bits now lie {beyond}."
+    if int(term.significand) & ((1 << shift) - 1) == 0:
+        return f"{said}; only zeros pass {beyond}."
+    bits = f"{shift} of its {precision} bits now lie" if shift > 1 else f"1 of its {precision} bits now lies"
+    return f"{said}, and {bits} {beyond}."
+
+
+def _add(sheet: Sheet) -> str:
+    station = sheet.calculation.steps[1]
+    assert isinstance(station, Add)
+    low = sheet.home - sheet.format.significand_bits
+    total = station.total
+    kept = significand(total, sheet.home, max(low, int(total.exponent)))
+    beyond = "".join(bit(total, place) for place in range(low - 1, int(total.exponent) - 1, -1)).rstrip("0")
+    what = "The signs differ, so one is subtracted: the result" if station.subtract else "The sum"
+    sign = MINUS if total.negative and total.significand else ""
+    said = f"{what} is {sign}{kept}"
+    return f"{said}, and beyond the places kept {beyond}." if beyond else f"{said}, and nothing beyond the places kept."
+
+
+def _multiply(sheet: Sheet) -> str:
+    digits = significand(sheet.total, sheet.home).rstrip("0").rstrip(".") or "0"
+    sign = MINUS if sheet.total.negative else ""
+    exponents = [int(term.exponent) + sheet.format.significand_bits for term in (sheet.first.a, sheet.first.b)]
+    last = f"({exponents[1]})" if exponents[1] < 0 else exponents[1]
+    precision = sheet.format.precision
+    return (
+        f"The significands are multiplied, {sign}{digits}, and the exponents added, {exponents[0]} + {last} = "
+        f"{sheet.home}. {precision} bits times {precision} bits give up to {2 * precision}: nothing is lost yet."
+    )
+
+
+def _normalise(sheet: Sheet) -> str:
+    what, places = OPERATIONS[sheet.operation][1], sheet.format.precision
+    if not sheet.total.significand:
+        return f"The {what} is exactly 0: there is nothing to normalise."
+    top = int(sheet.total.exponent) + int(sheet.total.significand).bit_length() - 1
+    moved = sheet.window - sheet.home
+    if top < sheet.window:
+        return (
+            f"The {what} begins at 2^{top}, but {sheet.format.name} has no exponent below {sheet.format.emin}: the "
+            f"{places} places stay at 2^{sheet.window} and begin with zeros, a subnormal number."
+        )
+    if moved == 0:
+        return f"The {what} begins at 2^{top}: the {places} places that {sheet.format.name} keeps are already there."
+    if moved > 0:
+        return f"The {what} begins one place further left, so the {places} places move there and the point with them."
+    gone = f"{-moved} leading bits" if moved < -1 else "The leading bit"
+    filled = ", and zeros fill up from the right" if int(sheet.cut.dropped) < 0 else ""
+    return f"{gone} cancelled: the {places} places move to 2^{sheet.window}{filled}."
+
+
+def _decide(sheet: Sheet) -> str:
+    cut = sheet.cut
+    said = f"Guard {int(cut.guard)}, round {int(cut.round)}, sticky {int(cut.sticky)}: "
+    if not (cut.guard or cut.round or cut.sticky):
+        return said + "nothing stands beyond the places kept, so the result is exact."
+    way = "up" if sheet.final.up else "down"
+    if not cut.guard:
+        reason = "less than half of the last place, so round down"
+    elif cut.round or cut.sticky:
+        reason = "more than half of the last place, so round up"
+    else:
+        last = int(cut.kept.significand) & 1
+        reason = f"exactly half. The last bit kept is {last} ({'odd' if last else 'even'}), so to be even round {way}"
+    return f"{said}{reason}{_lost(sheet, '; {} is lost.', '.')}"
+
+
+def _round(sheet: Sheet) -> str:
+    sign, what = OPERATIONS[sheet.operation]
+    a, b = sheet.values
+    right = f"({number(b)})" if np.signbit(b) else number(b)
+    said = f"{number(a)} {sign} {right} = {number(sheet.value)} in {sheet.format.name}"
+    if sheet.error is None:
+        return f"{said}: the {what}, {exact_number(sheet.exact, 8)}, is beyond the largest value, {sheet.format.max:g}."
+    if sheet.error == 0:
+        return f"{said}, exactly."
+    trace = _lost(sheet, "; {} left no trace.", ".")
+    return f"{said}. The exact {what} is {exact_number(sheet.exact, 12)}, so the error is {_ulps(sheet.error)}{trace}"
+
+
+def _special(sheet: Sheet) -> str:
+    sign = OPERATIONS[sheet.operation][0]
+    a, b = (number(value) for value in sheet.values)
+    return f"{a} {sign} {b} = {number(sheet.value)}: with an infinity or a NaN a rule decides, and no bits are added."
+
+
+def _lost(sheet: Sheet, words: str, otherwise: str) -> str:
+    """Return the words for the operand that a sum swallowed, if it did."""
+    if sheet.operation == "add" and sheet.error:
+        for name, other, own in zip("ba", sheet.values, reversed(sheet.values), strict=True):
+            if sheet.value == other and own != 0:
+                return words.format(name)
+    return otherwise
+
+
+def _ulps(error: Fraction) -> str:
+    size = float(abs(error))
+    if error == 0:
+        return "0 ulp"
+    text = f"{size:.3f}".rstrip("0") if size >= 0.001 else f"{size:.1e}".replace("e-0", "e-")
+    return f"{MINUS if error < 0 else '+'}{text} ulp"

@@ -1,31 +1,262 @@
-"""Where does 0.0001 go when it is added to 1? An addition on paper, played station by station.
+"""Player of an addition on paper, station by station.
 
-Idea: `labkit.formats.add` keeps a record of every station; all of them are laid out at once (`board`) and sent
-to the browser, which only moves bits. So playing needs no kernel, and a typed number is one message there and back.
+Idea: every column of the paper is a power of two, so aligned bits stand under each other. A `Scene` says which bits
+are written at a station, and in which column. All scenes are sent at once; the browser only moves bits from one to the
+next. So playing needs no kernel, and a typed number is one message there and back.
 
-Invariant: `sentence` belongs to the present numbers, format, operation and `step`; what cannot be read is answered in
-`problems`, stays in its field, and the paper shows the last numbers that could be.
+Invariant: from left to right, the cells of a row are the bits of the station's record; `sentence` belongs to the
+present numbers, format, operation and `step`; what cannot be read is answered in `problems`, and the paper stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import traitlets
 
-from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format, parse
-from labkit.widgets.addition.board import Scene, as_json, columns, paper, scenes
-from labkit.widgets.addition.sheet import OPERATIONS, Sheet, sheet
-from labkit.widgets.addition.words import facts, hint
-from labkit.widgets.base.assets import script, style
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Align, Format, Term, parse
+from labkit.widgets.addition.sheet import OPERATIONS, Sheet, bit, facts, hint, sentences, sheet
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget, limited
+from labkit.widgets.base.number_words import MINUS, number
+from labkit.widgets.base.widget import LabWidget, limited, script, style
 
+MOST_COLUMNS = 58  # more would be too small to read on a narrow page
+GUARD, STICKY = 1, 3  # guard, round and the first sticky place stand 1 to 3 places behind the last one kept
 OFFERED = (FP16, BF16, E4M3, E5M2, FP32)
 WHY_STATIC = why_still(
     "to play it, or go on in code: player.b = '2^-11'; player.step = 4; print(player.sentence)", "This paper stands"
 )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One bit on the paper.
+
+    key    the same bit has the same key in all scenes, so that it can be seen to move
+    place  its column, as the exponent of two
+    kind   "kept", "zero" (filled in), "rest" (beyond the places kept), "fallen" (remembered in sticky only) or "word"
+    """
+
+    key: str
+    text: str
+    place: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a name before it, the bits, the exponent behind; `point` is the place it stands behind."""
+
+    name: str
+    before: str
+    sign: str
+    cells: tuple[Cell, ...]
+    point: int | None
+    exponent: int | None
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The paper at one station.
+
+    window  first and last place that the format keeps
+    sticky  the last place that counts for sticky; None as long as guard, round and sticky have no names
+    named   whether the columns have their powers of two
+    """
+
+    title: str
+    sentence: str
+    rows: tuple[Row, ...]
+    window: tuple[int, int]
+    sticky: int | None
+    named: bool
+
+
+def scenes(sheet: Sheet) -> list[Scene]:
+    """Return the paper at every station, with its sentence.
+
+    >>> from labkit.formats import FP16
+    >>> from labkit.widgets.addition.sheet import sheet
+    >>> [scene.title for scene in scenes(sheet("1", "0.0001", FP16))]
+    ['Write', 'Align', 'Add', 'Normalise', 'Guard, round, sticky', 'Round']
+    """
+    words = sentences(sheet)
+    home = _window(sheet, sheet.home)
+    if not sheet.finite:
+        rows = tuple(_name(name, value) for name, value in zip("ab", sheet.values, strict=True))
+        last = (*rows, _name("result", sheet.value))
+        return [Scene(*word, found, home, None, False) for word, found in zip(words, (rows, last), strict=True)]
+    written = tuple(_operand(sheet, name, sheet.home) for name in "ab")
+    total = _total(sheet, sheet.home, home)
+    window = _window(sheet, sheet.window)
+    cut = _total(sheet, sheet.window, window)
+    end = _sticky(sheet, window)
+    drawn: list[tuple[tuple[Row, ...], tuple[int, int], int | None]] = [(written, home, None)]
+    if sheet.operation == "multiply":
+        drawn.append(((*written, total), home, None))
+        aligned = tuple(_operand(sheet, name, sheet.window) for name in "ab")  # factors need no place of their own
+    else:
+        aligned = tuple(_aligned(sheet, name) for name in "ab")
+        drawn += [(aligned, home, _sticky(sheet, home)), ((*aligned, total), home, _sticky(sheet, home))]
+    drawn += [((*aligned, cut), window, end)] * 2
+    rounded = _result(sheet)
+    assert rounded.point is not None
+    drawn.append(((*aligned, cut, *_plus_one(sheet), rounded), _window(sheet, rounded.point), end))
+    return [
+        Scene(*word, rows, kept, sticky, named=i > 0)
+        for i, (word, (rows, kept, sticky)) in enumerate(zip(words, drawn, strict=True))
+    ]
+
+
+def columns(found: list[Scene]) -> list[int | None]:
+    """Return the places from left to right that the paper needs; None is a gap, where many only hold filled-in zeros.
+
+    The last column is cut off where the paper would become too wide to read.
+    """
+    cells = [cell for scene in found for row in scene.rows for cell in row.cells]
+    if not cells:
+        return []
+    edges = [place for scene in found for place in (scene.window[0], scene.window[1] - STICKY)]
+    high, low = max(*edges, *(c.place for c in cells)), min(*edges, *(c.place for c in cells))
+    places: list[int | None] = list(range(high, low - 1, -1))
+    if len(places) <= MOST_COLUMNS:
+        return places
+    needed = {c.place for c in cells if c.kind != "zero"}
+    for scene in found:
+        needed |= set(range(scene.window[1] - STICKY, scene.window[0] + 1))
+    kept: list[int | None] = []
+    for place in range(high, low - 1, -1):
+        near = any(place + step in needed for step in range(-1, 2))
+        if near or not kept:
+            kept.append(place)
+        elif kept[-1] is not None:
+            kept.append(None)
+    return kept if len(kept) <= MOST_COLUMNS else [*kept[: MOST_COLUMNS - 1], None]
+
+
+def as_json(found: list[Scene]) -> list[dict[str, Any]]:
+    """Return the scenes as the browser gets them: cells as [key, text, place, kind]."""
+    sent = []
+    for scene in found:
+        one = asdict(scene)
+        for row, source in zip(one["rows"], scene.rows, strict=True):
+            row["cells"] = [[cell.key, cell.text, cell.place, cell.kind] for cell in source.cells]
+        sent.append(one)
+    return sent
+
+
+def paper(found: list[Scene]) -> str:
+    """Write the last scene as text, for a host that shows nothing else: all rows, then each station in words.
+
+    >>> from labkit.formats import FP16
+    >>> from labkit.widgets.addition.sheet import sheet
+    >>> print(paper(scenes(sheet("1", "0.0001", FP16))).split("Write")[0])
+    a        1.0000000000                 × 2^0
+    b        0.0000000000 001 11010001110 × 2^0
+    sum      1.0000000000 001             × 2^0
+    result   1.0000000000                 × 2^0
+    """
+    lines = [_line(row, found[-1]) for row in found[-1].rows if row.name]
+    width = max(len(line) for line, _ in lines)
+    text = "\n".join(f"{line.ljust(width)} {power}".rstrip() for line, power in lines)
+    return text + "\n" + "\n".join(f"{scene.title}: {scene.sentence}" for scene in found)
+
+
+def _line(row: Row, scene: Scene) -> tuple[str, str]:
+    text, before = "", None
+    for cell in sorted(row.cells, key=lambda cell: -cell.place):
+        text += " … " if before is not None and before > cell.place + 1 else ""
+        before = cell.place
+        if cell.place in (scene.window[1] - GUARD, scene.window[1] - STICKY - 1) and text[-1:] != " ":
+            text += " "
+        text += cell.text + ("." if cell.place == row.point else "")
+    return f"{row.name:<8}{row.sign or ' '}{text}", "" if row.exponent is None else f"× 2^{row.exponent}"
+
+
+def _window(sheet: Sheet, first: int) -> tuple[int, int]:
+    return first, first - sheet.format.significand_bits
+
+
+def _sticky(sheet: Sheet, window: tuple[int, int]) -> int:
+    last = int(sheet.total.exponent)
+    if isinstance(sheet.first, Align):
+        last = int(sheet.first.aligned_a.exponent)
+    return min(last, window[1] - STICKY)
+
+
+def _operand(sheet: Sheet, name: str, first: int) -> Row:
+    """Write a or b with its own exponent, its bits from column `first` on."""
+    term = _term(sheet, name)
+    own = int(term.exponent) + sheet.format.significand_bits
+    places = range(own, own - sheet.format.precision, -1)
+    cells = tuple(Cell(f"{name}{i}", bit(term, place), first - i, "kept") for i, place in enumerate(places))
+    return Row(name, _before(sheet, name), MINUS if term.negative else "", cells, first, own)
+
+
+def _aligned(sheet: Sheet, name: str) -> Row:
+    """Write a or b with the exponent of the larger one: zeros in front, and behind the sticky bit what fell off."""
+    station, home = sheet.first, sheet.home
+    written = _operand(sheet, name, home)
+    if not _term(sheet, name).significand:
+        return replace(written, exponent=home)
+    aligned: Term = getattr(station, f"aligned_{name}")
+    low, last = _window(sheet, home)[1], int(aligned.exponent)
+    own = {cell.place + (written.exponent or 0) - home: cell for cell in written.cells}
+    cells = []
+    for place in range(home, min(last, *own) - 1, -1):
+        cell = own.get(place)
+        if place < last:
+            cells += [replace(cell, place=place, kind="fallen")] if cell else []
+        elif cell or place > max(own) or bit(aligned, place) == "1":
+            filled = cell is None and bit(aligned, place) == "0"
+            kind = "zero" if filled else "kept" if place >= low else "rest"
+            cells.append(Cell(cell.key if cell else f"{name}@{place}", bit(aligned, place), place, kind))
+    return replace(written, cells=tuple(cells), exponent=home)
+
+
+def _term(sheet: Sheet, name: str) -> Term:
+    return sheet.first.a if name == "a" else sheet.first.b
+
+
+def _before(sheet: Sheet, name: str) -> str:
+    return OPERATIONS[sheet.operation][0] if name == "b" else ""
+
+
+def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:
+    """Write the exact result with its point, and say which of its bits the window keeps."""
+    total = sheet.total
+    last = int(total.exponent)
+    top = last + int(total.significand).bit_length() - 1
+    cells = []
+    for place in range(max(point, top), min(last, window[1] - STICKY) - 1, -1):
+        filled = place < last or place > max(top, point)
+        kind = "zero" if filled else "kept" if place >= window[1] else "rest"
+        cells.append(Cell(f"t@{place}", bit(total, place), place, kind))
+    sign = MINUS if total.negative and total.significand else ""
+    return Row(OPERATIONS[sheet.operation][1], "=", sign, tuple(cells), point, point)
+
+
+def _plus_one(sheet: Sheet) -> tuple[Row, ...]:
+    if not sheet.final.up:
+        return ()
+    place = int(sheet.cut.kept.exponent)
+    return (Row("", "+", "", (Cell("one", "1", place, "kept"),), None, None),)
+
+
+def _result(sheet: Sheet) -> Row:
+    rounded = sheet.final.rounded
+    point = sheet.window + int(sheet.final.carried)
+    low = point - sheet.format.significand_bits
+    cells = tuple(Cell(f"r@{place}", bit(rounded, place), place, "kept") for place in range(point, low - 1, -1))
+    sign = MINUS if rounded.negative and rounded.significand else ""
+    return Row("result", "=", sign, cells, point, point)
+
+
+def _name(name: str, value: float) -> Row:
+    """Write an infinity, a NaN, or a number beside one: it has a name instead of bits."""
+    return Row(name, "=" if name == "result" else "", "", (Cell(name, number(value), 0, "word"),), None, None)
 
 
 class AdditionPlayer(LabWidget):

@@ -1,10 +1,11 @@
-"""Who answers the browser when two of its messages arrive at once?
+"""The base of every widget: its scripts and styles, its tour, and messages that are worked on one at a time.
 
-Idea: JupyterLab sends what a widget says to the kernel's main thread, or, while that is busy, to a subshell, which is
-another thread. So two messages of one hand can be worked on side by side. Here they take turns.
+Idea: a widget's ES module is the files of `base/` followed by those of its own folder, in one scope, read from the
+package: no bundler, no network. JupyterLab sends a message to the kernel's main thread or, while that is busy, to a
+subshell, which is another thread; `LabWidget` serialises them.
 
-Invariant: one message of a widget at a time. In which order two of them are worked on is not promised: where it
-matters, the messages carry numbers.
+Invariant: script and style refer to no other file; a tour has 5 to 8 steps; one message of a widget at a time. The
+order of two messages is not promised: where it matters, they carry numbers.
 
 Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 """
@@ -12,7 +13,11 @@ Source: Jupyter Enhancement Proposal 91 (kernel subshells).
 from __future__ import annotations
 
 import threading
+import tomllib
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import anywidget
@@ -20,9 +25,72 @@ import traitlets
 
 from labkit.machine.front_end import why_not_shown
 from labkit.widgets.base.figures import as_page, why_still
-from labkit.widgets.base.tour import take_step
 
+FOLDERS = files("labkit.widgets")
+LENGTHS = range(5, 9)
 Places = Callable[[Any], Mapping[str, Collection[Any]]]
+
+
+@cache
+def script(*names: str) -> str:
+    """Return the ES module of a widget: the scripts of `base/`, then of each folder; `view.js`, the last, exports it.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or the last one has no view.js.
+
+    >>> script("underflow").startswith("// Shared behaviour")
+    True
+    """
+    if not (FOLDERS / names[-1] / "view.js").is_file():
+        raise FileNotFoundError(f"labkit/widgets/{names[-1]}/view.js: every widget's folder has one, which exports it")
+    return _joined(("base", *names), ".js")
+
+
+@cache
+def style(*names: str) -> str:
+    """Return the style sheet of a widget: that of `base/`, then of each folder that has one.
+
+    A folder's view.css stands inside the room of a widget. So its rules count more than those of the base, also where
+    another widget of the page brings the base once more. page.css is for what lies outside.
+    """
+    own = f".labkit-room {{\n{_joined(names, 'view.css')}\n}}"
+    return "\n".join((_joined(("base",), ".css"), own, _joined(names, "page.css")))
+
+
+def _joined(folders: tuple[str, ...], ending: str) -> str:
+    found = [file for folder in folders for file in sorted((FOLDERS / folder).iterdir(), key=_place)]
+    return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(ending))
+
+
+def _place(file: Traversable) -> tuple[int, str]:
+    """Return where a file stands among those of its folder: base.js opens it, view.js ends it."""
+    return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
+
+
+@cache
+def tour_of(folder: str) -> list[dict[str, Any]]:
+    """Return the steps of a widget's tour: text, ring, set.
+
+    Raises:
+        ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or what it rings.
+    """
+    steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
+    if len(steps) not in LENGTHS or any(
+        not {"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps
+    ):
+        raise ValueError(f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set")
+    return [{"set": {}, **step} for step in steps]
+
+
+def take_step(widget: object, step: dict[str, Any]) -> None:
+    """Bring a widget into the state of a step: traits are set, methods are called, in the order of the data."""
+    for name, to in step["set"].items():
+        if not callable(getattr(widget, name)):
+            setattr(widget, name, to)
+        elif isinstance(to, dict):
+            getattr(widget, name)(**to)
+        else:
+            getattr(widget, name)(to)
 
 
 def limited(*names: str) -> Callable[[Places], Any]:

@@ -1,31 +1,69 @@
-"""Can a hand choose the loss scale better than a scaler can? A minute to find out.
+"""Widget and still picture of the game against the scaler.
 
-Idea: a wire. The state is in `Duel`, the words in `words`, and the drawing in `view.js`.
-
-Invariant: every command of the browser is answered by a frame that names the command's number.
+Invariant: every command of the browser is answered by a frame that names the command's number; the scaler's scale and
+the window are drawn only where the learner may see them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
 from labkit.train import TASKS, Place, Task
 from labkit.train import place as place_of
-from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import why_still
-from labkit.widgets.beat_scaler.controller import LOG2_RANGE, Duel, Move, Show, Side
-from labkit.widgets.beat_scaler.figure import static_duel
-from labkit.widgets.beat_scaler.runs import TASK, GameStep, MakeRun, make_run
-from labkit.widgets.driven.devices import chosen, offered, on
-from labkit.widgets.driven.outbox import Send, Sender, pack
-from labkit.widgets.driven.state import enabled
-from labkit.widgets.driven.widget import DrivenWidget, row_of
+from labkit.widgets.base.figures import (
+    FATE_COLOURS,
+    FORMAT_COLOURS,
+    INK,
+    QUIET,
+    captioned,
+    on_any_page,
+    panel,
+    why_still,
+)
+from labkit.widgets.base.widget import script, style
+from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, GameStep, MakeRun, Move, Show, Side, make_run
+from labkit.widgets.driven.driver import Send, Sender, enabled, pack
+from labkit.widgets.driven.widget import DrivenWidget, chosen, offered, on, row_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+@on_any_page
+def static_duel(duel: Duel, *, why: str = "") -> Figure:
+    """Draw the game so far."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.6))
+    loss, scale = figure.subplots(2, 1, sharex=True)
+    figure.subplots_adjust(left=0.09, right=0.97, top=0.94, bottom=0.25, hspace=0.3)
+    sides = ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"]))
+    for side, name, colour in sides:
+        steps = side.steps[: duel.steps_done] if side else []
+        loss.plot([s.step for s in steps], [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
+        if name == "you" or duel.told:
+            _draw_scale(scale, steps, colour, window=name == "you" and duel.told)
+    loss.set_yscale("log")
+    panel(loss, "Loss of each batch, log scale")
+    panel(scale, "Loss scale (log2), skipped steps ×")
+    scale.set_ylim(-6, 32)
+    loss.legend(frameon=False, fontsize=9)
+    return captioned(figure, (0.09, 0.16), duel.sentence(), why)
+
+
+def _draw_scale(axes: Axes, steps: Sequence[GameStep], colour: str, *, window: bool) -> None:
+    x, y = [s.step for s in steps], [math.log2(s.scale) for s in steps]
+    axes.step(x, y, where="mid", color=colour, linewidth=1.6)
+    skipped = [(s.step, v) for s, v in zip(steps, y, strict=True) if s.skipped]
+    axes.plot([step for step, _ in skipped], [v for _, v in skipped], "x", color=INK)
+    if window:
+        axes.fill_between(x, [s.overflows_at for s in steps], 34, color=FATE_COLOURS["overflowed"], alpha=0.25)
+        axes.fill_between(x, -8, [s.keeps_from for s in steps], color=FATE_COLOURS["underflowed"], alpha=0.2)
 
 
 class BeatTheScaler(DrivenWidget):

@@ -1,9 +1,9 @@
-"""Which knobs does a recipe have, and which of them may be turned while the run goes on?
+"""The knobs of a recipe: their positions, the recipe they make, and their names.
 
-Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers as a learner gives them; `recipe_of` makes
-a `Recipe` of them, and `knobs_of` reads them off one, so O0 to O3 are four positions of the same knobs. Knobs that
-mean nothing where another one stands (a master of weights that are FP32) are remembered and not used; what has no knob
-(hysteresis, a floor, a rounding) stays as the recipe has it that the knobs were read off.
+Idea: a recipe is eight answers to eight questions. `Knobs` holds the answers; `recipe_of` makes a `Recipe` of them,
+and `knobs_of` reads them off one, so O0 to O3 are four positions of the same knobs. Knobs that mean nothing where
+another one stands (a master of weights that are FP32) are remembered and not used; what has no knob (hysteresis, a
+floor, a rounding) stays as the recipe has it that the knobs were read off.
 
 Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cannot be shown is refused in words.
 """
@@ -11,25 +11,213 @@ Invariant: `recipe_of(knobs_of(recipe)) == recipe`, to the last field; what cann
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any
 
 from labkit.amp import DYNAMIC, NO_SCALING, RECIPES, Recipe, ScalerConfig, WeightRounding, static
-from labkit.formats import FP32, Format
-from labkit.widgets.bench.labels import describe
-from labkit.widgets.bench.positions import (
-    ACCUMULATORS,
-    ALL,
-    DEFAULT_LOG2_SCALE,
-    FORMATS,
-    GROWTH_INTERVAL,
-    LOG2_SCALE_RANGE,
-    POSITIONS,
-    PRESETS,
-    Knobs,
-    Scaling,
-)
+from labkit.formats import BF16, FP16, FP32, Format
+from labkit.gemm import SEQUENTIAL_FP16, SPECS
+from labkit.train import Task
+
+FORMATS: dict[str, Format] = {"FP32": FP32, "FP16": FP16, "BF16": BF16}
+ACCUMULATORS = {"FP32": None, "FP16": SEQUENTIAL_FP16, "V100": SPECS["V100"], "H100": SPECS["H100"]}
+MASTERS = ("kept", "forgotten", "none")
+EPSILONS = (1e-8, 1e-6, 1e-4)
+LR_RANGE = (-6, 6)
+PRESETS = (
+    "O0", "TF32", "O1", "O2", "O3", "FP16", "FP16 static", "FP16 no master", "BF16", "BF16 no master",
+    "BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled",
+)  # fmt: skip
+LOG2_SCALE_RANGE = (0, 30)
+DEFAULT_LOG2_SCALE = 10  # where the slider stands when the recipe has no scale of its own
+GROWTH_INTERVAL = RECIPES["FP16 dynamic"].scaler.growth_interval  # of a scaling that is switched on here
+
+
+class Scaling(StrEnum):
+    """How the loss is scaled."""
+
+    OFF = "off"
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Where the knobs stand.
+
+    format       what matrix products read: FP32, FP16 or BF16
+    autocast     True: the weights are FP32 and each operation casts by the lists; False: the model itself is converted
+    norms_fp32   a converted model keeps its normalisation layers in FP32
+    accumulator  what matrix products add up in: "FP32", "FP16" or a GPU's Tensor Core
+    masters      of a converted model: FP32 weights are "kept" between steps, "forgotten" after each, or there are
+                 "none": the optimizer too steps 16-bit weights
+    scaling      of the loss
+    log2_scale   where a scale starts, or stays
+    log2_lr      the task's learning rate, times a power of two
+    epsilon      of Adam; None: the task's own
+    growth_interval  clean steps before a dynamic scale grows that was switched on here
+    given        the recipe that the knobs were read off: what no knob turns stays as it has it
+    """
+
+    format: str = "FP16"
+    autocast: bool = False
+    norms_fp32: bool = True
+    accumulator: str = "FP32"
+    masters: str = "kept"
+    scaling: Scaling = Scaling.OFF
+    log2_scale: int = DEFAULT_LOG2_SCALE
+    log2_lr: int = 0
+    epsilon: float | None = None
+    growth_interval: int = GROWTH_INTERVAL
+    given: Recipe = RECIPES["FP32"]
+
+
+POSITIONS = {
+    "format": tuple(FORMATS),
+    "autocast": (False, True),
+    "norms_fp32": (False, True),
+    "accumulator": tuple(ACCUMULATORS),
+    "masters": MASTERS,
+    "scaling": tuple(Scaling),
+    "log2_scale": range(LOG2_SCALE_RANGE[0], LOG2_SCALE_RANGE[1] + 1),
+    "log2_lr": range(LR_RANGE[0], LR_RANGE[1] + 1),
+    "epsilon": EPSILONS,
+}
+
+
+ALL = tuple(POSITIONS)
+
+
+def why_fixed(knobs: Knobs, task: Task, offered: Collection[str] = ALL) -> dict[str, str]:
+    """Return knob -> why it means nothing where the others stand; knobs that mean something are left out.
+
+    >>> from labkit.train import TASKS
+    >>> why_fixed(Knobs(), TASKS["digits"])
+    {'epsilon': 'this task is trained with SGD, which has no epsilon'}
+    """
+    why: dict[str, str] = {}
+    if knobs.format == "FP32":
+        multiplied = _multiplied(knobs)
+        words = f"layers multiply {multiplied}; all else is FP32" if multiplied else "everything is FP32"
+        why |= dict.fromkeys(("autocast", "norms_fp32", "accumulator"), words)
+        why["masters"] = "the model itself is FP32 here, so its weights are their own master"
+    elif knobs.autocast:
+        why["norms_fp32"] = "autocast's lists decide what a norm computes in"
+        why["masters"] = "under autocast the weights are FP32 themselves, and their own master"
+    elif knobs.masters == "none" and "format" not in offered:
+        why["masters"] = (
+            f"this recipe's optimizer steps {knobs.format} weights, and master weights are FP32: that is another run"
+        )
+    if knobs.format == "BF16" and knobs.accumulator == "V100":
+        why["accumulator"] = "a V100 multiplies no BF16; the sums are FP32"
+    if not has_epsilon(task):
+        why["epsilon"] = f"this task is trained with {optimizer_name(task)}, which has no epsilon"
+    return {name: words for name, words in why.items() if name in offered}
+
+
+def describe(knobs: Knobs) -> str:
+    """Return the positions in words, only what matters.
+
+    >>> describe(Knobs(autocast=True, scaling=Scaling.DYNAMIC, log2_lr=2))
+    'FP16 by autocast with dynamic scaling and 4 times the learning rate'
+    """
+    emulated, converted = knobs.format != "FP32", knobs.format != "FP32" and not knobs.autocast
+    static_scale = f"a static scale of 2^{knobs.log2_scale}"
+    has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
+    has += [f"{_an(knobs.format)} optimizer"] * (converted and knobs.masters == "none")
+    has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
+    forgets = converted and knobs.masters == "forgotten"
+    has += [f"{knobs.given.rounding.value} rounding"] * (forgets and knobs.given.rounding is not WeightRounding.NEAREST)
+    has += [f"{_multiplied(knobs)} operands"] if _multiplied(knobs) and not emulated else []
+    has += [f"sums of {_sums(knobs.accumulator)}"] * (emulated and knobs.accumulator != "FP32")
+    has += [f"{_times(knobs.log2_lr)} the learning rate"] * (knobs.log2_lr != 0)
+    has += [] if knobs.epsilon is None else [f"epsilon {epsilon_text(knobs.epsilon)}"]
+    lacks = ["scaling"] * (knobs.scaling is Scaling.OFF and knobs.format not in ("FP32", "BF16"))
+    lacks += ["master weights"] * (converted and knobs.masters == "forgotten")
+    said = knobs.format + " by autocast" * (knobs.autocast and emulated)
+    said += f" with {_joined(has, 'and')}" * bool(has)
+    return said + ("," * bool(has) + f" without {_joined(lacks, 'or')}") * bool(lacks)
+
+
+def _multiplied(knobs: Knobs) -> str:
+    """Return the format of what layers multiply under an FP32 recipe, "" where that is FP32 too."""
+    if knobs.given.products is not None:
+        return knobs.given.products.forward.name
+    return "TF32" if knobs.given.tf32 else ""
+
+
+def _joined(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def changed(before: Knobs, after: Knobs) -> str:
+    """Return what was turned, short enough for a label in the figure; an empty text for nothing.
+
+    >>> changed(Knobs(), Knobs(scaling=Scaling.STATIC, masters="forgotten"))
+    'scaling on, 2^10, master weights forgotten'
+    """
+    off = Scaling.OFF is after.scaling
+    names = [n for n in ("scaling", *POSITIONS) if getattr(before, n) != getattr(after, n)]
+    words = [_change(name, before, after) for name in names if not (name == "log2_scale" and off)]
+    if not words and before.given != after.given:
+        return after.given.name
+    return ", ".join(dict.fromkeys(words))
+
+
+def _change(name: str, before: Knobs, knobs: Knobs) -> str:
+    match name:
+        case "scaling" | "log2_scale":
+            on = {Scaling.OFF: "scaling off", Scaling.STATIC: "scaling on, 2^{}", Scaling.DYNAMIC: "dynamic, from 2^{}"}
+            words = "scale 2^{}" if before.scaling is knobs.scaling else on[knobs.scaling]
+            return words.format(knobs.log2_scale)
+        case "autocast":
+            return "autocast on" if knobs.autocast else "autocast off"
+        case "norms_fp32":
+            return f"norms in {'FP32' if knobs.norms_fp32 else knobs.format}"
+        case "accumulator":
+            return f"sums of {_sums(knobs.accumulator)}"
+        case "masters":
+            return f"{knobs.format} optimizer" if knobs.masters == "none" else f"master weights {knobs.masters}"
+        case "log2_lr":
+            return f"learning rate × {_times(knobs.log2_lr, '')}"
+        case "epsilon":
+            return "the task's own epsilon" if knobs.epsilon is None else f"epsilon {epsilon_text(knobs.epsilon)}"
+    return knobs.format
+
+
+def _sums(accumulator: str) -> str:
+    return {"FP16": "FP16", "FP32": "FP32"}.get(accumulator, f"a {accumulator}")
+
+
+def _an(format: str) -> str:
+    return f"{'an' if format == 'FP16' else 'a'} {format}"
+
+
+def _times(exponent: int, word: str = " times") -> str:
+    return f"{2**exponent}{word}" if exponent >= 0 else f"1/{2**-exponent}" + (" of" if word else "")
+
+
+def epsilon_text(epsilon: float) -> str:
+    """Return 1e-08 as 1e-8."""
+    digits, exponent = f"{epsilon:.0e}".split("e")
+    return f"{digits}e{int(exponent)}"
+
+
+def optimizer_name(task: Task) -> str:
+    """Return the name of the class of a task's optimizer."""
+    return str(getattr(getattr(task.make_optimizer, "func", task.make_optimizer), "__name__", "its own optimizer"))
+
+
+def has_epsilon(task: Task) -> bool:
+    """Say whether a task's optimizer divides by a root plus epsilon."""
+    return "Adam" in optimizer_name(task)
+
+
+def own_epsilon(task: Task) -> float:
+    """Return the epsilon that a task gives its Adam, or Adam's own 1e-8."""
+    return float(getattr(task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0]))
 
 
 def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:

@@ -1,27 +1,177 @@
-"""What do the workbench and the live training share as widgets? A bench, its words and its picture."""
+"""Base of the workbench and the live training: what the browser is sent, and what it can ask.
+
+Idea: float32 columns for what may be NaN, JSON for the rest, and new points only, at the browser's pace.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.train import Place, RunRecord, StepRecord
+from labkit.amp import ScalerConfig
+from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, StepRecord, Task
 from labkit.train import place as place_of
-from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.figure import static_bench
-from labkit.widgets.bench.labels import epsilon_text
-from labkit.widgets.bench.outbox import BenchOutbox, positions
-from labkit.widgets.bench.positions import EPSILONS, Scaling
-from labkit.widgets.bench.report import record_of
-from labkit.widgets.bench.words import scene, sentence
-from labkit.widgets.driven.devices import chosen
-from labkit.widgets.driven.widget import DrivenWidget
+from labkit.widgets.base.number_words import power
+from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.knobs import (
+    ACCUMULATORS,
+    EPSILONS,
+    FORMATS,
+    LOG2_SCALE_RANGE,
+    LR_RANGE,
+    MASTERS,
+    Scaling,
+    epsilon_text,
+    own_epsilon,
+    recipe_of,
+)
+from labkit.widgets.bench.words import names, rates_text, record_of, scene, sentence, static_bench
+from labkit.widgets.driven.driver import Send, Sender, enabled, pack
+from labkit.widgets.driven.widget import DrivenWidget, chosen, offered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def _columns(step: StepRecord) -> tuple[float, ...]:
+    sound = math.isfinite(step.loss)  # what NaN underflows to means nothing
+    shares = (v if v is not None and sound else math.nan for v in (step.underflow, step.swallowed))
+    return (step.loss, step.scale, float(step.stepped), *shares)
+
+
+def state(bench: Bench) -> dict[str, Any]:
+    """Return what the browser shows beside the curves, as JSON that holds no NaN."""
+    now = scene(bench)
+    return {
+        "about": bench.task.about,
+        "place": {"key": bench.place.key, "says": bench.place.sentence, "rates": rates_text(bench)},
+        "phase": bench.phase.value,
+        "enabled": sorted(enabled(bench.phase)),
+        "building": bench.building,
+        "step": bench.run.done,
+        "total": bench.total,
+        "active": bench.active,
+        **_knobs(bench),
+        "branches": [
+            {
+                "name": name,
+                "format": branch.wanted.format,
+                "origin": branch.origin,
+                "marks": [{"step": mark.step, "label": mark.label} for mark in branch.marks],
+                "metric": metric_text(bench, branch.metrics),
+            }
+            for name, branch in zip(names(bench), bench.branches, strict=True)
+        ],
+        "fork_change": bench.fork_change(),
+        "metric_name": bench.task.metric_name,
+        "fp32_metric": metric_text(bench, bench.fp32.metrics),
+        "skipped": now.skipped,
+        "sentence": sentence(now),
+        "notice": bench.notice,
+    }
+
+
+def _knobs(bench: Bench) -> dict[str, Any]:
+    """Return where the knobs of the branch on show stand, and what cannot be turned."""
+    branch, knobs = bench.shown, bench.shown.wanted
+    plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
+    if "epsilon" in plain:
+        plain["epsilon"] = epsilon_text(own_epsilon(bench.task) if knobs.epsilon is None else knobs.epsilon)
+    return {
+        "knobs": plain,
+        "fixed": bench.fixed,
+        "scale": math.log2(branch.scale),
+        "scale_text": power(branch.scale),
+        "growth_interval": recipe_of(knobs).scaler.growth_interval,
+        "rule": rule(recipe_of(knobs).scaler),
+    }
+
+
+def rule(scaler: ScalerConfig) -> str:
+    """Say by which rule the scale moves.
+
+    >>> rule(ScalerConfig(growth_interval=25))
+    'the scale halves after inf or NaN, and doubles after 25 clean steps'
+    """
+    if scaler.dynamic:
+        return (
+            f"the scale {_times(scaler.backoff_factor)} after {_overflows(scaler.hysteresis)}, and "
+            f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
+        )
+    skips = "steps whose gradients overflow are " + ("skipped" if scaler.skip_on_inf else "taken: nobody looks for inf")
+    stays = "the loss is not multiplied" if scaler.init_scale == 1 else "the scale stays where you put it"
+    return stays if scaler.init_scale == 1 and scaler.skip_on_inf else f"{stays}; {skips}"
+
+
+def _times(factor: float) -> str:
+    return {0.5: "halves", 2.0: "doubles"}.get(factor, f"is multiplied by {factor:g}")
+
+
+def _overflows(hysteresis: int) -> str:
+    return "inf or NaN" if hysteresis == 1 else f"{hysteresis} steps with inf or NaN"
+
+
+def tasks(here: Sequence[Place]) -> dict[str, Task]:
+    """Return the tasks that are offered; where there is a GPU, those that are worth one too."""
+    return {**TASKS, **GPU_TASKS} if any(not each.emulated for each in here) else dict(TASKS)
+
+
+def positions(bench: Bench) -> dict[str, Any]:
+    """Return what the page offers for each knob, and the devices: it knows no number of its own."""
+    return {
+        "format": list(FORMATS),
+        "accumulator": list(ACCUMULATORS),
+        "masters": list(MASTERS),
+        "scaling": [scaling.value for scaling in Scaling],
+        "log2_scale": list(LOG2_SCALE_RANGE),
+        "log2_lr": list(LR_RANGE),
+        "epsilon": [epsilon_text(epsilon) for epsilon in EPSILONS],
+        "categories": list(CATEGORIES),
+        "places": offered(bench.place),
+    }
+
+
+def metric_text(bench: Bench, metrics: dict[int, float]) -> str:
+    """Return the latest metric at or before the run's step, "" before the first."""
+    at = max((step for step in metrics if step <= max(bench.run.done, 1)), default=None)
+    return "" if at is None else f"{metrics[at]:.3f}"
+
+
+class BenchOutbox(Sender):
+    """What the browser was told already, and what it must be told next."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        send: Send,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        state: Callable[[Bench], dict[str, Any]] = state,
+    ) -> None:
+        self.bench, self.state = bench, state
+        super().__init__(send, clock)
+
+    def start_over(self) -> None:
+        """Tell everything from the start with the next frame."""
+        self._told: list[int] = []
+        self._lists: list[object] = []
+
+    def contents(self) -> tuple[dict[str, Any], list[bytes]]:
+        """Return the points since the last frame, and the state beside them."""
+        b = self.bench
+        lists = [branch.steps for branch in (b.fp32, *b.branches)]
+        whole = len(lists) != len(self._lists) or any(x is not y for x, y in zip(lists, self._lists, strict=True))
+        if whole:
+            self._lists, self._told = list(lists), [0] * len(lists)
+        new = [steps[told:] for steps, told in zip(lists, self._told, strict=True)]
+        self._told = [len(steps) for steps in lists]
+        buffers = [pack([s.loss for s in new[0]]), pack([s.loss for s in b.previous] if whole else [])]
+        buffers += [pack([_columns(s) for s in steps]) for steps in new[1:]]
+        return {"whole": whole, **self.state(b)}, buffers
 
 
 class BenchWidget(DrivenWidget):

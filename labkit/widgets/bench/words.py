@@ -1,28 +1,89 @@
-"""What does a bench show now, in words?
+"""What a bench shows at a moment: names, sentences, the still picture and the record.
 
-Idea: the bench describes the moment as one frozen `Scene`; pure functions turn it into words. So every sentence a
-learner can meet is tested without a browser and without a training.
+Idea: the bench describes the moment as one frozen `Scene`, and pure functions turn it into words, so every sentence is
+tested without a browser and without a training.
 
-Invariant: a sentence names only numbers that were measured, and says at which step.
+Invariant: a sentence names only numbers that were measured, and says at which step; losses that are not finite leave a
+gap and a name in the picture.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.train import StepRecord
+from labkit.train import RunRecord, StepRecord, bytes_held
+from labkit.widgets.base.figures import (
+    BROAD,
+    FATE_COLOURS,
+    FORMAT_COLOURS,
+    QUIET,
+    captioned,
+    on_any_page,
+    panel,
+    raised,
+)
 from labkit.widgets.base.number_words import percent, power, short
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.knobs import recipe_of
-from labkit.widgets.bench.labels import describe
-from labkit.widgets.bench.positions import Knobs, Scaling
-from labkit.widgets.bench.runs import Branch, latest, streak
-from labkit.widgets.driven.devices import on
-from labkit.widgets.driven.state import Phase
+from labkit.widgets.bench.controller import Bench, Branch, latest, streak
+from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
+from labkit.widgets.driven.driver import Phase
+from labkit.widgets.driven.widget import on
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how dynamic scaling works
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
+
+
+def record_of(bench: Bench) -> RunRecord:
+    """Return the record of the branch whose knobs are on show.
+
+    Raises:
+        ValueError: it has not done a step.
+    """
+    branch = bench.shown
+    if branch.run is None or not bench.path(branch):
+        raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
+    record: RunRecord = branch.run.record(
+        bench.path(branch),
+        recipe=_name_on_record(bench, branch),
+        seconds=float("nan"),  # it waited for a hand: its time says nothing
+        stopped=branch.done < bench.total,
+        memory=bytes_held(branch.run.engine),
+        step_seconds=branch.step_seconds,
+    )
+    return record
+
+
+def _name_on_record(bench: Bench, branch: Branch) -> str:
+    marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
+    if branch.origin:
+        marks.insert(0, f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
+    plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
+    return "; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks))
+
+
+def memory(bench: Bench) -> list[tuple[str, dict[str, int]]]:
+    """Return name and bytes by category of each run that has done a step."""
+    named = zip(("FP32", *names(bench)), (bench.fp32, *bench.branches), strict=True)
+    return [(name, bytes_held(b.run.engine)) for name, b in named if b.run is not None and b.done]
+
+
+def names(bench: Bench) -> list[str]:
+    """Return what the branches are called in the figure.
+
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> names(Bench(TASKS["digits"], RECIPES["O2"])), names(Bench(TASKS["digits"], RECIPES["O0"]))
+    (['O2'], ['run'])
+    """
+    own = recipe_of(bench.run.wanted).name
+    short = own if len(own) <= 4 else bench.run.wanted.format
+    return ["run" if short in ("FP32", "O0") else short, "fork"][: len(bench.branches)]
 
 
 @dataclass(frozen=True)
@@ -115,7 +176,7 @@ def rates_text(bench: Bench) -> str:
 def who(knobs: Knobs, scale: float | None = None) -> str:
     """Return the run at these knobs: what it is, with the name of an opt level, and where a dynamic scale stands now.
 
-    >>> from labkit.widgets.bench.positions import Knobs, Scaling
+    >>> from labkit.widgets.bench.knobs import Knobs, Scaling
     >>> who(Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'FP16 with a static scale of 2^10, without master weights'
     """
@@ -235,3 +296,99 @@ def _fork_trouble(fork: Branch) -> str:
     if since is None:
         return ""
     return f" Its loss has been {short(fork.steps[-1].loss)} since step {since}, and no loss scale takes that out."
+
+
+class Curve(NamedTuple):
+    """A branch as it is drawn."""
+
+    name: str
+    colour: str
+    dash: str
+    steps: Sequence[StepRecord]
+
+
+@on_any_page
+def static_bench(bench: Bench, *, why: str = "") -> Figure:
+    """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
+    from matplotlib.figure import Figure
+
+    shares = ["underflow", "swallowed"] if "epsilon" in bench.offered else ["underflow"]
+    figure = Figure(figsize=(9, 5.8 + 0.8 * len(shares)))
+    panels = figure.subplots(2 + len(shares), 1, sharex=True, height_ratios=(3, 1.2, *(1.0 for _ in shares)))
+    figure.subplots_adjust(left=0.09, right=0.92, top=0.95, bottom=0.19, hspace=0.4)
+    curves = [
+        Curve(name, FORMAT_COLOURS[branch.wanted.format], "--" if i else "-", branch.steps)
+        for i, (name, branch) in enumerate(zip(names(bench), bench.branches, strict=True))
+    ]
+    _draw_losses(panels[0], bench, curves)
+    _draw_scale(panels[1], curves)
+    for axes, what in zip(panels[2:], shares, strict=True):
+        _draw_share(axes, curves, what)
+    panels[-1].set_xlim(0, bench.total)
+    panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
+    for axes in panels:
+        _draw_marks(axes, bench)
+    figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
+    return captioned(figure, (0.09, 0.115), sentence(scene(bench)), why, foot=0.01)
+
+
+def _draw_marks(axes: Axes, bench: Bench) -> None:
+    for branch in bench.branches:
+        for mark in branch.marks:
+            axes.axvline(mark.step - 0.5, color=QUIET, linewidth=0.8)
+    if bench.fork is not None:
+        axes.axvline(bench.fork.origin, color=QUIET, linewidth=0.8, linestyle=":")
+
+
+def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
+    reached = bench.fp32.steps[: max(bench.run.done, 1)]
+    for name, colour, dash, steps in [Curve("FP32", FORMAT_COLOURS["FP32"], "-", reached), *curves]:
+        drawn = [(s.step, s.loss) for s in steps if math.isfinite(s.loss) and s.loss > 0]
+        gaps = [s.loss if math.isfinite(s.loss) and s.loss > 0 else math.nan for s in steps]
+        wide = BROAD if name == "FP32" else 1.6
+        axes.plot([s.step for s in steps], gaps, dash, color=colour, linewidth=wide)
+        if drawn:
+            axes.annotate(name, drawn[-1], (5, 0), textcoords="offset points", color=colour, weight="bold", fontsize=9)
+        bad = next((s for s in steps if not math.isfinite(s.loss)), None)
+        if bad is not None:
+            words = f" {name}: {short(bad.loss)} from step {bad.step}"
+            axes.text(bad.step, 0.05, words, transform=axes.get_xaxis_transform(), color=FATE_COLOURS["underflowed"])
+    axes.set_yscale("log")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(lambda value, _: short(value))
+    panel(axes, "Loss of each batch, log scale")
+    for mark in (mark for branch in bench.branches for mark in branch.marks):
+        above = axes.get_xaxis_transform()
+        axes.text(mark.step, 0.95, f" {raised(mark.label)}", transform=above, fontsize=8.5, va="top")
+
+
+def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
+    skipped = 0
+    for _, colour, dash, steps in curves:
+        axes.step([s.step for s in steps], [math.log2(s.scale) for s in steps], dash, where="mid", color=colour)
+        left_out = [s for s in steps if not s.stepped]
+        skipped += len(left_out)
+        x, y = [s.step for s in left_out], [math.log2(s.scale) for s in left_out]
+        axes.plot(x, y, "x", color=FATE_COLOURS["overflowed"])
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, -0.5), max(high, 16.5))
+    ticks = range(0, math.ceil(axes.get_ylim()[1]) + 1, 8)
+    axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
+    panel(axes, "Loss scale" + f"; {skipped} skipped ×" * bool(skipped))
+
+
+def _draw_share(axes: Axes, curves: Sequence[Curve], what: str) -> None:
+    colour = FATE_COLOURS["underflowed"] if what == "underflow" else QUIET
+    for _, _, dash, steps in curves:
+        points = [(s.step, 100 * share) for s in steps if (share := getattr(s, what)) is not None]
+        if points:
+            points.append((steps[-1].step, points[-1][1]))  # what was measured stands until it is measured again
+        x, y = [p[0] for p in points], [p[1] for p in points]
+        axes.step(x, y, dash, where="post", color=colour, linewidth=1.6, marker="o", markersize=3)
+    axes.set_ylim(-3, 105)
+    axes.set_yticks([0, 50, 100], ["0%", "50%", "100%"])
+    titles = {
+        "underflow": "Activation gradients: elements that are zero here and not in FP32",
+        "swallowed": "Updates swallowed: weights with a gradient that did not move",
+    }
+    panel(axes, titles[what])

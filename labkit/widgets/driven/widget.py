@@ -1,32 +1,91 @@
-"""What do the widgets that train live share? A thread, an outbox, buttons, and a picture where nothing moves.
+"""Base of the widgets that train live: driver, buttons, Interrupt, devices, and a picture where nothing moves.
 
-Idea: a widget is a wire. The runs are a `Lockstep`, the thread a `Driver`, what the page draws a `Sender`; here they
-are put together, and messages of the browser become commands.
+Idea: a widget is a wire. The runs are a `Lockstep`, the thread a `Driver`, what the page draws a `Sender`; messages of
+the browser become commands. A kernel ignores SIGINT between cells; there it pauses the training.
 
-Invariant: every command of the browser is answered by a frame that names the command's number; what the page says of
-drawing never waits for a step.
+Invariant: every command of the browser is answered by a frame that names the command's number; a cell's own Interrupt
+stays the cell's, and outside of a notebook's kernel no handler is touched.
+
+Source: ipykernel, `Kernel.pre_handler_hook` and `post_handler_hook`, which put back what handled SIGINT before a cell.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import signal
+import threading
+import weakref
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from IPython import get_ipython
+
+from labkit.train import Place, place, places
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.driven.interrupt import between_cells
-from labkit.widgets.driven.lockstep import Lockstep
-from labkit.widgets.driven.outbox import Sender
-from labkit.widgets.driven.state import Button, Phase
-from labkit.widgets.driven.thread import Driver
+from labkit.widgets.driven.driver import Button, Driver, Lockstep, Phase, Sender
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LOOK_SECONDS = 0.1  # between two looks whether the cell has ended
 Row = TypeVar("Row")
 UNSEEN = "its picture had left the page. Nothing is lost: press Continue."
+
+
+def on(where: Place) -> str:
+    """Return a place as it follows "on".
+
+    >>> on(places()[-1])
+    'the CPU, emulated'
+    """
+    return f"the {where.label}" if where.emulated else where.label
+
+
+def offered(own: Place) -> list[dict[str, str]]:
+    """Return key and label of every place there is to train on, the widget's own included."""
+    return [{"key": each.key, "label": each.label} for each in dict.fromkeys((*places(), own))]
+
+
+def chosen(key: str, own: Place) -> Place:
+    """Return the place of a key, which may be the widget's own.
+
+    Raises:
+        ValueError: there is no such place here.
+    """
+    return own if key == own.key else place(key)
+
+
+def between_cells(act: Callable[[], Any]) -> None:
+    """Call a method when the kernel is interrupted while no cell runs. A cell calls this; the object may go away."""
+    if threading.current_thread() is threading.main_thread() and hasattr(get_ipython(), "kernel"):
+        with suppress(RuntimeError):  # a kernel without asyncio
+            _listen(asyncio.get_running_loop(), weakref.WeakMethod(act))
+
+
+def _listen(loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is signal.default_int_handler:  # the cell's
+        loop.call_later(LOOK_SECONDS, _listen, loop, act)
+    elif handler is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _InterruptHandler(loop, act))
+    elif isinstance(handler, _InterruptHandler):
+        handler.acts.add(act)
+
+
+class _InterruptHandler:
+    """What handles SIGINT between cells: the event loop calls each of the methods."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, act: weakref.WeakMethod[Callable[[], Any]]) -> None:
+        self.loop, self.acts = loop, {act}
+
+    def __call__(self, *_: object) -> None:
+        for act in self.acts:
+            if (method := act()) is not None:
+                self.loop.call_soon_threadsafe(method)
 
 
 class DrivenWidget(LabWidget):

@@ -1,28 +1,205 @@
-"""How does a learner's own GPU come into the figures? A button, a bar, and the pictures that it fills.
+"""A button that measures the learner's own GPU, a bar, and the figures that it fills.
 
-Idea: `labkit gpu --quick` runs in a process of its own (`BackgroundProcess`), so the kernel stays free; its lines move
-the bar, and what it keeps in the data folder is drawn, part by part.
+Idea: `labkit gpu --quick` runs in a process of its own, read by a thread, so the kernel stays free; its lines move the
+bar, and what it keeps in the data folder is drawn, part by part.
 
-Invariant: one measurement at a time for each button; where there is no GPU the button is disabled and says why.
+Invariant: one measurement at a time for each button; how far it is follows from the command's own lines; only records
+of the device that was measured are shown. No process outlives its kernel or its `stop`: it leads a group of its own.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import json
+import re
+import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.train import Place, place
-from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.gpu_run import figure, words
-from labkit.widgets.gpu_run.process import BackgroundProcess
+from labkit.records import on_record, system
+from labkit.train import Place, pace_sentence, place
+from labkit.widgets.base.figures import data_url, png, still
+from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.results.gemm import recorded_gemm, roofline_figure, sweep_figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEGINNING = re.compile(r"^--- (?P<number>\d+) of (?P<of>\d+), (?P<name>\w+): (?P<about>.*), (?P<seconds>\d+) s$")
+OUTCOME = re.compile(r"^(?P<name>\w+) +(?P<how>(failed with status|stopped after|not begun).*)$")
+FIGURES: dict[str, Callable[[], Figure]] = {
+    "ceilings": roofline_figure,
+    "size": lambda: sweep_figure("size"),
+    "bandwidth": lambda: sweep_figure("bandwidth"),
+    "alignment": lambda: sweep_figure("alignment"),
+}
 COMMAND = (sys.executable, "-m", "labkit", "gpu", "--quick")
 LINES_KEPT = 200
+
+
+class BackgroundProcess:
+    """A command that runs in the background.
+
+    Args:
+        command: its words.
+        on_line: called with every line that it prints, in the thread.
+        on_end: called once with its exit status, in the thread; nothing is called after it.
+
+    Raises:
+        OSError: the command cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+        self._process = system.start_group(
+            command,
+            stdin=subprocess.PIPE,  # which ends with this process, however that one ends
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            bufsize=1,
+            encoding="utf-8",
+            errors="replace",
+        )
+        atexit.register(self.stop)
+        self._thread = threading.Thread(target=self._listen, args=(on_line, on_end), daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Say whether the process or the thread that hears it is there."""
+        return self._thread.is_alive()
+
+    def tell(self, line: str) -> None:
+        """Write a line to the command's standard input; one that has ended hears nothing."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+
+    def end_input(self) -> None:
+        """Close the command's standard input, by which one that reads it hears that it shall end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        """End the process and those it started; files are written whole, so what was kept by then stays."""
+        if self._process.poll() is None:
+            system.end_group(self._process)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the process and the thread have ended."""
+        self._thread.join(timeout_s)
+
+    def _listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                on_line(line.rstrip("\n"))
+        status = self._process.wait()
+        atexit.unregister(self.stop)
+        on_end(status)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A part of the command that begins: which of how many, what it does, and its seconds at most."""
+
+    number: int
+    of: int
+    name: str
+    about: str
+    seconds: int
+
+    def __str__(self) -> str:
+        return f"Part {self.number} of {self.of}, {self.seconds} s at most: {self.about}."
+
+
+def beginning(line: str) -> Beginning | None:
+    """Return what a line of `labkit gpu` begins; None where it begins nothing.
+
+    >>> str(beginning("--- 2 of 5, size: time products of every size and format, 35 s"))
+    'Part 2 of 5, 35 s at most: time products of every size and format.'
+    """
+    found = BEGINNING.match(line)
+    if found is None:
+        return None
+    return Beginning(int(found["number"]), int(found["of"]), found["name"], found["about"], int(found["seconds"]))
+
+
+def failed_parts(lines: list[str]) -> list[str]:
+    """Return what the last lines of `labkit gpu` say of parts that were not done.
+
+    >>> failed_parts(["ceilings   done", "size       failed with status 1; its last lines say why"])
+    ['size failed with status 1; its last lines say why']
+    """
+    return [f"{found['name']} {found['how']}" for line in lines if (found := OUTCOME.match(line))]
+
+
+def ready(where: Place) -> str:
+    """Say what the button will do."""
+    return (
+        f"Ready to measure {where.name}: five parts, 3 minutes at most. The kernel stays free meanwhile, but what you "
+        "train on the same GPU disturbs the measurement."
+    )
+
+
+def no_gpu() -> str:
+    """Say why the button cannot be pressed, and what would do."""
+    try:
+        place("gpu")
+    except ValueError as missing:
+        return (
+            f"There is nothing to measure: {missing} The figures show a GPU when the lab runs on a machine with one "
+            "(a borrowed workstation, a T4 of a free notebook service) and this button is pressed there, or "
+            "`labkit gpu --quick` is run in its terminal."
+        )
+    return ""
+
+
+def ended(where: Place, status: int, lines: list[str], *, stopped: bool) -> str:
+    """Say how it ended."""
+    if stopped:
+        return f"Stopped. What was measured of {where.name} until then is kept and drawn."
+    if status == 0:
+        return f"Done: {where.name} is measured. Run the cells below (again) to see it in their figures."
+    missing = "; ".join(failed_parts(lines)) or f"it ended with status {status}"
+    return f"Not all of it was done: {missing}. What it printed says why; the rest is kept and drawn."
+
+
+def measured(where: Place) -> dict[str, str]:
+    """Return sweep -> date of its record on this device, for those that have one and a figure."""
+    newest = {sweep: recorded_gemm(sweep, where.device.type)[:1] for sweep in FIGURES}
+    return {sweep: found[0].date for sweep, found in newest.items() if found and found[0].device == where.name}
+
+
+def pictures(where: Place) -> list[dict[str, str]]:
+    """Return the figures of this device, in the lesson's order: "src", a PNG as a data URL, and "alt", what it shows.
+
+    One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says why.
+    """
+    return [_picture(sweep) for sweep in measured(where)]
+
+
+def _picture(sweep: str) -> dict[str, str]:
+    try:
+        figure = FIGURES[sweep]()
+    except ValueError as too_little:
+        return {"src": "", "alt": f"{sweep} is not drawn: {too_little}"}
+    alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
+    return {"src": data_url(png(figure)), "alt": alt}
+
+
+def paces(where: Place) -> list[str]:
+    """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
+    timed = [json.loads(path.read_text("utf-8")) for path in on_record(f"checks/{where.slug}/tasks.json").values()]
+    return [f"{task}: {pace_sentence(each, where.name)}" for one in timed for task, each in one["rates"].items()]
 
 
 class GpuRun(LabWidget):
@@ -51,9 +228,9 @@ class GpuRun(LabWidget):
         self._lines: list[str] = []
         super().__init__()
         if self.where.emulated:
-            self.phase, self.sentence = "no gpu", words.no_gpu()
+            self.phase, self.sentence = "no gpu", no_gpu()
         else:
-            self.sentence = words.ready(self.where)
+            self.sentence = ready(self.where)
             self._draw()
         self.on_msg(self._on_message)
 
@@ -96,19 +273,19 @@ class GpuRun(LabWidget):
     def _on_line(self, line: str) -> None:
         self._lines = [*self._lines, line][-LINES_KEPT:]
         self.printed = "\n".join(self._lines)
-        begun = words.beginning(line)
+        begun = beginning(line)
         if begun is not None:
             self.part, self.parts, self.sentence = begun.number, begun.of, str(begun)
             self._draw()  # what the part before it has kept
 
     def _on_end(self, status: int) -> None:
-        self.sentence = words.ended(self.where, status, self._lines, stopped=self._stopped)
+        self.sentence = ended(self.where, status, self._lines, stopped=self._stopped)
         self._draw()
         self.phase = "stopped" if self._stopped else "failed" if status else "done"
 
     def _draw(self) -> None:
         try:
-            self.pictures, self.paces = figure.pictures(self.where), figure.paces(self.where)
+            self.pictures, self.paces = pictures(self.where), paces(self.where)
         except (OSError, ValueError, KeyError) as error:  # a record that was damaged: the others' cells say so, too
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 

@@ -1,30 +1,213 @@
-"""Which operation runs in which dtype, and what if it did not? The forward pass as a ledger that can be touched.
+"""The forward pass as a ledger: which operation runs in which dtype, and what if it did not.
 
-Idea: each row of the ledger has its list as four buttons. Moving an operation runs the forward pass again, twice, under
-autocast and in FP32, and every row below follows: its dtype, and its distance from FP32.
+Idea: `labkit.amp.ledger` measures; here its rows become words, names of formats and lengths of bars. Each row has its
+list as four buttons. Moving an operation runs the forward pass again, twice, under autocast and in FP32.
 
-Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run that happened.
+Invariant: rows and sentence belong to `overrides` and `format_name`, and come from a run that happened; the sentence
+speaks of the first thing that went wrong in the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
+import torch
 import traitlets
 
 from labkit.amp import Rule
 from labkit.amp.casting.ledger import LedgerRow, ledger
 from labkit.formats import BF16, FP16, Format
+from labkit.interop import format_of
 from labkit.train import one_thread
-from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget, limited
-from labkit.widgets.ledger.view import LISTS, as_text, list_of, mark, row_view, sentence
+from labkit.widgets.base.number_words import brief
+from labkit.widgets.base.widget import LabWidget, limited, script, style
 
+BAR = 24  # the error bar goes from 2^-24, where FP32 itself rounds, to 1
+LISTS = {"allow": Rule.ALLOW, "deny": Rule.DENY, "promote": Rule.PROMOTE, "keep": Rule.KEEP}
+_SHOWN_AS = {rule: "deny" for rule in Rule if rule.value in ("set dtype", "append dtype")}  # both mean: in FP32
 WHY_STATIC = why_still(
     'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)', "This ledger stands"
 )
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """Return the name of a dtype's format.
+
+    >>> name_of(torch.float16)
+    'FP16'
+    """
+    return format_of(dtype).name
+
+
+def list_of(rule: Rule) -> str:
+    """Return the list under which a rule is shown.
+
+    >>> list_of(Rule.ALLOW), list_of(Rule.SET_DTYPE)
+    ('allow', 'deny')
+    """
+    return _SHOWN_AS.get(rule, rule.value)
+
+
+def relative(error: float) -> str:
+    """Write a relative error as a person reads it.
+
+    >>> [relative(error) for error in (0.0, 3e-9, 4.7e-6, 0.00036, 0.0214, 1.3, math.inf)]
+    ['exact', '<0.0001%', '0.00047%', '0.036%', '2.1%', '130%', 'inf']
+    """
+    if error == 0 or not math.isfinite(error):
+        return "exact" if error == 0 else "inf"
+    return f"{Decimal(f'{100 * error:.2g}'):f}%" if error >= 1e-6 else "<0.0001%"
+
+
+def mark(format: Format) -> dict[str, Any]:
+    """Return where the largest error of one rounding to a format stands on a bar, 0 to 1, and what it is.
+
+    >>> from labkit.formats import FP16
+    >>> mark(FP16)["text"]
+    '2^-11'
+    """
+    return {"at": _length(format.epsilon / 2), "text": f"2^-{format.precision}", "format": format.name}
+
+
+def ran_in(row: LedgerRow) -> str:
+    """Return the name of the format an operation ran in, "" if it was not reached."""
+    what = row.to or row.result
+    return "" if what is None else what.name if isinstance(what, Format) else name_of(what)
+
+
+def row_view(row: LedgerRow) -> dict[str, Any]:
+    """Return what the browser needs to draw a row."""
+    takes = list(dict.fromkeys(name_of(dtype) for dtype in row.given))
+    return {
+        "key": row.key,
+        "op": row.op,
+        "where": row.where,
+        "why": _why(row),
+        "list": list_of(row.rule),
+        "home": list_of(row.home),
+        "moved": row.moved,
+        "takes": takes,
+        "ran": ran_in(row),
+        "cast": row.to is not None and any(dtype != row.to for dtype in row.given),
+        "gives": "" if row.result is None else name_of(row.result),
+        "bar": 0.0 if row.result is None else _length(row.error),
+        "error": "" if row.result is None else relative(row.error),
+        "flag": _flag(row),
+        "detail": _detail(row),
+        "problem": row.problem,
+    }
+
+
+def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
+    """Say in a sentence or two what happens in this forward pass.
+
+    before  the error of the last result with every operation on its own list
+    """
+    moved = _with([row for row in rows if row.moved])
+    last = rows[-1]
+    stopped = next((row for row in rows if row.problem), None)
+    if stopped is not None:
+        after = "" if stopped is last else " Nothing below it was reached."
+        return f"{moved}{stopped.op} is refused: {_said(stopped.problem)}.{after}"
+    broken = next((row for row in rows if row.overflowed), None)
+    if broken is not None:
+        after = "" if broken is last else _ending(last)
+        return f"{moved}{broken.op} overflows: {_overflow(broken)}.{after}"
+    usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
+    return f"{_capital(f'{moved}{_counts(rows, format)}')}; the last result {_away(last.error)}{usual}."
+
+
+def as_text(rows: Sequence[LedgerRow]) -> str:
+    """Write the ledger as a table of text."""
+    head = ("operation", "takes", "list", "gives", "error")
+    cells = [head]
+    for row in rows:
+        view = row_view(row)
+        cells.append((view["op"], " ".join(view["takes"]), view["list"], view["gives"], view["flag"] or view["error"]))
+    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
+    """Say how many operations run in which format."""
+    counts = Counter(ran_in(row) for row in rows)
+    names = sorted(counts, key=lambda name: name != format.name)
+    if len(names) == 1:
+        return f"all {len(rows)} operations run in {names[0]}"
+    first, *others = (f"{counts[name]} in {name}" for name in names)
+    return f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and {' and '.join(others)}"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _with(moved: Sequence[LedgerRow]) -> str:
+    """Begin a sentence with what was moved."""
+    if not moved:
+        return ""
+    places = list(dict.fromkeys(f"{row.op} on the {list_of(row.rule)} list" for row in moved))
+    return f"With {' and '.join(places) if len(places) < 3 else f'{len(moved)} operations moved'}, "
+
+
+def _said(problem: str) -> str:
+    """Return the first line of what torch said, without its full stop."""
+    return problem.strip().splitlines()[0].rstrip(".")
+
+
+def _overflow(row: LedgerRow) -> str:
+    size = math.prod(row.shape)
+    which = "its result is inf or NaN" if size == 1 else f"{row.overflowed:,} of its {size:,} results are inf or NaN"
+    return f"{which}, where FP32 has up to {brief(row.largest)}"
+
+
+def _ending(last: LedgerRow) -> str:
+    if last.overflowed:
+        return " It reaches the last result."
+    return f" The last result survives and {_away(last.error)}."
+
+
+def _away(error: float) -> str:
+    return "equals FP32's" if error == 0 else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
+
+
+def _why(row: LedgerRow) -> str:
+    if row.moved:
+        return f"you moved it here; its own list is {list_of(row.home)}"
+    return f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
+
+
+def _length(error: float) -> float:
+    """Return the length of an error's bar, 0 to 1, on a scale of powers of two."""
+    if not math.isfinite(error):
+        return 1.0
+    return min(max(1 + math.log2(error) / BAR, 0.0), 1.0) if error else 0.0
+
+
+def _flag(row: LedgerRow) -> str:
+    if row.problem:
+        return "refused"
+    if row.result is None:
+        return "not reached"
+    return f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
+
+
+def _detail(row: LedgerRow) -> str:
+    """Say everything that is known of a row, for who asks."""
+    shape = " × ".join(map(str, row.shape)) or "one number"
+    facts = [f"{row.op} returns {shape}, up to {brief(row.largest)} in FP32"]
+    if row.result is not None and math.isfinite(row.error):
+        facts.append(f"the error is {brief(row.ulps, 2)} ulp of FP16")
+    if row.overflowed:
+        facts.append(f"{row.overflowed:,} elements are inf or NaN")
+    if row.lost:
+        facts.append(f"{row.lost:,} elements are 0 here and not in FP32")
+    return f"{'; '.join(facts)}. {_said(row.problem) + '.' if row.problem else ''}".rstrip()
 
 
 class CastLedger(LabWidget):

@@ -13,14 +13,11 @@ from typing import Any
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe
 from labkit.train import Task, places
-from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import why_still
-from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.outbox import BenchOutbox, state, tasks
-from labkit.widgets.bench.positions import GROWTH_INTERVAL, Scaling
-from labkit.widgets.bench.runs import MakeRun, make_run
-from labkit.widgets.bench.widget import BenchWidget
+from labkit.widgets.base.widget import script, style
+from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, MakeRun, Turn, make_run
+from labkit.widgets.bench.knobs import GROWTH_INTERVAL, Scaling
+from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, state, tasks
 from labkit.widgets.driven.widget import row_of
 
 MASTERS = {True: "kept", False: "forgotten"}

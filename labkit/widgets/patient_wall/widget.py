@@ -1,33 +1,120 @@
-"""What do people bring, and what was it? Every patient as a card that can be run.
+"""The patients of the clinic as cards that can be run.
 
-Idea: in front a symptom, with the words of its error; behind it, when the card is turned, what it was. Both forms of
-the training run here and now when somebody asks for them, and their losses are drawn on the card.
+Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the fault. Both forms of the
+training run when asked for, and their losses are drawn on the card. A text finds cards as an error message, by
+`labkit.clinic.explain`, and else by its words.
 
-Invariant: what a card shows of a run comes from a run that happened. Runs take turns with the notebook's cells: a
-patient may seed torch's generator, and no cell shall notice.
+Invariant: what a card shows of a run follows from its `Outcome`. Runs take turns with the notebook's cells: a patient
+may seed torch's generator, and no cell shall notice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
+import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import traitlets
 
-from labkit.clinic import Kind, cards, patients, run
-from labkit.widgets.base.assets import script, style
+from labkit.clinic import GpuCard, Kind, Outcome, Patient, cards, code_of, explain, patients, run
+from labkit.clinic.explain import plain
+from labkit.clinic.patient import address
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.patient_wall import words
+from labkit.widgets.base.widget import LabWidget, script, style
 
+ALL = "all"
 FORMS = {"broken": False, "cured": True}
 WHY_STATIC = (
     "(Widgets do not run here: `labkit explain` lists the patients in a terminal, `labkit explain NAME` runs one, and "
     '`labkit explain "an error message"` finds who is known by it.)'
 )
+
+
+def front(patient: Patient | GpuCard) -> dict[str, Any]:
+    """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
+    seen = {"id": patient.id, "symptom": patient.symptom, "errors": list(patient.errors), "kind": patient.kind.value}
+    return {**seen, "runs": isinstance(patient, Patient)}
+
+
+def behind(patient: Patient | GpuCard) -> dict[str, Any]:
+    """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
+    told = {"Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
+    if isinstance(patient, Patient) and patient.where:
+        told["Where"] = patient.where
+    if isinstance(patient, GpuCard):
+        shown = "\n".join(patient.published()) or "In the threads; no row of data/published.csv shows it."
+        told |= {"Published": shown, "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."}
+    function = patient.training if isinstance(patient, Patient) else patient.measure
+    return {
+        "title": patient.title,
+        "told": [[name, text] for name, text in told.items()],
+        "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
+        "code": compared(code_of(function, cured=False), code_of(function, cured=True)),
+    }
+
+
+def compared(broken: str, cured: str) -> list[list[list[Any]]]:
+    """Return the lines of two texts, each with whether the other text lacks it.
+
+    >>> compared("a\\nb", "a\\nc")
+    [[['a', False], ['b', True]], [['a', False], ['c', True]]]
+    """
+    texts = [broken.splitlines(), cured.splitlines()]
+    same = difflib.SequenceMatcher(a=texts[0], b=texts[1], autojunk=False).get_matching_blocks()
+    kept = [{start[side] + i for *start, size in same for i in range(size)} for side in (0, 1)]
+    return [[[line, i not in kept[side]] for i, line in enumerate(texts[side])] for side in (0, 1)]
+
+
+def outcome_view(patient: Patient, outcome: Outcome, warned: str = "") -> dict[str, Any]:
+    """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
+    losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
+    return {"losses": losses, "failed": patient.failed(outcome), "sentence": _came_of(patient, outcome, warned)}
+
+
+def _came_of(patient: Patient, outcome: Outcome, warned: str) -> str:
+    steps = f"{len(outcome.losses)} step{'s' * (len(outcome.losses) != 1)}"
+    if outcome.error:
+        return f"Ended after {steps} by {outcome.error}"
+    score = "NaN" if math.isnan(outcome.score) else f"{outcome.score:.3g}"
+    numbers = f"its score is {score}, and it is well from {patient.limit:g} on"
+    return f"{_losses(outcome.losses, steps)}; {numbers}.{f' It warned: {warned}' if warned else ''}"
+
+
+def _losses(losses: tuple[float, ...], steps: str) -> str:
+    known = [loss for loss in losses if math.isfinite(loss)]
+    if not known:
+        return f"{steps} without a finite loss" if losses else "No step"
+    gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
+    return f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
+
+
+def find(cards: Mapping[str, Patient | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
+    """Return the cards that a text and a kind of symptom find, by id, and a sentence that says how they were found.
+
+    A text is looked up as an error message first; where nobody is known by it, a card needs all of its words.
+    """
+    shown = [card for card in cards.values() if kind in (ALL, card.kind.value)]
+    if not query.strip():
+        return [card.id for card in shown], f"{_cards(len(shown))}. Paste the error message that you have, or a word."
+    if known := [card.id for card in explain(query) if card.id in cards]:
+        return known, f"{_cards(len(known))} known by this message, among all kinds of symptoms."
+    words = plain(query).split()
+    found = [card.id for card in shown if all(word in _text(card) for word in words)]
+    if found:
+        return found, f"{_cards(len(found))} with {'these words' if len(words) > 1 else 'this word'}."
+    return [], "No card is known by this message, and none has all of these words."
+
+
+def _cards(number: int) -> str:
+    return f"{number} card{'s' * (number != 1)}"
+
+
+def _text(card: Patient | GpuCard) -> str:
+    return plain(" ".join((card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)))
 
 
 class PatientWall(LabWidget):
@@ -56,7 +143,7 @@ class PatientWall(LabWidget):
     _esm = script("patient_wall")
     _css = style("patient_wall")
     query = traitlets.Unicode("").tag(sync=True)
-    kind = traitlets.Enum([words.ALL, *(kind.value for kind in Kind)], words.ALL).tag(sync=True)
+    kind = traitlets.Enum([ALL, *(kind.value for kind in Kind)], ALL).tag(sync=True)
     shown = traitlets.List(traitlets.Unicode()).tag(sync=True)
     sentence = traitlets.Unicode().tag(sync=True)
     outcomes: traitlets.Dict[str, dict[str, Any]] = traitlets.Dict().tag(sync=True)  # id -> form -> what came of it
@@ -73,8 +160,8 @@ class PatientWall(LabWidget):
         with suppress(RuntimeError):  # outside of a notebook
             self._cell = asyncio.get_running_loop()
         super().__init__(
-            _cards=[words.front(patient) for patient in self._known.values()],
-            _kinds=[words.ALL, *(kind.value for kind in Kind)],
+            _cards=[front(patient) for patient in self._known.values()],
+            _kinds=[ALL, *(kind.value for kind in Kind)],
         )
         self._find()
         self.on_msg(self._on_message)
@@ -82,7 +169,7 @@ class PatientWall(LabWidget):
     def turn(self, id: str) -> dict[str, Any]:
         """Return what stands behind a card, and show it in the browser."""
         if id not in self._behind:
-            self._behind = {**self._behind, id: words.behind(self._known[id])}
+            self._behind = {**self._behind, id: behind(self._known[id])}
         shown: dict[str, Any] = self._behind[id]
         return shown
 
@@ -94,14 +181,14 @@ class PatientWall(LabWidget):
             outcome = run(patient, cured)
         said = [str(warning.message) for warning in raised]
         warned = next((text for text in said if any(known in text for known in patient.errors)), "")
-        view = words.outcome_view(patient, outcome, warned)
+        view = outcome_view(patient, outcome, warned)
         self.outcomes = {**self.outcomes, id: {**self.outcomes.get(id, {}), form: view}}
         return view
 
     @traitlets.observe("query", "kind")
     def _find(self, _change: object = None) -> None:
         with self.hold_sync():
-            self.shown, self.sentence = words.find(self._known, self.query, self.kind)
+            self.shown, self.sentence = find(self._known, self.query, self.kind)
 
     def _on_message(self, _: object, content: Any, __: object) -> None:
         if "turn" in content:

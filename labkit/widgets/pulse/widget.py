@@ -1,28 +1,71 @@
-"""Are widgets alive here? A message that goes from the browser to the kernel and back.
+"""Proof that widgets are alive: a message from the browser to the kernel and back.
 
-Idea: only a real round trip proves anything, so the browser sends a number, the kernel returns it, and the browser
-shows how long that took. Where no widget can be drawn, words take its place and say what to do.
+Idea: the browser sends a number, the kernel returns it, and the browser shows how long that took. The cell ends at
+once; a deadline goes on in the kernel's event loop. When it is over and nothing has answered, a place that the cell's
+output kept free says so. A kernel that was busy until then could hear no answer, and waits again.
 
-Invariant: the green line appears only after the kernel has answered; below a page that stays silent, words say so.
+Invariant: the green line appears only after the kernel has answered; below a page that stays silent, words say so, and
+a late answer takes them away.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
 import traitlets
 
-from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.pulse.late import verdict_below
+from labkit.machine.findings import Report
+from labkit.machine.front_end import host, silent
+from labkit.widgets.base.widget import LabWidget, script, style
 
+SECONDS = 15.0
+BUSY = 1.0  # seconds after the deadline: the event loop came to it so late because a cell was running
 WHAT_TO_DO = (
     "Widgets do not run here, so the lessons show still pictures instead.",
     "In JupyterLab: run this cell again. If these words stay, stop JupyterLab, start it with `make lab` and reload.",
     "In VS Code: trust the notebook, and allow widgets when it asks for their scripts.",
     "On a web page that only shows notebooks (GitHub, nbviewer): nothing can run; open the lab on your own machine.",
 )
+
+
+def expect(
+    answered: Callable[[], bool],
+    say: Callable[[], None],
+    later: Callable[[float, Callable[[], None]], object],
+    now: Callable[[], float],
+) -> None:
+    """Call `say()` if `answered()` is still false at the deadline, by an event loop's `call_later` and `time`."""
+    due = now() + SECONDS
+
+    def judge() -> None:
+        if not answered():
+            expect(answered, say, later, now) if now() > due + BUSY else say()
+
+    later(SECONDS, judge)
+
+
+def verdict_below(answered: Callable[[], bool]) -> Callable[[], None] | None:
+    """Keep a place free below this cell, and have it say so if nobody answers; return what empties it again.
+
+    None where no verdict is possible: there is no kernel, or nobody sits in front of it (a notebook that is executed
+    for a handout has no page that could answer).
+    """
+    try:
+        from IPython import display, get_ipython
+
+        loop, kernel = asyncio.get_running_loop(), getattr(get_ipython(), "kernel", None)
+    except (ImportError, RuntimeError):
+        return None
+    if not getattr(kernel, "_allow_stdin", False):
+        return None
+    shown: Any = display
+    place = shown.display(shown.HTML(""), display_id=True)
+    report = Report((silent(SECONDS, host(os.environ)),), if_bad="Widgets do not answer")
+    expect(answered, lambda: place.update(report), loop.call_later, loop.time)
+    return lambda: place.update(shown.HTML(""))
 
 
 class Pulse(LabWidget):

@@ -1,32 +1,215 @@
-"""What happens inside one training step? Eight stages, to be walked through by hand, in any recipe and at any scale.
+"""One training step in eight stages, walked through by hand, in any recipe and at any scale.
 
 Idea: a task, a recipe and a seed decide a run, so the same step can be taken again at another scale: the steps before
-it are replayed. Going from stage to stage only shows another part of what was measured.
+it are replayed. `labkit.train.watch_step` measures; each tensor becomes a bar on an axis of powers of two, with FP16's
+window behind it, and each stage a sentence.
 
-Invariant: what is shown comes from a step that a run took; `another_step` takes it for good.
+Invariant: what is shown comes from a step that a run took; `another_step` takes it for good; every number in a
+sentence is one of the stage's own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import traitlets
 
 from labkit.amp import RECIPES, Recipe
-from labkit.train import STAGES, StepInStages, Task, TrainingRun, watch_step
-from labkit.widgets.base.assets import script, style
+from labkit.formats import FP16, FP32
+from labkit.interop import format_of
+from labkit.train import STAGES, Seen, Stage, StepInStages, Task, TrainingRun, watch_step
 from labkit.widgets.base.figures import still, why_still
-from labkit.widgets.base.widget import LabWidget, limited
-from labkit.widgets.step_debugger.words import as_text, sentences, tensor_view, window
+from labkit.widgets.base.number_words import brief, percent, power
+from labkit.widgets.base.widget import LabWidget, limited, script, style
 
+AXIS = (-44, 24)  # exponents of the axis; what lies beyond is drawn at its end
+TICKS = range(-40, 17, 8)
 OFFERED = tuple(RECIPES[name] for name in ("FP32", "O1", "O2", "O3"))
 MOST_LOG2_SCALE = 40
 WHY_STATIC = why_still(
     "to walk through them, or go on in code: steps.log2_scale = 30; print(steps.sentence)", "These stages stand"
 )
+
+
+def window() -> dict[str, Any]:
+    """Return where FP16's zones begin on the axis, 0 to 1, and where its ticks are."""
+    edges = {"subnormal": FP16.emin - FP16.significand_bits - 1, "normal": FP16.emin, "overflowed": FP16.emax + 1}
+    return {
+        "edges": {name: place(2.0**exponent) for name, exponent in edges.items()},
+        "ticks": [[exponent, place(2.0**exponent)] for exponent in TICKS],
+    }
+
+
+def place(size: float) -> float:
+    """Return where a magnitude lies on the axis, 0 to 1.
+
+    >>> place(2.0**-44), place(2.0**-10), place(1e30)
+    (0.0, 0.5, 1.0)
+    """
+    low, high = AXIS
+    return min(max((math.log2(size) - low) / (high - low), 0.0), 1.0) if size else 0.0
+
+
+def tensor_view(tensor: Seen) -> dict[str, Any]:
+    """Return what the browser needs to draw a tensor."""
+    finite = tensor.largest > 0
+    return {
+        "name": tensor.name,
+        "format": format_of(tensor.dtype).name,
+        "elements": f"{tensor.elements:,}",
+        "bar": [place(tensor.smallest), place(tensor.largest)] if finite else None,
+        "smallest": brief(tensor.smallest) if finite else "",
+        "largest": brief(tensor.largest) if finite else "",
+        "zeros": percent(tensor.zeros / tensor.elements) if tensor.zeros else "",
+        "non_finite": f"{tensor.non_finite:,}" if tensor.non_finite else "",
+    }
+
+
+def sentences(step: StepInStages, recipe: Recipe) -> list[str]:
+    """Return a sentence or two for each stage.
+
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS, TrainingRun, watch_step
+    >>> step = watch_step(TrainingRun(TASKS["digits"], RECIPES["FP32"]))
+    >>> sentences(step, RECIPES["FP32"])[7]
+    'Nothing to copy: the model computes with the very weights that were stepped.'
+    """
+    says: dict[str, Callable[[StepInStages, Recipe, Stage], str]] = {
+        "cast weights": _cast,
+        "forward": _forward,
+        "loss": _loss,
+        "scaled backward": _backward,
+        "unscale": _unscale,
+        "check for inf": _check,
+        "step": _step,
+        "copy back": _copy_back,
+    }
+    return [says[stage.name](step, recipe, stage) for stage in step.stages]
+
+
+def as_text(step: StepInStages, recipe: Recipe) -> str:
+    """Write all stages with their tensors as text."""
+    lines = []
+    for number, (stage, sentence) in enumerate(zip(step.stages, sentences(step, recipe), strict=True), 1):
+        lines.append(f"{number} {stage.name}: {sentence}")
+        for tensor in stage.tensors:
+            view = tensor_view(tensor)
+            span = f"{view['smallest']:>9} .. {view['largest']:<9}" if view["bar"] else " " * 22
+            rest = f"{view['zeros']} zero" * bool(view["zeros"]) + f" {view['non_finite']} inf or NaN" * bool(
+                view["non_finite"]
+            )
+            lines.append(f"    {view['name']:<22} {view['format']}  {span} {rest}".rstrip())
+    return "\n".join(lines)
+
+
+def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+    if recipe.autocast is not None:
+        return (
+            f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast casts a copy to "
+            f"{recipe.autocast.name} wherever a matrix product or a convolution asks for one."
+        )
+    if recipe.model == FP32:
+        return "Nothing is cast: everything in this step is FP32."
+    low = _count(stage.tensors, recipe.model.name)
+    kept = len(stage.tensors) - low
+    norms = f"; {kept} normalisation layer{'s keep' if kept > 1 else ' keeps'} FP32" if kept else ""
+    if not recipe.master_weights:
+        return f"The weights are {recipe.model.name}{norms}, and there is no FP32 master behind them."
+    return f"The model computes with {recipe.model.name} copies of FP32 master weights{norms}."
+
+
+def _forward(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+    formats = [format_of(tensor.dtype).name for tensor in stage.tensors]
+    share = " and ".join(f"{formats.count(name)} return {name}" for name in dict.fromkeys(formats))
+    broken = next((tensor for tensor in stage.tensors if tensor.non_finite), None)
+    if broken is not None:
+        return f"Of {len(formats)} layers, {share}. {broken.name} holds {broken.non_finite:,} inf or NaN."
+    largest = max(stage.tensors, key=lambda tensor: tensor.largest)
+    where = f"{brief(largest.largest)}, in {largest.name}"
+    return f"Of {len(formats)} layers, {share}. The largest number is {where}; FP16 goes to {brief(FP16.max)}."
+
+
+def _loss(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+    if not math.isfinite(step.loss):
+        return "The loss is no number any more: something overflowed before it."
+    scaled = stage.tensors[-1]
+    times = "inf" if scaled.non_finite else brief(scaled.largest)
+    if step.scale == 1:
+        return f"The loss is {brief(step.loss)}, in FP32, and nothing scales it."
+    return f"The loss is {brief(step.loss)}, in FP32. Times the scale {power(step.scale)} it is {times}."
+
+
+def _backward(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+    bad, zeros, total = (sum(getattr(t, what) for t in stage.tensors) for what in ("non_finite", "zeros", "elements"))
+    if bad:
+        return f"At scale {power(step.scale)} gradients overflow: {bad:,} of {total:,} numbers are inf or NaN."
+    times = "Nothing is scaled" if step.scale == 1 else f"Every gradient is {power(step.scale)} times that of the loss"
+    if zeros == total:
+        return f"{times}, and all {total:,} of them are zero: no weight will learn from this step."
+    low = min(tensor.smallest for tensor in stage.tensors if tensor.smallest)
+    high = max(tensor.largest for tensor in stage.tensors)
+    return f"{times}: they go from {brief(low)} to {brief(high)}, and {percent(zeros / total)} of them are zero."
+
+
+def _unscale(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
+    dtype = format_of(stage.tensors[0].dtype).name
+    there = [tensor for tensor in stage.tensors if tensor.smallest]
+    if not there:
+        return f"Divided by {power(step.scale)} in {dtype}: no finite gradient other than zero is left."
+    low = min(tensor.smallest for tensor in there)
+    small = low < FP16.smallest_subnormal / 2
+    why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
+    if step.scale == 1:
+        return f"In {dtype}, divided by 1. The smallest weight gradient is {brief(low)}, {why}."
+    return (
+        f"First to {dtype}, then divided by {power(step.scale)}. The smallest weight gradient is {brief(low)}, {why}."
+    )
+
+
+def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+    total = sum(tensor.elements for tensor in stage.tensors)
+    bad = sum(tensor.non_finite for tensor in stage.tensors)
+    if not step.found_inf:
+        grown = f" The scale becomes {power(step.scale_after)}." if step.scale_after != step.scale else ""
+        return f"All {total:,} gradients are finite: the step may happen.{grown}"
+    first = next((tensor.name for tensor in stage.tensors if tensor.non_finite), "a gradient")
+    found = f"found_inf: {bad:,} of {total:,} gradients are inf or NaN, first in {first}."
+    if step.stepped:
+        return f"{found} {recipe.name} does not look, so the step happens all the same."
+    if step.scale_after == step.scale:
+        return f"{found} The step is skipped, and the scale of {recipe.name} does not move."
+    return f"{found} The step is skipped, and the scale goes down to {power(step.scale_after)}."
+
+
+def _step(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+    if not step.stepped:
+        return "Skipped: the weights and the optimizer's state stay as they were."
+    what = f"{recipe.optimizer.name} {'weights' if recipe.model == recipe.optimizer else 'master weights'}"
+    bad = sum(tensor.non_finite for tensor in stage.tensors)
+    if bad:
+        share = f"{bad:,} of its {step.weights:,} updates"
+        return f"The optimizer computes in {recipe.optimizer.name}, and {share} are inf or NaN."
+    largest = max(tensor.largest for tensor in stage.tensors)
+    return f"The optimizer moves {step.moved:,} of {step.weights:,} {what}, by {brief(largest)} at most."
+
+
+def _copy_back(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
+    if recipe.model == recipe.optimizer:
+        return "Nothing to copy: the model computes with the very weights that were stepped."
+    if not step.stepped:
+        return "Nothing moved, so nothing changes."
+    stayed = step.moved - step.seen_moving
+    fate = "stays in the master" if recipe.master_weights else "is forgotten"
+    missed = f"for {stayed:,} the update was less than half an ulp, and {fate}" if stayed > 0 else "none was missed"
+    moved = f"{step.seen_moving:,} of {step.weights:,} weights change"
+    return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
+
+
+def _count(tensors: Sequence[Seen], name: str) -> int:
+    return sum(format_of(tensor.dtype).name == name for tensor in tensors)
 
 
 class StepDebugger(LabWidget):

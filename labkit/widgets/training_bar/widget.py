@@ -15,11 +15,9 @@ import traitlets
 
 from labkit.amp import RECIPES, Recipe
 from labkit.train import Place, RunRecord, StepRecord, Task, pace_sentence, place, steps_per_second, train
-from labkit.widgets.base.assets import script, style
 from labkit.widgets.base.figures import still
-from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.driven.devices import on
-from labkit.widgets.driven.interrupt import between_cells
+from labkit.widgets.base.widget import LabWidget, script, style
+from labkit.widgets.driven.widget import between_cells, on
 
 
 class TrainingBar(LabWidget):

@@ -1,26 +1,254 @@
-"""How does a learner touch a loss scale? A slider, and all gradients move.
+"""The underflow histogram: gradients by magnitude, and a loss scale that moves them.
 
 Idea: scaling by a power of two shifts a histogram of exponents, so the browser redraws from the same counts at every
-movement of the hand; nothing is asked of the kernel. The kernel is told, and keeps the same state for code to read.
+movement of the hand and asks the kernel nothing. The kernel keeps the same state for code to read.
 
-Invariant: `fractions` and `sentence` always belong to the present `log2_scale` and `layer`.
+Invariant: `fractions` and `sentence` are those of `fate(shift(histogram, log2_scale), format)` for the present
+`layer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import traitlets
+from numpy.typing import NDArray
 
 from labkit.formats import FP16, Format
-from labkit.instrument import Fate, GradSnapshot, fate, shift
-from labkit.widgets.base.assets import script, style
-from labkit.widgets.base.figures import still
-from labkit.widgets.base.tour import tour_of
-from labkit.widgets.base.widget import LabWidget, limited
-from labkit.widgets.underflow.figure import WHY_STATIC, static_underflow
-from labkit.widgets.underflow.words import ALL_LAYERS, LOG2_SCALES, rows, sentence, windows, with_total
+from labkit.instrument import ExponentHistogram, Fate, GradSnapshot, fate, merge, shift
+from labkit.widgets.base.figures import (
+    FATE_COLOURS,
+    FATE_HATCHES,
+    INK,
+    QUIET,
+    captioned,
+    on_any_page,
+    raised,
+    still,
+    why_still,
+)
+from labkit.widgets.base.number_words import percent
+from labkit.widgets.base.widget import LabWidget, limited, script, style, tour_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ALL_LAYERS = "all layers together"
+LOG2_SCALES = range(31)  # positions of the slider: 2^0 to 2^30
+WHY_STATIC = why_still("to move the scale yourself, and run this cell")
+AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
+
+
+def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
+    """Return the snapshot's layers after the histogram of all of them together.
+
+    Raises:
+        ValueError: the snapshot has no layers.
+    """
+    if not snapshot.layers:
+        raise ValueError(
+            "this snapshot has no layers, so there is no gradient to show. Take it after a backward pass: "
+            "snapshot(gradients, ...) with at least one tensor."
+        )
+    return {ALL_LAYERS: merge(snapshot.layers.values()), **snapshot.layers}
+
+
+def sentence(what: Fate, format: Format, log2_scale: int, kind: str, layer: str = ALL_LAYERS) -> str:
+    """Say in one sentence what a format makes of gradients at a scale.
+
+    >>> from labkit.formats import FP16
+    >>> sentence(Fate(0.0014, 0.2786, 0.72, 0.0), FP16, 10, "activation gradients")
+    'At scale 2^10, 0.14% of these activation gradients underflow in FP16, 28% are subnormal and 72% keep full
+     precision.'
+    """
+    gradients = f"these {kind}" if layer == ALL_LAYERS else f"the {kind} of layer {layer}"
+    if sum(vars(what).values()) == 0:
+        return f"At scale 2^{log2_scale}, {gradients} have nothing to lose: all of them are zero already in FP32."
+    at = f"At scale 2^{log2_scale}{' (no scaling)' if log2_scale == 0 else ''}, "
+    first = f"{_some(what.underflowed)} of {gradients} underflow in {format.name}"
+    rest = [f"{percent(what.subnormal)} are subnormal"] if what.subnormal else []
+    rest.append(f"{percent(what.normal)} keep full precision" if what.normal else "none keeps full precision")
+    if what.overflowed:
+        rest.append(f"{percent(what.overflowed)} overflow")
+    ending = "; a single infinity spoils the whole step." if what.overflowed else "."
+    return at + ", ".join([first, *rest[:-1]]) + f" and {rest[-1]}{ending}"
+
+
+def note(histogram: ExponentHistogram, layer: str = ALL_LAYERS, all_zero: Sequence[str] = ()) -> str:
+    """Say what is not in the picture: exact zeros, infinities and NaNs of the FP32 gradients.
+
+    Args:
+        all_zero: the layers whose gradients are zero altogether, to be named with all layers.
+
+    >>> note(ExponentHistogram(np.array([69]), lo=-20, zeros=31, non_finite=0), all_zero=["conv1"])
+    '31% of all 100 elements are exactly zero already in FP32 and are left out. All zero: conv1.'
+    """
+    where = f"{histogram.total:,} elements" + ("" if layer == ALL_LAYERS else f" of layer {layer}")
+    if histogram.zeros and histogram.zeros == histogram.total:
+        said = f"All {where} are exactly zero already in FP32: no gradient arrives here."
+    elif histogram.zeros:
+        share = percent(histogram.zeros / histogram.total)
+        said = f"{share} of all {where} are exactly zero already in FP32 and are left out."
+        said += f" All zero: {', '.join(all_zero)}." if all_zero else ""
+    else:
+        said = f"None of the {where} is exactly zero in FP32."
+    if histogram.non_finite:
+        said += f" {histogram.non_finite:,} are infinite or NaN already in FP32 and are left out."
+    return said
+
+
+def zeros_counted(observed: Mapping[str, float], histograms: Mapping[str, ExponentHistogram]) -> dict[str, float]:
+    """Return layer -> share of zeros counted inside the FP16 pass, completed by that of all layers together.
+
+    Each share is of all elements of its layer, so layers weigh as much as they have elements.
+
+    Raises:
+        ValueError: a layer is missing, unknown, or has a share outside 0 to 1.
+    """
+    layers = [layer for layer in histograms if layer != ALL_LAYERS]
+    given = [layer for layer in observed if layer != ALL_LAYERS]
+    if sorted(given) != sorted(layers):
+        raise ValueError(
+            f"observed_zeros has the layers {given}, but the snapshot has {layers}; give one share for each"
+        )
+    wrong = {layer: share for layer, share in observed.items() if not 0 <= share <= 1}
+    if wrong:
+        raise ValueError(f"observed_zeros are shares from 0 to 1 (0.004 is 0.4%); it was given {wrong}")
+    elements = {layer: histograms[layer].total for layer in layers}
+    total = sum(observed[layer] * n for layer, n in elements.items()) / max(sum(elements.values()), 1)
+    return {ALL_LAYERS: total, **observed}
+
+
+def rows(
+    snapshot: GradSnapshot, format: Format, observed_zeros: Mapping[str, float] | None = None
+) -> list[dict[str, Any]]:
+    """Return what the browser needs of each layer, all layers together first (as JSON has it).
+
+    name, lo, counts as in ExponentHistogram, without empty bins at its ends; note;
+    observed, the share of zeros counted inside the FP16 pass, or None.
+    """
+    histograms = with_total(snapshot)
+    observed = zeros_counted(observed_zeros, histograms) if observed_zeros is not None else {}
+    all_zero = [name for name, h in histograms.items() if h.total and h.zeros == h.total]
+    found = []
+    for name, histogram in histograms.items():
+        occupied = np.flatnonzero(histogram.counts)
+        first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
+        found.append(
+            {
+                "name": name,
+                "lo": histogram.lo + first,
+                "counts": histogram.counts[first : last + 1].tolist(),
+                "note": note(histogram, name, all_zero if name == ALL_LAYERS else ()),
+                "observed": observed.get(name),
+            }
+        )
+    return found
+
+
+def windows(format: Format) -> dict[str, Any]:
+    """Return where a format's windows begin, as `fate` has them.
+
+    >>> from labkit.formats import FP16
+    >>> windows(FP16)
+    {'format': 'FP16', 'survives_from': -25, 'emin': -14, 'emax': 15, 'overflows_from': 65520.0}
+    """
+    half_ulp_at_max = 2.0 ** (format.emax - format.significand_bits - 1)
+    return {
+        "format": format.name,
+        "survives_from": format.emin - format.significand_bits - 1,
+        "emin": format.emin,
+        "emax": format.emax,
+        "overflows_from": float(format.max) + half_ulp_at_max,
+    }
+
+
+def _some(share: float) -> str:
+    return "none" if share == 0 else "all" if share == 1 else percent(share)
+
+
+@on_any_page
+def static_underflow(
+    snapshot: GradSnapshot,
+    format: Format = FP16,
+    log2_scale: int = 0,
+    *,
+    layer: str = ALL_LAYERS,
+    why: str = WHY_STATIC,
+) -> Figure:
+    """Draw gradients by magnitude at one scale, what a format makes of them, and say it in a sentence.
+
+    Raises:
+        KeyError: the snapshot has no such layer.
+    """
+    from matplotlib.figure import Figure
+
+    histogram = shift(with_total(snapshot)[layer], log2_scale)
+    now = fate(histogram, format)
+    figure = Figure(figsize=(9, 4.4))
+    axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
+    title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
+    axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
+    _draw_windows(axes, format)
+    _draw_bars(axes, histogram, format)
+    shares = "     ".join(f"{name} {percent(share)}" for name, share in vars(now).items())
+    figure.text(0.07, 0.205, shares, fontsize=11, color=INK, weight="bold")
+    return captioned(figure, (0.07, 0.15), sentence(now, format, log2_scale, snapshot.kind, layer), why, foot=0.01)
+
+
+def fate_of_binade(exponent: int, format: Format) -> str:
+    """Return which of the four fates the binade from 2^exponent has.
+
+    >>> [fate_of_binade(e, FP16) for e in (-26, -25, -14, 16)]
+    ['underflowed', 'subnormal', 'normal', 'overflowed']
+    """
+    here = ExponentHistogram(np.array([1]), lo=exponent, zeros=0, non_finite=0)
+    return max(vars(fate(here, format)).items(), key=lambda item: item[1])[0]
+
+
+def _draw_windows(axes: Axes, format: Format) -> None:
+    limits = windows(format)
+    edges = [AXIS[0], limits["survives_from"], limits["emin"], limits["emax"] + 1, AXIS[1]]
+    edges = [min(max(edge, AXIS[0]), AXIS[1]) for edge in edges]
+    for (name, colour), left, right in zip(FATE_COLOURS.items(), edges[:-1], edges[1:], strict=True):
+        if right <= left:
+            continue
+        axes.axvspan(left, right, color=colour, alpha=0.12, linewidth=0)
+        axes.text((left + right) / 2, 1.02, name, transform=_above(axes), ha="center", fontsize=9, color=INK)
+    for edge in edges[1:-1]:
+        axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
+
+
+def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None:
+    exponents = np.arange(*AXIS)
+    counts = np.array([histogram.count(int(e), int(e)) for e in exponents])
+    shares: NDArray[np.float64] = 100 * counts / max(histogram.finite_non_zero, 1)
+    fates = np.array([fate_of_binade(int(e), format) for e in exponents])
+    for name, colour in FATE_COLOURS.items():
+        here = (fates == name) & (counts > 0)
+        axes.bar(
+            exponents[here] + 0.5,
+            shares[here],
+            width=0.86,
+            color=colour,
+            hatch=FATE_HATCHES[name],
+            edgecolor=INK,
+            linewidth=0.5,
+        )
+    axes.set_xlim(*AXIS)
+    ticks = range(AXIS[0], AXIS[1], 8)
+    axes.set_xticks(list(ticks), [raised(f"2^{e}") for e in ticks], fontsize=9)
+    axes.tick_params(axis="y", labelsize=8.5, colors=QUIET)
+    axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _above(axes: Axes) -> Any:
+    """Return the transform in which x is an exponent and y a fraction of the height."""
+    return axes.get_xaxis_transform()
 
 
 class UnderflowHistogram(LabWidget):

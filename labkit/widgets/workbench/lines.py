@@ -19,9 +19,7 @@ import torch
 
 from labkit.amp import DYNAMIC, ScalerConfig, WeightRounding
 from labkit.train import Task
-from labkit.widgets.bench.knobs import recipe_of
-from labkit.widgets.bench.labels import epsilon_text, has_epsilon, optimizer_name
-from labkit.widgets.bench.positions import Knobs, Scaling
+from labkit.widgets.bench.knobs import Knobs, Scaling, epsilon_text, has_epsilon, optimizer_name, recipe_of
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
 

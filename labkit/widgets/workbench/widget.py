@@ -1,14 +1,16 @@
-"""How does a learner try a recipe on a task? A bench with every knob, a fork, and three ways to take the result along.
+"""The workbench: a bench with every knob, a fork, and three ways to take the result along.
 
-Idea: a wire. The state is in `Bench`, the words in `words`, the drawing in `view.js`;
-messages of the browser become commands.
+Idea: a workbench is handed on as a line of text: task, recipe and seed, and after them only what differs: `"digits;
+O2; seed=0; scaling=off"`.
 
-Invariant: what is trained is the recipe that was given, bit for bit, until a knob is turned.
+Invariant: what is trained is the recipe that was given, bit for bit, until a knob is turned; what a code opens has the
+knobs, seed and steps of what it was made of; where it is trained is not told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,144 @@ import traitlets
 
 from labkit.amp import RECIPES, Recipe
 from labkit.records import write_whole
-from labkit.train import StepRecord, Task, places
-from labkit.widgets.base.assets import script, style
+from labkit.train import CATEGORIES, StepRecord, Task, places
 from labkit.widgets.base.figures import png, why_still
-from labkit.widgets.base.tour import tour_of
-from labkit.widgets.bench.commands import Choose, Do, Fork, Turn
-from labkit.widgets.bench.controller import Bench
-from labkit.widgets.bench.outbox import BenchOutbox, tasks
-from labkit.widgets.bench.widget import BenchWidget, position
+from labkit.widgets.base.widget import script, style, tour_of
+from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of
+from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, position, tasks
+from labkit.widgets.bench.widget import state as bench_state
+from labkit.widgets.bench.words import memory
 from labkit.widgets.driven.widget import row_of
-from labkit.widgets.workbench.code import code_of, opened
 from labkit.widgets.workbench.lines import torch_lines
-from labkit.widgets.workbench.state import state
+
+FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what differs'
+UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a code says: `knobs` are those that stand elsewhere than the recipe has them; steps None: the task's own."""
+
+    task: Task
+    recipe: str
+    seed: int
+    steps: int | None
+    knobs: Mapping[str, Any]
+
+
+def code_of(bench: Bench) -> str:
+    """Return the code of a bench, for the run whose knobs are on show.
+
+    Raises:
+        ValueError: its task or recipe is not one of the lab's, so nobody else could open it.
+    """
+    knobs = bench.shown.wanted
+    if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
+        raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
+    first = knobs_of(knobs.given)
+    differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
+    steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
+    parts = [bench.task.name, knobs.given.name, f"seed={bench.seed}", *steps]
+    return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
+
+
+def opened(code: str) -> Opened:
+    """Return what a code says.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: it has no such form, or names a task, recipe, knob or position that there is not.
+
+    >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2").knobs
+    {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
+    """
+    if not isinstance(code, str):
+        raise TypeError(f"a code is a text; it was given {code!r}. ({FORM})")
+    task, recipe, *rest = [part.strip() for part in code.split(";")] if code.count(";") else (code.strip(), "")
+    for name, known in ((task, tasks(places())), (recipe, RECIPES)):
+        if name not in known:
+            raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
+    said = dict(_pair(part) for part in rest)
+    if len(said) < len(rest):
+        raise ValueError(f"something stands twice in {code!r}")
+    numbers = {name: _whole(name, said.pop(name)) for name in ("seed", "steps") if name in said}
+    knobs = {name: _position(name, text) for name, text in said.items()}
+    return Opened(tasks(places())[task], recipe, numbers.get("seed", 0), numbers.get("steps"), knobs)
+
+
+def _pair(part: str) -> tuple[str, str]:
+    name, equals, text = part.partition("=")
+    if not equals:
+        raise ValueError(f"{part!r} is no setting. ({FORM})")
+    return name.strip(), text.strip()
+
+
+def _whole(name: str, text: str) -> int:
+    least = {"seed": 0, "steps": 1}[name]
+    if not text.isdecimal() or int(text) < least:
+        raise ValueError(f"{name} is a whole number from {least} on; it was given {text!r}")
+    return int(text)
+
+
+def _position(name: str, text: str) -> Any:
+    if name not in POSITIONS:
+        raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+    found = [position for position in POSITIONS[name] if str(position) == text]
+    if not found:
+        there = POSITIONS[name]
+        words = (
+            f"from {there[0]} to {there[-1]}" if isinstance(there, range) else f"one of {', '.join(map(str, there))}"
+        )
+        raise ValueError(f"{name} is {words}; it was given {text!r}")
+    return found[0]
+
+
+def state(bench: Bench) -> dict[str, Any]:
+    """Return what the workbench shows beside: tasks and recipes to choose, bytes, and the same in plain torch."""
+    knobs = bench.shown.wanted
+    return {
+        **bench_state(bench),
+        "title": f"Workbench: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
+        "task": bench.task.name,
+        "tasks": list(tasks(places())),
+        "recipe": preset_of(recipe_of(knobs)),
+        "recipes": list(PRESETS),
+        "memory": memory_rows(bench),
+        "lines": torch_lines(knobs, bench.task),
+        "opens": opening_line(bench),
+    }
+
+
+def opening_line(bench: Bench) -> str:
+    """Return the line that opens this workbench elsewhere; "" where task or recipe are a learner's own."""
+    try:
+        return f'Workbench.from_code("{code_of(bench)}")'
+    except ValueError:
+        return ""
+
+
+def memory_rows(bench: Bench) -> list[dict[str, Any]]:
+    """Return for each run its bytes by category, as numbers and as text."""
+    return [
+        {
+            "name": name,
+            "bytes": [held[category] for category in CATEGORIES],
+            "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
+            "total": size(sum(held.values())),
+        }
+        for name, held in memory(bench)
+    ]
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as a person reads it.
+
+    >>> size(104_488), size(12)
+    ('104 kB', '12 bytes')
+    """
+    unit, divisor = next((u for u in UNITS if count >= u[1]), UNITS[-1])
+    return f"{count / divisor:.3g} {unit}"
 
 
 class Workbench(BenchWidget):

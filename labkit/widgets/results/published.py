@@ -1,4 +1,4 @@
-"""What would a card gain? Numbers that others published, drawn as what they are: hexagons, never lines of our own.
+"""What a card would gain: numbers that others published, drawn as hexagons, never as lines of our own.
 
 Idea: where the lab has no record of a GPU, a panel shows what was published of a card, under the ceilings of its data
 sheet. The card is the reader's choice.

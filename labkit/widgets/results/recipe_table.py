@@ -1,4 +1,4 @@
-"""Which recipe does a task bear? A table of verdicts, from records alone, that a class can fill together.
+"""Table of verdicts, recipes by tasks, from records alone, that a class can fill together.
 
 Idea: a cell is what `labkit.train.Comparison` says about the runs of one task under one recipe, paired by seed with
 FP32's: as good, worse, better, or that these runs cannot tell. Where nobody has run it, the cell is empty, and the
@@ -16,17 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.records import on_record, results_folder
-from labkit.train import (
-    MARGIN,
-    TASKS,
-    VERDICTS,
-    Comparison,
-    Difference,
-    RunRecord,
-    kept_record,
-    record_path,
-    signed,
-)
+from labkit.train import MARGIN, TASKS, VERDICTS, Comparison, Difference, RunRecord, kept_record, record_path, signed
 from labkit.widgets.base.number_words import percent
 
 # Okabe and Ito's palette as tints, so that the text keeps the colour of the theme; a word in each cell says the same.

@@ -1,0 +1,385 @@
+"""A game: two runs in lockstep, one scaled by a dynamic scaler, the other by the learner's hand.
+
+Idea: where the window of good scales stays put, any scale inside it does. Here the loss is multiplied by 2^w, and w
+follows a course that neither side knows. The unscaled gradients are clipped to one norm before the step, so the
+optimizer sees nothing of w; FP16 does. A step is useful if it was taken and kept its gradients; the score is the share
+of useful steps. Until the end only skipped steps are counted aloud, since underflow does not announce itself.
+
+Invariant: both runs have the same first weights, batches and course; a move takes effect at the next step; the same
+seed and moves give the same game; useful + skipped + lossy = steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from labkit.amp import RECIPES, Recipe, ScalerState, static
+from labkit.instrument import merge, shift, snapshot
+from labkit.train import TASKS, Place, StepRecord, Task, TrainingRun, place
+from labkit.widgets.base.number_words import short
+from labkit.widgets.driven.driver import Button, Lockstep, Phase
+from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from
+
+START_LOG2 = 16  # where both scales begin
+LOWEST_WEIGHT, HIGHEST_WEIGHT = -6, 22  # log2; the window goes from about 2^13 ... 2^31 down to 2^-13 ... 2^3
+CALM_STEPS = 40  # before the weight first moves
+CLIP_NORM = 2.0**-20  # below the norm of any step's gradients, whatever their weight
+LEARNING_RATE, EPSILON = 5e-3, 1e-12
+
+# A third of the usual batch: two runs at eight steps a second leave a slow machine time to draw.
+TASK = replace(TASKS["segmentation_small"], name="segmentation_small, batches of 8", batch_size=8)
+YOURS = replace(RECIPES["FP16 dynamic"], name="FP16 by hand", scaler=static(2.0**START_LOG2))
+SCALERS = RECIPES["FP16 dynamic"]  # starts at 2^16 too, and grows after 25 clean steps
+LAST_STEPS = 20  # the final loss is the mean over these
+LOG2_RANGE = (-4, 30)
+MEASURE_EVERY = 8  # steps between two looks at the window; each costs about three steps
+
+
+def course(steps: int, seed: int = 0) -> tuple[int, ...]:
+    """Return the log2 of the loss's weight at each step: it rests, climbs, jumps and falls, as the seed has it.
+
+    >>> course(100)[:40] == (0,) * 40, len(course(100))
+    (True, 100)
+    """
+    generator = np.random.default_rng(seed)
+    weights, at = [0.0] * CALM_STEPS, 0.0
+    places = range(LOWEST_WEIGHT, HIGHEST_WEIGHT + 1)
+    while len(weights) < steps:
+        far = [target for target in places if abs(target - at) >= len(places) / 2]
+        target = float(generator.choice(far))
+        duration = int(generator.choice([1, 20, 40]))  # a jump, a quick slide, a slow one
+        weights += list(np.linspace(at, target, duration + 1)[1:]) + [target] * int(generator.integers(20, 45))
+        at = target
+    return tuple(round(weight) for weight in weights[:steps])
+
+
+@dataclass(frozen=True)
+class GameStep:
+    """One step of one side.
+
+    loss          of the batch, without the wandering weight
+    scale         what the loss was multiplied by
+    skipped       the gradients held inf or NaN, so the weights did not move
+    keeps_from    log2 of the scale below which more than 1% of the activation gradients underflow
+    overflows_at  log2 of the scale from which the step overflows
+    """
+
+    step: int
+    loss: float
+    scale: float
+    skipped: bool
+    keeps_from: float
+    overflows_at: float
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the step was taken at a scale that loses gradients."""
+        return not self.skipped and math.log2(self.scale) < self.keeps_from
+
+    @property
+    def useful(self) -> bool:
+        """Whether the step was taken and kept its gradients."""
+        return not self.skipped and not self.lossy
+
+
+class Run(Protocol):
+    """What the game needs of a run."""
+
+    @property
+    def scaler(self) -> ScalerState: ...
+    @scaler.setter
+    def scaler(self, state: ScalerState) -> None: ...
+    def step(self) -> StepRecord: ...
+    def window(self) -> tuple[float, float]: ...
+
+
+MakeRun = Callable[..., Run]  # (task, recipe, seed, log2 weights, device=)
+
+
+class WeightedRun(TrainingRun):
+    """A run whose loss is multiplied by a power of two that changes from step to step."""
+
+    def __init__(self, task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> None:
+        super().__init__(task, recipe, seed, measure_every=0, **where)
+        self.log2_weights = weights
+
+    def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the weighted loss of the present step."""
+        return super().loss(inputs, targets) * 2.0 ** self.log2_weights[self.steps_done]
+
+    def window(self) -> tuple[float, float]:
+        """Return the window of the next step as if its weight were 1: log2 of where it keeps, of where it overflows."""
+        twin, weight = self.fp32_twin(), self.log2_weights[self.steps_done]
+        activations, weights = twin.next_gradients("activation gradients"), twin.next_gradients("weight gradients")
+        histogram = merge(snapshot(activations, step=self.steps_done, kind="activation gradients").layers.values())
+        largest = float(torch.stack([g.abs().max() for g in (*activations.values(), *weights.values())]).max())
+        return keeps_from(shift(histogram, -weight)), math.log2(OVERFLOWS_FROM / largest) + weight
+
+
+class ClippedAdam(torch.optim.Adam):
+    """Adam on gradients that are clipped together, to a norm so small that they always are."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Clip, then step."""
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], CLIP_NORM)
+        return super().step(closure)
+
+
+def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> Run:
+    """Return a run that trains."""
+    clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
+    return WeightedRun(clipped, recipe, seed, weights, **where)
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How one side has fared: numbers of steps, and the loss at the end."""
+
+    steps: int = 0
+    skipped: int = 0
+    lossy: int = 0
+    loss: float = float("nan")
+
+    @property
+    def useful(self) -> float:
+        """The score: the share of steps that were taken and kept their gradients, 0 to 1."""
+        return (self.steps - self.skipped - self.lossy) / self.steps if self.steps else 0.0
+
+
+def tally(steps: Sequence[GameStep]) -> Tally:
+    """Count one side's steps.
+
+    >>> clean = GameStep(1, loss=0.5, scale=2.0**16, skipped=False, keeps_from=8.0, overflows_at=20.0)
+    >>> tally([clean, clean]).useful
+    1.0
+    """
+    last = steps[-LAST_STEPS:]
+    return Tally(
+        steps=len(steps),
+        skipped=sum(step.skipped for step in steps),
+        lossy=sum(step.lossy for step in steps),
+        loss=sum(step.loss for step in last) / len(last) if last else float("nan"),
+    )
+
+
+def sentence(phase: Phase, total: int, yours: Tally, scaler: Tally, *, in_sight: bool, error: str = "") -> str:
+    """Say how the game stands; the verdict when it is over.
+
+    in_sight  the window was shown during the game
+
+    >>> sentence(Phase.RUNNING, 480, Tally(100, 4, 20), Tally(100, 6, 3), in_sight=False)
+    'Step 100 of 480: you have skipped 4 steps, the scaler 6. How many more have lost gradients is told at the end.'
+    """
+    if phase is Phase.FAILED:
+        return f"The game ended by an error: {error} Press Reset to begin again."
+    if not yours.steps:
+        return (
+            "Press Start and keep the scale in the window, which you do not see: ↑ doubles the scale, ↓ halves it. "
+            "Beside you a dynamic scaler trains the same network on the same batches."
+        )
+    if phase is Phase.FINISHED:
+        return _verdict(total, yours, scaler, in_sight=in_sight)
+    where = f"{'Paused at step' if phase is Phase.PAUSED else 'Step'} {yours.steps} of {total}: "
+    if in_sight:
+        return where + f"{_share(yours)} of your steps were useful, {_share(scaler)} of the scaler's."
+    return where + (
+        f"you have skipped {_steps(yours.skipped)}, the scaler {scaler.skipped}. How many more have lost gradients is "
+        "told at the end."
+    )
+
+
+def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
+    won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
+    who = "You win" if won else "The scaler wins" if lost else "A draw"
+    shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's"
+    first = f"{who}{' with the window in sight' * in_sight}: {shares}."
+    early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
+    return (
+        f"{first}{early} You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients; the scaler "
+        f"{scaler.skipped} and {scaler.lossy}. Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
+    )
+
+
+def _share(side: Tally) -> str:
+    return f"{100 * side.useful:.0f}%"
+
+
+def _steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A command: put the scale to 2^log2_scale from the next step on.
+
+    Raises:
+        ValueError: log2_scale is no whole number from -4 to 30.
+    """
+
+    log2_scale: int
+
+    def __post_init__(self) -> None:
+        low, high = LOG2_RANGE
+        if not isinstance(self.log2_scale, int) or not low <= self.log2_scale <= high:
+            raise ValueError(f"log2_scale is a whole number from {low} to {high}; it was given {self.log2_scale!r}")
+
+
+@dataclass(frozen=True)
+class Show:
+    """A command: show the window during the game, or hide it."""
+
+    window: bool
+
+
+class Side:
+    """One of the two: its run, and the steps it did."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.steps: list[GameStep] = []
+        self._window = (0.0, 0.0)
+
+    def step(self, log2_weight: int) -> None:
+        """Do one step and note it, with the window where it lies under the step's weight."""
+        if len(self.steps) % MEASURE_EVERY == 0:
+            self._window = self.run.window()
+        keeps, overflows = self._window
+        done = self.run.step()
+        loss = done.loss / 2.0**log2_weight
+        self.steps.append(
+            GameStep(done.step, loss, done.scale, not done.stepped, keeps - log2_weight, overflows - log2_weight)
+        )
+
+
+class Duel(Lockstep):
+    """A game that is driven by a thread, or by a test.
+
+    Args:
+        task: what both sides train.
+        seed: decides first weights, batches and the course of the loss's weight.
+        steps: how long the game is.
+        pace: steps a second at most.
+        device: where both train; None takes the GPU where there is one.
+        make_run: (task, recipe, seed, log2 weights, device=) -> run.
+        clock, wait: seconds, and how to let them pass.
+
+    Raises:
+        ValueError: steps is less than 1, pace is not positive, or there is no such device.
+    """
+
+    buttons = frozenset(Button) - {Button.STEP}  # a game has no single steps
+
+    def __init__(
+        self,
+        task: Task,
+        seed: int = 0,
+        *,
+        steps: int = 480,
+        pace: float = 8.0,
+        device: Any = None,
+        make_run: MakeRun = make_run,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if steps < 1 or not pace > 0:
+            raise ValueError(f"a game has 1 step or more and a positive pace; it was given {steps} and {pace}")
+        super().__init__()
+        self.task, self.seed, self.total, self.pace, self.place = task, seed, steps, pace, place(device)
+        self.course = course(steps, seed)
+        self.make_run, self._clock, self._wait = make_run, clock, wait
+        self.in_sight = self._peeked = False
+        self.begin_again()
+
+    def carry_out(self, command: Move | Show | Place) -> None:
+        """Move the scale, show the window or hide it, or begin a new game on another device."""
+        match command:
+            case Move():
+                self.log2_scale = command.log2_scale
+            case Show():
+                self.in_sight = command.window
+                self._peeked = self._peeked or command.window
+            case Place():
+                self.place = command
+                self.stand(Phase.IDLE)
+                self.begin_again()
+
+    def begin_again(self) -> None:
+        """Forget both runs, and put the scale back."""
+        self.yours: Side | None = None
+        self.scalers: Side | None = None
+        self.log2_scale = START_LOG2
+        self._peeked = self.in_sight
+        self._next = 0.0
+
+    # --- steps --------------------------------------------------------------------------------------------------
+
+    @property
+    def built(self) -> bool:
+        """Whether both runs are made."""
+        return self.yours is not None and self.scalers is not None
+
+    def make(self) -> None:
+        """Make the runs that are not there yet."""
+        if not self.built:
+            self.scalers, self.yours = (
+                Side(self.make_run(self.task, recipe, self.seed, self.course, device=self.place))
+                for recipe in (SCALERS, YOURS)
+            )
+
+    def lead(self) -> bool:
+        """Wait for the pace, and let the scaler do the step that is due."""
+        assert self.scalers is not None
+        if len(self.scalers.steps) > self.steps_done:
+            return False
+        self._wait(max(0.0, self._next - self._clock()))
+        self._next = max(self._next, self._clock()) + 1 / self.pace
+        self._advance(self.scalers)
+        return True
+
+    def follow(self) -> None:
+        """Do your step, with the scale that your hand asks for."""
+        assert self.yours is not None
+        self.yours.run.scaler = ScalerState(2.0**self.log2_scale)
+        self._advance(self.yours)
+
+    def _advance(self, side: Side) -> None:
+        side.step(self.course[len(side.steps)])
+
+    @property
+    def complete(self) -> bool:
+        """Whether you have done the last step."""
+        return self.steps_done >= self.total
+
+    # --- what is seen -------------------------------------------------------------------------------------------
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps you have done."""
+        return 0 if self.yours is None else len(self.yours.steps)
+
+    @property
+    def told(self) -> bool:
+        """Whether the window and the scaler's scale are shown: when the game is over, or when you asked for it."""
+        return self.phase is Phase.FINISHED or self.in_sight
+
+    def tallies(self) -> tuple[Tally, Tally]:
+        """Return how you and the scaler have fared, both up to your last step."""
+        yours, scalers = (side.steps[: self.steps_done] if side else [] for side in (self.yours, self.scalers))
+        return tally(yours), tally(scalers)
+
+    def sentence(self) -> str:
+        """Say how the game stands."""
+        if self.building:
+            return "Getting ready: the data, and the same network twice."
+        yours, scaler = self.tallies()
+        in_sight = self._peeked if self.phase is Phase.FINISHED else self.in_sight
+        return sentence(self.phase, self.total, yours, scaler, in_sight=in_sight, error=self.error)

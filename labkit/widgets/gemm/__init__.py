@@ -1,1 +1,0 @@
-"""How fast do matrix products run in each format? Figures of recorded measurements."""

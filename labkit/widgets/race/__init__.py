@@ -1,1 +1,0 @@
-"""How did recorded runs do? A figure, a sentence, a table."""

@@ -1,1 +1,0 @@
-"""Which recipe does a task bear? A table of verdicts."""

@@ -1,0 +1,1 @@
+"""Static figures and tables of what was recorded or published."""
