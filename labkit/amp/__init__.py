@@ -2,16 +2,23 @@
 
 from labkit.amp.casting.autocast import CastEvent, autocast
 from labkit.amp.casting.cast_cache import CastCache
-from labkit.amp.casting.custom import custom_bwd, custom_fwd, follow_torchs_decorators
+from labkit.amp.casting.custom import (
+    Registered,
+    custom_bwd,
+    custom_fwd,
+    float_function,
+    follow_torchs_decorators,
+    half_function,
+    promote_function,
+    register,
+)
 from labkit.amp.casting.ledger import LedgerRow, ledger
 from labkit.amp.casting.lists import POLICY, Entry, Rule, rule_for
-from labkit.amp.casting.registration import Registered, float_function, half_function, promote_function, register
 from labkit.amp.checkpoint import load as load_checkpoint
 from labkit.amp.checkpoint import read as read_checkpoint
 from labkit.amp.checkpoint import save as save_checkpoint
 from labkit.amp.ema import Ema
 from labkit.amp.engine import Engine
-from labkit.amp.events import Moment, StepEvent
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.graph.explain import Explanation, explain
 from labkit.amp.masters.convert import to_fp32, to_model_format
@@ -19,9 +26,7 @@ from labkit.amp.masters.groups import no_decay_on_norms_and_biases
 from labkit.amp.masters.weights import Weights
 from labkit.amp.masters.without_master import WeightRounding, store_rounded
 from labkit.amp.recipe import RECIPES, Recipe
-from labkit.amp.scales.operand_rounding import round_saturating, round_to_blocks
-from labkit.amp.scales.product_format import ProductFormat, TensorScale
-from labkit.amp.scales.rotation import rotate
+from labkit.amp.scales.operands import ProductFormat, TensorScale, rotate, round_saturating, round_to_blocks
 from labkit.amp.scaling.layer_scales import layer_scales
 from labkit.amp.scaling.presets import PRESETS
 from labkit.amp.scaling.scaler import (
@@ -39,6 +44,7 @@ from labkit.amp.scaling.scaler import (
 )
 from labkit.amp.scaling.skips import diagnosis, step_report
 from labkit.amp.scaling.unscale import unscale
+from labkit.amp.step import Moment, StepEvent
 from labkit.amp.watched import cast_source, engine_source
 from labkit.instrument import register_source
 

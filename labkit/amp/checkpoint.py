@@ -1,20 +1,23 @@
-"""How does an interrupted run go on? From a file that is whole whatever happens, bit for bit.
+"""Checkpoints: one file from which an interrupted run goes on, bit for bit.
 
 Idea: one bundle holds everything: the engine's state, the random generators and what the caller adds, and a digest of
-all that. It is written whole (`labkit.records.write_whole`).
+all that: a tensor's dtype, shape and bytes, and each plain value with its type, in order, go through one hash. The file
+is written whole (`labkit.records.write_whole`).
 
 Invariant: at any moment, a kill included, the path holds the old bundle or the new one, never a part; a bundle in which
-a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict.
+a bit has flipped is not loaded; and `torch.load(path, weights_only=True)["model"]` is a plain FP32 state dict. Equal
+contents have equal digests on any machine of the same byte order, however the file was packed.
 
-Source: torch.load (weights_only: what may stand in a file that is not trusted).
+Source: torch.load (weights_only: what may stand in a file that is not trusted); FIPS 180-4 (SHA-256).
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +26,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp.digest import digest
 from labkit.amp.engine import Engine
 from labkit.records import write_whole
 
 SCHEMA = "labkit.checkpoint/2"
-WITHOUT_DIGEST = "labkit.checkpoint/1"  # is still read; what has flipped in it shows only where it does not fit
 
 
 def save(path: str | Path, engine: Engine, **extra: Any) -> Path:
@@ -77,8 +78,6 @@ def load(path: str | Path, engine: Engine) -> dict[str, Any]:
 def read(path: str | Path) -> dict[str, Any]:
     """Return a bundle as it stands in the file, on the CPU; its "model" is a plain FP32 state dict.
 
-    Bundles that were written before there was a digest are read without that proof.
-
     Raises:
         ValueError: the file is no such bundle, or not what was written; the message says what it is instead.
         FileNotFoundError: there is no such file.
@@ -93,15 +92,13 @@ def read(path: str | Path) -> dict[str, Any]:
         said = type(error).__name__
         raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({said})") from error
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
-    if schema not in (SCHEMA, WITHOUT_DIGEST):
+    if schema != SCHEMA:
         raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {_kind(bundle)}")
-    if schema == SCHEMA and bundle.pop("digest", None) != digest(bundle):
+    if bundle.pop("digest", None) != digest(bundle):
         raise ValueError(
             f"{path} is damaged: its content is not what was written, by its digest. Take an older checkpoint, or copy "
             "the file again from where it came from."
         )
-    if schema == WITHOUT_DIGEST and isinstance(weights := bundle.get("weights"), dict) and "dice_cup" in weights:
-        weights["generator"] = weights.pop("dice_cup")
     return dict(bundle)
 
 
@@ -147,3 +144,48 @@ def set_generators(stored: Mapping[str, Any]) -> None:
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))  # noqa: NPY002 - as above
     version, numbers, gauss = stored["python"]
     random.setstate((version, tuple(numbers), gauss))
+
+
+_DEEP = (Tensor, Mapping, list, tuple)
+
+
+def digest(content: Any) -> str:
+    """Return the SHA-256 of nested dicts, lists, tuples, tensors and plain values, in hexadecimal.
+
+    >>> digest({"a": torch.ones(2)}) == digest({"a": torch.ones(2)})
+    True
+    >>> digest({"a": torch.ones(2)}) == digest({"a": torch.ones(2).half()})
+    False
+    """
+    hashed = hashlib.sha256()
+    _put(content, hashed.update)
+    return hashed.hexdigest()
+
+
+def _put(value: Any, put: Callable[[Any], object]) -> None:
+    """Feed one value; its type and length stand before it, so that no two contents read alike."""
+    if isinstance(value, Tensor):
+        _put_tensor(value.detach(), put)
+    elif isinstance(value, Mapping):
+        put(f"{type(value).__name__}:{len(value)};".encode())
+        for key, item in value.items():
+            _put(key, put)
+            _put(item, put)
+    elif isinstance(value, list | tuple) and any(isinstance(item, _DEEP) for item in value):
+        put(f"{type(value).__name__}:{len(value)};".encode())
+        for item in value:
+            _put(item, put)
+    else:
+        text = repr(value).encode(errors="surrogatepass")
+        put(f"{type(value).__name__}:{len(text)};".encode() + text)
+
+
+def _put_tensor(tensor: Tensor, put: Callable[[Any], object]) -> None:
+    put(f"{tensor.dtype}:{tensor.layout}:{tuple(tensor.shape)};".encode())
+    if tensor.layout is not torch.strided:
+        parts = (tensor.coalesce().indices(), tensor.coalesce().values()) if tensor.is_sparse else (tensor.to_dense(),)
+        for part in parts:
+            _put_tensor(part, put)
+    elif tensor.numel():
+        dense = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+        put(dense.reshape(-1).view(torch.uint8).numpy())

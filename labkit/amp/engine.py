@@ -1,10 +1,14 @@
-"""How does one training step hang together, when nothing in the loop may ask for the precision?
+"""One training step under any recipe, and the state from which a run goes on as if it had never stopped.
 
-Idea: the engine holds what belongs to a step (model weights and their master, optimizer, loss scales) and offers the
+The engine holds what belongs to a step (model weights and their master, optimizer, loss scales) and offers the
 verbs that any loop has: forward, backward, clip, step, zero_grad. What they do follows from the recipe's values; for
-FP32 the casts, the copies and the scale do nothing.
+FP32 the casts, the copies and the scale do nothing. Its state is all that a step reads and changes: weights, masters,
+optimizer, loss scales, counters, random numbers. The model stands in it in FP32 under plain names, so that whoever
+knows nothing of mixed precision can load it.
 
 Invariant: a step happens with unscaled, finite FP32 gradients or not at all; its `StepReport` says which, and why.
+state_dict -> load_state_dict -> state_dict is the identity, flat or not; a run that goes on is bit-equal to one never
+stopped; a state that does not fit changes nothing.
 
 Source: arXiv:1710.03740, section 3 (the loop); torch.amp.GradScaler (the order of unscaling, clipping and stepping);
 apex.amp.scale_loss (a scale for each loss).
@@ -12,46 +16,47 @@ apex.amp.scale_loss (a scale for each loss).
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
 
-from labkit.amp.events import Moment, StepEvent, StepListener
-from labkit.amp.fitness import (
-    LOSS_INSIDE_MODEL,
-    require_given,
-    require_known,
-    require_loss,
-    require_numbers,
-    require_trainable,
-)
-from labkit.amp.gradients import Stage, StepGradients
+from labkit.amp.casting.lists import LISTS, POLICY
 from labkit.amp.graph.cast_graph import CastGraph
 from labkit.amp.masters.convert import to_model_format, uncompiled
 from labkit.amp.masters.half_beside_fp32 import RangeMemory
 from labkit.amp.masters.weights import Group, MakeOptimizer, Weights
 from labkit.amp.recipe import Recipe
-from labkit.amp.resume import Resumable
+from labkit.amp.requirements import (
+    LOSS_INSIDE_MODEL,
+    in_words,
+    require_known,
+    require_loss,
+    require_same,
+    require_same_network,
+    require_trainable,
+)
 from labkit.amp.scales.products import Products
 from labkit.amp.scaling.clip import clip_without_waiting_, in_fp32_where_held
 from labkit.amp.scaling.scaler import Decision, ScalerState, StepReport, decide, initial
 from labkit.amp.scaling.skips import FEWEST_SKIPS, diagnosis, report
 from labkit.amp.scaling.unscale import largest_magnitudes, read
+from labkit.amp.step import Moment, Seen, Stage, StepEvent, StepGradients, StepListener, not_finite
+from labkit.gemm.half_storage import HALVES
 from labkit.interop import dtype_of
-from labkit.modes import require_one_device, tensors_in
+from labkit.modes import mapped_anywhere, require_one_device, tensors_in
 
 CPU = torch.device("cpu")
 
 
-class Engine(Resumable):
+class Engine:
     """A model, its optimizer and a recipe, ready to be trained by a loop that does not know the recipe.
 
     Several `backward` before a `step` accumulate: their gradients are added up in FP32. Several losses may have a scale
@@ -96,9 +101,8 @@ class Engine(Resumable):
         losses: int = 1,
         seed: int = 0,
     ) -> None:
-        require_given(make_optimizer, recipe, losses)
-        self.recipe, model = recipe, require_trainable(model)
-        require_numbers(model)
+        require_trainable(model, make_optimizer, recipe, losses)
+        self.recipe = recipe
         self.device = torch.device(device) if device is not None else next((p.device for p in model.parameters()), CPU)
         self.model = to_model_format(model, recipe.model, keep_norms=recipe.keep_norms)
         if device is not None:
@@ -159,14 +163,14 @@ class Engine(Resumable):
             RuntimeError: a tensor is on another device than the model's weights, and the model did not move it.
         """
         self._arguments, left = 0, len(self._ranges.pending)
-        kwargs = kwargs and _each_tensor(self._argument, kwargs)
-        args = _each_tensor(self._argument, args)
+        kwargs = kwargs and mapped_anywhere(self._argument, kwargs)
+        args = mapped_anywhere(self._argument, args)
         try:
             out = self.call(*args, **kwargs)
         except RuntimeError as error:
             require_one_device(type(self.model).__name__, (*self.weights.names, args, kwargs), error)
             raise
-        results = _each_tensor(self._result, out)
+        results = mapped_anywhere(self._result, out)
         if len(self._ranges.pending) > left:
             self._ranges.counts_with(tensors_in([results]), left)
         return results
@@ -330,9 +334,19 @@ class Engine(Resumable):
         seen = self._look(gradients)
         found = self._agreed(self._gradients.found if any(g is not None for g in gradients) else {})
         if not found:
-            return self._without_gradients()
-        if seen.beyond_range:
-            return self._beyond_range()
+            self._gradients = StepGradients(self.weights, self._gradients.zeros)
+            why = "no gradient arrived: was backward called, on a loss of this model?"
+            return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+        if seen.beyond_range:  # finite numbers were cast to infinity: the scale is not at fault, and stays
+            self._gradients.stage = Stage.TAKEN
+            why = (
+                f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast "
+                "to it, since earlier ones held none. From the next step on it stays FP32."
+            )
+            left_out = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
+            self.steps += 1
+            self._tell(Moment.STEPPED, left_out)
+            return left_out
         self._tell(Moment.UNSCALED)
         decisions = {i: decide(self.scalers[i], found_inf, self.recipe.scaler) for i, found_inf in found.items()}
         worst = max(decisions, key=lambda i: (decisions[i].skip, decisions[i].found_inf, -i))
@@ -348,7 +362,7 @@ class Engine(Resumable):
         self._tell(Moment.STEPPED, reported)
         return reported
 
-    def _look(self, gradients: Sequence[Tensor | None]) -> _Seen:
+    def _look(self, gradients: Sequence[Tensor | None]) -> Seen:
         """Wait for the device, once, for all that this step has to know."""
         edits = self.weights.edits()
         # After a step that found inf or NaN the next one is likely to as well: its diagnosis comes along.
@@ -361,33 +375,16 @@ class Engine(Resumable):
         for gradient in inner:
             self._note_inner_loss(gradient)
         self._inner_losses.clear()
-        return _Seen(
+        return Seen(
             edits is None or any(edited),
             self._ranges.learn(beyond),
-            _not_finite(named, sizes) if named else None,
-            _not_finite(self._stepped_names(), sizes[len(named) :]) if weights else None,
+            not_finite(named, sizes) if named else None,
+            not_finite(self._stepped_names(), sizes[len(named) :]) if weights else None,
             sizes[-1] if weights else None,
         )
 
     def _stepped_names(self) -> list[str]:
         return [self.weights.names[p] for p in self.weights.model_weights]
-
-    def _without_gradients(self) -> StepReport:
-        self._gradients = StepGradients(self.weights, self._gradients.zeros)
-        why = "no gradient arrived: was backward called, on a loss of this model?"
-        return StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-
-    def _beyond_range(self) -> StepReport:
-        """Leave out a step whose forward pass cast finite numbers to infinity; the scale is not at fault, and stays."""
-        self._gradients.stage = Stage.TAKEN
-        why = (
-            f"left out: an FP32 input or mask holds finite numbers beyond {self.recipe.model.name}, and was cast to "
-            "it, since earlier ones held none. From the next step on it stays FP32."
-        )
-        report = StepReport(False, False, self.scaler.scale, why, (), self.skips_in_a_row)
-        self.steps += 1
-        self._tell(Moment.STEPPED, report)
-        return report
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf, which is found here alone, unless processes share the work."""
@@ -398,9 +395,9 @@ class Engine(Resumable):
         if known is not None:
             return known
         named = self.weights.by_name(gradients)
-        return _not_finite(named, read(largest_magnitudes(list(named.values()))))
+        return not_finite(named, read(largest_magnitudes(list(named.values()))))
 
-    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], seen: _Seen) -> StepReport:
+    def _report(self, decision: Decision, gradients: Sequence[Tensor | None], seen: Seen) -> StepReport:
         """Say what becomes of the step, whose gradients are at fault, and what else is."""
         culprits = self._culprits(gradients, seen.culprits) if decision.found_inf else ()
         plain = report(decision, culprits, self.skips_in_a_row)
@@ -410,12 +407,12 @@ class Engine(Resumable):
         self._loss_inside = False
         return replace(plain, why=". ".join([plain.why, *more])) if more else plain
 
-    def _beyond_gradients(self, seen: _Seen) -> str:
+    def _beyond_gradients(self, seen: Seen) -> str:
         """Say what else is not finite: then no scale helps."""
         bad, loss = seen.bad_weights, seen.loss_size
         if bad is None or loss is None:  # the scaler's rule for skips in a row is not the usual one
             *sizes, loss = read(largest_magnitudes([*self.weights.model_weights, self._loss]))
-            bad = _not_finite(self._stepped_names(), sizes)
+            bad = not_finite(self._stepped_names(), sizes)
         if bad:
             return f" Weight {bad[0]!r} holds inf or NaN itself: go back to a checkpoint from before."
         if not math.isfinite(loss):
@@ -434,34 +431,94 @@ class Engine(Resumable):
         self._gradients = StepGradients(self.weights, zeros)
         self._ranges.forget()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that a step changes, in values and tensors that `torch.load(weights_only=True)` reads.
 
-@dataclass(frozen=True)
-class _Seen:
-    """What a step read from the device, in one transfer.
+        "model" is a plain FP32 state dict with the masters' digits: a torch model that knows nothing of us loads it.
+        The tensors are the engine's own: write them before the next step.
 
-    edited        the model's weights were changed since the last step
-    beyond_range  the forward pass cast finite numbers to infinity
-    culprits      the names of the gradients that hold inf or NaN; None: nobody looked
-    bad_weights   those of the weights, likewise
-    loss_size     the magnitude of the loss, likewise
-    """
+        Raises:
+            RuntimeError: gradients are on their way to a step; they are not part of it.
+        """
+        if self._gradients.wait:
+            raise RuntimeError("gradients wait for a step, and a checkpoint holds none. Save it after step().")
+        return self._state()
 
-    edited: bool
-    beyond_range: bool
-    culprits: tuple[str, ...] | None
-    bad_weights: tuple[str, ...] | None
-    loss_size: float | None
+    def _state(self) -> dict[str, Any]:
+        rules = {name: entry.rule for name, entry in LISTS.table.items() if not name.startswith("__")}
+        registered = {n: rule.value for n, rule in rules.items() if n not in POLICY or POLICY[n].rule is not rule}
+        return {
+            "model": self.fp32_model(),
+            "weights": self.weights.state_dict(),
+            "optimizer": type(self.weights.optimizer).__name__,
+            "scalers": [asdict(scaler) for scaler in self.scalers],
+            "recipe": self.recipe.as_dict(),
+            "policy": registered,
+            "steps": self.steps,
+            "skips_in_a_row": self.skips_in_a_row,
+        } | ({"products": self.products.memory.state_dict()} if self.products is not None else {})
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, bit for bit; gradients that are here are forgotten.
 
-def _not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
-    return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
+        Raises:
+            ValueError: it is of another network, optimizer or recipe, or damaged; the message says which, and what
+                would do. Then nothing has changed.
+        """
+        with in_words():
+            require_same(self._state(), state)
+            scalers = [ScalerState(**scaler) for scaler in state["scalers"]]
+            steps, skips = int(state["steps"]), int(state["skips_in_a_row"])
+            with self._loading(state["model"], None if self.products is None else state["products"]):
+                self.weights.load_state_dict(state["weights"])
+        self.resume_at(scalers, steps, skips)
 
+    def resume_at(self, scalers: list[ScalerState], steps: int, skips_in_a_row: int) -> None:
+        """Go on with these scalers and counters, and without gradients, once the weights are there."""
+        self.scalers, self.steps, self.skips_in_a_row = scalers, steps, skips_in_a_row
+        self.weights.zero_grad()
+        self._gradients = StepGradients(self.weights)
 
-def _each_tensor(change: Callable[[Tensor], Tensor], values: Any) -> Any:
-    """Return values with each tensor in them changed, in containers of any kind too; plain ones without a mode."""
-    with torch._C.DisableTorchFunction():
-        if type(values) is Tensor:
-            return change(values)
-        if type(values) is tuple and all(type(value) is Tensor for value in values):
-            return tuple([change(value) for value in values])
-    return tree_map_only(Tensor, change, values)
+    def fp32_model(self, averages: Mapping[str, Tensor] | None = None) -> dict[str, Any]:
+        """Return the model's state dict in FP32, with the masters' digits; to hand to a plain torch model.
+
+        averages stand for the masters where they are given: parameter name -> FP32 weight.
+        """
+        weights = self.weights
+        given = averages if averages is not None else weights.named_masters() if weights.master else {}
+        by_weight: dict[Tensor, Tensor] = {p: given[name] for p, name in weights.names.items() if name in given}
+        stored = uncompiled(self.model).state_dict(keep_vars=True)  # a tied weight stands there under each of its names
+        found = {k: by_weight.get(v, v).detach() if isinstance(v, Tensor) else v for k, v in stored.items()}
+        return {k: v.float() if getattr(v, "dtype", None) in HALVES else v for k, v in found.items()}
+
+    @torch.no_grad()
+    def load_model(self, state: Mapping[str, Any]) -> None:
+        """Begin with the weights of a plain torch state dict, in any precision; the rest of the engine stays as it is.
+
+        Raises:
+            ValueError: it is of another network; the message names what is missing or too much. Then nothing has
+                changed.
+        """
+        with in_words(), self._loading(state):
+            pass
+        for name, master in self.weights.named_masters().items():
+            master.copy_(state[name])
+        self.weights.copy_back()
+
+    @contextmanager
+    def _loading(self, stored: Mapping[str, Any], remembered: Mapping[str, Any] | None = None) -> Iterator[None]:
+        """Load the model, and what products remember; take it back if that fails, or what the `with` block does."""
+        parts: list[tuple[Any, Mapping[str, Any]]] = [(uncompiled(self.model), stored)]
+        if self.products is not None and remembered is not None:
+            parts.append((self.products.memory, remembered))
+        require_same_network(parts[0][0].state_dict(), stored)
+        self.weights.adopt_edits()
+        before = [(part, copy.deepcopy(part.state_dict())) for part, _ in parts]
+        try:
+            for part, state in parts:
+                part.load_state_dict(state)
+            yield
+        except BaseException:
+            for part, earlier in before:
+                part.load_state_dict(earlier)
+            raise

@@ -22,7 +22,7 @@ import torch
 from labkit.amp.casting.autocast import autocast, current
 from labkit.amp.masters.half_beside_fp32 import RangeMemory, half_beside_fp32
 from labkit.amp.masters.without_master import WeightRounding
-from labkit.amp.scales.product_format import PRODUCTS, ProductFormat
+from labkit.amp.scales.operands import PRODUCTS, ProductFormat
 from labkit.amp.scales.products import Products
 from labkit.amp.scaling.scaler import DYNAMIC, NO_SCALING, ScalerConfig, static
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, Format
@@ -75,59 +75,52 @@ class Recipe:
     tf32: bool = False
 
     def __post_init__(self) -> None:
-        for wrong in filter(None, (self._wrong_formats(), self._wrong_weights(), self._wrong_extras())):
+        for wrong in self._contradictions():
             raise ValueError(f"recipe {self.name!r}: {wrong}")
 
-    def _wrong_formats(self) -> str:
+    def _contradictions(self) -> Iterator[str]:
         if self.model not in (FP32, FP16, BF16):
-            return (
+            yield (
                 f"a model computes in FP32, FP16 or BF16, for which there are kernels; it was given {self.model.name}. "
                 f"Take model=FP32, autocast={self.model.name}, which emulates it."
             )
         if self.autocast is not None and self.model != FP32:
-            return (
+            yield (
                 "autocast keeps the model in FP32 and casts by operation, but model is "
                 f"{self.model.name}. Take autocast=None (O2 style) or model=FP32 (O1 style)."
             )
-        return ""
-
-    def _wrong_weights(self) -> str:
         if self.optimizer not in (FP32, self.model):
-            return (
+            yield (
                 f"the optimizer steps FP32 weights or the model's own ({self.model.name}); "
                 f"it was given {self.optimizer.name}."
             )
         if self.master_weights and self.optimizer != FP32:
-            return (
+            yield (
                 f"master weights are FP32, but the optimizer would step {self.optimizer.name} "
                 "weights. Take optimizer=FP32 or master_weights=False."
             )
         if self.rounding is not WeightRounding.NEAREST and (self.master_weights or self.optimizer == self.model):
-            return (
+            yield (
                 f"{self.rounding.value} rounding is for weights that no FP32 master remembers, after a step in FP32. "
                 "Take a 16-bit model, optimizer=FP32 and master_weights=False, or rounding=NEAREST."
             )
-        return ""
-
-    def _wrong_extras(self) -> str:
         if self.gradient_format is not None and self.autocast is None:
-            return (
+            yield (
                 f"gradient_format={self.gradient_format.name} says what autocast rounds gradients to on the way back, "
                 f"and there is no autocast here. Take autocast=E4M3, gradient_format={self.gradient_format.name}, or "
                 "gradient_format=None."
             )
         if self.accumulator is not None and self.model == FP32 and self.autocast is None:
-            return (
+            yield (
                 f"an accumulator ({self.accumulator}) adds up products of 16-bit numbers or fewer, and everything here "
                 "is FP32. Take model=FP16 or autocast=FP16, or accumulator=None."
             )
         if self.products is not None and (self.autocast is not None or self.model != FP32):
-            return "products are written from FP32 numbers. Take model=FP32, autocast=None, or products=None."
+            yield "products are written from FP32 numbers. Take model=FP32, autocast=None, or products=None."
         if self.tf32 and (self.autocast is not None or self.model != FP32 or self.products is not None):
-            return "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
+            yield "TF32 is for FP32 operands. Take model=FP32, autocast=None and products=None, or tf32=False."
         if self.graph and (self.autocast not in (FP16, BF16) or self.gradient_format or self.accumulator):
-            return "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
-        return ""
+            yield "a graph holds casts to FP16 or BF16. Take autocast=FP16 and nothing emulated, or graph=False."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the recipe in plain values, as a checkpoint keeps it: formats and accumulator by name, and by fields.

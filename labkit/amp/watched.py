@@ -17,7 +17,7 @@ from torch import Tensor
 
 from labkit.amp.casting.casts import Cast
 from labkit.amp.engine import Engine
-from labkit.amp.events import Moment, StepEvent
+from labkit.amp.step import Moment, StepEvent
 from labkit.instrument import Listener
 from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.sources import Gradients, tap

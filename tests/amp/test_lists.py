@@ -40,6 +40,7 @@ MACROS = {
     "AT_FORALL_PROMOTE": Rule.PROMOTE,
 }
 
+
 def header() -> dict[str, Rule]:
     """Return {operation: its list} as torch's header has them."""
     text = HEADER.read_text()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from labkit.amp import RECIPES, Engine
-from labkit.amp.random_state import require_state, restore
+from labkit.amp.masters.without_master import require_state, restore
 
 
 def test_a_state_of_the_same_kind_goes_on_to_the_bit() -> None:

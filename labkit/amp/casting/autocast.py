@@ -258,8 +258,8 @@ class autocast(LabMode, ContextDecorator):
             dtype = floats[0].dtype if floats else None
             if all(tensor.dtype is dtype for tensor in floats):
                 return dtype, None
-        elif rule is not Rule.DENY and _names_a_dtype(args, kwargs):
-            return None, None
+        elif rule is not Rule.DENY and (kwargs.get("dtype") is not None or torch.dtype in map(type, args)):
+            return None, None  # the call asks for a dtype, by name or by position: x.softmax(-1, torch.float16)
         return torch.float32, _widened  # FP16 and BF16 together need FP32 too: neither holds the other
 
     def _lowered(self, tensor: Tensor) -> Tensor:
@@ -272,10 +272,7 @@ class autocast(LabMode, ContextDecorator):
         if self.lower.dtype is not None or entry.rule is not Rule.ALLOW:
             return out
         with _UNSEEN():
-            return mapped(out, self._rounded)
-
-    def _rounded(self, tensor: Tensor) -> Tensor:
-        return self.lower(tensor) if tensor.dtype is torch.float32 else tensor
+            return mapped(out, lambda tensor: self.lower(tensor) if tensor.dtype is torch.float32 else tensor)
 
 
 def _tell_torch() -> None:
@@ -298,8 +295,3 @@ def _changed(args: tuple[Any, ...], kwargs: dict[str, Any], change: _Change | No
 def _floats(args: Any, kwargs: Any) -> list[Tensor]:
     """Return the tensors that a rule applies to, in order."""
     return [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in CASTABLE]
-
-
-def _names_a_dtype(args: Any, kwargs: Any) -> bool:
-    """Say whether a call asks for a dtype, by name or by position: x.softmax(-1, torch.float16)."""
-    return kwargs.get("dtype") is not None or torch.dtype in map(type, args)

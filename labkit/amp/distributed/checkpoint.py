@@ -27,7 +27,7 @@ from labkit.amp.checkpoint import generators, set_generators
 from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import raising_rank_lost
 from labkit.amp.masters.convert import uncompiled
-from labkit.amp.resume import require_same
+from labkit.amp.requirements import require_same
 from labkit.amp.scaling.scaler import ScalerState
 
 SCHEMA = "labkit.checkpoint.distributed/1"

@@ -19,7 +19,7 @@ import torch
 from labkit.amp.casting.lists import Rule
 from labkit.amp.engine import Engine
 from labkit.amp.graph.cast_graph import CastGraph
-from labkit.amp.graph.recorder import Ref, Step
+from labkit.amp.graph.trace import Ref, Step
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())

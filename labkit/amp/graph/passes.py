@@ -21,8 +21,7 @@ from torch import Tensor, fx
 from torch.fx.node import _get_qualified_name, map_aggregate
 
 from labkit.amp.casting.casts import NATIVE, Cast
-from labkit.amp.graph.recorder import Ref, Step
-from labkit.amp.graph.trace import Trace
+from labkit.amp.graph.trace import Ref, Step, Trace
 from labkit.formats import FP16
 
 _METHODS = {dtype: method.__name__ for dtype, method in NATIVE.items()}

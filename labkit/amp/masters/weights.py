@@ -1,9 +1,8 @@
-"""Where do the weights live between two steps, in FP32 or in FP16?
+"""Master weights: FP32 weights that the optimizer steps, and their rounding with which the model computes.
 
-Idea: the optimizer steps FP32 weights (the master), and the model computes with their FP16 rounding. Training without
-master weights is the same procedure, but after each step the FP32 weights keep only what FP16 holds of them, so an
-update below half an ulp of its weight is swallowed. The master is one tensor for each parameter, or one flat
-tensor for each group of them, into which every parameter is a view.
+Training without master weights is the same procedure, but after each step the FP32 weights keep only what FP16 holds of
+them, so an update below half an ulp of its weight is swallowed. The master is one tensor for each parameter, or one
+flat tensor for each group of them, into which every parameter is a view.
 
 Invariant: after every step, model weights = master weights rounded to the model's dtype.
 
@@ -12,6 +11,7 @@ Source: arXiv:1710.03740, section 3.1; apex.fp16_utils.prep_param_lists (the fla
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,11 +21,34 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp.masters.edits import checksum, differences
-from labkit.amp.masters.fitting import require_fitting, require_shapes
-from labkit.amp.masters.flat import cut, flat_gradient, flatten, join_state, split_state
-from labkit.amp.masters.without_master import WeightRounding, store_all_rounded
-from labkit.amp.random_state import require_state, restore
+from labkit.amp.masters.groups import cut, flat_gradient, flatten, join_state, split_state
+from labkit.amp.masters.without_master import WeightRounding, require_state, restore, store_all_rounded
 from labkit.amp.scaling.unscale import read
+
+NOT_ELEMENTWISE = (torch.optim.Adafactor, torch.optim.Muon)  # what they do depends on where a tensor ends
+
+
+def require_fitting(optimizer: torch.optim.Optimizer, flat: bool, given: Sequence[Tensor] = ()) -> None:
+    """Refuse an optimizer whose step needs a closure, that does not step what it was given, or not a flat master."""
+    name = type(optimizer).__name__
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{name} evaluates the loss several times inside its step, and a scaled loss cannot be unscaled or skipped "
+            "in there. Take an optimizer that steps once (SGD, Adam ...), or train in FP32 with a plain torch loop."
+        )
+    stepped, own = {id(p) for group in optimizer.param_groups for p in group["params"]}, {id(p) for p in given}
+    if own - stepped and stepped - own:
+        raise ValueError(
+            f"this {name} steps {len(stepped - own)} tensors that it was not given, the model's own perhaps, and not "
+            f"{len(own - stepped)} masters, which would never move. Make it of what comes in: lambda weights: "
+            f"{name}(weights, lr=0.1)."
+        )
+    if flat and isinstance(optimizer, NOT_ELEMENTWISE):
+        raise ValueError(
+            f"{name} looks at each parameter's shape, so one flat tensor is another problem to it. Take flat=False."
+        )
+
 
 Group = Mapping[str, Any]  # "params" and the optimizer's options for them, as torch.optim takes it
 MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
@@ -79,7 +102,12 @@ class Weights:
     ) -> None:
         self.flat, self.master, self.rounding, self.dtype = flat, master, rounding, optimizer_dtype
         self.names = {parameter: name for name, parameter in model.named_parameters()}
-        require_shapes(self.names)
+        lazy = [name for parameter, name in self.names.items() if nn.parameter.is_lazy(parameter)]
+        if lazy:
+            raise ValueError(
+                f"parameter {lazy[0]!r} of a lazy layer has no shape yet, so it can have no master. Call the model "
+                "once, on one batch, before this."
+            )
         self.model_weights: list[nn.Parameter] = []  # in the order of the groups
         self.master_weights: list[Tensor] = []  # one for each of them; with flat=True, views
         self.optimizer_weights: list[nn.Parameter] = []  # what the optimizer steps: master weights, or flat tensors
@@ -90,7 +118,13 @@ class Weights:
         else:
             self.optimizer = make_optimizer([self._add(g) for g in (groups(model) if callable(groups) else groups)])
         self._pair_up()
-        self._require_all_trainable()
+        grouped = set(self.model_weights)
+        left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
+        if left:
+            raise ValueError(
+                f"{len(left)} trainable parameters stand in no group, the first is {left[0]!r}: they would get "
+                "gradients and never move. Add them to a group, or freeze them: requires_grad_(False)."
+            )
         require_fitting(self.optimizer, flat, self.optimizer_weights)
         self._device = self.model_weights[0].device if self.model_weights else torch.device("cpu")
         rolls = rounding is WeightRounding.STOCHASTIC and bool(self.model_weights)
@@ -131,15 +165,6 @@ class Weights:
         self._members.append(weights)
         self._dtypes += [p.dtype for p in weights]
         return {**group, "params": stepped}
-
-    def _require_all_trainable(self) -> None:
-        grouped = set(self.model_weights)
-        left = [name for p, name in self.names.items() if p.requires_grad and p not in grouped]
-        if left:
-            raise ValueError(
-                f"{len(left)} trainable parameters stand in no group, the first is {left[0]!r}: they would get "
-                "gradients and never move. Add them to a group, or freeze them: requires_grad_(False)."
-            )
 
     def scaled_gradients(self) -> list[Tensor | None]:
         """Return the gradients as backward left them, scaled, one for each of `optimizer_weights`; None: there is none.
@@ -288,16 +313,12 @@ class Weights:
         """Become a copy, by copy.deepcopy or pickle, which copy a flat master and the views into it apart."""
         self.__dict__.update(state)
         if self.flat:
-            self._view_flat()
+            wholes = zip(self.optimizer_weights, [weights for weights in self._members if weights], strict=True)
+            self.master_weights = [view for whole, weights in wholes for view in cut(whole.detach(), weights)]
+            for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
+                if dtype == self.dtype:
+                    weight.data = master
         self._pair_up()
-
-    def _view_flat(self) -> None:
-        members = [weights for weights in self._members if weights]
-        views = [cut(whole.detach(), weights) for whole, weights in zip(self.optimizer_weights, members, strict=True)]
-        self.master_weights = [view for part in views for view in part]
-        for weight, master, dtype in zip(self.model_weights, self.master_weights, self._dtypes, strict=True):
-            if dtype == self.dtype:
-                weight.data = master
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last step, here and in the model."""
@@ -341,16 +362,14 @@ class Weights:
             unlike = [name for name in {**shapes, **stored} if shapes.get(name) != stored.get(name)]
             raise ValueError(f"these master weights are of another network: {unlike[0]!r} differs in name or shape")
         require_state(self._generator, state["generator"])
-        self._load_optimizer(state["optimizer"])
+        before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
+        try:
+            optimizer = state["optimizer"]
+            self.optimizer.load_state_dict(join_state(optimizer, self._members) if self.flat else optimizer)
+        except Exception:
+            self.optimizer.__setstate__(before)
+            raise
         for name, master in own.items():
             master.data.copy_(state["master"][name])
         restore(self._generator, state["generator"])
         self._note()
-
-    def _load_optimizer(self, state: Any) -> None:
-        before = {"state": self.optimizer.state, "param_groups": self.optimizer.param_groups}
-        try:
-            self.optimizer.load_state_dict(join_state(state, self._members) if self.flat else state)
-        except Exception:
-            self.optimizer.__setstate__(before)
-            raise

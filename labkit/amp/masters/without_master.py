@@ -5,6 +5,10 @@ each time. Stochastic rounding drops them too, but goes up as often as the cut d
 updates arrive on average. Kahan's compensation keeps what was cut off in a second FP16 number and adds it the next
 time.
 
+The generator of stochastic rounding is part of a checkpoint. Its state belongs to its kind of device: a CPU's has 5056
+bytes, a GPU's 16, and neither can go on from the other's. A run that was saved on one and resumed on the other goes on
+with a generator that is seeded from the state.
+
 Invariant: what survives fits the model's format: one number of it for each weight, two with Kahan's compensation.
 
 Source: Kahan, Further remarks on reducing truncation errors (CACM 8, 1965); arXiv:1502.02551 (stochastic rounding);
@@ -13,6 +17,8 @@ arXiv:2010.06192 (both, for weights in 16 bits).
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
@@ -111,3 +117,39 @@ def stochastic_bf16(values: Tensor, random_bits: Tensor) -> Tensor:
     enough = (2**16 - 1) - (random_bits >> 16).to(torch.int32)
     carried = (values.view(torch.int32) + enough).bitwise_and_(-(2**16)).view(torch.float32)
     return torch.where(values.isnan(), values, carried)
+
+
+SIZES = {len(torch.Generator().get_state()): "a CPU", 16: "a GPU"}  # bytes of a state -> whose it is
+
+
+def restore(generator: torch.Generator, state: Tensor) -> None:
+    """Put a generator where a state says, or seed it from the state of another kind of device.
+
+    Raises:
+        RuntimeError: it is no state of a generator.
+
+    Warns:
+        UserWarning: the state is of another kind of device.
+    """
+    state, own = state.cpu(), len(generator.get_state())
+    if state.numel() == own or state.numel() not in SIZES:
+        generator.set_state(state)
+        return
+    seed = int.from_bytes(hashlib.sha256(state.numpy().tobytes()).digest()[:4], "little")
+    generator.manual_seed(seed)
+    warnings.warn(
+        f"the random numbers of stochastic rounding were drawn on {SIZES[state.numel()]} when this was saved, and are "
+        f"drawn on {SIZES.get(own, 'another device')} now: the generator is seeded anew. The run goes on, but not bit "
+        "for bit.",
+        stacklevel=2,
+    )
+
+
+def require_state(generator: torch.Generator, state: Tensor) -> None:
+    """Refuse what is no state of a generator, and change nothing.
+
+    Raises:
+        RuntimeError: as `restore`.
+    """
+    if state.numel() not in SIZES or state.numel() == len(generator.get_state()):
+        torch.Generator(generator.device).set_state(state.cpu())

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.amp.random_state import restore
+from labkit.amp.masters.without_master import restore
 from labkit.formats import FP32
 
 

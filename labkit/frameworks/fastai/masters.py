@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import to_fp32, to_model_format
-from labkit.amp.gradients import finite
-from labkit.amp.masters.flat import cut, flat_gradient, flatten
+from labkit.amp.masters.groups import cut, flat_gradient, flatten
+from labkit.amp.step import finite
 from labkit.interop import format_of
 
 Groups = list[list[nn.Parameter]]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
 from labkit.amp import ScalerConfig, ScalerState, decide, initial, static, unscale
-from labkit.amp.masters.fitting import require_fitting
+from labkit.amp.masters.weights import require_fitting
 from labkit.amp.scaling.clip import clip_
 
 

@@ -1,18 +1,20 @@
-"""The gradients of one step, between backward and the optimizer.
+"""One training step's gradients, between backward and the optimizer, and the moments at which listeners see them.
 
-Backward leaves them in the model, scaled and in the model's format. From there each loss's are added up in FP32, still
-scaled; then all are unscaled and summed, once; then a step takes them. Scaled and unscaled ones never meet, and none
-are taken twice. Whether they are finite is decided on their device; `look` brings the answers to the host, in one
-transfer with whatever else a step has to know.
+Backward leaves gradients in the model, scaled and in the model's format. From there each loss's are added up in FP32,
+still scaled; then all are unscaled and summed, once; then a step takes them. Scaled and unscaled ones never meet, and
+none are taken twice. Whether they are finite is decided on their device; `look` brings the answers to the host, in one
+transfer with whatever else a step has to know. Listeners change nothing, and no event is made without one.
 
-Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32.
+Invariant: `unscaled()` is the gradient of the sum of all losses since the last zero_grad, in FP32. Of a step that is
+taken or skipped, the moments come in the order of `Moment`; forward and scaled once for each backward pass.
 
 Source: torch.amp.GradScaler (READY, UNSCALED, STEPPED); apex.amp.scale_loss (sums in FP32, a scale for each loss).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -23,7 +25,39 @@ from torch import Tensor, nn
 
 from labkit.amp.masters.weights import Weights
 from labkit.amp.scaling.clip import Clipping, finish_clipping
+from labkit.amp.scaling.scaler import StepReport
 from labkit.amp.scaling.unscale import non_finite_flags, read, unscale_with_flags
+
+
+class Moment(Enum):
+    """Where in a step an event was."""
+
+    FORWARD = "the loss is computed"
+    SCALED = "backward has left gradients in the model, multiplied by the scale, in the model's format"
+    UNSCALED = "the gradients of all losses are one FP32 sum without a scale; the step takes or skips them now"
+    STEPPED = "the weights have moved, or the step was skipped"
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """A moment of a training step.
+
+    moment     which
+    loss       [], FP32, unscaled: of the last backward pass
+    scale      what it is multiplied by
+    gradients  parameter name -> gradient, at SCALED as they are in the model, from UNSCALED on in FP32; before, empty
+    report     what became of the step; None before STEPPED
+    """
+
+    moment: Moment
+    loss: Tensor
+    scale: float
+    gradients: Mapping[str, Tensor]
+    report: StepReport | None = None
+
+
+StepListener = Callable[[StepEvent], object]
+
 
 Sum = list[Tensor | None]  # gradients, one for each tensor that the optimizer steps
 
@@ -185,6 +219,29 @@ class StepGradients:
         for clipping in self.clippings:
             finish_clipping(here, clipping, float(clipping.length))
         self.clippings = []
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a step read from the device, in one transfer.
+
+    edited        the model's weights were changed since the last step
+    beyond_range  the forward pass cast finite numbers to infinity
+    culprits      the names of the gradients that hold inf or NaN; None: nobody looked
+    bad_weights   those of the weights, likewise
+    loss_size     the magnitude of the loss, likewise
+    """
+
+    edited: bool
+    beyond_range: bool
+    culprits: tuple[str, ...] | None
+    bad_weights: tuple[str, ...] | None
+    loss_size: float | None
+
+
+def not_finite(names: Iterable[str], sizes: Sequence[float]) -> tuple[str, ...]:
+    """Return the names of the tensors whose largest magnitude is inf or NaN."""
+    return tuple(name for name, size in zip(names, sizes, strict=False) if not math.isfinite(size))
 
 
 def finite(tensor: Tensor) -> bool:

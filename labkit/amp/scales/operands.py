@@ -1,0 +1,282 @@
+"""Operands of 8 or 4 bits: in which format and at which scale a product's are written, and how they are rounded.
+
+A layer is three products: its output, the gradient of its input, the gradient of its weight. Only their operands are 8
+or 4 bits wide; sums, weights, optimizer and all that stands between two layers stay FP32. What the published recipes
+differ in is a handful of values, so a recipe is a row, and a row that exists is consistent.
+
+Tensors are rounded block by block, at the speed of training. To E4M3 and E5M2 torch casts. For the other formats:
+beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s), what a format with s significand bits has at exponent e;
+adding that number rounds, subtracting it is exact. Exponents are read off the bits, so a block's power-of-two scale is
+whole-number arithmetic. A rotation spreads one number that is far larger than its neighbours over all of them: 16
+random signs and an orthogonal Hadamard matrix turn each 16 numbers into sums and differences of all 16.
+
+Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; the sign
+of zero is not kept. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
+Both operands of a product that are rotated along the axis it sums over have the same product as before.
+
+Source: arXiv:2209.05433 (FP8), NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`),
+arXiv:2303.11257 (unit scaling), OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; a scale that is
+rounded up), arXiv:2509.25149 (NVFP4, and where its training rotates), arXiv:2404.00456 (QuaRot), arXiv:2412.19437
+(blocks of 128).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from labkit.amp.scaling.unscale import largest_magnitude
+from labkit.formats import E4M3, E5M2, MXFP8, NVFP4, BlockFormat, Format
+from labkit.interop import casts_to_8_bits, dtype_of
+
+
+class TensorScale(Enum):
+    """Where the scale of a whole tensor comes from; one that a block has comes on top."""
+
+    NONE = "none"  # 1, always
+    CURRENT = "current"  # the tensor's own largest magnitude lands on the format's largest number
+    DELAYED = "delayed"  # the largest magnitude of earlier steps does; 1 in the first
+    UNIT = "unit"  # the layer's shape: a power of two that brings operands to size 1 when training begins
+
+
+@dataclass(frozen=True)
+class ProductFormat:
+    """How the operands of a layer's products are written. They saturate; what holds inf or NaN is left as it is.
+
+    forward               format of activations and weights, of numbers or of blocks
+    gradient              format of gradients
+    scale                 where the scale of a whole tensor comes from
+    history               steps that a delayed scale looks back
+    margin                a delayed scale is divided by 2^margin: room for magnitudes that grow from step to step
+    scale_up              a block's power-of-two scale: rounded up, so that nothing saturates (arXiv:2506.08027), or
+                          down, as OCP's text has it
+    square_weights        a weight's blocks are square, so that it is the same numbers forward and backward
+    stochastic_gradients  gradients are rounded stochastically
+    hadamard              a weight's gradient: both operands are rotated by a random Hadamard matrix of 16 first
+    last_in_fp32          the model's last layer stays FP32
+
+    Raises:
+        ValueError: the parts contradict each other.
+
+    >>> ProductFormat(E4M3, E5M2, hadamard=True)
+    Traceback (most recent call last):
+    ...
+    ValueError: square weights and a Hadamard matrix are for formats of blocks; forward is E4M3. Take forward=NVFP4.
+    """
+
+    forward: Format | BlockFormat
+    gradient: Format | BlockFormat
+    scale: TensorScale = TensorScale.CURRENT
+    history: int = 16
+    margin: int = 0
+    scale_up: bool = True
+    square_weights: bool = False
+    stochastic_gradients: bool = False
+    hadamard: bool = False
+    last_in_fp32: bool = False
+
+    def __post_init__(self) -> None:
+        self._require_margin()
+        for format in (self.forward, self.gradient):
+            element = format.element if isinstance(format, BlockFormat) else format
+            if not (element.signed and element.has_zero) or element.significand_bits > 8 or element.exponent_bits > 5:
+                raise ValueError(f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3.")
+        if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
+            raise ValueError(
+                f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, the other is not."
+            )
+        if (self.square_weights or self.hadamard) and not isinstance(self.forward, BlockFormat):
+            raise ValueError(
+                "square weights and a Hadamard matrix are for formats of blocks; "
+                f"forward is {self.forward.name}. Take forward=NVFP4."
+            )
+        if self.history < 1:
+            raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
+
+    def _require_margin(self) -> None:
+        if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
+            raise ValueError(f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0.")
+        if self.margin and self.scale is not TensorScale.DELAYED:
+            raise ValueError(
+                f"margin={self.margin}: expected scale=TensorScale.DELAYED, which alone leaves room for what grows, "
+                f"got {self.scale}. Take margin=0."
+            )
+        for format in (self.forward, self.gradient):
+            element = format.element if isinstance(format, BlockFormat) else format
+            if float(element.max) / 2**self.margin < element.smallest_subnormal:
+                raise ValueError(
+                    f"margin: expected less than the powers of two that {element.name} spans, got {self.margin}, with "
+                    "which every number is written as 0. Take margin=0."
+                )
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a scale follows from earlier steps."""
+        return self.scale in (TensorScale.DELAYED, TensorScale.UNIT)
+
+    @property
+    def needs_names(self) -> bool:
+        """Whether something is kept for each weight, or done with one of them, so that all need names that last."""
+        return self.scale is TensorScale.DELAYED or self.last_in_fp32
+
+    @property
+    def blocks(self) -> bool:
+        """Whether blocks have scales of their own, along the axis that a product sums over."""
+        return isinstance(self.forward, BlockFormat)
+
+
+_NVFP4 = ProductFormat(NVFP4, NVFP4, square_weights=True, stochastic_gradients=True, hadamard=True, last_in_fp32=True)
+PRODUCTS: dict[str, ProductFormat] = {
+    "FP8 current": ProductFormat(E4M3, E5M2),
+    "FP8 delayed": ProductFormat(E4M3, E5M2, TensorScale.DELAYED),
+    "MXFP8": ProductFormat(MXFP8, MXFP8, TensorScale.NONE),
+    "NVFP4": _NVFP4,
+    "unit scaled": ProductFormat(E4M3, E4M3, TensorScale.UNIT),
+}
+
+
+_POINT, _BIAS = 23, 127  # of FP32: where its exponent field begins, and what is added to the exponent there
+_EXPONENT, _FRACTION = 0xFF << _POINT, (1 << _POINT) - 1
+_SMALLEST_SCALE = 1 << (_POINT - 1)  # the bits of 2^-127, the smallest number of E8M0
+
+
+def round_saturating(values: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+    """Round finite FP32 values to a format of 8 bits or so; a new tensor. A generator: stochastically.
+
+    >>> from labkit.formats import E4M3
+    >>> round_saturating(torch.tensor([1.06, 17.0, 500.0]), E4M3)
+    tensor([  1.,  16., 448.])
+    """
+    limited = values.clamp(-format.max, format.max)
+    return round_within(limited, format, generator)
+
+
+def round_within(limited: Tensor, format: Format, generator: torch.Generator | None = None) -> Tensor:
+    """Round FP32 values whose rounding is within a format's range; they may be overwritten."""
+    if generator is None and format in (E4M3, E5M2) and casts_to_8_bits(limited):
+        return limited.to(dtype_of(format)).to(torch.float32)
+    bits = limited.view(torch.int32) & _EXPONENT
+    bits.clamp_(min=(format.emin + _BIAS) << _POINT)
+    if generator is None:
+        power, factor = bits.view(torch.float32), 1.5 * 2.0 ** (_POINT - format.significand_bits)
+        return limited.add_(power, alpha=factor).sub_(power, alpha=factor)
+    bits -= format.significand_bits << _POINT
+    spacing = bits.view(torch.float32)
+    random = torch.rand(limited.shape, generator=generator, device=limited.device)
+    below = limited.div_(spacing).floor()
+    goes_up = random.lt_(limited.sub_(below))
+    return below.add_(goes_up).mul_(spacing)
+
+
+def round_to_blocks(
+    values: Tensor, format: BlockFormat, tile: tuple[int, int] | None = None, *, scale_up: bool = False
+) -> Tensor:
+    """Round finite FP32 matrices [..., rows, columns], each tile of them at a scale of its own; return their values.
+
+    Args:
+        tile: rows and columns of a block; None: along a row. What is missing at an edge counts as zeros.
+        scale_up: a power-of-two scale is the least at which nothing saturates; False: as `round_blocks` has it.
+
+    >>> from labkit.formats import MXFP4
+    >>> round_to_blocks(torch.arange(32.0)[None], MXFP4)[0, 26:]  # a scale of 4: beyond 6 * 4 they saturate
+    tensor([24., 24., 24., 24., 24., 24.])
+    >>> round_to_blocks(torch.arange(32.0)[None], MXFP4, scale_up=True)[0, 26:]
+    tensor([24., 24., 32., 32., 32., 32.])
+    """
+    tiles = tiled(values, tile or (1, format.size))
+    rounded = round_tiles(tiles, largest_in(tiles), format, scale_up=scale_up)
+    return untiled(rounded, values.shape)
+
+
+def round_tiles(
+    tiles: Tensor,
+    largest: Tensor,
+    format: BlockFormat,
+    *,
+    scale_up: bool,
+    scales_fit: bool = False,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Round tiles, whose largest magnitudes are given, each at its own scale.
+
+    Args:
+        scale_up: as in `round_to_blocks`.
+        scales_fit: no magnitude is so large that its scale would be beyond the scales' format.
+        generator: for stochastic rounding.
+    """
+    if largest.device.type == "cpu" and not bool(largest.all()):  # zeros at scale 1: subnormal scales are slow there
+        largest = largest.masked_fill(largest == 0, format.element.max)
+    if format.scale.significand_bits:
+        scale = (largest / format.element.max).clamp_(min=format.scale.smallest_subnormal)
+        if format.scale.significand_bits != _POINT:
+            scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
+        return round_saturating(tiles / scale, format.element, generator).mul_(scale)
+    scaled = tiles / (scale := _power_of_two(largest, format, scale_up))
+    if scale_up:  # then no tile is beyond its format
+        return round_within(scaled, format.element, generator).mul_(scale)
+    return round_saturating(scaled, format.element, generator).mul_(scale)
+
+
+def _power_of_two(largest: Tensor, format: BlockFormat, up: bool) -> Tensor:
+    """Return scales in E8M0, whole-number arithmetic on the bits of FP32 numbers above 0."""
+    bits = largest.view(torch.int32)
+    if up:  # one exponent higher where the significand is above that of the largest element
+        bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
+    bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
+    return bits.view(torch.float32)
+
+
+def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:
+    """Join tiles to matrices of a shape again."""
+    rows, columns = tiles.shape[-4] * tiles.shape[-3], tiles.shape[-2] * tiles.shape[-1]
+    whole = tiles.reshape(*shape[:-2], rows, columns)
+    return whole if whole.shape == shape else whole[..., : shape[-2], : shape[-1]]
+
+
+def tiled(values: Tensor, tile: tuple[int, int]) -> Tensor:
+    """Cut matrices [..., m, n] into tiles [..., m / rows, rows, n / columns, columns], filled up with zeros."""
+    (m, n), (rows, columns) = values.shape[-2:], tile
+    more = (0, -n % columns, 0, -m % rows)
+    full = F.pad(values, more) if any(more) else values.contiguous()
+    return full.view(*full.shape[:-2], full.shape[-2] // rows, rows, full.shape[-1] // columns, columns)
+
+
+def largest_in(tiles: Tensor) -> Tensor:
+    """Return the largest magnitude of each tile, [..., m / rows, 1, n / columns, 1]."""
+    axes = [axis for axis in (-3, -1) if tiles.shape[axis] != 1]
+    return largest_magnitude(tiles, axes) if axes else tiles.abs()
+
+
+ROTATED = 16  # numbers that a Hadamard matrix rotates at a time
+# 16 random signs, drawn once (torch.manual_seed(0)): with the matrix they spread an outlier over 16 numbers.
+_SIGNS = (-1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0, -1.0, 1.0, 1.0, 1.0, -1.0, 1.0)
+
+
+def rotate(tensor: Tensor, axis: int) -> Tensor:
+    """Multiply each 16 numbers along an axis (-1 or -2) by signs and a Hadamard matrix; zeros fill it up.
+
+    >>> one, two = torch.randn(2, 20), torch.randn(20, 3)
+    >>> torch.allclose(rotate(one, -1) @ rotate(two, -2), one @ two, atol=1e-5)
+    True
+    """
+    if axis == -1:
+        return rotate(tensor.mT, -2).mT
+    more = -tensor.shape[-2] % ROTATED
+    full = F.pad(tensor, (0, 0, 0, more)) if more else tensor
+    cut = full.unflatten(-2, (-1, ROTATED))
+    rotated: Tensor = _rotation(tensor.device) @ cut
+    return rotated.flatten(-3, -2)
+
+
+@cache
+def _rotation(device: torch.device) -> Tensor:
+    matrix = torch.ones(1, 1, device=device)
+    while len(matrix) < ROTATED:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix.mul(torch.tensor(_SIGNS, device=device)).div(math.sqrt(ROTATED))
