@@ -22,7 +22,7 @@ from labkit.bench.record import bench_versions
 from labkit.capture.instructions import COLUMNS, Instruction
 from labkit.capture.launch import Words, capture
 from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
-from labkit.gemm.emulate import emulate
+from labkit.gemm.blocks import emulate
 from labkit.gemm.mma import MmaSpec
 from labkit.machine.device import device_report
 from labkit.records import now

@@ -9,14 +9,12 @@ from labkit.gemm.accumulators import (
     Accumulator,
     accumulate,
 )
-from labkit.gemm.blocks import emulator
-from labkit.gemm.emulate import emulate
+from labkit.gemm.blocks import emulate, emulator
 from labkit.gemm.explain import AlignedTerm, BlockSum, explain
-from labkit.gemm.fp32_precision import fp32_precision, has_tf32
 from labkit.gemm.half_storage import GEMMS, half_storage, rounds_once
 from labkit.gemm.mma import ROWS, SPECS, TURING_4, MmaSpec
 from labkit.gemm.product import matmul
-from labkit.gemm.tf32 import tf32_products
+from labkit.gemm.tf32 import fp32_precision, has_tf32, tf32_products
 
 __all__ = [
     "ACCUMULATORS", "EXACT", "GEMMS", "PAIRWISE_FP32", "ROWS", "SEQUENTIAL_FP16", "SEQUENTIAL_FP32", "SPECS",

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labkit.formats import E4M3, E5M2, FP16, FP32, FP64, Format, round_to
-from labkit.gemm.blocks import tiles, to_half
-from labkit.gemm.emulate import check_shapes, emulate, operand, sheets
+from labkit.gemm.blocks import check_shapes, emulate, operand, sheets, tiles, to_half
 from labkit.gemm.mma import MmaSpec
 from labkit.interop import dtype_of, format_of
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labkit.formats import FP16, FP32, Format, Rounding
-from labkit.gemm.emulate import operand
+from labkit.gemm.blocks import operand
 from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec
 
 WHOLE_BITS = 2  # digits before the point of an aligned term: products of significands go up to 11.1...

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT, recurrent
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
 
@@ -102,8 +103,6 @@ class HalfStorage(LabMode):
             agree = name in NORMS or all(other == dtype for other in dtypes)
             if dtype in HALVES and agree and kwargs.get("out") is None:
                 if self.accumulator is not None and name not in NORMS:
-                    from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
-
                     return run(func, args, kwargs, self.accumulator)
                 if name in RECURRENT:
                     return recurrent(name, *args)

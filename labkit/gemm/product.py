@@ -1,20 +1,30 @@
-"""What is a matrix product that adds up as told, forward and backward?
+"""Differentiable matrix products with another accumulator, and the operations of a network that are made of them.
 
-Idea: the backward pass of D = A @ B is two products more, dA = dD @ B^T and dB = A^T @ dD. All three multiply numbers
-of a format and add them up in the same accumulator. Where torch stores that format, its dtype says so; where
-it is emulated in FP32 tensors (FP8, TF32), `Emulated` does.
+The backward pass of D = A @ B is two products more, dA = dD @ B^T and dB = A^T @ dD. All three multiply numbers of a
+format and add them up in the same accumulator. Where torch stores that format, its dtype says so; where it is emulated
+in FP32 tensors (FP8, TF32), `Emulated` does. Linear layers, convolutions and attention are reduced to such products
+(`run`), which puts a V100 or an FP16 accumulator under any model.
 
-Invariant: every operand is rounded to its format before it is multiplied, and every result once.
+Invariant: every operand is rounded to its format before it is multiplied, and every result once, to the dtype that a
+GPU would have stored; between two GEMMs nothing is rounded but what is stored.
+
+What it does not do: recurrent layers, `einsum` and others that it refuses by name; second derivatives. In a transposed
+convolution, as in the gradient of a convolution's input, the products over channels go through the accumulator, and
+those of overlapping windows are added up in FP32.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from labkit.formats import BF16, FP16, FP32, Format
 from labkit.gemm.accumulators import AnyAccumulator, accumulate, instruction_for
@@ -45,9 +55,15 @@ def matmul(a: Tensor, b: Tensor, accumulator: AnyAccumulator, dtype: torch.dtype
     if a.dtype != b.dtype:
         raise RuntimeError(f"expected operands of one dtype, as hardware multiplies; got {a.dtype} and {b.dtype}")
     left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    product = _batched(left, right, accumulator, dtype or a.dtype)
-    product = product.squeeze(-2) if a.dim() == 1 else product
-    return product.squeeze(-1) if b.dim() == 1 else product
+    shape, result = (*left.shape[:-1], right.shape[-1]), dtype or a.dtype
+    if right.dim() == 2:  # then leading dimensions of the left one are rows
+        d = product(left.reshape(-1, left.shape[-1]), right, accumulator, a.dtype, result).reshape(shape)
+    else:
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (part.expand(*batch, *part.shape[-2:]) for part in (left, right))
+        d = product(left, right, accumulator, a.dtype, result)
+    d = d.squeeze(-2) if a.dim() == 1 else d
+    return d.squeeze(-1) if b.dim() == 1 else d
 
 
 @dataclass(frozen=True)
@@ -118,11 +134,224 @@ def _in(tensor: Tensor, format: Format) -> Tensor:
     return round_tensor(tensor.detach().float(), format) if dtype is None else tensor.to(dtype)
 
 
-def _batched(a: Tensor, b: Tensor, accumulator: AnyAccumulator, result: torch.dtype) -> Tensor:
-    """a[..., m, k] @ b[..., k, n] with broadcast leading dimensions; those of `a` are rows if `b` has none."""
-    if b.dim() == 2:
-        flat = product(a.reshape(-1, a.shape[-1]), b, accumulator, a.dtype, result)
-        return flat.reshape(*a.shape[:-1], b.shape[-1])
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = (part.expand(*batch, *part.shape[-2:]) for part in (a, b))
-    return product(a, b, accumulator, a.dtype, result)
+def run(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], accumulator: AnyAccumulator
+) -> Tensor:
+    """Carry out torch's function `func(*args, **kwargs)` with its matrix products added up by `accumulator`.
+
+    A function (A[g, m, k], B[g, k, n]) -> A @ B in its place carries them out itself.
+
+    Biases, `alpha` and `beta`, softmax and masks are computed in FP32, and the result is rounded to the operands'
+    dtype once. Only functions that are matrix products at heart are known: see `REDUCTIONS`.
+
+    Raises:
+        NotImplementedError: this function is not reduced to matrix products here.
+
+    >>> from labkit.gemm.mma import SPECS
+    >>> run(F.linear, (torch.ones(2, 3).half(), torch.ones(1, 3).half()), {}, SPECS["V100"])
+    tensor([[3.],
+            [3.]], dtype=torch.float16)
+    """
+    name = getattr(func, "__name__", str(func))
+    if name not in REDUCTIONS:
+        raise NotImplementedError(
+            f"{name} is not reduced to matrix products here, so it cannot take another accumulator. These are: "
+            f"{', '.join(REDUCTIONS)}. Leave the accumulator out (None) for a model that needs it."
+        )
+    spelled = OPERANDS.get(name, {})
+    named = {spelled.get(key, key): value for key, value in kwargs.items() if (key, value) != ("out", None)}
+    return REDUCTIONS[name](accumulator, *args, **named)
+
+
+def _linear(accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    product = matmul(input, weight.mT, accumulator, torch.float32)
+    return (product if bias is None else product + bias.float()).to(input.dtype)
+
+
+def _added(
+    accumulator: AnyAccumulator, input: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """Addmm and its kin: beta * input + alpha * (a @ b); with beta 0 the input is not read, even if it is NaN."""
+    product = alpha * matmul(a, b, accumulator, torch.float32)
+    return (product + beta * input.float() if beta else product).to(a.dtype)
+
+
+def _convolution(dimensions: int) -> Callable[..., Tensor]:
+    """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places]."""
+
+    def convolution(
+        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    ) -> Tensor:  # fmt: skip
+        _check_dtypes(input, weight)
+        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+        if padding == "same" and set(steps) != {1}:
+            raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
+        image = input if input.dim() > dimensions + 1 else input[None]
+        if padding == "same":
+            total = [d * (k - 1) for k, d in zip(weight.shape[2:], holes, strict=True)]
+            around = [(n // 2, n - n // 2) for n in total]
+        else:
+            around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
+        image = F.pad(image, [n for pair in around[::-1] for n in pair])  # (before, after), the last dimension first
+        y = _convolved(accumulator, image, weight, steps, holes, groups)
+        return _finished(y, input, bias)
+
+    return convolution
+
+
+def _transposed_convolution(dimensions: int) -> Callable[..., Tensor]:
+    """conv_transpose1d, 2d or 3d as one product per group: weights^T [out*window, in] @ image [in, batch*places].
+
+    Each product is then added, in FP32, to the place in the result that its window reaches.
+    """
+
+    def convolution(
+        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+        stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+    ) -> Tensor:  # fmt: skip
+        _check_dtypes(input, weight)
+        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+        cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
+        image = input if input.dim() > dimensions + 1 else input[None]
+        (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
+        if channels != weight.shape[0] or channels % groups:
+            raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}")
+        if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
+            raise RuntimeError(
+                f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
+            )
+        weights = weight.reshape(groups, channels // groups, -1).mT
+        columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+        d = product(weights, columns, accumulator, input.dtype, torch.float32)
+        d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
+        reach = zip(places, steps, holes, window, more, strict=True)
+        size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
+        y = d.new_zeros(batch, groups * out, *size)
+        for tap, reached in enumerate(_taps(places, window, steps, holes)):
+            y[:, :, *reached] += d[:, tap]
+        inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
+        return _finished(y[:, :, *inside], input, bias)
+
+    return convolution
+
+
+def _check_dtypes(input: Tensor, weight: Tensor) -> None:
+    if input.dtype != weight.dtype:
+        raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
+
+
+def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
+    """Add the bias [channels] to y [batch, channels, ...], round to the input's dtype, and unbatch if that is."""
+    if bias is not None:
+        y = y + bias.float().reshape(-1, *[1] * (y.dim() - 2))
+    y = y.to(input.dtype)
+    return y if input.dim() == y.dim() else y[0]
+
+
+def _convolved(
+    accumulator: AnyAccumulator, image: Tensor, kernel: Tensor, stride: Any, dilation: Any, groups: int
+) -> Tensor:
+    """Convolve [batch, channels, *size], padded already, by [out, channels/groups, *window]; the result is FP32.
+
+    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
+    """
+    batch, channels, *size = image.shape
+    out, _, *window = kernel.shape
+    if channels != kernel.shape[1] * groups or out % groups:
+        raise RuntimeError(f"weight {list(kernel.shape)} in {groups} groups does not fit input {list(image.shape)}")
+    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
+    inside = channels // groups * math.prod(window)
+    patches = _patches(image.float(), places, window, stride, dilation)
+    patches = patches.reshape(groups, inside, batch * math.prod(places))
+    weights = kernel.reshape(groups, out // groups, -1)
+    y = product(weights, patches, accumulator, image.dtype, torch.float32)
+    return y.reshape(out, batch, *places).transpose(0, 1)
+
+
+def _patches(
+    image: Tensor, places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Return the numbers under a window at each of its places, [channels, *window, batch, *places]."""
+    if any(d != 1 for d in dilation):
+        taps = torch.stack([image[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
+        return taps.permute(1, 2, 0, *range(3, taps.dim()))
+    n = len(window)
+    for axis, (size, step) in enumerate(zip(window, stride, strict=True), 2):
+        image = image.unfold(axis, size, step)  # a view: of [batch, channels, *places, *window] in the end
+    return image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
+
+
+def _taps(
+    places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> Iterator[tuple[slice, ...]]:
+    """Yield, for each number of a window, where it lies in the image when the window stands at each of its places.
+
+    >>> list(_taps([3], [2], [2], [1]))  # a window of two numbers, at 0, 2 and 4
+    [(slice(0, 5, 2),), (slice(1, 6, 2),)]
+    """
+    for tap in itertools.product(*map(range, window)):
+        begins = [k * d for k, d in zip(tap, dilation, strict=True)]
+        yield tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(begins, places, stride, strict=True))
+
+
+def _bilinear(
+    accumulator: AnyAccumulator, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """y[..., o] = sum of input1[..., i] weight[o,i,j] input2[..., j]: two products, and what is between is stored."""
+    out, first, second = weight.shape
+    between = matmul(input1.reshape(-1, 1, first), weight.transpose(0, 1).reshape(first, -1), accumulator)
+    y = matmul(between.reshape(-1, out, second), input2.reshape(-1, second, 1), accumulator, torch.float32)[..., 0]
+    y = y if bias is None else y + bias.float()
+    return y.to(input1.dtype).reshape(*input1.shape[:-1], out)
+
+
+def _each(value: Any, dimensions: int) -> tuple[int, ...]:
+    """One number for each dimension, from one for all or a sequence."""
+    given = (value,) if isinstance(value, int) else tuple(value)
+    return given * dimensions if len(given) == 1 else given
+
+
+def _attention(
+    accumulator: AnyAccumulator, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """softmax(scale * Q K^T + mask) V: two products; the scores and their softmax stay in FP32 until V."""
+    if enable_gqa:
+        share = query.shape[-3] // key.shape[-3]
+        key, value = (part.repeat_interleave(share, -3) for part in (key, value))
+    multiplier = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = matmul(query, key.mT, accumulator, torch.float32) * multiplier
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("is_causal is a mask of its own: give it or attn_mask, not both")
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask.float()
+    weights = F.dropout(torch.softmax(scores, -1), dropout_p) if dropout_p else torch.softmax(scores, -1)
+    return matmul(weights.to(value.dtype), value, accumulator)
+
+
+# What torch calls the operands of each function, and what they are called here.
+OPERANDS: dict[str, dict[str, str]] = {
+    "mm": {"mat2": "other"},
+    "bmm": {"mat2": "other"},
+    "mv": {"vec": "other"},
+    "addmm": {"mat1": "a", "mat2": "b"},
+    "addmv": {"mat": "a", "vec": "b"},
+    "baddbmm": {"batch1": "a", "batch2": "b"},
+}
+REDUCTIONS: dict[str, Callable[..., Tensor]] = {
+    "linear": _linear,
+    **dict.fromkeys(
+        ("matmul", "__matmul__", "mm", "bmm", "mv"), lambda accumulator, input, other: matmul(input, other, accumulator)
+    ),
+    "__rmatmul__": lambda accumulator, other, input: matmul(input, other, accumulator),
+    **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
+    **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": _transposed_convolution(n) for n in (1, 2, 3)},
+    "bilinear": _bilinear,
+    "scaled_dot_product_attention": _attention,
+}

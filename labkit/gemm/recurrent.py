@@ -14,7 +14,7 @@ two products in FP16 as well, before the gates); second derivatives, which cuDNN
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -227,10 +227,6 @@ def _steps(sizes: list[int], order: Iterable[int], *data: Tensor) -> Iterator[tu
         yield sizes[t], tuple([part[mine] for part in data])
 
 
-def _wide(*tensors: Tensor | None) -> tuple[Any, ...]:
-    return tuple(None if tensor is None else tensor.float() for tensor in tensors)
-
-
 def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     """Run `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` with its own arguments on FP16 or BF16 tensors.
 
@@ -245,39 +241,56 @@ def recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
     """
     if has_torch_function((args[0],)):  # to a mode that looks on, a layer is one operation
         return handle_torch_function(recurrent, (args[0],), name, *args)
-    packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
-    data, hx, weights, biased, layers, dropout, train, both_ways, *batch_first = (
+    state, cell = args[2] if _is_packed(args) else args[1], _CELLS[name]
+    with torch._C.DisableTorchFunction():  # how a step is computed is no business of other modes
+        if _is_projected(state):
+            wide: list[Any] = [
+                tuple(t.float() for t in arg) if isinstance(arg, tuple | list) else arg for arg in args[1:]
+            ]
+            return tuple(part.to(args[0].dtype) for part in torch.lstm(args[0].float(), *wide))
+
+        def one(data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: State) -> Any:
+            return _OverTime.apply(cell, sizes, backwards, data, *[*weights, None, None][:4], *begin)  # type: ignore[no-untyped-call]
+
+        return over_layers(one, *args)
+
+
+def over_layers(one: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
+    """Run the arguments of `torch.lstm` and its kin through all layers and directions; `one` runs one of them.
+
+    one  (packed data, rows of each step, backwards, its weights, its first state) -> packed output, *last state
+    """
+    packed = _is_packed(args)
+    data, first, weights, biased, layers, dropout, train, both_ways, *batch_first = (
         (args[0], *args[2:]) if packed else args
     )
-    state = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-    with torch._C.DisableTorchFunction():  # how a step is computed is no business of other modes
-        if len(state) > 1 and state[0].shape != state[1].shape:
-            wide: list[Any] = [_wide(*arg) if isinstance(arg, tuple | list) else arg for arg in args[1:]]
-            return tuple(part.to(data.dtype) for part in torch.lstm(data.float(), *wide))
-        if packed:
-            return _layers(name, data, args[1].tolist(), state, weights, biased, layers, dropout * train, both_ways)
+    state = tuple(first) if isinstance(first, tuple | list) else (first,)
+    if packed:
+        sizes = args[1].tolist()
+    else:
         data = data.transpose(0, 1) if batch_first[0] else data
-        steps, batch = data.shape[:2]
-        flat, sizes = data.flatten(0, 1), [batch] * steps
-        output, *last = _layers(name, flat, sizes, state, weights, biased, layers, dropout * train, both_ways)
-        output = output.unflatten(0, (steps, batch))
-        return (output.transpose(0, 1) if batch_first[0] else output, *last)
-
-
-def _layers(
-    name: str, data: Tensor, sizes: list[int], first: State, weights: Sequence[Tensor], biased: bool, layers: int,
-    dropout: float, both_ways: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Run all layers on packed data; torch hands over the weights of all layers and directions in one row."""
-    each, last = 4 if biased else 2, list[State]()
+        shape = data.shape[:2]
+        data, sizes = data.flatten(0, 1), [shape[1]] * shape[0]
+    each = (4 if biased else 2) + _is_projected(first)  # torch hands over all layers' and directions' weights in a row
+    last = list[State]()
     for layer in range(layers):
-        data = F.dropout(data, dropout) if layer and dropout else data
+        data = F.dropout(data, dropout) if layer and dropout and train else data
         outputs = []
         for backwards in (False, True) if both_ways else (False,):
-            mine = [*weights[len(last) * each : (len(last) + 1) * each], None, None][:4]
-            begin = (part[len(last)] for part in first)
-            output, *end = _OverTime.apply(_CELLS[name], sizes, backwards, data, *mine, *begin)  # type: ignore[no-untyped-call]
+            mine = list(weights[len(last) * each : (len(last) + 1) * each])
+            output, *end = one(data, sizes, backwards, mine, tuple(part[len(last)] for part in state))
             outputs.append(output)
             last.append(tuple(end))
         data = torch.cat(outputs, 1) if both_ways else outputs[0]
+    if not packed:
+        data = data.unflatten(0, shape)
+        data = data.transpose(0, 1) if batch_first[0] else data
     return (data, *(torch.stack(parts) for parts in zip(*last, strict=True)))
+
+
+def _is_packed(args: Any) -> bool:
+    return isinstance(args[1], Tensor) and not args[1].is_floating_point()
+
+
+def _is_projected(state: Any) -> bool:
+    return isinstance(state, tuple | list) and len(state) > 1 and state[0].shape != state[1].shape

@@ -1,37 +1,204 @@
-"""TF32 products of FP32 tensors: a GPU's own from Ampere on, elsewhere operands rounded to TF32.
+"""Precision of FP32 products: torch's switches for TF32, and TF32 by rounding where a device has none.
 
-Each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward and backward; the
-products are added up in FP32, and results, biases and everything else stay FP32. The rounding of an operand passes its
-gradient on unrounded, since a GPU stores that in FP32; the gradient that arrives at a product is rounded before the two
-backward products read it. Recurrent layers run step by step, so that the products between two steps are rounded too.
+torch's `fp32_precision` switches are global to the process, and trainings run in threads. Blocks that need the same
+precision overlap freely; a block that needs another one waits until those are done, first come, first served. Nested
+blocks may differ: the outer one is suspended meanwhile.
 
-Invariant: the operands are values of TF32, whose pairwise products are exact in FP32 (22 of 24 bits; underflow aside).
-Each term of a sum is therefore the Tensor Core's to the bit, and where no partial sum needs more than 24 bits, the
-result equals `emulate` with a TF32 spec. What remains is the order and the rounding of the additions: a CPU rounds each
-to nearest, a Tensor Core truncates per block.
+Elsewhere each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward and
+backward; the products are added up in FP32, and results, biases and everything else stay FP32. The rounding of an
+operand passes its gradient on unrounded, since a GPU stores that in FP32; the gradient that arrives at a product is
+rounded before the two backward products read it. Recurrent layers run step by step, so that the products between two
+steps are rounded too.
+
+Invariant: when the last of overlapping blocks ends, every switch is as the first one found it, except for those that
+the user changed meanwhile, which keep the user's value. Rounded operands are values of TF32, whose pairwise products
+are exact in FP32 (22 of 24 bits; underflow aside). Each term of a sum is therefore the Tensor Core's to the bit, and
+where no partial sum needs more than 24 bits, the result equals `emulate` with a TF32 spec. What remains is the order
+and the rounding of the additions: a CPU rounds each to nearest, a Tensor Core truncates per block.
 
 What it does not do: rounding of intermediate results inside einsum or multi_dot of three operands or more.
 
-Source: NVIDIA A100 whitepaper, "TensorFloat-32" (FP32 input rounded to TF32, accumulated in FP32). How a library rounds
-on the way in is not documented: a Tensor Core ignores the low 13 bits, so what was not rounded before is truncated.
+Source: PyTorch, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical
+accuracy"; aten/src/ATen/Context.cpp (an operation without a precision of its own takes that of its backend, and that
+one the generic; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32"
+(FP32 input rounded to TF32, accumulated in FP32). How a library rounds on the way in is not documented: a Tensor Core
+ignores the low 13 bits, so what was not rounded before is truncated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.formats import TF32
-from labkit.gemm.fp32_precision import fp32_precision, has_tf32
 from labkit.gemm.half_storage import GEMMS
-from labkit.gemm.recurrent import RECURRENT
+from labkit.gemm.product import run
+from labkit.gemm.recurrent import RECURRENT, over_layers
 from labkit.interop import round_tensor
 from labkit.modes import ATTRIBUTE, LabMode, break_graph, is_composite, mapped, tensors_in
+
+Precision = Literal["ieee", "tf32"]
+BACKENDS = ("cuda", "mkldnn")  # cuBLAS and cuDNN; oneDNN, which a CPU computes with
+OPERATIONS = ("matmul", "conv", "rnn")
+_GENERIC = ("generic", "all")
+_LEGACY_MATMUL, _LEGACY_CUDNN = ("legacy", "matmul"), ("legacy", "cudnn")  # torch's older API keeps values of its own
+_Switches = dict[tuple[str, str], str]
+
+_condition = threading.Condition()
+_waiting: deque[object] = deque()
+_open: list[Precision] = []  # one entry for each block that is open and not suspended; all are equal
+_found: _Switches = {}
+_set: _Switches = {}
+_thread = threading.local()  # .precision: what the innermost block of this thread asks for
+
+
+@contextmanager
+def fp32_precision(precision: Precision) -> Iterator[None]:
+    """Multiply FP32 operands as they are ("ieee") or, where the hardware can, rounded to TF32 ("tf32").
+
+    Applies to matrix products, convolutions and recurrent layers on CUDA devices. Those of oneDNN, on a CPU, are kept
+    at "ieee" in both cases; elsewhere they may use BF16 (`torch.set_float32_matmul_precision("medium")`).
+
+    >>> with fp32_precision("tf32"):
+    ...     torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+    ('tf32', 'ieee')
+    """
+    outer: Precision | None = getattr(_thread, "precision", None)
+    if outer == precision:
+        yield
+        return
+    if outer is not None:
+        _release()
+    try:
+        _acquire(precision)
+        try:
+            _thread.precision = precision
+            yield
+        finally:
+            _thread.precision = outer
+            _release()
+    finally:
+        if outer is not None:
+            _acquire(outer)
+
+
+def has_tf32(device: torch.device | str) -> bool:
+    """Return whether a device has Tensor Cores for TF32: NVIDIA's have from Ampere (compute capability 8.0) on."""
+    device = torch.device(device)
+    return device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _acquire(precision: Precision) -> None:
+    ticket = object()
+    with _condition:
+        _waiting.append(ticket)
+        try:
+            _condition.wait_for(lambda: _waiting[0] is ticket and (not _open or _open[0] == precision))
+            if not _open:
+                _found.update(_read())
+                _set.update(_switches(precision))
+                _write(_set)
+            _open.append(precision)
+        finally:
+            _waiting.remove(ticket)
+            _condition.notify_all()
+
+
+def _release() -> None:
+    with _condition:
+        _open.pop()
+        if not _open:
+            now = _read()
+            _write({key: _found[key] if now[key] == _set[key] else now[key] for key in _found})
+        _condition.notify_all()
+
+
+def _switches(precision: Precision) -> _Switches:
+    """Return all switches for a precision; those of the legacy API agree, so that reading them does not raise."""
+    legacy = {_LEGACY_MATMUL: "high" if precision == "tf32" else "highest", _LEGACY_CUDNN: str(precision == "tf32")}
+    by_backend = {"cuda": precision, "mkldnn": "ieee"}
+    return legacy | {(backend, op): by_backend[backend] for backend in BACKENDS for op in OPERATIONS}
+
+
+def _get(key: tuple[str, str]) -> str:
+    return str(torch._C._get_fp32_precision_getter(*key))
+
+
+def _put(key: tuple[str, str], value: str) -> None:
+    torch._C._set_fp32_precision_setter(*key, value)
+
+
+def _read() -> _Switches:
+    """Return every switch as it was set: "none" for an operation that takes its backend's precision."""
+    own = {_GENERIC: _get(_GENERIC)}
+    for backend in BACKENDS:
+        own[backend, "all"] = _own((backend, "all"), _GENERIC, own)
+        for operation in OPERATIONS:
+            own[backend, operation] = _own((backend, operation), (backend, "all"), own)
+    found = {key: value for key, value in own.items() if key[1] != "all"}
+    legacy = _legacy_matmul(found), _legacy_cudnn(found)
+    return dict(zip((_LEGACY_MATMUL, _LEGACY_CUDNN), legacy, strict=True)) | found
+
+
+def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
+    """Return a switch's own value. torch tells only the inherited one: set the parent otherwise for a moment to see."""
+    value = _get(key)
+    if value == "none" or value != _get(parent):
+        return value
+    other = "tf32" if value == "ieee" else "ieee"
+    _put(parent, other)
+    inherited = _get(key) == other
+    _put(parent, own[parent])
+    return "none" if inherited else value
+
+
+def _legacy_matmul(found: _Switches) -> str:
+    """Return `torch.get_float32_matmul_precision()`, also where it raises because the new API says otherwise."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        keys = [(backend, "matmul") for backend in BACKENDS]
+        for key in keys:
+            _put(key, "ieee")  # agrees with each legacy value
+        legacy = torch.get_float32_matmul_precision()
+        for key in keys:
+            _put(key, found[key])
+        return legacy
+
+
+def _legacy_cudnn(found: _Switches) -> str:
+    """Return `torch.backends.cudnn.allow_tf32`, also where it raises: then it is what the new API does not say."""
+    try:
+        return str(torch._C._get_cudnn_allow_tf32())
+    except RuntimeError:
+        keys = [("cuda", "conv"), ("cuda", "rnn")]
+        for key in keys:
+            _put(key, "tf32")
+        try:
+            allowed = torch._C._get_cudnn_allow_tf32()
+        except RuntimeError:
+            allowed = False
+        for key in keys:
+            _put(key, found[key])
+        return str(allowed)
+
+
+def _write(switches: _Switches) -> None:
+    """Set every switch, those of the legacy API first: they set some of the others."""
+    torch.set_float32_matmul_precision(switches[_LEGACY_MATMUL])
+    torch._C._set_cudnn_allow_tf32(switches[_LEGACY_CUDNN] == "True")
+    for key, value in switches.items():
+        if key[0] != "legacy":
+            _put(key, value)
+
 
 # The operand that is added and not multiplied: its position and name. It is added after the product.
 BIASES = {"bilinear": 3} | dict.fromkeys(("linear", "conv_tbc", "convolution", "_convolution"), 2)
@@ -70,16 +237,18 @@ class Tf32Products(LabMode):
             return func(*args, **kwargs)
         if name in RECURRENT:
             with self:
-                return _recurrent(name, *args)
+                return over_layers(partial(_over_time, name), *args)
         if name in CELLS:
             with self:
                 return _cell(name, *args)
         if name == "scaled_dot_product_attention":
-            from labkit.gemm.accumulated import run
-
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
-        if name in ADDENDS:
-            return _with_addend(func, args, kwargs)
+        if name in ADDENDS:  # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
+            input: Tensor = args[0] if args else kwargs["input"]
+            beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
+            rest = {key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")}
+            product = alpha * _product(lambda *a, **k: func(input.new_zeros(()), *a, beta=0, **k), args[1:], rest)
+            return product + beta * input if beta else product
         return _with_bias(func, name, args, kwargs)
 
 
@@ -134,15 +303,6 @@ def _with_bias(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
     return product + bias.reshape(-1, *[1] * behind)
 
 
-def _with_addend(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN."""
-    input: Tensor = args[0] if args else kwargs["input"]
-    beta, alpha = kwargs.get("beta", 1), kwargs.get("alpha", 1)
-    operands = {key: value for key, value in kwargs.items() if key not in ("input", "beta", "alpha")}
-    product: Tensor = alpha * _product(lambda *a, **k: func(input.new_zeros(()), *a, beta=0, **k), args[1:], operands)
-    return product + beta * input if beta else product
-
-
 def _cell(name: str, input: Tensor, hidden: Any, *weights: Any) -> Any:
     """Return a cell's new state, of tensors [batch, features], or [features]."""
     w_ih, w_hh, b_ih, b_hh = weights
@@ -169,50 +329,17 @@ def _stepped(
     return ((x + h).tanh() if name == "rnn_tanh" else (x + h).relu(),)
 
 
-def _recurrent(name: str, *args: Any) -> tuple[Tensor, ...]:
-    """Run `torch.lstm`, `gru`, `rnn_tanh` or `rnn_relu` with its own arguments, step by step."""
-    packed = isinstance(args[1], Tensor) and not args[1].is_floating_point()
-    data, hx, weights, biased, layers, dropout, train, both_ways, *batch_first = (
-        (args[0], *args[2:]) if packed else args
-    )
-    first = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
-    if packed:
-        sizes = args[1].tolist()
-    else:
-        data = data.transpose(0, 1) if batch_first[0] else data
-        sizes, shape = [data.shape[1]] * data.shape[0], data.shape[:2]
-        data = data.flatten(0, 1)
-    projected = len(first) > 1 and first[0].shape != first[1].shape
-    each = (4 if biased else 2) + projected
-    last = list[tuple[Tensor, ...]]()
-    for layer in range(layers):
-        data = F.dropout(data, dropout) if layer and dropout and train else data
-        outputs = []
-        for backwards in (False, True) if both_ways else (False,):
-            mine = list(weights[len(last) * each : (len(last) + 1) * each])
-            w_hr = mine.pop() if projected else None
-            begin = tuple(part[len(last)] for part in first)
-            output, end = _over_time(name, data, sizes, begin, mine, w_hr, backwards=backwards)
-            outputs.append(output)
-            last.append(end)
-        data = torch.cat(outputs, -1)
-    if not packed:
-        data = data.unflatten(0, shape)
-        data = data.transpose(0, 1) if batch_first[0] else data
-    return (data, *(torch.stack(parts) for parts in zip(*last, strict=True)))
-
-
 def _over_time(
-    name: str, data: Tensor, sizes: Sequence[int], begin: tuple[Tensor, ...], weights: Sequence[Tensor],
-    w_hr: Tensor | None, *, backwards: bool,
-) -> tuple[Tensor, tuple[Tensor, ...]]:  # fmt: skip
+    name: str, data: Tensor, sizes: list[int], backwards: bool, weights: list[Tensor], begin: Iterable[Tensor]
+) -> tuple[Tensor, ...]:
     """Run one layer in one direction over packed data [rows of all steps, features]; sizes do not grow with time."""
+    w_hr = weights.pop() if len(weights) % 2 else None
     (w_ih, w_hh), (b_ih, b_hh) = weights[:2], weights[2:] or (None, None)
-    steps = list(F.linear(data, w_ih, b_ih).split(list(sizes)))
-    state, outputs = begin, list[Tensor]()  # of every sequence, also of those that have ended or not begun
+    steps = list(F.linear(data, w_ih, b_ih).split(sizes))
+    state, outputs = tuple(begin), list[Tensor]()  # of every sequence, also of those that have ended or not begun
     for x in steps[::-1] if backwards else steps:
         rows = len(x)
         new = _stepped(name, x, tuple(part[:rows] for part in state), w_hh, b_hh, w_hr)
         outputs.append(new[0])
         state = tuple(torch.cat([now, old[rows:]]) for now, old in zip(new, state, strict=True))
-    return torch.cat(outputs[::-1] if backwards else outputs), state
+    return torch.cat(outputs[::-1] if backwards else outputs), *state

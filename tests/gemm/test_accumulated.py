@@ -23,7 +23,7 @@ from labkit.gemm import (
     half_storage,
     matmul,
 )
-from labkit.gemm.accumulated import REDUCTIONS, run
+from labkit.gemm.product import REDUCTIONS, run
 
 ANY = [*ACCUMULATORS.values(), SPECS["V100"], SPECS["H100"]]
 

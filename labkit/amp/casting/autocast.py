@@ -34,7 +34,7 @@ from labkit.amp.casting.casts import Cast
 from labkit.amp.casting.lists import LISTS, Entry, Rule, rule_for
 from labkit.formats import FP16, Format
 from labkit.gemm import GEMMS
-from labkit.gemm.product import Emulated
+from labkit.gemm.product import Emulated, run
 from labkit.modes import (
     ATTRIBUTE,
     LabMode,
@@ -214,8 +214,6 @@ class autocast(LabMode, ContextDecorator):
             return self.call_below(func, types, args, kwargs)
         args, kwargs = self._cast(name, entry, args, kwargs, types)
         if self.accumulator is not None and name in GEMMS and entry.rule is Rule.ALLOW:
-            from labkit.gemm.accumulated import run  # only who chooses an accumulator needs it
-
             return self._finished(entry, run(func, args, kwargs, self.accumulator))
         return self._finished(entry, self.call_below(func, types, args, kwargs))
 

@@ -36,7 +36,7 @@ from labkit.amp.scales.operands import (
 )
 from labkit.amp.scaling.unscale import largest_magnitude
 from labkit.formats import BlockFormat, Format
-from labkit.gemm.accumulated import run
+from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT
 from labkit.modes import LabMode, body_of, break_graph, is_composite
 
@@ -49,7 +49,7 @@ class Written(NamedTuple):
 
 
 class Layer:
-    """A layer's products, called by `labkit.gemm.accumulated` in place of a plain one.
+    """A layer's products, called by `labkit.gemm.product` in place of a plain one.
 
     Args:
         format: how its operands are written.
