@@ -130,7 +130,8 @@ def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Fl
     if accumulator.order is Order.EXACT:
         return exact
     work = _sequential if accumulator.order is Order.SEQUENTIAL else _pairwise
-    round_sum = to_half if accumulator.format == FP16 else _to_single
+    half = accumulator.format == FP16
+    round_sum = to_half if half else lambda values: values.astype(np.float32).astype(np.float64)
 
     def tile_by_tile(a: Floats, b: Floats, c: Floats, _out: Format) -> Floats:
         d = np.empty(c.shape)
@@ -140,10 +141,6 @@ def _sum(accumulator: Accumulator, exact_products: bool) -> Callable[[Floats, Fl
         return d
 
     return tile_by_tile
-
-
-def _to_single(values: Floats) -> Floats:
-    return values.astype(np.float32).astype(np.float64)
 
 
 def _sequential(a: Floats, b: Floats, c: Floats, round_sum: Callable[[Floats], Floats], exact_products: bool) -> Floats:
@@ -238,11 +235,7 @@ def _round_sum(terms: Floats, out: Format) -> Floats:
     slack = len(terms) * 2.0**-52 * size
     low, high = (np.asarray(round_to(_add_odd(total, missed + way), out), np.float64) for way in (-slack, slack))
     for at in np.argwhere(low != high):
-        low[tuple(at)] = round_to(_fsum_odd(terms[(slice(None), *at)].tolist()), out)
+        few: list[float] = terms[(slice(None), *at)].tolist()
+        rounded = fsum(few)  # then to odd, by what it missed
+        low[tuple(at)] = round_to(_add_odd(np.array(rounded), np.array(fsum([*few, -rounded]))), out)
     return low
-
-
-def _fsum_odd(terms: list[float]) -> Floats:
-    """The sum as FP64 rounds it, but to odd."""
-    total = fsum(terms)
-    return _add_odd(np.array(total), np.array(fsum([*terms, -total])))

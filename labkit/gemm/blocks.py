@@ -320,7 +320,9 @@ def emulate(A: Matrix, B: Matrix, C: Matrix | None, spec: MmaSpec, out: Format |
     shape = (*a.shape[:-1], b.shape[-1])
     c: Floats = np.zeros(shape, np.float32) if C is None else operand(C, result, "C")
     d = blocks(sheets(a), sheets(b), sheets(c), spec, result)
-    return like(A, _store(d, result).reshape(shape))
+    stored = np.ascontiguousarray(d, np.float16 if result == FP16 else np.float32)
+    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]  # as Tensor Cores write it
+    return torch.from_numpy(stored.reshape(shape)).to(A.device) if isinstance(A, Tensor) else stored.reshape(shape)
 
 
 def operand(matrix: Tensor | NDArray[Any], format: Format, name: str) -> Floats:
@@ -359,19 +361,6 @@ def check_shapes(a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...] | No
         raise ValueError(f"D[m,n] = A[m,k] @ B[k,n] + C[m,n], with equal leading dimensions; it was given {given}.")
 
 
-def like(given: Matrix, values: NDArray[Any]) -> Matrix:
-    """Return values as a tensor on the device of `given` if that is one, else as they are."""
-    return torch.from_numpy(values).to(given.device) if isinstance(given, Tensor) else values
-
-
 def sheets(matrices: NDArray[Real]) -> NDArray[Real]:
     """View [..., rows, columns] as [g, rows, columns]."""
     return matrices.reshape(math.prod(matrices.shape[:-2]), *matrices.shape[-2:])
-
-
-def _store(d: Floats, result: Format) -> NDArray[Any]:
-    """Return values of the result format in its own type, NaN as Tensor Cores write it."""
-    kind = np.float16 if result == FP16 else np.float32
-    stored = np.ascontiguousarray(d, kind)
-    stored.view(_NAN[result].dtype)[np.isnan(d)] = _NAN[result]
-    return stored

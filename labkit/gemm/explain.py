@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from labkit.formats import FP16, FP32, Format, Rounding
 from labkit.gemm.blocks import operand
 from labkit.gemm.mma import RESULT_ROUNDING, ZERO_EXPONENT, MmaSpec
 
+Numbers: TypeAlias = Sequence[float] | Tensor | NDArray[Any]
 WHOLE_BITS = 2  # digits before the point of an aligned term: products of significands go up to 11.1...
 
 
@@ -103,13 +104,7 @@ class BlockSum:
         return "\n".join(lines)
 
 
-def explain(
-    a: Sequence[float] | Tensor | NDArray[Any],
-    b: Sequence[float] | Tensor | NDArray[Any],
-    c: float,
-    spec: MmaSpec,
-    out: Format | None = None,
-) -> BlockSum:
+def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None = None) -> BlockSum:
     """Say what becomes of every term of c + a[0]*b[0] + a[1]*b[1] + ... in one block of a Tensor Core.
 
     Args:
@@ -140,17 +135,17 @@ def explain(
             f"{' or '.join(row.name for row in spec.results)}; it was given {len(left)} values of a and {len(right)} "
             f"of b, in {format.name}. Explain a longer sum block by block, with the last result as c."
         )
-    products = [
-        _product(i, *pair, spec)
-        for i, pair in enumerate(zip(left.tolist(), right.tolist(), strict=True))
-    ]  # fmt: skip
-    whole = [*products, ("C", start, *_significand(start, format), format.significand_bits)]
+    whole, bits = [], spec.operands.significand_bits + spec.right.significand_bits
+    for i, (x, y) in enumerate(zip(left.tolist(), right.tolist(), strict=True)):
+        (of_x, power_x), (of_y, power_y) = _significand(x, spec.operands), _significand(y, spec.right)
+        whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))  # exact, and not normalised
+    whole.append(("C", start, *_significand(start, format), format.significand_bits))
     exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])  # zeros align nothing
     terms = tuple(_align(*term, exponent, spec.fraction_bits) for term in whole)
     return _finish(spec, format, terms, exponent)
 
 
-def _values(given: Sequence[float] | Tensor | NDArray[Any], format: Format, name: str) -> NDArray[np.float64]:
+def _values(given: Numbers, format: Format, name: str) -> NDArray[np.float64]:
     matrix = given if isinstance(given, Tensor | np.ndarray) else np.asarray(given, np.float64)
     values = operand(matrix, format, name).astype(np.float64).reshape(-1)
     if not np.isfinite(values).all():
@@ -162,13 +157,6 @@ def _significand(value: float, format: Format) -> tuple[int, int]:
     """(whole significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
     exponent = max(math.frexp(value)[1] - 1, format.emin)
     return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
-
-
-def _product(index: int, a: float, b: float, spec: MmaSpec) -> tuple[str, float, int, int, int]:
-    """Multiply exactly: significands are multiplied, exponents added, and nothing is normalised."""
-    (left, of_a), (right, of_b) = _significand(a, spec.operands), _significand(b, spec.right)
-    bits = spec.operands.significand_bits + spec.right.significand_bits
-    return f"a{index}*b{index}", a * b, left * right, of_a + of_b, bits
 
 
 def _align(

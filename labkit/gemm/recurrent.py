@@ -56,8 +56,8 @@ class _Cell:
     backward: Callable[..., object]
 
 
-def _lstm_parts(gates: Tensor, squashed: Tensor, before: Tensor) -> State:
-    return gates[:, :2], *gates.unbind(1), squashed[:, 0], before[:, 1]
+# (gradient, result) -> gradient * result * (1 - result), and gradient * (1 - result^2), in one pass each
+_through_sigmoid, _through_tanh = torch.ops.aten.sigmoid_backward, torch.ops.aten.tanh_backward
 
 
 def _lstm(
@@ -85,10 +85,6 @@ def _lstm_back(
     torch.mul(dc, c_by_c, out=to_c)
 
 
-def _gru_parts(gates: Tensor, of_h: Tensor, before: Tensor) -> State:
-    return gates[:, :2], *gates.unbind(1), of_h[:, :2], of_h[:, 2], before[:, 0]
-
-
 def _gru(
     r_and_z: Tensor, r: Tensor, z: Tensor, n: Tensor, of_h: Tensor, n_of_h: Tensor, before: Tensor, h: Tensor
 ) -> None:
@@ -113,18 +109,6 @@ def _gru_back(
     torch.mul(dh, direct, out=to_h)
 
 
-def _through_sigmoid(gradient: Tensor, result: Tensor) -> Tensor:
-    """Return gradient * result * (1 - result), in one pass."""
-    slope: Tensor = torch.ops.aten.sigmoid_backward(gradient, result)
-    return slope
-
-
-def _through_tanh(gradient: Tensor, result: Tensor) -> Tensor:
-    """Return gradient * (1 - result^2), in one pass."""
-    slope: Tensor = torch.ops.aten.tanh_backward(gradient, result)
-    return slope
-
-
 def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]) -> _Cell:
     """A cell that is one squashed sum; `squash` works in place, `slope` is its derivative, from its result."""
     return _Cell(
@@ -140,11 +124,19 @@ def _simple(squash: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor
 
 
 _CELLS = {
-    "lstm": _Cell(4, True, 1, _lstm_parts, _lstm, _lstm_slopes, lambda of_x, _: of_x.split([3, 1], 1), _lstm_back),
-    "gru": _Cell(3, False, 3, _gru_parts, _gru, _gru_slopes, lambda of_x, of_h: (of_x, of_h), _gru_back),
+    "lstm": _Cell(
+        4, True, 1,
+        lambda gates, squashed, before: (gates[:, :2], *gates.unbind(1), squashed[:, 0], before[:, 1]), _lstm,
+        _lstm_slopes, lambda of_x, _: of_x.split([3, 1], 1), _lstm_back,
+    ),
+    "gru": _Cell(
+        3, False, 3,
+        lambda gates, of_h, before: (gates[:, :2], *gates.unbind(1), of_h[:, :2], of_h[:, 2], before[:, 0]), _gru,
+        _gru_slopes, lambda of_x, of_h: (of_x, of_h), _gru_back,
+    ),
     "rnn_tanh": _simple(torch.tanh_, lambda h: 1 - h * h),
     "rnn_relu": _simple(torch.relu_, lambda h: (h > 0).float()),
-}
+}  # fmt: skip
 RECURRENT = frozenset(_CELLS)
 
 

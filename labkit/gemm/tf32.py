@@ -103,8 +103,12 @@ def _acquire(precision: Precision) -> None:
         try:
             _condition.wait_for(lambda: _waiting[0] is ticket and (not _open or _open[0] == precision))
             if not _open:
-                _found.update(_read())
-                _set.update(_switches(precision))
+                _found.update(_read())  # those of the legacy API agree, so that reading them does not raise
+                _set.update({_LEGACY_MATMUL: "high" if precision == "tf32" else "highest"})
+                _set.update({_LEGACY_CUDNN: str(precision == "tf32")})
+                _set.update(
+                    {("cuda", op): precision for op in OPERATIONS} | {("mkldnn", op): "ieee" for op in OPERATIONS}
+                )
                 _write(_set)
             _open.append(precision)
         finally:
@@ -119,13 +123,6 @@ def _release() -> None:
             now = _read()
             _write({key: _found[key] if now[key] == _set[key] else now[key] for key in _found})
         _condition.notify_all()
-
-
-def _switches(precision: Precision) -> _Switches:
-    """Return all switches for a precision; those of the legacy API agree, so that reading them does not raise."""
-    legacy = {_LEGACY_MATMUL: "high" if precision == "tf32" else "highest", _LEGACY_CUDNN: str(precision == "tf32")}
-    by_backend = {"cuda": precision, "mkldnn": "ieee"}
-    return legacy | {(backend, op): by_backend[backend] for backend in BACKENDS for op in OPERATIONS}
 
 
 def _get(key: tuple[str, str]) -> str:
@@ -144,8 +141,9 @@ def _read() -> _Switches:
         for operation in OPERATIONS:
             own[backend, operation] = _own((backend, operation), (backend, "all"), own)
     found = {key: value for key, value in own.items() if key[1] != "all"}
-    legacy = _legacy_matmul(found), _legacy_cudnn(found)
-    return dict(zip((_LEGACY_MATMUL, _LEGACY_CUDNN), legacy, strict=True)) | found
+    products, rest = [(backend, "matmul") for backend in BACKENDS], [("cuda", "conv"), ("cuda", "rnn")]
+    matmul = _legacy(torch.get_float32_matmul_precision, products, "ieee", found)
+    return {_LEGACY_MATMUL: matmul, _LEGACY_CUDNN: _legacy(torch._C._get_cudnn_allow_tf32, rest, "tf32", found)} | found
 
 
 def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
@@ -160,35 +158,23 @@ def _own(key: tuple[str, str], parent: tuple[str, str], own: _Switches) -> str:
     return "none" if inherited else value
 
 
-def _legacy_matmul(found: _Switches) -> str:
-    """Return `torch.get_float32_matmul_precision()`, also where it raises because the new API says otherwise."""
-    try:
-        return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        keys = [(backend, "matmul") for backend in BACKENDS]
-        for key in keys:
-            _put(key, "ieee")  # agrees with each legacy value
-        legacy = torch.get_float32_matmul_precision()
-        for key in keys:
-            _put(key, found[key])
-        return legacy
+def _legacy(read: Callable[[], object], keys: Sequence[tuple[str, str]], agreeing: str, found: _Switches) -> str:
+    """Return a legacy flag, also where reading it raises because the new API says otherwise.
 
-
-def _legacy_cudnn(found: _Switches) -> str:
-    """Return `torch.backends.cudnn.allow_tf32`, also where it raises: then it is what the new API does not say."""
+    With `agreeing` for those switches, it is read; where it still raises, it is what the new API does not say.
+    """
     try:
-        return str(torch._C._get_cudnn_allow_tf32())
+        return str(read())
     except RuntimeError:
-        keys = [("cuda", "conv"), ("cuda", "rnn")]
         for key in keys:
-            _put(key, "tf32")
+            _put(key, agreeing)
         try:
-            allowed = torch._C._get_cudnn_allow_tf32()
+            return str(read())
         except RuntimeError:
-            allowed = False
-        for key in keys:
-            _put(key, found[key])
-        return str(allowed)
+            return "False"
+        finally:
+            for key in keys:
+                _put(key, found[key])
 
 
 def _write(switches: _Switches) -> None:
@@ -239,8 +225,11 @@ class Tf32Products(LabMode):
             with self:
                 return over_layers(partial(_over_time, name), *args)
         if name in CELLS:
+            data, hidden, w_ih, w_hh, b_ih, b_hh = args
+            state = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
             with self:
-                return _cell(name, *args)
+                new = _stepped(name.removesuffix("_cell"), F.linear(data, w_ih, b_ih), state, w_hh, b_hh, None)
+            return new if len(new) > 1 else new[0]
         if name == "scaled_dot_product_attention":
             return run(func, args, kwargs, lambda a, b: _product(torch.matmul, (a, b), {}))
         if name in ADDENDS:  # beta * input + alpha * product; with beta 0 the input is not read, even if it is NaN
@@ -301,14 +290,6 @@ def _with_bias(func: Callable[..., Any], name: str, args: tuple[Any, ...], kwarg
         product = _product(func, args, kwargs | {"bias": none})
     behind = int(name[-2]) if name[-2].isdigit() else product.dim() - 2 if name.endswith("convolution") else 0
     return product + bias.reshape(-1, *[1] * behind)
-
-
-def _cell(name: str, input: Tensor, hidden: Any, *weights: Any) -> Any:
-    """Return a cell's new state, of tensors [batch, features], or [features]."""
-    w_ih, w_hh, b_ih, b_hh = weights
-    state = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
-    new = _stepped(name.removesuffix("_cell"), F.linear(input, w_ih, b_ih), state, w_hh, b_hh, None)
-    return new if len(new) > 1 else new[0]
 
 
 def _stepped(
