@@ -1,8 +1,15 @@
 """What is a number? Formats as rows of data, their codes and values, rounding and arithmetic. Needs numpy only."""
 
 from labkit.formats.arithmetic import (
+    Add,
+    Align,
     Calculation,
+    Multiply,
+    Normalise,
+    Round,
+    Step,
     Sum,
+    Term,
     add,
     fused_multiply_add,
     multiply,
@@ -23,7 +30,19 @@ from labkit.formats.blocks import (
     decode_blocks,
     round_blocks,
 )
-from labkit.formats.codes import Fields, decode, encode, join, split
+from labkit.formats.codes import (
+    Fields,
+    Interval,
+    NumberClass,
+    classify,
+    decode,
+    encode,
+    join,
+    next_down,
+    next_up,
+    rounding_interval,
+    split,
+)
 from labkit.formats.format import (
     BF16,
     E2M1,
@@ -40,9 +59,7 @@ from labkit.formats.format import (
     Format,
     Specials,
 )
-from labkit.formats.neighbours import Interval, NumberClass, classify, next_down, next_up, rounding_interval
 from labkit.formats.rounding import Overflow, Rounding, round_to, ulp
-from labkit.formats.steps import Add, Align, Multiply, Normalise, Round, Step, Term
 from labkit.formats.text import Reading, exact_decimal, field_bits, hex_float, parse, round_fraction
 
 __all__ = [

@@ -79,7 +79,12 @@ def round_blocks(values: ArrayLike, format: BlockFormat, rounding: Rounding = Ro
     if not np.isfinite(exact).all():
         raise ValueError(f"{format.name} blocks hold finite values; there is an infinity or NaN. Replace it first.")
     cut = exact.reshape(*exact.shape[:-1], exact.shape[-1] // format.size, format.size)
-    scale = _scale(np.abs(cut).max(axis=-1, initial=0.0), format)
+    powers = format.scale.significand_bits == 0
+    top, toward = (
+        (2.0**format.element.emax, Rounding.TOWARD_ZERO) if powers else (format.element.max, Rounding.NEAREST_EVEN)
+    )
+    ratio = np.maximum(np.abs(cut).max(axis=-1, initial=0.0) / top, format.scale.smallest_subnormal)
+    scale = np.asarray(round_to(ratio, format.scale, toward, Overflow.SATURATE), np.float64)
     with np.errstate(over="ignore"):  # a quotient beyond float64 saturates like any other
         elements = round_to(cut / scale[..., np.newaxis], format.element, rounding, Overflow.SATURATE)
     return Blocks(format, encode(scale, format.scale), encode(elements, format.element))
@@ -90,13 +95,3 @@ def decode_blocks(blocks: Blocks) -> NDArray[np.float64]:
     scales = decode(blocks.scales, blocks.format.scale)
     values = scales[..., np.newaxis] * decode(blocks.elements, blocks.format.element)
     return values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
-
-
-def _scale(largest: NDArray[np.float64], format: BlockFormat) -> NDArray[np.float64]:
-    if format.scale.significand_bits == 0:
-        largest_element, rounding = 2.0**format.element.emax, Rounding.TOWARD_ZERO
-    else:
-        largest_element, rounding = format.element.max, Rounding.NEAREST_EVEN
-    least = format.scale.smallest_subnormal
-    ratio = np.maximum(largest / largest_element, least)
-    return np.asarray(round_to(ratio, format.scale, rounding, Overflow.SATURATE), np.float64)

@@ -17,10 +17,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from labkit.formats.arithmetic import Term, normalise, round_term, value_of
 from labkit.formats.codes import decode, encode, split
 from labkit.formats.format import FP16, Format
-from labkit.formats.rounding import Overflow, Rounding, limit, round_to
-from labkit.formats.steps import Term, normalise, round_term
+from labkit.formats.rounding import Overflow, Rounding, round_to
 
 LONGEST = 1200  # characters; the longest exact decimal of a float64 has 1,077
 LARGEST_EXPONENT = 5000  # beyond it every format has long overflowed, and reading would only take long
@@ -76,12 +76,21 @@ def parse(
     for kind, pattern in _PATTERNS.items():
         found = pattern.fullmatch(compact) if len(text) <= LONGEST else None
         if found:
-            parts = found.groupdict()
             if kind == "code":
                 return _read_code(sign + compact, format)
-            if kind == "special":
-                return _read_special(parts["name"], sign == "-", format, overflow)
-            return _read_number(kind, _exact(kind, parts), sign == "-", format, rounding, overflow)
+            negative, parts, exact = sign == "-", found.groupdict(), None
+            if kind == "special":  # NaN where the format has none: the error says so
+                typed = np.nan if parts["name"] == "nan" else (-np.inf if negative else np.inf)
+                value = float(round_to(typed, format, overflow=overflow))
+            else:
+                magnitude = _exact(kind, parts)
+                exact = -magnitude if negative else magnitude
+                if magnitude == 0 or (negative and not format.signed):
+                    typed = -0.0 if magnitude == 0 and negative else float(exact)
+                    value = float(round_to(typed, format, rounding, overflow))
+                else:
+                    value = round_fraction(exact, format, rounding, overflow)
+            return Reading(kind, exact, value, int(encode(value, format)))
     raise ValueError(_no_number(text, body))
 
 
@@ -131,9 +140,7 @@ def round_fraction(
     significand = np.asarray(quotient | (remainder > 0), object)
     term = Term(np.asarray(exact < 0), significand, np.asarray(-places))
     rounded = round_term(normalise(term, format), format, rounding).rounded
-    with np.errstate(over="ignore"):
-        magnitude = np.ldexp(rounded.significand.astype(np.float64), rounded.exponent)
-    return float(limit(np.where(rounded.negative, -magnitude, magnitude), format, rounding, overflow))
+    return float(value_of(rounded, format, rounding, overflow))
 
 
 def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
@@ -149,23 +156,6 @@ def _exact(kind: str, parts: dict[str, str | None]) -> Fraction:
             raise ValueError("a fraction over 0 is no number; for infinity write inf.")
         return Fraction(numerator, denominator)
     return Fraction(parts["number"] or 1) * Fraction(2) ** power * Fraction(10) ** exponent
-
-
-def _read_number(
-    kind: str, magnitude: Fraction, negative: bool, format: Format, rounding: Rounding, overflow: Overflow
-) -> Reading:
-    exact = -magnitude if negative else magnitude
-    if magnitude == 0 or (negative and not format.signed):
-        value = float(round_to(-0.0 if magnitude == 0 and negative else float(exact), format, rounding, overflow))
-    else:
-        value = round_fraction(exact, format, rounding, overflow)
-    return Reading(kind, exact, value, int(encode(value, format)))
-
-
-def _read_special(name: str, negative: bool, format: Format, overflow: Overflow) -> Reading:
-    typed = np.nan if name == "nan" else (-np.inf if negative else np.inf)
-    value = float(round_to(typed, format, overflow=overflow))  # NaN where the format has none: the error says so
-    return Reading("special", None, value, int(encode(value, format)))
 
 
 def _read_code(text: str, format: Format) -> Reading:

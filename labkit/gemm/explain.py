@@ -141,8 +141,15 @@ def explain(a: Numbers, b: Numbers, c: float, spec: MmaSpec, out: Format | None 
         whole.append((f"a{i}*b{i}", x * y, of_x * of_y, power_x + power_y, bits))  # exact, and not normalised
     whole.append(("C", start, *_significand(start, format), format.significand_bits))
     exponent = max([ZERO_EXPONENT, *(e for _, value, _, e, _ in whole if value)])  # zeros align nothing
-    terms = tuple(_align(*term, exponent, spec.fraction_bits) for term in whole)
-    return _finish(spec, format, terms, exponent)
+    terms: list[AlignedTerm] = []
+    for name, value, significand, power, bits in whole:
+        shift = exponent - power if value else 0
+        places = bits + shift - spec.fraction_bits  # that lie behind the unit, and are cut
+        kept = significand >> places if places > 0 else significand << -places
+        cut = f"{significand & ((1 << places) - 1):0{places}b}".rstrip("0") if places > 0 else ""
+        written, negative = _with_point(kept, spec.fraction_bits), math.copysign(1.0, value) < 0
+        terms.append(AlignedTerm(name, value, negative, significand, bits, power, shift, kept, written, cut))
+    return _finish(spec, format, tuple(terms), exponent)
 
 
 def _values(given: Numbers, format: Format, name: str) -> NDArray[np.float64]:
@@ -157,19 +164,6 @@ def _significand(value: float, format: Format) -> tuple[int, int]:
     """(whole significand, exponent) with |value| = significand * 2^(exponent - significand_bits)."""
     exponent = max(math.frexp(value)[1] - 1, format.emin)
     return int(math.ldexp(abs(value), format.significand_bits - exponent)), exponent
-
-
-def _align(
-    name: str, value: float, significand: int, exponent: int, bits: int, largest: int, fraction_bits: int
-) -> AlignedTerm:
-    """Shift a term to the largest exponent and cut what lies behind the last place."""
-    shift = largest - exponent if value else 0
-    places = bits + shift - fraction_bits  # that lie behind the unit
-    kept = significand >> places if places > 0 else significand << -places
-    cut = f"{significand & ((1 << places) - 1):0{places}b}" if places > 0 else ""
-    negative = math.copysign(1.0, value) < 0
-    written = _with_point(kept, fraction_bits)
-    return AlignedTerm(name, value, negative, significand, bits, exponent, shift, kept, written, cut.rstrip("0"))
 
 
 def _with_point(whole: int, fraction_bits: int, before: int = WHOLE_BITS) -> str:

@@ -111,9 +111,11 @@ class HalfStorage(LabMode):
             halves = [tensor for tensor in tensors_in((*args, *kwargs.values())) if tensor.dtype in UPCAST]
             return self.inside(func, args, kwargs) if halves or func is Tensor.backward else func(*args, **kwargs)
         elif name in ON_CUDA_ONLY or name in TRANSFORMS:
-            low = _stored_in_half(args, kwargs, complex_too=name in TRANSFORMS)
-            if low is not None and kwargs.get("out") is None:
-                return rounds_once(func, args, kwargs, low)
+            found = {*_dtypes(args, kwargs, complex_too=True)}
+            pairs = name in TRANSFORMS and found <= {torch.float16, torch.complex32}  # of FP16 numbers; BF16 has none
+            alone = name not in TRANSFORMS and len(found) == 1 and found <= {*HALVES}
+            if found and (pairs or alone) and kwargs.get("out") is None:
+                return rounds_once(func, args, kwargs, torch.float16 if pairs else found.pop())
         return func(*args, **kwargs)
 
 
@@ -121,17 +123,6 @@ def _dtypes(args: Any, kwargs: Any, complex_too: bool) -> list[torch.dtype]:
     """Return the dtypes of a call's tensors that are floating-point (or complex), in order."""
     dtypes = [tensor.dtype for tensor in tensors_in((*args, *kwargs.values()))]
     return [dtype for dtype in dtypes if dtype.is_floating_point or (complex_too and dtype.is_complex)]
-
-
-def _stored_in_half(args: Any, kwargs: Any, complex_too: bool) -> torch.dtype | None:
-    """Return the half dtype that all floating-point tensors of a call have; None if they have another, or several.
-
-    With `complex_too`, FP16 numbers may be pairs as well, and BF16 is none.
-    """
-    dtypes = set(_dtypes(args, kwargs, complex_too=True))
-    if complex_too:
-        return torch.float16 if dtypes and dtypes <= {torch.float16, torch.complex32} else None
-    return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(HALVES) else None
 
 
 def half_storage(device: torch.device | str, accumulator: Any = None) -> AbstractContextManager[Any]:

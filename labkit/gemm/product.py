@@ -19,6 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -176,69 +177,76 @@ def _added(
     return (product + beta * input.float() if beta else product).to(a.dtype)
 
 
-def _convolution(dimensions: int) -> Callable[..., Tensor]:
-    """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places]."""
+def _convolution(
+    dimensions: int, accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
+    """conv1d, 2d or 3d as one product per group: weights [out, in*window] @ patches [in*window, batch*places].
 
-    def convolution(
-        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-        stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    ) -> Tensor:  # fmt: skip
-        _check_dtypes(input, weight)
-        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
-        if padding == "same" and set(steps) != {1}:
-            raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
-        image = input if input.dim() > dimensions + 1 else input[None]
-        if padding == "same":
-            total = [d * (k - 1) for k, d in zip(weight.shape[2:], holes, strict=True)]
-            around = [(n // 2, n - n // 2) for n in total]
-        else:
-            around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
-        image = F.pad(image, [n for pair in around[::-1] for n in pair])  # (before, after), the last dimension first
-        y = _convolved(accumulator, image, weight, steps, holes, groups)
-        return _finished(y, input, bias)
+    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
+    """
+    image = _image(input, weight, dimensions)
+    steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+    out, _, *window = weight.shape
+    if padding == "same" and set(steps) != {1}:
+        raise RuntimeError(f"padding='same' keeps the size, a stride of {stride} does not; give padding as numbers")
+    if padding == "same":
+        total = [d * (k - 1) for k, d in zip(window, holes, strict=True)]
+        around = [(n // 2, n - n // 2) for n in total]
+    else:
+        around = [(n, n) for n in _each(0 if padding == "valid" else padding, dimensions)]
+    image = F.pad(image, [n for pair in around[::-1] for n in pair])  # (before, after), the last dimension first
+    batch, channels, *size = image.shape
+    if channels != weight.shape[1] * groups or out % groups:
+        raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(image.shape)}")
+    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, steps, holes, strict=True)]
+    image, n = image.float(), dimensions
+    if set(holes) == {1}:
+        for axis, (width, step) in enumerate(zip(window, steps, strict=True), 2):
+            image = image.unfold(axis, width, step)  # a view: of [batch, channels, *places, *window] in the end
+        patches = image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
+    else:
+        taps = torch.stack([image[:, :, *read] for read in _taps(places, window, steps, holes)], 2)
+        patches = taps.permute(1, 2, 0, *range(3, taps.dim()))
+    patches = patches.reshape(groups, channels // groups * math.prod(window), batch * math.prod(places))
+    y = product(weight.reshape(groups, out // groups, -1), patches, accumulator, input.dtype, torch.float32)
+    return _finished(y.reshape(out, batch, *places).transpose(0, 1), input, bias)
 
-    return convolution
 
-
-def _transposed_convolution(dimensions: int) -> Callable[..., Tensor]:
+def _transposed_convolution(
+    dimensions: int, accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Tensor:  # fmt: skip
     """conv_transpose1d, 2d or 3d as one product per group: weights^T [out*window, in] @ image [in, batch*places].
 
     Each product is then added, in FP32, to the place in the result that its window reaches.
     """
-
-    def convolution(
-        accumulator: AnyAccumulator, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-        stride: Any = 1, padding: Any = 0, output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
-    ) -> Tensor:  # fmt: skip
-        _check_dtypes(input, weight)
-        steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
-        cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
-        image = input if input.dim() > dimensions + 1 else input[None]
-        (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
-        if channels != weight.shape[0] or channels % groups:
-            raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}")
-        if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
-            raise RuntimeError(
-                f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}"
-            )
-        weights = weight.reshape(groups, channels // groups, -1).mT
-        columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
-        d = product(weights, columns, accumulator, input.dtype, torch.float32)
-        d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
-        reach = zip(places, steps, holes, window, more, strict=True)
-        size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
-        y = d.new_zeros(batch, groups * out, *size)
-        for tap, reached in enumerate(_taps(places, window, steps, holes)):
-            y[:, :, *reached] += d[:, tap]
-        inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
-        return _finished(y[:, :, *inside], input, bias)
-
-    return convolution
+    image = _image(input, weight, dimensions)
+    steps, holes = _each(stride, dimensions), _each(dilation, dimensions)
+    cut, more = _each(padding, dimensions), _each(output_padding, dimensions)
+    (batch, channels, *places), (_, out, *window) = image.shape, weight.shape
+    if channels != weight.shape[0] or channels % groups:
+        raise RuntimeError(f"weight {list(weight.shape)} in {groups} groups does not fit input {list(input.shape)}")
+    if any(m >= max(s, d) for m, s, d in zip(more, steps, holes, strict=True)):
+        raise RuntimeError(f"output_padding {output_padding} must be smaller than stride {steps} or dilation {holes}")
+    weights = weight.reshape(groups, channels // groups, -1).mT
+    columns = image.reshape(batch, groups, channels // groups, math.prod(places)).permute(1, 2, 0, 3).flatten(2)
+    d = product(weights, columns, accumulator, input.dtype, torch.float32)
+    d = d.reshape(groups * out, math.prod(window), batch, *places).transpose(0, 2)
+    reach = zip(places, steps, holes, window, more, strict=True)
+    size = [(n - 1) * s + d * (k - 1) + 1 + m for n, s, d, k, m in reach]
+    y = d.new_zeros(batch, groups * out, *size)
+    for tap, reached in enumerate(_taps(places, window, steps, holes)):
+        y[:, :, *reached] += d[:, tap]
+    inside = [slice(c, n - c) for c, n in zip(cut, size, strict=True)]
+    return _finished(y[:, :, *inside], input, bias)
 
 
-def _check_dtypes(input: Tensor, weight: Tensor) -> None:
+def _image(input: Tensor, weight: Tensor, dimensions: int) -> Tensor:
+    """Return the input with a batch, [batch, channels, *size]."""
     if input.dtype != weight.dtype:
         raise RuntimeError(f"expected input and weight of one dtype; got {input.dtype} and {weight.dtype}")
+    return input if input.dim() > dimensions + 1 else input[None]
 
 
 def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
@@ -247,39 +255,6 @@ def _finished(y: Tensor, input: Tensor, bias: Tensor | None) -> Tensor:
         y = y + bias.float().reshape(-1, *[1] * (y.dim() - 2))
     y = y.to(input.dtype)
     return y if input.dim() == y.dim() else y[0]
-
-
-def _convolved(
-    accumulator: AnyAccumulator, image: Tensor, kernel: Tensor, stride: Any, dilation: Any, groups: int
-) -> Tensor:
-    """Convolve [batch, channels, *size], padded already, by [out, channels/groups, *window]; the result is FP32.
-
-    Patches are FP32 copies of the image, so their gradients meet again in FP32 and are rounded as one.
-    """
-    batch, channels, *size = image.shape
-    out, _, *window = kernel.shape
-    if channels != kernel.shape[1] * groups or out % groups:
-        raise RuntimeError(f"weight {list(kernel.shape)} in {groups} groups does not fit input {list(image.shape)}")
-    places = [(n - d * (k - 1) - 1) // s + 1 for n, k, s, d in zip(size, window, stride, dilation, strict=True)]
-    inside = channels // groups * math.prod(window)
-    patches = _patches(image.float(), places, window, stride, dilation)
-    patches = patches.reshape(groups, inside, batch * math.prod(places))
-    weights = kernel.reshape(groups, out // groups, -1)
-    y = product(weights, patches, accumulator, image.dtype, torch.float32)
-    return y.reshape(out, batch, *places).transpose(0, 1)
-
-
-def _patches(
-    image: Tensor, places: Sequence[int], window: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> Tensor:
-    """Return the numbers under a window at each of its places, [channels, *window, batch, *places]."""
-    if any(d != 1 for d in dilation):
-        taps = torch.stack([image[:, :, *read] for read in _taps(places, window, stride, dilation)], 2)
-        return taps.permute(1, 2, 0, *range(3, taps.dim()))
-    n = len(window)
-    for axis, (size, step) in enumerate(zip(window, stride, strict=True), 2):
-        image = image.unfold(axis, size, step)  # a view: of [batch, channels, *places, *window] in the end
-    return image.permute(1, *range(2 + n, 2 + 2 * n), 0, *range(2, 2 + n))
 
 
 def _taps(
@@ -350,8 +325,8 @@ REDUCTIONS: dict[str, Callable[..., Tensor]] = {
     ),
     "__rmatmul__": lambda accumulator, other, input: matmul(input, other, accumulator),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), _added),
-    **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": _transposed_convolution(n) for n in (1, 2, 3)},
+    **{f"conv{n}d": partial(_convolution, n) for n in (1, 2, 3)},
+    **{f"conv_transpose{n}d": partial(_transposed_convolution, n) for n in (1, 2, 3)},
     "bilinear": _bilinear,
     "scaled_dot_product_attention": _attention,
 }

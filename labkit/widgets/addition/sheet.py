@@ -150,7 +150,7 @@ def exact_number(exact: Fraction, digits: int = 24) -> str:
 def significand(term: Term, point: int, last: int | None = None) -> str:
     """Write the significand of a term in bits with the point behind place `point`, down to place `last`.
 
-    >>> from labkit.formats.steps import to_term
+    >>> from labkit.formats.arithmetic import to_term
     >>> from labkit.formats import FP16
     >>> significand(to_term(np.array(1.5), FP16), point=0)
     '1.1000000000'
