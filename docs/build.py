@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any
 
 PAGE = Path(__file__).with_name("api.md")
-ROOMS = ("amp", "train", "instrument", "frameworks", "clinic", "machine", "formats", "gemm", "bench", "interop")
+ROOMS = "amp train instrument frameworks faults clinic machine formats gemm bench interop".split()
 FACES = ("apex.amp", "fastai.basics", "fastai.callback.fp16", "oneflow.nn", "oneflow.amp")
 MODULES = (*ROOMS, *(f"frameworks.{face}" for face in FACES))
 KEYS = 30  # of a table of rows that the page names

@@ -1,4 +1,4 @@
-"""Which error message means what? docs/errors.md, made from the patients of `labkit.clinic` and the cards beside them.
+"""Which error message means what? docs/errors.md, made from the patients of `labkit.faults` and the cards beside them.
 
 python docs/errors.py            write docs/errors.md
 python docs/errors.py --check    fail if it is not up to date
@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from labkit.clinic import GpuCard, Patient, cards
-from labkit.clinic.messages import MESSAGES, Message
-from labkit.clinic.patient import address
+from labkit.faults import Fault, GpuCard, cards
+from labkit.faults.fault import address
+from labkit.faults.messages import MESSAGES, Message
 
 PAGE = Path(__file__).with_name("errors.md")
 HEAD = """# Your error message
@@ -57,14 +57,14 @@ def _code(words: str) -> str:
     return f"`` {words} ``" if "`" in words else f"`{words}`"
 
 
-def _where(card: Patient | GpuCard) -> str:
+def _where(card: Fault | GpuCard) -> str:
     """Return where the fault is not seen, after a space."""
-    return f" {card.where}" if isinstance(card, Patient) and card.where else ""
+    return f" {card.where}" if isinstance(card, Fault) and card.where else ""
 
 
-def _section(card: Patient | GpuCard) -> str:
+def _section(card: Fault | GpuCard) -> str:
     threads = ", ".join(f"[{thread}]({address(thread)})" for thread in card.threads)
-    shown = "runs it" if isinstance(card, Patient) else "shows it; it needs a GPU"
+    shown = "runs it" if isinstance(card, Fault) else "shows it; it needs a GPU"
     return "\n".join([
         f'<a id="{card.id}"></a>',
         f"### {card.title}\n",

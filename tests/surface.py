@@ -37,7 +37,8 @@ def surface() -> dict[str, Any]:
     """Return all but the answers, by kind and name."""
     from labkit import widgets
     from labkit.amp import PRESETS, RECIPES
-    from labkit.clinic import CONSULTATIONS, cards
+    from labkit.clinic import CONSULTATIONS
+    from labkit.faults import cards
     from labkit.formats import FORMATS
     from labkit.grading import EXERCISES
     from labkit.grading.hints import hints

@@ -8,7 +8,7 @@ import re
 
 from docs import build, errors
 from labkit.amp import ScalerConfig
-from labkit.clinic import cards
+from labkit.faults import cards
 
 PAGE = build.page()
 

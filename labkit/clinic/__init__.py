@@ -1,36 +1,42 @@
-"""What goes wrong in practice? `diagnose` examines a training, `find_pitfalls` a record; both say what to do.
+"""Examination of trainings: `diagnose` examines one that runs, `find_pitfalls` a record, and both say what to do.
 
-`patients` are trainings that really fail, each with its repair; `explain` finds the one that an error belongs to.
+The trainings of lesson 10 are `CONSULTATIONS`; `treat` and `look` run a repair of one.
 """
 
-import importlib
 import warnings
 from typing import Any
 
+from labkit import faults, machine
 from labkit.clinic.consult import Treatment, look, treat
 from labkit.clinic.consultations import CONSULTATIONS, Consultation
 from labkit.clinic.diagnose import diagnose
-from labkit.clinic.explain import cards, explain
-from labkit.clinic.gpu_cards import gpu_cards
-from labkit.clinic.on_gpu import GpuCard
-from labkit.clinic.patient import Card, Kind, Outcome, Patient, Training, code_of, run, snippet
-from labkit.clinic.patients import patients
 from labkit.clinic.pitfalls import find_pitfalls
 from labkit.clinic.rows import claims
 from labkit.machine import Finding, Report, Status
 
 __all__ = [
-    "CONSULTATIONS", "Card", "Consultation", "Finding", "GpuCard", "Kind", "Outcome", "Patient", "Report", "Status",
-    "Training", "Treatment", "cards", "claims", "code_of", "diagnose", "explain", "find_pitfalls",
-    "gpu_cards", "look", "patients", "run", "snippet", "treat",
+    "CONSULTATIONS", "Consultation", "Finding", "Report", "Status", "Treatment", "claims", "diagnose", "find_pitfalls",
+    "look", "treat",
 ]  # fmt: skip
 
-MOVED = {"check_machine": "labkit.machine"}  # importable from here until version 0.4
+# What left this package, importable from here until version 0.4: the new place, and the object with its old signature.
+MOVED: dict[str, tuple[str, Any]] = {
+    "check_machine": ("labkit.machine.check_machine", machine.check_machine),
+    "Patient": ("labkit.faults.Fault", faults.Fault),
+    "patients": ("labkit.faults.FAULTS", lambda: faults.FAULTS),
+    "gpu_cards": ("labkit.faults.GPU_CARDS", lambda: faults.GPU_CARDS),
+    "run": ("labkit.faults.run", lambda patient, cured: faults.run(patient, cured)),
+    "snippet": ("labkit.faults.snippet", lambda patient, cured: faults.snippet(patient, cured)),
+    "code_of": ("labkit.faults.code_of", lambda function, cured: faults.code_of(function, cured)),
+}
+for _name in ("Card", "GpuCard", "Kind", "Outcome", "Training", "cards", "explain"):
+    MOVED[_name] = (f"labkit.faults.{_name}", getattr(faults, _name))
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name that moved to another package, with a DeprecationWarning."""
+    """Return what moved to another package, with a DeprecationWarning."""
     if name not in MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(f"import {name} from {MOVED[name]}, not from {__name__}", DeprecationWarning, stacklevel=2)
-    return getattr(importlib.import_module(MOVED[name]), name)
+    place, moved = MOVED[name]
+    warnings.warn(f"labkit.clinic.{name} is now {place}", DeprecationWarning, stacklevel=2)
+    return moved

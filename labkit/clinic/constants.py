@@ -32,7 +32,7 @@ KEYWORDS = {"eps", "epsilon", "min", "max", "value", "fill_value"}
 OF_OPTIMIZERS = {"lr", "betas", "weight_decay", "momentum"}  # a call with one of these makes an optimizer or a schedule
 
 
-PATIENTS = str(Path(__file__).with_name("patients"))
+FAULTS = str(Path(__file__).parents[1] / "faults")  # written as users write
 NOT_THE_USERS = (str(Path(__file__).parents[1]), str(Path(inspect.__file__).parent), str(Path(torch.__file__).parent))
 
 
@@ -184,7 +184,7 @@ def _is_users(thing: Any) -> bool:
         file = inspect.getsourcefile(thing) or ""
     except (TypeError, OSError):  # a class of Python's own, or one that was typed in
         return False
-    return file.startswith(PATIENTS) or not (file.startswith(NOT_THE_USERS) or "site-packages" in file)
+    return file.startswith(FAULTS) or not (file.startswith(NOT_THE_USERS) or "site-packages" in file)
 
 
 def _used(function: FunctionType) -> Iterator[tuple[str, Any]]:

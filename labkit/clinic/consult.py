@@ -21,7 +21,7 @@ from torch import Tensor
 
 from labkit.clinic.consultations import CONSULTATIONS
 from labkit.clinic.observer import unpatched
-from labkit.clinic.patient import random_state_kept
+from labkit.faults.fault import random_state_kept
 
 one_at_a_time = threading.RLock()  # trainings share torch's random state, and the hooks of torch's classes
 Work = Callable[[Any, Any], object]  # (model, batches) -> (losses, diagnosis)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.clinic.patient import accuracy, batches
+from labkit.faults.loops import accuracy, batches
 from labkit.train.networks import mlp
 
 Batch = tuple[Tensor, ...]

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from labkit.clinic.constants import Constant, constants_of
-from labkit.clinic.explain import explain
 from labkit.clinic.lines import line_of
 from labkit.clinic.listen import Event, Listener, listening
-from labkit.clinic.messages import messages_in
 from labkit.clinic.operations import HALF
 from labkit.clinic.rows import HARMLESS_IF_MASKED, IN_HALF_ONLY, ROWS
+from labkit.faults import explain
+from labkit.faults.messages import messages_in
 from labkit.instrument import Watch, watch
 from labkit.instrument.guard import guarded, reporting
 from labkit.instrument.sample import finite

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.clinic.patients import patients
+from labkit.faults import FAULTS
 from labkit.instrument.records import REPAIRS
 from labkit.machine.findings import Status
 
@@ -96,5 +96,5 @@ def claims() -> dict[str, set[str]]:
     (['a step inside autocast'], False)
     """
     by = {**{kind: row.patients for kind, row in ROWS.items()}, "exception": RAISING}
-    claimed = {name: {kind for kind, names in by.items() if name in names} for name in patients()}
+    claimed = {name: {kind for kind, names in by.items() if name in names} for name in FAULTS}
     return {name: kinds for name, kinds in claimed.items() if kinds}

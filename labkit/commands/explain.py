@@ -8,8 +8,8 @@ from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from labkit.clinic import GpuCard, Patient
-    from labkit.clinic.messages import Message
+    from labkit.faults import Fault, GpuCard
+    from labkit.faults.messages import Message
 
 
 WIDTH = 100
@@ -21,8 +21,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from labkit.clinic import cards, explain
-    from labkit.clinic.messages import messages_in
+    from labkit.faults import cards, explain
+    from labkit.faults.messages import messages_in
 
     text = " ".join(arguments.text)
     known = cards()
@@ -44,7 +44,7 @@ def run(arguments: Namespace) -> int:
     return 0 if found or others else 1
 
 
-def _meaning(message: Message, known: dict[str, Patient | GpuCard]) -> str:
+def _meaning(message: Message, known: dict[str, Fault | GpuCard]) -> str:
     nearest = "; ".join(f"{name} ({known[name].title.rstrip('.')})" for name in message.cards)
     parts = {"Why": message.means, "Run next": message.next, "Nearest": nearest}
     lines = [message.words, *(_wrapped(name, text) for name, text in parts.items())]
@@ -53,31 +53,31 @@ def _meaning(message: Message, known: dict[str, Patient | GpuCard]) -> str:
     return "\n".join(lines)
 
 
-def _told(patient: Patient | GpuCard, whole: bool) -> str:
-    from labkit.clinic import GpuCard, Patient, code_of, snippet
+def _told(patient: Fault | GpuCard, whole: bool) -> str:
+    from labkit.faults import Fault, GpuCard, code_of, snippet
 
     parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
     lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
-    if isinstance(patient, Patient) and patient.where:
+    if isinstance(patient, Fault) and patient.where:
         lines.append(_wrapped("Where", patient.where))
     lines.append(_wrapped("Reported", ", ".join(patient.threads)))
     if isinstance(patient, GpuCard):
         lines += [_wrapped("Published", text) for text in patient.published()]
     if whole and isinstance(patient, GpuCard):
-        lines += [f"\n{name}:\n\n{code_of(patient.measure, cured)}" for name, cured in FORMS.items()]
+        lines += [f"\n{name}:\n\n{code_of(patient.function, fixed)}" for name, fixed in FORMS.items()]
         lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")
-    elif isinstance(patient, Patient) and whole:
-        for name, cured in FORMS.items():
-            lines.append(f"\n{name}:\n\n{snippet(patient, cured)}\n\nRun here and now: {_came_of(patient, cured)}")
+    elif isinstance(patient, Fault) and whole:
+        for name, fixed in FORMS.items():
+            lines.append(f"\n{name}:\n\n{snippet(patient, fixed)}\n\nRun here and now: {_came_of(patient, fixed)}")
     else:
         lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")
     return "\n".join(lines)
 
 
-def _came_of(patient: Patient, cured: bool) -> str:
-    from labkit import clinic
+def _came_of(patient: Fault, fixed: bool) -> str:
+    from labkit import faults
 
-    outcome = clinic.run(patient, cured)
+    outcome = faults.run(patient, fixed)
     return outcome.error or f"a score of {outcome.score:.3g}, and it is well from {patient.limit:g} on"
 
 

@@ -26,7 +26,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from labkit.clinic import CONSULTATIONS, look, patients, run
+from labkit.clinic import CONSULTATIONS, look
+from labkit.faults import FAULTS, run
 from labkit.frameworks.torch_amp import autocast as gpu_lists
 from labkit.grading import check
 from labkit.widgets import PatientWall, predict, treatment_figure
@@ -854,7 +855,7 @@ for name in (
     "inference_tensors",
 ):
     for cured in (False, True):
-        outcome = run(patients()[name], cured)
+        outcome = run(FAULTS[name], cured)
         said = outcome.error.partition("\n")[0][:80] or f"score {outcome.score:.2f}"
         print(f"{name:<23}{'cured' if cured else 'broken':<8}{said}")
 

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from labkit import cli
 from labkit.clinic import Report as Diagnosis
-from labkit.clinic import Status, claims, diagnose, patients
+from labkit.clinic import Status, claims, diagnose
+from labkit.faults import FAULTS
 from tests.clinic.trainings import BROKEN, HEALTHY, Case, blobs, classify, usual
 
 # The batch that a fault waits for; what comes before is not looked at.
@@ -35,10 +36,10 @@ def of_each(names: Iterable[str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("names", [fast, slow], ids=["fast", "others"])
 
 
-def diagnosed(name: str, cured: bool, steps: int = 6) -> Diagnosis:
+def diagnosed(name: str, fixed: bool, steps: int = 6) -> Diagnosis:
     """The doctor's report on one form of a patient, from the batch on that its fault waits for."""
     with torch.random.fork_rng(devices=[]):
-        training = patients()[name].training(cured)
+        training = FAULTS[name].function(fixed)
         batches, start = list(training.batches), WAITS.get(name, 0)
         for batch in batches[:start]:
             training.step(batch)
@@ -57,13 +58,13 @@ def found(name: str, report: Diagnosis) -> set[str]:
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @of_each(claims())
-def test_each_patient_that_is_claimed_is_found_when_broken_and_not_when_cured(names: list[str]) -> None:
+def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(names: list[str]) -> None:
     wrong = {}
     for name in names:
         steps = 16 if name == "positions_in_half" else 6
-        broken, cured = (found(name, diagnosed(name, form, steps)) for form in (False, True))
-        if not broken & claims()[name] or cured:
-            wrong[name] = broken, cured
+        broken, fixed = (found(name, diagnosed(name, form, steps)) for form in (False, True))
+        if not broken & claims()[name] or fixed:
+            wrong[name] = broken, fixed
     assert not wrong
 
 
@@ -130,11 +131,11 @@ def test_what_is_broken_is_found_and_its_patient_named(names: list[str]) -> None
 
 def test_an_error_is_told_with_its_line_and_its_patient_and_leaves_nothing_behind() -> None:
     before = torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__
-    report = diagnosed("mask_constant", cured=False)
+    report = diagnosed("mask_constant", fixed=False)
     assert before == (torch.autograd.backward, torch.amp.GradScaler.step, torch.amp.autocast_mode.autocast.__enter__)
     (first, *_) = report.findings
     assert (first.name, first.status, first.patients) == ("exception", Status.BAD, ("mask_constant",))
-    assert first.where.startswith("mask_constant.py:")
+    assert first.where.startswith("attention.py:")
     assert "labkit explain mask_constant" in str(report)
 
 
@@ -184,7 +185,7 @@ def test_the_command_says_by_its_exit_status_how_a_script_is(tmp_path, capsys) -
 
 def test_the_published_table_is_that_of_the_rows() -> None:
     text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    known, claimed = set(patients()), set(claims())
+    known, claimed = set(FAULTS), set(claims())
     assert f"| {len(known)} | {len(claimed)} | {len(claimed)} | 0 | - | 0 |" in text
     assert f"| {len(BROKEN)} | {len(BROKEN)} | {len(BROKEN)} | - | {len(HEALTHY)} | 0" in text
     assert "Not claimed: " + ", ".join(f"`{name}`" for name in sorted(known - claimed)) + "." in text

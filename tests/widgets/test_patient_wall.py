@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from labkit.clinic import Kind, Outcome, cards, patients, run
-from labkit.clinic.patient import address
+from labkit.faults import FAULTS, Kind, Outcome, cards, run
+from labkit.faults.fault import address
 from labkit.widgets import PatientWall
 from labkit.widgets.patient_wall.widget import find, outcome_view
 
@@ -30,7 +30,7 @@ def test_worked_example_an_error_finds_its_card_which_fails_and_is_cured(wall: P
     assert wall.run("mask_constant", "broken")["failed"]
     cured = wall.run("mask_constant", "cured")
     assert not cured["failed"]
-    assert cured["losses"] == list(run(patients()["mask_constant"], cured=True).losses)
+    assert cured["losses"] == list(run(FAULTS["mask_constant"], fixed=True).losses)
     assert set(wall.outcomes["mask_constant"]) == {"broken", "cured"}
 
 
@@ -62,7 +62,7 @@ def test_what_was_found_is_said() -> None:
 
 
 def test_a_loss_that_is_no_number_reaches_the_browser_as_none() -> None:
-    patient = patients()["log_of_epsilon"]
+    patient = FAULTS["log_of_epsilon"]
     view = outcome_view(patient, Outcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
     assert view["sentence"] == (

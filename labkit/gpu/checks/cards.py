@@ -1,4 +1,4 @@
-"""Which faults that only a GPU shows does this one show? The cards of `labkit.clinic`, both forms of each.
+"""Which faults that only a GPU shows does this one show? The cards of `labkit.faults`, both forms of each.
 
 labkit gpu --only cards
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from labkit.clinic.gpu_cards import gpu_cards
-from labkit.clinic.on_gpu import measured
+from labkit.faults import GPU_CARDS
+from labkit.faults.gpu import measured
 from labkit.gpu.checks.progress import Answers, each, left_out_lines
 
 
@@ -27,7 +27,7 @@ def main(device: str = "cuda", *, width: int = 4096, seconds: float = float("inf
         found = {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
         answers["cards"][card.id] = found
 
-    yield from each([(card.id, partial(run, card)) for card in gpu_cards().values()], answers, seconds)
+    yield from each([(card.id, partial(run, card)) for card in GPU_CARDS.values()], answers, seconds)
 
 
 def told(answers: Answers) -> str:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 from labkit.amp import autocast
 from labkit.clinic.consult import one_at_a_time
 from labkit.clinic.consultations import CONSULTATIONS, Batch, attended, normalised
-from labkit.clinic.patient import random_state_kept
+from labkit.faults.fault import random_state_kept
 from labkit.formats import FP16
 
 U = 2.0**-11

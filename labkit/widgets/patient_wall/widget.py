@@ -2,7 +2,7 @@
 
 Idea: in front a symptom, with the words of its error; behind it, when the card is turned, the fault. Both forms of the
 training run when asked for, and their losses are drawn on the card. A text finds cards as an error message, by
-`labkit.clinic.explain`, and else by its words.
+`labkit.faults.explain`, and else by its words.
 
 Invariant: what a card shows of a run follows from its `Outcome`. Runs take turns with the notebook's cells: a patient
 may seed torch's generator, and no cell shall notice.
@@ -20,9 +20,9 @@ from typing import Any
 
 import traitlets
 
-from labkit.clinic import GpuCard, Kind, Outcome, Patient, cards, code_of, explain, patients, run
-from labkit.clinic.explain import plain
-from labkit.clinic.patient import address
+from labkit.faults import FAULTS, Fault, GpuCard, Kind, Outcome, cards, code_of, explain, run
+from labkit.faults.catalogue import plain
+from labkit.faults.fault import address
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget, script, style
 
@@ -34,26 +34,25 @@ WHY_STATIC = (
 )
 
 
-def front(patient: Patient | GpuCard) -> dict[str, Any]:
+def front(patient: Fault | GpuCard) -> dict[str, Any]:
     """Return what is seen before a card is turned: the symptom and, where there is one, the error's own words."""
     seen = {"id": patient.id, "symptom": patient.symptom, "errors": list(patient.errors), "kind": patient.kind.value}
-    return {**seen, "runs": isinstance(patient, Patient)}
+    return {**seen, "runs": isinstance(patient, Fault)}
 
 
-def behind(patient: Patient | GpuCard) -> dict[str, Any]:
+def behind(patient: Fault | GpuCard) -> dict[str, Any]:
     """Return what a turned card shows: the fault, what is known about it, and both forms as code."""
     told = {"Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
-    if isinstance(patient, Patient) and patient.where:
+    if isinstance(patient, Fault) and patient.where:
         told["Where"] = patient.where
     if isinstance(patient, GpuCard):
         shown = "\n".join(patient.published()) or "In the threads; no row of data/published.csv shows it."
         told |= {"Published": shown, "Here": "Not run here. `labkit gpu --only cards` runs it on a machine with a GPU."}
-    function = patient.training if isinstance(patient, Patient) else patient.measure
     return {
         "title": patient.title,
         "told": [[name, text] for name, text in told.items()],
         "threads": [{"name": thread, "address": address(thread)} for thread in patient.threads],
-        "code": compared(code_of(function, cured=False), code_of(function, cured=True)),
+        "code": compared(code_of(patient.function, fixed=False), code_of(patient.function, fixed=True)),
     }
 
 
@@ -69,13 +68,13 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
     return [[[line, i not in kept[side]] for i, line in enumerate(texts[side])] for side in (0, 1)]
 
 
-def outcome_view(patient: Patient, outcome: Outcome, warned: str = "") -> dict[str, Any]:
+def outcome_view(patient: Fault, outcome: Outcome, warned: str = "") -> dict[str, Any]:
     """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
     return {"losses": losses, "failed": patient.failed(outcome), "sentence": _came_of(patient, outcome, warned)}
 
 
-def _came_of(patient: Patient, outcome: Outcome, warned: str) -> str:
+def _came_of(patient: Fault, outcome: Outcome, warned: str) -> str:
     steps = f"{len(outcome.losses)} step{'s' * (len(outcome.losses) != 1)}"
     if outcome.error:
         return f"Ended after {steps} by {outcome.error}"
@@ -92,7 +91,7 @@ def _losses(losses: tuple[float, ...], steps: str) -> str:
     return f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
 
 
-def find(cards: Mapping[str, Patient | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
+def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
     """Return the cards that a text and a kind of symptom find, by id, and a sentence that says how they were found.
 
     A text is looked up as an error message first; where nobody is known by it, a card needs all of its words.
@@ -113,7 +112,7 @@ def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
 
 
-def _text(card: Patient | GpuCard) -> str:
+def _text(card: Fault | GpuCard) -> str:
     return plain(" ".join((card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)))
 
 
@@ -123,7 +122,7 @@ class PatientWall(LabWidget):
     Args:
         without: the ids of cards that are left out, as those that a lesson treats itself.
 
-    What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a `labkit.clinic.Kind`).
+    What can be set: `query` (an error message, or words) and `kind` ("all", or the value of a `labkit.faults.Kind`).
     What can be read: `shown` (the ids of the cards that they find), `sentence`, `outcomes`.
     What can be done: `turn(id)`, `run(id, "broken")`, `run(id, "cured")`.
 
@@ -175,10 +174,10 @@ class PatientWall(LabWidget):
 
     def run(self, id: str, form: str) -> dict[str, Any]:
         """Run the "broken" or the "cured" form to its end, show what came of it, and return that."""
-        patient, cured = patients()[id], FORMS[form]
+        patient, fixed = FAULTS[id], FORMS[form]
         with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
-            outcome = run(patient, cured)
+            outcome = run(patient, fixed)
         said = [str(warning.message) for warning in raised]
         warned = next((text for text in said if any(known in text for known in patient.errors)), "")
         view = outcome_view(patient, outcome, warned)

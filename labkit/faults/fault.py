@@ -1,0 +1,193 @@
+"""A fault of mixed precision: one training in two forms, broken and fixed, and what is known about it.
+
+Idea: one function writes both forms, `function(fixed)`: what differs stands under `if fixed`, so that the fault and its
+repair are a line or two beside each other. The function's name is the fault's id; its docstring has the title,
+what is seen, why, how instruments show it, the repair, the words of its errors, and where it was reported. `run` runs
+either form. Everything is plain torch: it is what people bring.
+
+Invariant: `failed` judges the outcome of a real run, never the description of the fault.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def completed() -> float:
+    """Return the score of a training that only has to end without an error."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training as its author wrote it, ready to run.
+
+    step       does one step on one batch and returns its loss, or None
+    batches    the arguments of the steps, one after another
+    score      quality of the result after the last step; higher is better, NaN is worst
+    model, optimizer, scaler   what the step works on, for instruments; None where there is none
+    """
+
+    step: Callable[[Any], Any]
+    batches: Iterable[Any] = (None,)
+    score: Callable[[], float] = completed
+    model: nn.Module | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    scaler: Any = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a run: the losses, the score (NaN where the run was ended), and the error that ended it, or ""."""
+
+    losses: tuple[float, ...]
+    score: float
+    error: str = ""
+
+
+class Kind(StrEnum):
+    """What is seen first; each value is the name of a filter on the wall of cards."""
+
+    ERROR = "an error or a warning"
+    NOT_FINITE = "NaN or inf"
+    LEARNS_BADLY = "learns little"
+    WRONG_NUMBERS = "wrong numbers"
+    GPU = "slow, or only on a GPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What is known about a fault; its title and texts stand in the docstring of its function.
+
+    kind       what is seen first
+    claims     the claims of data/claims.csv that it bears on
+    """
+
+    function: Callable[..., Any]
+    kind: Kind = Kind.LEARNS_BADLY
+    claims: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The name of its function."""
+        return self.function.__name__
+
+    @property
+    def title(self) -> str:
+        """The fault in one sentence."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def symptom(self) -> str:
+        """What its author sees."""
+        return self._texts("Symptom")[0]
+
+    @property
+    def cause(self) -> str:
+        """Why it happens."""
+        return self._texts("Cause")[0]
+
+    @property
+    def reading(self) -> str:
+        """What instruments show that gives it away."""
+        return self._texts("Reading")[0]
+
+    @property
+    def repair(self) -> str:
+        """What to do."""
+        return self._texts("Repair")[0]
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """The words of its errors, as people search for them; () where none is raised."""
+        return self._texts("Error")
+
+    @property
+    def threads(self) -> tuple[str, ...]:
+        """Where it was reported: owner/repository#number, or an address."""
+        return tuple(", ".join(self._texts("Reported")).split(", "))
+
+    def _texts(self, name: str) -> tuple[str, ...]:
+        """Return the paragraphs of the docstring that begin with a name; their further lines are indented."""
+        found = re.findall(rf"^{name}: (.*(?:\n    .*)*)", inspect.getdoc(self.function) or "", re.MULTILINE)
+        return tuple(" ".join(text.split()) for text in found)
+
+
+@dataclass(frozen=True)
+class Fault(Card):
+    """A fault that people meet, as a training that shows it on a CPU.
+
+    function   builds the training, broken (False) or fixed (True)
+    limit      the score that the fixed training reaches and the broken one does not
+    only       the device whose autocast shows the fault, "cpu" or "cuda"; "" where both do
+    prevented  why labkit.frameworks.torch_amp does not show it, although torch does on every device; "" where it does
+    shown      the code that shows the fault, where that is not `function`: what each of several processes runs
+    """
+
+    function: Callable[[bool], Training]
+    limit: float = 0.5
+    only: str = ""
+    prevented: str = ""
+    shown: Callable[..., Any] | None = None
+
+    def broken(self) -> Training:
+        """Return the training that fails."""
+        return self.function(False)
+
+    def fixed(self) -> Training:
+        """Return the repaired training."""
+        return self.function(True)
+
+    @property
+    def where(self) -> str:
+        """Where the fault is not seen, in a sentence; "" for a fault that is seen everywhere."""
+        under = (
+            f"Only torch.autocast({self.only!r}) shows it: the lists of other devices are others." if self.only else ""
+        )
+        face = f"Under labkit.frameworks.torch_amp it does not fail: {self.prevented}" if self.prevented else ""
+        return " ".join(filter(None, (under, face)))
+
+    def failed(self, outcome: Outcome) -> bool:
+        """Say whether a run shows this fault: it was ended by its error, or its score stays below the limit."""
+        if outcome.error:
+            return any(words in outcome.error for words in self.errors)
+        return not outcome.score >= self.limit
+
+
+def random_state_kept() -> AbstractContextManager[None]:
+    """Return a context that puts back the random states of the CPU and of every GPU, all of which manual_seed sets."""
+    usable = torch.cuda.is_available() and not torch.cuda._is_in_bad_fork()  # where it is not, no GPU is seeded
+    return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if usable else ())
+
+
+def run(fault: Fault, fixed: bool) -> Outcome:
+    """Run one form to its end, or to the error that ends it; the global random state is left as it was."""
+    losses: list[float] = []
+    with random_state_kept():
+        try:
+            training = fault.fixed() if fixed else fault.broken()
+            for batch in training.batches:
+                loss = training.step(batch)
+                losses.append(math.nan if loss is None else loss.item() if isinstance(loss, Tensor) else loss)
+            return Outcome(tuple(losses), training.score())
+        except Exception as error:
+            return Outcome(tuple(losses), math.nan, f"{type(error).__name__}: {error}")
+
+
+def address(thread: str) -> str:
+    """Return where a thread is read.
+
+    >>> address("NVIDIA/apex#1052")
+    'https://github.com/NVIDIA/apex/issues/1052'
+    """
+    return thread if "#" not in thread else "https://github.com/{}/issues/{}".format(*thread.split("#"))

@@ -1,0 +1,184 @@
+"""Faults: each broken training really fails, each repaired one comes through, and its error leads back to it."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit import cli
+from labkit.faults import FAULTS, Fault, Outcome, Training, cards, explain, run, snippet
+from labkit.frameworks import torch_amp
+from labkit.widgets.patient_wall.widget import behind
+
+ROOT = Path(__file__).parents[2]
+# Half a second each and more: adding them up would cost a minute.
+LONG = {
+    "average_in_bf16", "clip_before_unscale", "dice_overflows", "layer_made_in_forward", "log_of_epsilon",
+    "nan_only_in_eval", "norm_squared_in_half", "penalty_from_scaled", "row_all_masked", "scale_changes_between",
+    "scale_falls_to_zero", "softmax_by_hand", "stale_cast", "switched_off_but_half", "forward_overflow",
+    "gains_in_bf16", "halves_by_hand", "adam_in_half", "validation_sum", "ranks_part", "first_steps_refused",
+}  # fmt: skip
+QUICK = {"bce_on_probabilities", "gradcheck_in_fp32", "inference_tensors", "mse_underflows"}
+slow = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def losses_fall(fixed: bool) -> Training:
+    """A training of this test's own: its loss falls where it is fixed.
+
+    Error: words of its own,
+        over two lines
+    """
+    seen: list[float] = []
+
+    def step(number: int) -> float:
+        seen.append(1.0 / (number + 1) if fixed else 1.0)
+        return seen[-1]
+
+    return Training(step, range(5), lambda: 1 - seen[-1])
+
+
+def test_worked_example_a_run_has_losses_and_a_score() -> None:
+    fault = Fault(losses_fall)
+    broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+    assert broken == Outcome((1.0,) * 5, 0.0)
+    assert fixed == Outcome((1.0, 0.5, 1 / 3, 0.25, 0.2), 0.8)
+    assert fault.failed(broken)
+    assert not fault.failed(fixed)
+
+
+def test_an_error_that_is_not_the_faults_own_is_no_proof_of_it() -> None:
+    fault = Fault(losses_fall)
+    assert not fault.failed(Outcome((), float("nan"), "RuntimeError: the disk is full"))
+    assert fault.failed(Outcome((), float("nan"), "RuntimeError: words of its own, over two lines, and more"))
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("names", [FAULTS.keys() - LONG, pytest.param(LONG, marks=slow)], ids=["quick", "long"])
+def test_each_broken_training_fails_and_each_repaired_one_does_not(names: set[str]) -> None:
+    """And the error that ends a broken one leads back to its fault."""
+    assert names <= FAULTS.keys(), "a name of this test that is no fault"
+    wrong: dict[str, object] = {}
+    for name in sorted(names):
+        fault, state = FAULTS[name], torch.get_rng_state()
+        broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+        if not fault.failed(broken) or fixed.error or fault.failed(fixed):
+            wrong[name] = broken, fixed
+        if broken.error and fault.errors and fault not in explain(broken.error):
+            wrong[name] = broken.error
+        assert torch.equal(torch.get_rng_state(), state), f"{name} leaves another random state"
+        assert not torch.is_autocast_enabled("cpu"), f"{name} leaves a region open"
+    assert not wrong
+
+
+# Torch's CPU autocast and CUDA's have other lists: in CUDA's `sum` and `exp` are FP32. The lab's face follows CUDA's.
+AUTOCAST = {name: getattr(torch_amp, name) for name in ("autocast", "custom_fwd", "custom_bwd")}
+
+
+def under_cudas_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, function in AUTOCAST.items():
+        monkeypatch.setattr(torch.amp, name, function)
+    monkeypatch.setattr(torch, "autocast", torch_amp.autocast)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of")
+@pytest.mark.parametrize("names", [QUICK, pytest.param(FAULTS.keys() - QUICK, marks=slow)], ids=["quick", "others"])
+def test_each_fails_under_cudas_lists_too_or_says_that_it_does_not(
+    names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under_cudas_lists(monkeypatch)
+    wrong: dict[str, object] = {}
+    for fault in (FAULTS[name] for name in sorted(names)):
+        if fault.shown is not None:
+            continue  # it runs in processes of its own, which have no face in place of torch's autocast
+        broken, fixed = run(fault, fixed=False), run(fault, fixed=True)
+        if fault.failed(broken) is bool(fault.only == "cpu" or fault.prevented) or fault.failed(fixed):
+            wrong[fault.id] = broken, fixed
+    assert not wrong
+
+
+def test_where_a_fault_is_not_seen_is_said_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    unseen = [fault for fault in FAULTS.values() if fault.only or fault.prevented]
+    assert "stale_cast" in {fault.id for fault in unseen}
+    for fault in unseen:
+        assert fault.only in ("", "cpu", "cuda")
+        assert fault.where in page
+    assert cli.main(["explain", "stale_cast"]) == 0
+    assert "labkit's autocast casts a weight again" in " ".join(capsys.readouterr().out.split())
+    assert behind(FAULTS["stale_cast"])["told"][-1] == ["Where", FAULTS["stale_cast"].where]
+    one = Fault(losses_fall, only="cpu")
+    assert one.where == "Only torch.autocast('cpu') shows it: the lists of other devices are others."
+
+
+def states_after_a_patient_and_a_consultation() -> list[bool]:
+    """Return whether the random states of the CPU and of the GPU are what they were, and a fault still fails."""
+    import torch.nn.functional as F
+
+    from labkit.clinic import look
+
+    def work(model, batches):  # type: ignore[no-untyped-def]
+        return [F.cross_entropy(model(inputs), targets) for inputs, targets in batches[:2]], None
+
+    torch.manual_seed(12)
+    torch.rand(3, device="cuda")
+    before = torch.get_rng_state(), torch.cuda.get_rng_state()
+    outcomes = [FAULTS[name] for name in ("mse_underflows", "denominator_underflows", "inference_tensors")]
+    failed = [fault.failed(run(fault, fixed=False)) for fault in outcomes]
+    error = look("clip", work).error
+    after = torch.get_rng_state(), torch.cuda.get_rng_state()
+    return [not error, *failed, *(torch.equal(a, b) for a, b in zip(before, after, strict=True))]
+
+
+@pytest.mark.slow
+def test_a_gpus_random_state_is_left_as_it_was(simulated_gpu) -> None:  # type: ignore[no-untyped-def]
+    assert simulated_gpu("T4", states_after_a_patient_and_a_consultation) == [True] * 6
+
+
+def test_each_says_all_that_a_card_needs_and_shows_two_forms_of_code() -> None:
+    with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
+        claims = {row["id"] for row in csv.DictReader(file)}
+    for name, fault in FAULTS.items():
+        for text in (fault.title, fault.symptom, fault.cause, fault.reading, fault.repair):
+            assert text.rstrip()[-1] in ".?!", (name, text)
+        assert fault.threads, name
+        assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+|https://\S+", thread) for thread in fault.threads), name
+        assert set(fault.claims) <= claims, name
+        assert all(fault in explain(f"RuntimeError: {words}\n  at line 5") for words in fault.errors), name
+        broken, fixed = snippet(fault, fixed=False), snippet(fault, fixed=True)
+        assert broken != fixed, name
+        for code in (broken, fixed):
+            compile(f"def training():\n{re.sub('^', '    ', code, flags=re.MULTILINE)}", name, "exec")
+            assert not re.search(r"\bcured\b", code), name
+
+
+def test_an_error_that_belongs_to_nobody_is_explained_by_nobody() -> None:
+    for text in (
+        "IndexError: list index out of range",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 64x128)",
+        "ModuleNotFoundError: No module named 'half'",
+        "ValueError: Using a target size (torch.Size([3])) that differs from the input size in binary_cross_entropy",
+        "error",
+        "dtype",
+        "",
+    ):
+        assert explain(text) == [], text
+    for name in ("c10::Half", "at::Half"):  # the new and the old name of a type
+        (found,) = explain(f"RuntimeError: value cannot be converted to type {name} without overflow")
+        assert found.id == "mask_constant"
+
+
+def test_the_command_explains_lists_and_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "Attempting", "to", "unscale", "FP16", "gradients."]) == 0
+    assert "Repair:" in capsys.readouterr().out
+    assert cli.main(["explain"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(cards())
+    assert cli.main(["explain", "positions_in_half"]) == 0
+    shown = capsys.readouterr().out
+    assert "dtype = torch.float16" in shown
+    assert re.search(r"a score of 0\.\d+, and it is well from 0\.9 on", shown)
+    assert "a score of 1, and it is well" in shown
+    assert cli.main(["explain", "list index out of range"]) == 1
+    assert "No patient" in capsys.readouterr().err

@@ -1,0 +1,52 @@
+"""Cards of what only a GPU shows: their evidence is what was published, and their code runs, here as a rehearsal."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from labkit.bench import published
+from labkit.faults import FAULTS, GPU_CARDS, cards, code_of, explain
+from labkit.gpu.checks import cards as check
+from labkit.gpu.checks.progress import complete
+
+WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
+
+
+def test_worked_example_the_scaler_that_does_not_know_bf16() -> None:
+    (card,) = explain("RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for 'BFloat16'")
+    assert card.id == "scaler_for_bf16"
+    assert "enabled=not False" not in code_of(GPU_CARDS[card.id].function, fixed=False)
+
+
+def test_each_card_says_all_that_it_needs_with_evidence_that_is_published() -> None:
+    assert len(cards()) == len(FAULTS) + len(GPU_CARDS), "no card has the name of a fault"
+    sources = {row.source for row in published()}
+    for name, card in GPU_CARDS.items():
+        sentences = card.published()
+        assert bool(sentences) == (name not in WITHOUT_ROWS), name
+        assert all(any(source in sentence for source in sources) for sentence in sentences), name
+        assert card.threads, name
+        for text in (card.title, card.symptom, card.cause, card.reading, card.repair):
+            assert text.rstrip()[-1] in ".?!", (name, text)
+        assert code_of(card.function, fixed=False) != code_of(card.function, fixed=True), name
+        assert card.title not in code_of(card.function, fixed=False), "a card's code does not name its fault"
+
+
+def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() -> None:
+    card = GPU_CARDS["sides_miss_8"]
+    assert card.shows(100.0, 140.0)
+    assert not card.shows(100.0, 110.0)
+    assert card.shows(None, 1.0)
+    assert not card.shows(None, None)
+
+
+@pytest.mark.slow
+def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
+    before = torch.get_float32_matmul_precision()
+    answers = complete(check.main("cpu", width=64))
+    assert set(answers["cards"]) == set(GPU_CARDS)
+    assert torch.get_float32_matmul_precision() == before
+    told = check.told(answers).splitlines()
+    assert len(told) == len(GPU_CARDS)
+    assert "memory_not_halved: not measured, RuntimeError: torch counts the memory of a GPU only" in told
