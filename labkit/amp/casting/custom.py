@@ -52,7 +52,8 @@ class Registered:
     def __init__(self, target: str | Callable[..., Any], entry: Entry) -> None:
         self.entry = entry
         self.function = None if isinstance(target, str) else target
-        self.name = target if isinstance(target, str) else _name_of(target)
+        name = str(getattr(target, "__name__", type(target).__name__))
+        self.name = target if isinstance(target, str) else name.partition(".")[0]  # mm.default is mm
         self.holds = True
         if self.function is not None:
             update_wrapper(self, self.function)
@@ -138,10 +139,6 @@ def promote_function(target: str | Callable[..., Any]) -> Registered:
     return register(target, Rule.PROMOTE)
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", type(function).__name__)).partition(".")[0]  # mm.default is mm
-
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -177,10 +174,14 @@ def _forward(forward: Callable[..., Any], dtype: torch.dtype | None, device_type
         if dtype is None or current(device_type) is None:
             return forward(ctx, *args, **kwargs)
         devices = {tensor.device.type for tensor in tensors_in((*args, *kwargs.values()))}
-        cast = partial(mapped, change=partial(_to, dtype=dtype, devices=devices & {device_type} or devices))
+        devices = devices & {device_type} or devices
+
+        def cast(tensor: Tensor) -> Tensor:
+            return tensor.to(dtype) if tensor.dtype in CASTABLE and tensor.device.type in devices else tensor
+
         with autocast(enabled=False):
             ctx._modes = open_modes()
-            return forward(ctx, *cast(args), **cast(kwargs))
+            return forward(ctx, *mapped(args, cast), **mapped(kwargs, cast))
 
     run_uncompiled(decorated, all_inside=True)
     return decorated
@@ -203,10 +204,6 @@ def custom_bwd(backward: _Function) -> _Function:
         return under(ctx._modes, backward, ctx, *gradients)
 
     return decorated  # type: ignore[return-value]
-
-
-def _to(tensor: Tensor, dtype: torch.dtype, devices: set[str]) -> Tensor:
-    return tensor.to(dtype) if tensor.dtype in CASTABLE and tensor.device.type in devices else tensor
 
 
 def follow_torchs_decorators() -> None:

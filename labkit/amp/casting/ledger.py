@@ -17,9 +17,10 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,25 +50,21 @@ class Call:
     output: Tensor
 
 
-@dataclass
-class Notes:
-    """What a run has written down so far, and which modules it is in."""
-
-    calls: list[Call] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    path: list[str] = field(default_factory=list)
-    event: CastEvent | None = None  # autocast's last decision
-
-
 class Recording(autocast):
-    """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing."""
+    """Autocast that writes down each operation; with `casts=False` it writes, and casts nothing.
+
+    calls  what was written down so far
+    path   the modules of the network that are running, the outermost first
+    """
 
     sees_all = True
 
     def __init__(self, format: Format, overrides: Mapping[str, Rule], *, casts: bool) -> None:
-        self.notes = notes = Notes()
-        super().__init__(format, listen=lambda event: setattr(notes, "event", event), cache=False)
+        super().__init__(format, listen=lambda event: setattr(self, "event", event), cache=False)
         self.overrides, self.casts = overrides, casts
+        self.calls, self.path = list[Call](), list[str]()
+        self.counts = Counter[str]()
+        self.event: CastEvent | None = None  # autocast's last decision
 
     def entry_for(self, func: Callable[..., Any], name: str) -> Entry:
         entry = super().entry_for(func, name)
@@ -86,7 +83,7 @@ class Recording(autocast):
         if kept and is_composite(func) and self._moved_to(name) is None:
             return super().__torch_function__(func, types, args, kwargs)  # it is made of others: they are written down
         given = _floats((args, kwargs))
-        self.notes.event = None
+        self.event = None
         if kept or not self.casts:
             out = func(*args, **kwargs)
         else:
@@ -98,7 +95,7 @@ class Recording(autocast):
         return self.overrides.get(self._key(name), self.overrides.get(_bare(name)))
 
     def _key(self, name: str) -> str:
-        return f"{_bare(name)} {self.notes.counts[_bare(name)] + 1}"
+        return f"{_bare(name)} {self.counts[_bare(name)] + 1}"
 
     def _write(self, name: str, entry: Entry, given: list[Tensor], out: Any) -> None:
         """Write an operation down if it computed something that is a floating-point tensor."""
@@ -106,14 +103,15 @@ class Recording(autocast):
         in_place = name.endswith("_") and not name.endswith("__")
         if result is None or not given:
             return
-        if not in_place and any(_same_memory(result, tensor) for tensor in given):
+        memory = result.untyped_storage().data_ptr()
+        if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in given):
             return
-        to = self.notes.event.to if self.notes.event is not None else None
+        to = self.event.to if self.event is not None else None
         dtypes = tuple(tensor.dtype for tensor in given)
-        where = self.notes.path[-1] if self.notes.path else ""
+        where = self.path[-1] if self.path else ""
         key = self._key(name)
-        self.notes.calls.append(Call(key, _bare(name), where, entry, dtypes, to, result.detach().clone()))
-        self.notes.counts[_bare(name)] += 1
+        self.calls.append(Call(key, _bare(name), where, entry, dtypes, to, result.detach().clone()))
+        self.counts[_bare(name)] += 1
 
 
 def list_calls(
@@ -123,58 +121,35 @@ def list_calls(
     inputs = tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), inputs)  # they may come from other layers
     model = copy.deepcopy(model)
     device = next((t.device for t in tree_leaves(inputs) if isinstance(t, Tensor)), torch.device("cpu"))
-    failure = None
-    with (
-        torch.random.fork_rng(devices=range(torch.cuda.device_count())),
-        torch.no_grad(),
-        _paths(model, region.notes),
-        _statistics_kept(model),
-        half_storage(device),
-        region,
-    ):
+    # A copy of a function has no copy of the networks that it calls: their buffers are put back.
+    named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
+    networks = (*named.nonlocals.values(), *named.globals.values()) if named else ()
+
+    def leave(*_: object) -> None:
+        region.path.pop()
+
+    with ExitStack() as stack:
+        for buffer in [b for network in networks if isinstance(network, nn.Module) for b in network.buffers()]:
+            stack.callback(buffer.copy_, buffer.clone())
+        for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
+            enter = partial(lambda name, *_: region.path.append(name), name)
+            stack.callback(module.register_forward_pre_hook(enter).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        for mode in (torch.no_grad(), half_storage(device), region):
+            stack.enter_context(mode)
         torch.manual_seed(0)  # the same dropout in both runs
         try:
             model(*inputs)
         except RuntimeError as error:
             if not region.casts:
                 raise
-            failure = error
-    return region.notes.calls, failure
-
-
-@contextmanager
-def _paths(model: Callable[..., Any], notes: Notes) -> Iterator[None]:
-    """Follow which module of the model is running."""
-    with ExitStack() as hooks:
-        for name, module in model.named_modules() if isinstance(model, nn.Module) else ():
-            hooks.callback(module.register_forward_pre_hook(lambda *_, name=name: notes.path.append(name)).remove)
-            hooks.callback(module.register_forward_hook(lambda *_: _leave(notes), always_call=True).remove)
-        yield
-
-
-@contextmanager
-def _statistics_kept(model: Callable[..., Any]) -> Iterator[None]:
-    """Put back the buffers of networks that a function calls: a copy of the function has no copy of them."""
-    named = inspect.getclosurevars(model) if inspect.isfunction(model) else None
-    values = (*named.nonlocals.values(), *named.globals.values()) if named else ()
-    before = [(b, b.clone()) for network in values if isinstance(network, nn.Module) for b in network.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            buffer.copy_(value)
-
-
-def _leave(notes: Notes) -> None:
-    notes.path.pop()
+            return region.calls, error
+    return region.calls, None
 
 
 def _floats(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
-
-
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 def _bare(name: str) -> str:
@@ -268,13 +243,16 @@ def ledger(
     if done != [call.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
         raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
     rows = [_row(one, other) for one, other in zip(cast, exact, strict=False)]
-    problems = [str(failure)] + [""] * len(exact)
-    missing = [_missing(other, problem) for other, problem in zip(exact[len(done) :], problems, strict=False)]
-    return (*rows, *missing)
+    for call in exact[len(done) :]:  # what torch refused, and what comes after it
+        problem, failure = str(failure or ""), None
+        nothing = replace(_row(call, call), given=(), to=None, result=None, error=float("nan"), problem=problem)
+        rows.append(nothing)
+    return tuple(rows)
 
 
 def _row(call: Call, exact: Call) -> LedgerRow:
     error, overflowed, lost = difference(call.output, exact.output)
+    finite = exact.output[exact.output.isfinite()]
     return LedgerRow(
         key=call.key,
         op=call.op,
@@ -287,16 +265,10 @@ def _row(call: Call, exact: Call) -> LedgerRow:
         result=call.output.dtype,
         shape=tuple(call.output.shape),
         error=error,
-        largest=_largest(exact.output),
+        largest=float(finite.abs().max()) if finite.numel() else 0.0,
         overflowed=overflowed,
         lost=lost,
     )
-
-
-def _missing(exact: Call, problem: str) -> LedgerRow:
-    """Return the row of an operation that torch refused, or that comes after one."""
-    row = _row(exact, exact)
-    return replace(row, given=(), to=None, result=None, error=float("nan"), problem=problem)
 
 
 def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
@@ -316,8 +288,3 @@ def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:
         return float("inf"), overflowed, lost
     off, size = float((b - a).norm()), float(a.norm())
     return (off / size if size else (0.0 if off == 0 else float("inf"))), overflowed, lost
-
-
-def _largest(tensor: Tensor) -> float:
-    finite = tensor[tensor.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0

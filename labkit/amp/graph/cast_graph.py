@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import getattr_static
 from types import FunctionType, ModuleType
@@ -41,6 +42,8 @@ from labkit.interop import dtype_of
 
 _PLAIN = (bool, int, float, str, list, dict, tuple, type(None))
 _LOOKED_AT = (*_PLAIN, nn.Module, Tensor, FunctionType, ModuleType, type)  # already, or without anything to look at
+TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
+KINDS = 32  # shapes, dtypes and modes that are kept at once
 
 
 class Guard:
@@ -51,7 +54,13 @@ class Guard:
         objects = [v for attributes, _ in self.names for v in attributes.values() if not isinstance(v, _LOOKED_AT)]
         self.names += [(vars(v), type(v).__name__) for v in objects if hasattr(v, "__dict__")]
         self.whole = [(now, _copied(now)) for now, _ in self.names]
-        self.parts = [(now, {key: _copied(now[key]) for key in keys}) for now, keys in _globals(model) if keys]
+        self.parts: list[tuple[dict[str, Any], dict[str, Any]]] = []  # global values of plain kinds, by forward's names
+        for kind in {type(module) for module in model.modules()}:
+            forward = getattr_static(kind, "forward", None)
+            if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
+                known = forward.__globals__
+                keys = [n for n in forward.__code__.co_names if n in known and isinstance(known[n], _PLAIN)]
+                self.parts += [(known, {key: _copied(known[key]) for key in keys})] if keys else []
 
     def holds(self) -> bool:
         """Whether everything is as it was."""
@@ -66,9 +75,12 @@ class Guard:
         """Name something that is another than it was; "" if all is as it was."""
         names = {id(now): name for now, name in self.names}
         for now, then in (*self.whole, *self.parts):
-            keys = then.keys() | now.keys() if id(now) in names else then.keys()
-            for key in keys:
-                if not _equal(now.get(key), then.get(key)):
+            for key in then.keys() | now.keys() if id(now) in names else then.keys():
+                try:
+                    same = bool([now.get(key)] == [then.get(key)])  # in a list, what is the same object is not asked
+                except (RuntimeError, ValueError):
+                    same = False
+                if not same:
                     return f"{names.get(id(now), 'the global value')} {key}".strip()
         return ""
 
@@ -95,31 +107,11 @@ def aliased(inputs: list[Tensor], model: nn.Module) -> str:
     return "" if len(own) == known + len(inputs) else "an input is given twice, or is a weight of the network"
 
 
-def _globals(model: nn.Module) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yield, for each class among a network's modules, the global values of plain kinds that its forward names."""
-    for kind in {type(module) for module in model.modules()}:
-        forward = getattr_static(kind, "forward", None)
-        if isinstance(forward, FunctionType) and not forward.__module__.startswith("torch."):
-            known = forward.__globals__
-            yield known, [n for n in forward.__code__.co_names if n in known and isinstance(known[n], _PLAIN)]
-
-
 def _copied(value: Any) -> Any:
     """Return a container with the containers in it copied, and everything else as it is."""
     if isinstance(value, dict):
         return {key: _copied(item) for key, item in value.items()}
     return [_copied(item) for item in value] if isinstance(value, list) else value
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool([one] == [other])  # in a list, what is the same object is not asked
-    except (RuntimeError, ValueError):
-        return False
-
-
-TRIES = 6  # traces of one kind of call that may differ, before eager autocast goes on for good
-KINDS = 32  # shapes, dtypes and modes that are kept at once
 
 
 @dataclass
@@ -191,7 +183,8 @@ class CastGraph:
         if not self._is_asked():
             return self.model(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            leaves, spec = (list(args), len(args)) if not kwargs and _plain(args) else tree_flatten((args, kwargs))
+            plain = not kwargs and all(isinstance(arg, Tensor) for arg in args)
+            leaves, spec = (list(args), len(args)) if plain else tree_flatten((args, kwargs))
             inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
             kind = self._kind(leaves, spec)
             if kind.run is not None and kind.holds():
@@ -269,7 +262,9 @@ class CastGraph:
 
     def _compiled(self, graph: fx.Graph, forward: Callable[..., Any]) -> Callable[..., Any]:
         """Return what runs a graph; of a network that was compiled, compiled with the same options."""
-        options = _compiler_of(self.model)
+        in_place = self.model._compiled_call_impl  # a function of torch's, whose `self` has the options
+        known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
+        options = getattr(self.model, "dynamo_ctx", known.get("self"))
         if options is None:
             return forward
         own = {node.target for node in graph.nodes if getattr(node.target, "__module__", "").startswith("labkit.")}
@@ -284,13 +279,6 @@ class CastGraph:
         return options(forward)  # type: ignore[no-any-return]
 
 
-def _compiler_of(model: nn.Module) -> Any:
-    """Return what compiles as `torch.compile(model)` or `model.compile()` was told to; None if nothing was compiled."""
-    in_place = model._compiled_call_impl  # a function of torch's, whose `self` has the options
-    known = inspect.getclosurevars(in_place).nonlocals if in_place is not None else {}
-    return getattr(model, "dynamo_ctx", known.get("self"))
-
-
 def _run(kind: Decided, inputs: list[Tensor]) -> Any:
     """Run a graph, on the inputs and on what the modules hold now."""
     assert kind.run is not None
@@ -300,15 +288,8 @@ def _run(kind: Decided, inputs: list[Tensor]) -> Any:
     finally:
         if torch.is_grad_enabled() != kind.trace.grad:
             torch._C._set_grad_enabled(kind.trace.grad)
-    return tree_unflatten(results, kind.trace.spec) if len(results) != 1 else _alone(results, kind.trace.spec)
-
-
-def _alone(results: tuple[Any, ...], spec: Any) -> Any:
-    return results[0] if spec.is_leaf() else tree_unflatten(results, spec)
-
-
-def _plain(args: tuple[Any, ...]) -> bool:
-    return all(isinstance(arg, Tensor) for arg in args)
+    spec = kind.trace.spec
+    return results[0] if len(results) == 1 and spec.is_leaf() else tree_unflatten(results, spec)
 
 
 def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, Any], str]]:
@@ -320,15 +301,14 @@ def _origins(model: nn.Module, tensors: list[Tensor]) -> list[tuple[dict[str, An
     return [owned.get(id(tensor), ({"constant": tensor}, "constant")) for tensor in tensors]
 
 
-class _no_modes:
+@contextmanager
+def _no_modes() -> Iterator[list[TorchFunctionMode]]:
     """Take the modes off while a network is traced under modes of its own."""
-
-    def __enter__(self) -> list[TorchFunctionMode]:
-        self.modes = list(_get_current_function_mode_stack())
-        for _ in self.modes:
-            torch._C._pop_torch_function_stack()
-        return self.modes
-
-    def __exit__(self, *exception: object) -> None:
-        for mode in self.modes:
+    modes = list(_get_current_function_mode_stack())
+    for _ in modes:
+        torch._C._pop_torch_function_stack()
+    try:
+        yield modes
+    finally:
+        for mode in modes:
             torch._C._push_on_torch_function_stack(mode)

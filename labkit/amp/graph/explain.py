@@ -10,7 +10,6 @@ Invariant: rows come from the trace of a run that happened; with `times` of each
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -19,7 +18,7 @@ import torch
 from labkit.amp.casting.lists import Rule
 from labkit.amp.engine import Engine
 from labkit.amp.graph.cast_graph import CastGraph
-from labkit.amp.graph.trace import Ref, Step
+from labkit.amp.graph.trace import Ref
 from labkit.interop import format_of
 
 _ONLY_CASTS = frozenset("to half float bfloat16 type type_as".split())
@@ -89,7 +88,13 @@ class Explanation:
 
     def __str__(self) -> str:
         head = ("operation", "list", "gives", "casts", "KiB", "why")
-        lines = [head, *(_cells(row) for row in self.rows)]
+        lines = [head]
+        for row in self.rows:
+            made = [cast for cast in row.casts if cast.times]
+            said = ", ".join(cast.name for cast in made) + (f": {made[0].to}" if made else "")
+            gone = [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
+            kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
+            lines.append((row.op, row.rule.value, row.result, "; ".join([said, *gone]).strip("; "), kib, row.why))
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         table = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         return "\n".join([*(line.rstrip() for line in table), "", self.sentence])
@@ -125,20 +130,16 @@ def explain(graph: CastGraph | Engine) -> Explanation:
         )
     weights = {given.number for given in known.trace.given if given.weight}
     formats: dict[int, str] = {given.number: _name(given.dtype) for given in known.trace.given}
-    fates = {id(step): ("cancelled", 0) for step in known.gone} | _hoisted(known.linked)
+    fates = {id(step): ("cancelled", 0) for step in known.gone}
+    first = set[tuple[int, torch.dtype]]()  # of a weight's casts to a dtype: it is made, the others link to it
+    for step in known.linked:
+        key = (step.args[0].number, step.dtype)
+        fates[id(step)] = ("hoisted", int(key not in first))
+        first.add(key)
     own = known.trace.given[len(known.trace.given) - len(known.tensors) :]
     names = {given.number: name for given, (_, name) in zip(own, known.tensors, strict=True)}
-    return Explanation(tuple(_rows(known.trace.steps, weights, formats, fates, names)))
-
-
-def _rows(
-    steps: list[Step],
-    weights: set[int],
-    formats: dict[int, str],
-    fates: dict[int, tuple[str, int]],
-    names: dict[int, str],
-) -> Iterator[GraphRow]:
-    for _, group in groupby(steps, key=lambda step: step.call):
+    rows: list[GraphRow] = []
+    for _, group in groupby(known.trace.steps, key=lambda step: step.call):
         calls, casts = list(group), []
         for step in calls:
             if step.cast:
@@ -151,28 +152,9 @@ def _rows(
         last = calls[-1]
         if casts or last.op not in _ONLY_CASTS:
             op = last.args[1] if last.target is getattr else last.op.strip("_")
-            yield GraphRow(op, last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts))
-
-
-def _hoisted(linked: list[Step]) -> dict[int, tuple[str, int]]:
-    """Return what became of casts of weights that are used several times: the first is made, the others link to it."""
-    seen: set[tuple[int, torch.dtype]] = set()
-    fates = {}
-    for step in linked:
-        key = (step.args[0].number, step.dtype)
-        fates[id(step)] = ("hoisted", int(key not in seen))
-        seen.add(key)
-    return fates
+            rows.append(GraphRow(op, last.entry.rule, last.entry.why, last.where, _name(last.dtype), tuple(casts)))
+    return Explanation(tuple(rows))
 
 
 def _name(dtype: torch.dtype) -> str:
     return format_of(dtype).name if dtype.is_floating_point else ""
-
-
-def _cells(row: GraphRow) -> tuple[str, ...]:
-    made = [cast for cast in row.casts if cast.times]
-    said = ", ".join(cast.name for cast in made)
-    to = f": {made[0].to}" if made else ""
-    gone = [f"{cast.fate} {cast.name}" for cast in row.casts if not cast.times]
-    kib = f"{sum(cast.bytes for cast in made) / 2**10:.1f}" if made else ""
-    return row.op, row.rule.value, row.result, "; ".join([said + to, *gone]).strip("; "), kib, row.why

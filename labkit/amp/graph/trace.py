@@ -113,7 +113,11 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.ended:
             return func(*args, **kwargs)
-        name, (target, arguments) = getattr(func, "__name__", ""), _target(func, args)
+        name, target, arguments = getattr(func, "__name__", ""), func, args
+        if name == "__get__":  # in a graph, an attribute is read by getattr, and a method called by its name
+            target, arguments = getattr, (args[0], func.__self__.__name__)
+        else:
+            target = next((m for m in (name, f"__{name}__") if getattr(Tensor, m, None) is func), func)
         arguments, keywords = self.written((arguments, kwargs))  # now: the operation may write in place
         out = func(*args, **kwargs)
         if name == "__iter__":
@@ -166,13 +170,11 @@ class Recorder(TorchFunctionMode):
         self.steps.append(Step(target, args, kwargs, refs, *self.current, cast, grad, dtype, shape, where()))
 
     def _ref(self, tensor: Tensor) -> Ref:
-        ref = self._refs.get(id(tensor))
-        if ref is None:
+        if id(tensor) not in self._refs:
             with torch._C.DisableTorchFunction():
                 if tensor.grad_fn is not None:
                     self.refuse("a tensor was made where torch shows no call: in torch.jit, or an extension")
-            ref = self._ref_of_given(tensor)
-        return ref
+        return self._ref_of_given(tensor)
 
     def _ref_of_given(self, tensor: Tensor) -> Ref:
         if id(tensor) not in self._refs:
@@ -184,15 +186,6 @@ class Recorder(TorchFunctionMode):
             self._refs[id(tensor)] = Ref(len(self.tensors))
             self.tensors.append(tensor)  # alive until the end, so that no other has its id
         return self._refs[id(tensor)]
-
-
-def _target(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Return how a function is called in a graph: a method by its name, an attribute by getattr."""
-    name = getattr(func, "__name__", "")
-    if name == "__get__":
-        return getattr, (args[0], func.__self__.__name__)
-    method = next((known for known in (name, f"__{name}__") if getattr(Tensor, known, None) is func), None)
-    return (func, args) if method is None else (method, args)
 
 
 def _is_masked(args: Any, tensors: list[Tensor]) -> bool:

@@ -50,7 +50,13 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     (torch.float16, torch.float32)
     """
     dtype = dtype_of(format)
-    done = {tensor: tensor for tensor in _staying(model, dtype, keep_norms)}
+    done: dict[Tensor, Tensor] = {}  # at first, what is not cast: norms that are kept, wider buffers of the user's own
+    for module in model.modules():
+        kept_norm, home = keep_norms and isinstance(module, NORM_LAYERS), type(module).__module__
+        torchs = home.startswith("torch.") and home not in _NO_LAYERS
+        done |= {p: p for p in module.parameters(recurse=False) if kept_norm}
+        wide = [b for b in module.buffers(recurse=False) if b.itemsize > dtype.itemsize and not torchs]
+        done |= {b: b for b in (module.buffers(recurse=False) if kept_norm else wide)}
     _require_held(model, format, set(done))
 
     def cast(tensor: Tensor) -> Tensor:
@@ -61,22 +67,6 @@ def to_model_format(model: nn.Module, format: Format, *, keep_norms: bool = True
     for module in model.modules():
         module._apply(cast, recurse=False)  # torch's own: it knows what else a module keeps, as an LSTM does
     return model
-
-
-def _staying(model: nn.Module, dtype: torch.dtype, keep_norms: bool) -> list[Tensor]:
-    """Return the tensors that are not cast: those of norms that are kept, and wider buffers of the user's own."""
-    stay: list[Tensor] = []
-    for module in model.modules():
-        kept_norm = keep_norms and isinstance(module, NORM_LAYERS)
-        stay += module.parameters(recurse=False) if kept_norm else ()
-        own = _is_torchs_layer(module) and not kept_norm
-        stay += [b for b in module.buffers(recurse=False) if kept_norm or (not own and b.itemsize > dtype.itemsize)]
-    return stay
-
-
-def _is_torchs_layer(module: nn.Module) -> bool:
-    home = type(module).__module__
-    return home.startswith("torch.") and home not in _NO_LAYERS
 
 
 def _require_held(model: nn.Module, format: Format, stay: set[Tensor]) -> None:
@@ -107,21 +97,17 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     overflowed = tensor.isfinite() & ~held.isfinite()
     if overflowed.any():
         raise ValueError(
-            f"{name} holds {_one(tensor, overflowed):g}, which {format.name} cannot: it ends at {float(format.max):g}, "
+            f"{name} holds {tensor[overflowed][0].item():g}, which {format.name} cannot: it ends at {float(format.max):g}, "
             "and infinity would be trained with. Rescale it, keep the model in FP32 (autocast, O1), or take BF16."
         )
     wide = 2.0**format.precision  # up to here every whole number is there
     moved = (size > wide) & (held != tensor)
     if moved.any():
-        return [f"{name} holds {_one(tensor, moved):.7g} and gets {_one(held, moved):.7g}"]
+        return [f"{name} holds {tensor[moved][0].item():.7g} and gets {held[moved][0].item():.7g}"]
     few = float(format.smallest_subnormal) * 2**FEWEST_BITS
     if not tensor.requires_grad and tensor.numel() and 0 < size.max() < few:  # what is trained has a master, and moves
         return [f"all of {name} lies below {few:.2g}, where fewer than {FEWEST_BITS} significant bits are left"]
     return []
-
-
-def _one(tensor: Tensor, where: Tensor) -> float:
-    return tensor[where][0].item()
 
 
 def to_fp32(model: nn.Module) -> nn.Module:

@@ -92,7 +92,9 @@ def split_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
         total = sum(w.numel() for w in weights)
         for name, value in state["state"].get(next(iter(group["params"]), None), {}).items():
             whole = isinstance(value, Tensor) and name != "step" and value.shape == (total,)
-            parts = cut(value, weights) if whole else [_own(value) for _ in weights]
+            # What is counted for each parameter, such as the number of steps, is copied: shared, it would count double.
+            own = [value.clone() if isinstance(value, Tensor) else value for _ in weights]
+            parts = cut(value, weights) if whole else own
             for i, part in enumerate(parts):
                 split["state"].setdefault(first + i, {})[name] = part
         first += len(weights)
@@ -112,17 +114,11 @@ def join_state(state: State, members: Sequence[Sequence[Tensor]]) -> State:
                 "needs all or none. Load it with flat=False."
             )
         if kept:
-            joined["state"][index] = {name: _join([s[name] for s in kept], name, weights) for name in kept[0]}
+            joined["state"][index] = {}
+            for name in kept[0]:  # what all parameters share, such as the number of steps, stands there once
+                values = [s[name] for s in kept]
+                shaped = all(isinstance(v, Tensor) and v.shape == w.shape for v, w in zip(values, weights, strict=True))
+                whole = torch.cat([v.reshape(-1) for v in values]) if shaped and name != "step" else values[0]
+                joined["state"][index][name] = whole
         index += bool(weights)
     return joined
-
-
-def _own(value: Any) -> Any:
-    """Copy what will be counted on for each parameter, such as the number of steps: shared, it would count double."""
-    return value.clone() if isinstance(value, Tensor) else value
-
-
-def _join(values: Sequence[Any], name: str, weights: Sequence[Tensor]) -> Any:
-    """Put elementwise state together; what all parameters share, such as the number of steps, stands there once."""
-    shaped = all(isinstance(v, Tensor) and v.shape == w.shape for v, w in zip(values, weights, strict=True))
-    return torch.cat([v.reshape(-1) for v in values]) if shaped and name != "step" else values[0]

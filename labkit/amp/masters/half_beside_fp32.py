@@ -177,7 +177,12 @@ class half_beside_fp32(LabMode):
             if self.wide_masks:
                 to = torch.float32
             else:
-                args, kwargs = mapped((args, kwargs), partial(_in_range, dtype=half))
+                ends = torch.finfo(half)
+                wide = torch.float32
+                args, kwargs = mapped(
+                    (args, kwargs),
+                    lambda t: torch.where(t.isinf(), t, t.clamp(ends.min, ends.max)) if t.dtype is wide else t,
+                )
         return mapped((args, kwargs), partial(_cast, dtype=to))  # type: ignore[no-any-return]
 
 
@@ -243,9 +248,3 @@ def _is_half_beside_fp32_weights(args: Any, kwargs: Any) -> bool:
 
 def _float(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in HALVES else tensor
-
-
-def _in_range(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    if tensor.dtype is not torch.float32:
-        return tensor
-    return torch.where(tensor.isinf(), tensor, tensor.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max))

@@ -82,24 +82,6 @@ class ProductFormat:
     last_in_fp32: bool = False
 
     def __post_init__(self) -> None:
-        self._require_margin()
-        for format in (self.forward, self.gradient):
-            element = format.element if isinstance(format, BlockFormat) else format
-            if not (element.signed and element.has_zero) or element.significand_bits > 8 or element.exponent_bits > 5:
-                raise ValueError(f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3.")
-        if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
-            raise ValueError(
-                f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, the other is not."
-            )
-        if (self.square_weights or self.hadamard) and not isinstance(self.forward, BlockFormat):
-            raise ValueError(
-                "square weights and a Hadamard matrix are for formats of blocks; "
-                f"forward is {self.forward.name}. Take forward=NVFP4."
-            )
-        if self.history < 1:
-            raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
-
-    def _require_margin(self) -> None:
         if not isinstance(self.margin, int) or isinstance(self.margin, bool) or self.margin < 0:
             raise ValueError(f"margin: expected a whole number of 0 or more, got {self.margin!r}. Take margin=0.")
         if self.margin and self.scale is not TensorScale.DELAYED:
@@ -114,6 +96,19 @@ class ProductFormat:
                     f"margin: expected less than the powers of two that {element.name} spans, got {self.margin}, with "
                     "which every number is written as 0. Take margin=0."
                 )
+            if not (element.signed and element.has_zero) or element.significand_bits > 8 or element.exponent_bits > 5:
+                raise ValueError(f"operands have a sign, a zero and 8 bits or so; {format.name} has not. Take E4M3.")
+        if isinstance(self.forward, BlockFormat) != isinstance(self.gradient, BlockFormat):
+            raise ValueError(
+                f"forward={self.forward.name} and gradient={self.gradient.name}: one is of blocks, the other is not."
+            )
+        if (self.square_weights or self.hadamard) and not isinstance(self.forward, BlockFormat):
+            raise ValueError(
+                "square weights and a Hadamard matrix are for formats of blocks; "
+                f"forward is {self.forward.name}. Take forward=NVFP4."
+            )
+        if self.history < 1:
+            raise ValueError(f"a delayed scale looks back 1 step or more; history is {self.history}")
 
     @property
     def remembers(self) -> bool:
@@ -217,19 +212,14 @@ def round_tiles(
         if format.scale.significand_bits != _POINT:
             scale = (round_within if scales_fit else round_saturating)(scale, format.scale)
         return round_saturating(tiles / scale, format.element, generator).mul_(scale)
-    scaled = tiles / (scale := _power_of_two(largest, format, scale_up))
+    bits = largest.view(torch.int32)  # of FP32 numbers above 0: scales in E8M0 are whole-number arithmetic on these
+    if scale_up:  # one exponent higher where the significand is above that of the largest element
+        bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
+    bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
+    scaled = tiles / (scale := bits.view(torch.float32))
     if scale_up:  # then no tile is beyond its format
         return round_within(scaled, format.element, generator).mul_(scale)
     return round_saturating(scaled, format.element, generator).mul_(scale)
-
-
-def _power_of_two(largest: Tensor, format: BlockFormat, up: bool) -> Tensor:
-    """Return scales in E8M0, whole-number arithmetic on the bits of FP32 numbers above 0."""
-    bits = largest.view(torch.int32)
-    if up:  # one exponent higher where the significand is above that of the largest element
-        bits = bits + (int((2 - 2 * math.frexp(format.element.max)[0]) * (_FRACTION + 1)) - 1)
-    bits = (bits & _EXPONENT).sub_(format.element.emax << _POINT).clamp_(min=_SMALLEST_SCALE)
-    return bits.view(torch.float32)
 
 
 def untiled(tiles: Tensor, shape: torch.Size) -> Tensor:

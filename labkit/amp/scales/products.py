@@ -134,9 +134,6 @@ class Layer:
         """
         return rounded if self.format.scale is TensorScale.CURRENT else rounded.add_(values, alpha=0)
 
-    def _random(self, role: str) -> torch.Generator | None:
-        return self.memory.generator if role == "gradient" and self.format.stochastic_gradients else None
-
     def keeps(self, role: str) -> bool:
         """Say whether an operand is the same numbers in the backward pass, along whichever axis it is summed over."""
         return not self.format.blocks or (role == "weight" and self.format.square_weights)
