@@ -59,7 +59,10 @@ def save(folder: str | Path, engine: DistributedEngine, **extra: Any) -> Path:
             shutil.rmtree(writing, ignore_errors=True)
             writing.mkdir(parents=True)
         dist.barrier(engine.group)
-        torch.save({"schema": SCHEMA, "world": engine.world, **small, **mine}, writing / _file(engine))
+        torch.save(
+            {"schema": SCHEMA, "world": engine.world, **small, **mine},
+            writing / f"rank-{dist.get_rank(engine.group)}.pt",
+        )
         state_dict_saver.save(_tensors(engine, state), checkpoint_id=writing, process_group=engine.group)
         dist.barrier(engine.group)
         if first:
@@ -86,7 +89,7 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
         ValueError: it is no such checkpoint, or the engine was built otherwise; then nothing has changed.
     """
     path, here = Path(path), engine.state_dict()
-    same_rank = path / _file(engine)
+    same_rank = path / f"rank-{dist.get_rank(engine.group)}.pt"
     try:
         stored = torch.load(same_rank if same_rank.exists() else path / "rank-0.pt", weights_only=True)
         found = filesystem.FileSystemReader(path).read_metadata().state_dict_metadata
@@ -97,15 +100,27 @@ def load(path: str | Path, engine: DistributedEngine) -> dict[str, Any]:
     wanted = _tensors(engine, here, found)
     with raising_rank_lost("while it read a checkpoint", engine.group):
         state_dict_loader.load(wanted, checkpoint_id=path, process_group=engine.group)
-    _take(engine, here, stored, {name: _local(tensor) for name, tensor in wanted.items()})
+    tensors = {name: t._local_tensor if isinstance(t, DTensor) else t for name, t in wanted.items()}
+    masters = {name: tensors[f"master.{name}"] for name in here["weights"]["master"]}
+    scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
+    each: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
+    for i, name in enumerate(masters):
+        prefix = f"optimizer.{name}."
+        read = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+        if read:
+            each[i] = each.get(i, {}) | read
+    optimizer = {"state": each, "param_groups": stored["groups"]}
+    with torch.no_grad():
+        for p in engine.weights.model_weights:
+            p.data.copy_(masters[engine.weights.names[p]])  # rounded to nearest, as every rounding has left it
+        engine.weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
+        if engine.parts is not None:
+            engine.parts.publish()
+    engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])
     if stored["world"] == engine.world:
         set_generators(stored["rng"])
     extra: dict[str, Any] = stored["extra"]
     return extra
-
-
-def _file(engine: DistributedEngine) -> str:
-    return f"rank-{dist.get_rank(engine.group)}.pt"
 
 
 def _tensors(
@@ -136,17 +151,13 @@ def _tensors(
 
 def _fields_of(name: str, master: Tensor, engine: DistributedEngine, stored: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return an empty optimizer state of one parameter, as a checkpoint has it; elementwise ones of its part here."""
-    prefix, shape = f"optimizer.{name}.", _shape(engine, name, master)
+    prefix, shape = f"optimizer.{name}.", master.shape if engine.parts is None else engine.parts.pairs[name][0].shape
     found = {key.removeprefix(prefix): value for key, value in stored.items() if key.startswith(prefix)}
     return {
         field: torch.empty(master.shape if value.size == shape and field != "step" else value.size,
                            dtype=value.properties.dtype, device="cpu" if field == "step" else master.device)
         for field, value in found.items() if "." not in field
     }  # fmt: skip
-
-
-def _shape(engine: DistributedEngine, name: str, master: Tensor) -> torch.Size:
-    return engine.parts.pairs[name][0].shape if engine.parts is not None else master.shape
 
 
 def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
@@ -156,30 +167,3 @@ def _whole(engine: DistributedEngine, name: str, part: Tensor) -> Tensor:
     like = engine.parts.pairs[name][0]
     placed = (like.device_mesh, like.placements)
     return DTensor.from_local(part, *placed, run_check=False, shape=like.shape, stride=like.stride())
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-
-
-@torch.no_grad()
-def _take(
-    engine: DistributedEngine, here: Mapping[str, Any], stored: Mapping[str, Any], tensors: Mapping[str, Tensor]
-) -> None:
-    """Put what was read into the engine."""
-    weights, names = engine.weights, list(here["weights"]["master"])
-    masters = {name: tensors[f"master.{name}"] for name in names}
-    scalers = [ScalerState(**scaler) for scaler in stored["scalers"]]
-    state: dict[int, dict[str, Any]] = {i: dict(fields) for i, fields in stored["plain"].items()}
-    for i, name in enumerate(names):
-        prefix = f"optimizer.{name}."
-        found = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-        if found:
-            state[i] = state.get(i, {}) | found
-    optimizer = {"state": state, "param_groups": stored["groups"]}
-    for p in weights.model_weights:
-        p.data.copy_(masters[weights.names[p]])  # rounded to nearest, as every rounding has left it
-    weights.load_state_dict({"master": masters, "optimizer": optimizer, "generator": stored["generator"]})
-    if engine.parts is not None:
-        engine.parts.publish()
-    engine.resume_at(scalers, stored["steps"], stored["skips_in_a_row"])

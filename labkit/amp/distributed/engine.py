@@ -169,21 +169,6 @@ def divisors(world: int, predivide: bool = True) -> tuple[int, float]:
     return before, world / before
 
 
-def _require_ranks(recipe: Recipe, sharded: bool) -> None:
-    if recipe.graph:
-        raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
-    if sharded and recipe.products is not None and recipe.products.needs_names:
-        raise ValueError(
-            f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a layer "
-            "computes: take sharded=False, or 'FP8 current' or 'MXFP8', whose scales need no names."
-        )
-    if not dist.is_initialized():
-        raise RuntimeError(
-            "there is no group of processes yet, and the engine is built by all of its ranks: call "
-            "labkit.amp.distributed.group.start_group() first, in a script that torchrun starts"
-        )
-
-
 class DistributedEngine(Engine):
     """An engine in each process of a group; one loop is run by all of them, each with batches of its own.
 
@@ -221,7 +206,18 @@ class DistributedEngine(Engine):
         find_unused_parameters: bool = False,
         **options: Any,
     ) -> None:
-        _require_ranks(recipe, sharded)
+        if recipe.graph:
+            raise ValueError(f"recipe {recipe.name!r} runs a graph, past DDP and FSDP2: take graph=False.")
+        if sharded and recipe.products is not None and recipe.products.needs_names:
+            raise ValueError(
+                f"recipe {recipe.name!r} knows weights by their names, and FSDP2 puts others in their place while a "
+                "layer computes: take sharded=False, or 'FP8 current' or 'MXFP8', whose scales need no names."
+            )
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "there is no group of processes yet, and the engine is built by all of its ranks: call "
+                "labkit.amp.distributed.group.start_group() first, in a script that torchrun starts"
+            )
         self._find_unused = find_unused_parameters
         self.group: dist.ProcessGroup = group or dist.group.WORLD  # type: ignore[assignment]
         self.world, self.sharded = dist.get_world_size(self.group), sharded
@@ -232,16 +228,15 @@ class DistributedEngine(Engine):
         self._unreduced: dict[Tensor, Tensor] = {}  # under DDP, what backward left in `no_sync`, added up in FP32
         self._waits: tuple[int, float] | None = None  # loss and scale of what is here and not reduced
         self._sync = True
-        if sharded and options.get("groups") is not None:
-            options["groups"] = self._groups_of_parts(options["groups"])
+        if sharded and (groups := options.get("groups")) is not None:
+            if not callable(groups):
+                raise ValueError(
+                    "sharding replaces the model's parameters: give groups as a function, model -> groups."
+                )
+            options["groups"] = lambda parts: parts.grouped(groups(uncompiled(self.model)))
         with raising_rank_lost("while the ranks built the engine", self.group):
             super().__init__(model, make_optimizer, recipe, **options)
         self._ranges = RangeMemory(look_always=True)  # one rank's batch may be beyond range, and none may step alone
-
-    def _groups_of_parts(self, groups: Any) -> Callable[[nn.Module], Sequence[Group]]:
-        if not callable(groups):
-            raise ValueError("sharding replaces the model's parameters: give groups as a function, model -> groups.")
-        return lambda parts: parts.grouped(groups(uncompiled(self.model)))  # type: ignore[operator]
 
     def _make_weights(self, kind: Callable[..., Weights], make: MakeOptimizer, **options: Any) -> Weights:
         if not self.sharded:
@@ -354,15 +349,12 @@ class DistributedEngine(Engine):
             raise RuntimeError("gradients wait since no_sync(): run the last backward before a step outside of it.")
         with raising_rank_lost("in the step", self.group):
             report = super().step(closure)
-            self._agree_on_scales()
+            if self.products is not None and self.products.format.remembers:
+                # All go on from the largest magnitudes of any, as Transformer Engine reduces its amax histories.
+                every: list[Any] = [None] * self.world
+                dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
+                self.products.memory.take_largest(every)
         return report
-
-    def _agree_on_scales(self) -> None:
-        """Let all ranks go on from the largest magnitudes of any, as Transformer Engine reduces its amax histories."""
-        if self.products is not None and self.products.format.remembers:
-            every: list[Any] = [None] * self.world
-            dist.all_gather_object(every, self.products.memory.remembered(), group=self.group)
-            self.products.memory.take_largest(every)
 
     def _agreed(self, found: dict[int, bool]) -> dict[int, bool]:
         """Return loss -> found_inf of any rank; a loss that reached no rank is left out."""

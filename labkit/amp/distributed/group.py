@@ -53,22 +53,18 @@ def start_group(device: str = "cpu", *, timeout_s: float = 60.0) -> torch.device
         )
     own = torch.device(device)
     if device == "cuda":
-        own = torch.device("cuda", _own_gpu(int(os.environ.get("LOCAL_RANK", "0"))))
+        rank, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count() * torch.cuda.is_available()
+        if rank >= there:
+            raise RuntimeError(
+                f"expected a GPU for each rank, got {there} for local rank {rank}: start at most as many processes as "
+                f'there are GPUs (torchrun --nproc-per-node {max(there, 1)}), or take start_group("cpu")'
+            )
+        own = torch.device("cuda", rank)
         torch.cuda.set_device(own)
         os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # a timeout raises here; else NCCL's watchdog aborts
     with raising_rank_lost("while it joined the group"):
         dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=timeout_s))
     return own
-
-
-def _own_gpu(local_rank: int) -> int:
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if local_rank >= there:
-        raise RuntimeError(
-            f"expected a GPU for each rank, got {there} for local rank {local_rank}: start at most as many processes "
-            f'as there are GPUs (torchrun --nproc-per-node {max(there, 1)}), or take start_group("cpu")'
-        )
-    return local_rank
 
 
 def largest(

@@ -97,8 +97,9 @@ def _coarse(name: str, tensor: Tensor, format: Format) -> list[str]:
     overflowed = tensor.isfinite() & ~held.isfinite()
     if overflowed.any():
         raise ValueError(
-            f"{name} holds {tensor[overflowed][0].item():g}, which {format.name} cannot: it ends at {float(format.max):g}, "
-            "and infinity would be trained with. Rescale it, keep the model in FP32 (autocast, O1), or take BF16."
+            f"{name} holds {tensor[overflowed][0].item():g}, which {format.name} cannot: it ends at "
+            f"{float(format.max):g}, and infinity would be trained with. Rescale it, keep the model in FP32 (autocast, "
+            "O1), or take BF16."
         )
     wide = 2.0**format.precision  # up to here every whole number is there
     moved = (size > wide) & (held != tensor)

@@ -17,8 +17,6 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from labkit.amp.scaling.unscale import read
-
 WIDTH = 2039  # of a row, in whole numbers of 8 bytes; a prime, so that a layer's rows lie no multiple of it apart
 ROW = 8 * WIDTH  # bytes
 Checksum = list[Tensor]
@@ -31,8 +29,8 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
     >>> weight = torch.ones(3).half()
     >>> before = checksum([weight])
     >>> _ = weight.data.clamp_(max=0.5)
-    >>> same(before, checksum([weight]))
-    False
+    >>> differences(before, checksum([weight]))
+    [tensor(True)]
     """
     groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
     for tensor in tensors:
@@ -44,34 +42,18 @@ def checksum(tensors: Iterable[Tensor]) -> Checksum:
         if small:  # of a single tensor, flattening makes no copy
             flat = torch._C._nn.flatten_dense_tensors(small) if len(small) > 1 else small[0].reshape(-1).clone()
             parts += _rows(flat.detach().view(torch.uint8))
-        for tensor in large:
-            parts += _rows(_as_it_lies(tensor).view(torch.uint8))
+        for tensor in large:  # its memory in one dimension, whatever the order of its own; a view, unless it has gaps
+            reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            dense = tensor.as_strided((reach,), (1,)) if tensor.numel() == reach else tensor.contiguous().view(-1)
+            parts += _rows(dense.view(torch.uint8))
     return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in found.values()]
 
 
 def differences(before: Checksum, after: Checksum) -> list[Tensor] | None:
-    """Return flags, one on each device, that are not 0 where two checksums differ; None if they are of other weights.
-
-    >>> differences(checksum([torch.ones(3)]), checksum([torch.zeros(3)]))
-    [tensor(True)]
-    """
+    """Return flags, one on each device: not 0 where two checksums differ; None if they are of other weights."""
     if [(part.device, part.shape) for part in before] != [(part.device, part.shape) for part in after]:
         return None
     return [torch.ne(one, other).any() for one, other in zip(before, after, strict=True)]
-
-
-def same(before: Checksum, after: Checksum) -> bool:
-    """Whether two checksums are of the same weights."""
-    differ = differences(before, after)
-    return differ is not None and not any(read(differ))
-
-
-def _as_it_lies(tensor: Tensor) -> Tensor:
-    """Return a tensor's memory in one dimension, whatever the order of its own; a view, unless it has gaps."""
-    if tensor.is_contiguous():
-        return tensor.view(-1)
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((reach,), (1,)) if tensor.numel() == reach else tensor.contiguous().view(-1)
 
 
 def _rows(content: Tensor) -> tuple[Tensor, ...]:

@@ -150,9 +150,11 @@ class half_beside_fp32(LabMode):
         break_graph()
         name = getattr(func, "__name__", "")
         rule = rule_for(name).rule
-        if name in NORMS_OF_ONE_DTYPE and _is_half_beside_fp32_weights(args, kwargs):
-            half = _operand(args, kwargs, 0, "input").dtype
-            return self.call_below(func, types, *mapped((args, kwargs), _float)).to(half)
+        if name in NORMS_OF_ONE_DTYPE:
+            input = _operand(args, kwargs, 0, "input")
+            off_cpu = isinstance(input, Tensor) and input.dtype in HALVES and input.device.type != "cpu"
+            if off_cpu and any(t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values()))):
+                return self.call_below(func, types, *mapped((args, kwargs), _float)).to(input.dtype)
         if rule in _MUST_AGREE or name in _MUST_AGREE_TOO:
             with torch._C.DisableTorchFunction() if are_plain(types) else nullcontext():  # no mode looks at the casts
                 args, kwargs = self._agreeing(name, rule, args, kwargs)
@@ -236,14 +238,6 @@ def _stored(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.strided:
         return tensor
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-
-
-def _is_half_beside_fp32_weights(args: Any, kwargs: Any) -> bool:
-    """Whether a norm off the CPU has half input and FP32 weights."""
-    input = _operand(args, kwargs, 0, "input")
-    if not isinstance(input, Tensor) or input.dtype not in HALVES or input.device.type == "cpu":
-        return False
-    return any(t.dtype is torch.float32 for t in tensors_in((*args, *kwargs.values())))
 
 
 def _float(tensor: Tensor) -> Tensor:

@@ -73,7 +73,12 @@ def shorten_(values: Sequence[Tensor], length: Tensor, max_norm: float) -> Clipp
     within = length.nan_to_num(longest - _EPSILON, longest - _EPSILON, longest - _EPSILON)
     factor = torch.empty((), dtype=values[0].dtype, device=length.device)
     torch.mul(within.add_(_EPSILON).reciprocal_(), longest, out=factor)
-    _multiply(values, factor.clamp_(_LEAST_FACTOR, 1.0))
+    factor.clamp_(_LEAST_FACTOR, 1.0)
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+    for value in values:
+        groups.setdefault((value.device, value.dtype), []).append(value)
+    for (device, dtype), group in groups.items():
+        torch._foreach_mul_(group, factor.to(device, dtype))
     return Clipping(length, max_norm)
 
 
@@ -109,11 +114,3 @@ def total_norm(values: Sequence[Tensor], norm_type: float) -> Tensor:
     parts = [torch.linalg.vector_norm(value.to(wide or value.dtype) / size, norm_type) for value in values]
     combined: Tensor = torch.linalg.vector_norm(torch.stack([p.to(home) for p in parts]), norm_type)
     return largest * combined
-
-
-def _multiply(values: Sequence[Tensor], factor: Tensor) -> None:
-    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for value in values:
-        groups.setdefault((value.device, value.dtype), []).append(value)
-    for (device, dtype), group in groups.items():
-        torch._foreach_mul_(group, factor.to(device, dtype))

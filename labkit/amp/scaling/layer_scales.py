@@ -52,7 +52,7 @@ def layer_scales(model: nn.Module, log2_scales: Mapping[str, int]) -> Iterator[d
     with ExitStack() as hooks:
         for layer_name, log2 in log2_scales.items():
             layer = _layer(model, layer_name, log2)
-            enter, leave = (partial(_multiplied, scale=2.0**k) for k in (log2, -log2))
+            enter, leave = (partial(torch.mul, other=2.0**k) for k in (log2, -log2))
             given: _Given = []
             at_inputs, at_output = partial(_at_inputs, leave, given), partial(_at_output, enter, given, layer_name)
             hooks.callback(layer.register_forward_pre_hook(at_inputs, with_kwargs=True).remove)
@@ -80,10 +80,6 @@ def _layer(model: nn.Module, name: str, log2: int) -> nn.Module:
     if tied:
         raise ValueError(f"{', '.join(tied)} of layer {name!r} is used outside of it as well: scale a layer with both")
     return layers[name]
-
-
-def _multiplied(gradient: Tensor, scale: float) -> Tensor:
-    return gradient * scale
 
 
 def _at_inputs(hook: Callable[[Tensor], Tensor], given: _Given, _layer: nn.Module, args: Any, kwargs: Any) -> Any:
