@@ -9,9 +9,8 @@ from typing import Any
 from labkit import faults, machine
 from labkit.clinic.consult import Treatment, look, treat
 from labkit.clinic.consultations import CONSULTATIONS, Consultation
-from labkit.clinic.diagnose import diagnose
+from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.pitfalls import find_pitfalls
-from labkit.clinic.rows import claims
 from labkit.machine import Finding, Report, Status
 
 __all__ = [

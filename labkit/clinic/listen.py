@@ -1,20 +1,24 @@
-"""What happens in a training step, operation by operation, and where was it written?
+"""Events of a training step, operation by operation, each with the line of the user's code that it came from.
 
-Idea: a dispatch mode sees each operation below autocast, in the dtype it is really computed in; taps hear backward,
-scalers, schedules and regions; hooks see modules and optimizers. What is remarkable becomes an event, with the line of
-the user's code it came from. What the events mean is said elsewhere.
+Idea: a dispatch mode sees each operation below autocast, in the dtype it is really computed in; taps report backward,
+scalers, schedules and regions; hooks report modules and optimizers. An operation is remarkable by its inputs and
+outputs alone: inf from numbers that are finite, a constant that its format does not have, whole numbers that a
+conversion makes equal. What the events mean is decided in labkit.clinic.diagnose.
 
 Invariant: no number is changed, and when the block ends, by an exception too, no hook and no tap is left.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,16 +26,37 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp import Engine
-from labkit.clinic.lines import user_line
-from labkit.clinic.operations import Operations
-from labkit.instrument.guard import described, guarded
-from labkit.instrument.sample import finite
+from labkit.clinic.constants import misfit
+from labkit.instrument.guard import described, guarded, reporting
+from labkit.instrument.sample import finite, floats, in_backward
 from labkit.instrument.sources import scaler_classes, tap
 
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
+HALF = (torch.float16, torch.bfloat16)
+KINDS = {  # operation -> what it is called when inf or NaN begins there
+    "log of 0": {"log", "log2", "log10", "log1p", "log_"},
+    "exp overflows": {"exp", "exp2", "expm1", "exp_"},
+    "division by 0": {"div", "div_", "reciprocal", "rsqrt", "true_divide"},
+    "sum overflows": {"sum", "mean", "cumsum", "add_", "_foreach_add_", "norm", "linalg_vector_norm"},
+    "softmax of a masked row": {"_softmax", "_safe_softmax", "_log_softmax"},
+}
+WITH_CONSTANT = {"add", "sub", "rsub", "add_", "sub_", "clamp", "clamp_min", "clamp_max", "masked_fill", "where"}
+CASTS = {"_to_copy", "copy_"}
+VIEWS = {"view", "_unsafe_view", "t", "transpose", "permute", "expand", "squeeze", "unsqueeze", "detach", "alias",
+         "slice", "select", "split", "unbind", "as_strided", "clone", *CASTS}  # fmt: skip
+SQUARES = {"pow", "norm", "linalg_vector_norm", "square"}
+NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
+ALMOST_LOWEST = -60_000  # what masks in FP16 are made of: that two add up to -inf does no harm
+LAB = Path(__file__).parents[1]
+# Files of torch and of the lab that looks on; while those AT_WORK run, nothing is the user's.
+LOOKING = ("replay", "sample", "histogram", "updates")
+AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in LOOKING)
+NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
+NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "script"))
 
 
 @dataclass(frozen=True)
@@ -187,24 +212,23 @@ class Listener:
     def scaler_step(self, call: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not scaler.is_enabled():
             return call(scaler, optimizer, *args, **kwargs)
-        self.optimizers[id(optimizer)] = optimizer
-        self.attempts.append(Attempt(self.step, id(optimizer), scaler.get_scale()))
-        self._unscaled = self._by_scaler = True
-        try:
+        with self._decided_by_scaler(optimizer, scaler.get_scale()):
             return call(scaler, optimizer, *args, **kwargs)
-        finally:
-            self._by_scaler, self._factors = False, set()
-            if not self.attempts[-1].taken:
-                self.attempted(self.attempts[-1])
 
     def engine_step(self, call: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
         """Hear of an engine's step, which it takes or skips by itself."""
-        self.optimizers[id(engine.optimizer)] = engine.optimizer
-        attempt = Attempt(self.step, id(engine.optimizer), engine.scaler.scale)
+        with self._decided_by_scaler(engine.optimizer, engine.scaler.scale):
+            return call(engine, *args, **kwargs)
+
+    @contextmanager
+    def _decided_by_scaler(self, optimizer: Any, scale: float) -> Iterator[None]:
+        """Note an attempt, which the optimizer's hooks mark as taken."""
+        self.optimizers[id(optimizer)] = optimizer
+        attempt = Attempt(self.step, id(optimizer), scale)
         self.attempts.append(attempt)
         self._unscaled = self._by_scaler = True
         try:
-            return call(engine, *args, **kwargs)
+            yield
         finally:
             self._by_scaler, self._factors = False, set()
             if not attempt.taken:
@@ -248,6 +272,126 @@ def loss_scale(loss: Tensor) -> float:
         return 1.0
     value = float(factor)
     return value if value >= SURELY_SCALED and math.frexp(value)[0] == 0.5 else 1.0
+
+
+class Operations(TorchDispatchMode):
+    """Looks at each operation while it is on, and tells a listener."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.listener = listener
+        self._told = (-1, "")  # the step and the pass whose first inf or NaN was told
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation as it is, and look at it."""
+        kwargs, inputs, before = kwargs or {}, list[Tensor](), 0
+        with reporting(self.listener.failed, "looking at what an operation takes"):
+            inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+            before = _worst(inputs) if func._schema.is_mutable else 0
+        out = func(*args, **kwargs)
+        with reporting(self.listener.failed, "looking at what an operation returns"):
+            self.look(func, args, inputs, before, out)
+        return out
+
+    def look(self, func: Any, args: Any, inputs: list[Tensor], before: int, out: Any) -> None:
+        """Look at an operation that has run."""
+        name, changing = func._schema.name.partition("::")[2], func._schema.is_mutable
+        outputs = floats([out, *(inputs if changing else ())])
+        if inputs and outputs and "empty" not in name and name != "detach":
+            worst = _worst(outputs)
+            if worst > (before if changing or not worst else _worst(inputs)):
+                self.first_bad(name, args, inputs, outputs)
+            self.conversion(name, inputs[-1], outputs[0])
+            self.use(name, args, inputs, outputs)
+
+    def first_bad(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Report the first operation of a pass that produced inf or NaN.
+
+        Operations on an optimizer's gradients after backward are left out. Clipping turns inf into NaN, which is
+        harmless where the scaler skips the step; a step taken with such gradients is a finding of its own.
+        """
+        bad = next(t for t in outputs if not finite(t))
+        passing = "backward" if in_backward() else "optimizer" if self.listener.stepping else "forward"
+        infinite = any(isinstance(a, float) and math.isinf(a) for a in args)
+        if passing == "forward" and any(t is p.grad for p in self.listener.held() for t in inputs):
+            return
+        if infinite or self._told == (self.listener.step, passing) or _is_mask(name, inputs, bad):
+            return
+        self._told = (self.listener.step, passing)
+        value = "NaN" if bool(bad.isnan().any()) else "inf"
+        kind = next((kind for kind, names in KINDS.items() if name in names), "overflow")
+        if passing != "forward" or (bad.dtype not in HALF and kind != "softmax of a masked row"):
+            kind = f"inf or NaN in {'the ' + passing + ' pass' if passing != 'forward' else 'FP32'}"
+        sizes = [float(t[t.isfinite()].abs().max()) for t in floats(inputs) if bool(t.isfinite().any())]
+        count = max((t.numel() for t in inputs), default=0)
+        largest = f"the largest finite number of its {count:,} inputs is {max(sizes, default=0):.3g}"
+        self.listener.note(kind, f"first {value} in {_short(bad)}: {name.strip('_')} in the {passing} pass; {largest}")
+
+    def conversion(self, name: str, before: Tensor, after: Tensor) -> None:
+        """Tell of whole numbers that fall together when they are converted."""
+        if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
+            return
+        if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
+            return
+        largest = float(before.abs().max())
+        if bool((before == before.round()).all() if before.is_floating_point() else True) and largest < 2**24:
+            kinds = before.unique().numel(), after.unique().numel()
+            if kinds[1] < kinds[0]:
+                whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
+                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {_short(after)}"
+                self.listener.note(f"{whole} fall together", seen)
+
+    def use(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
+        """Tell of constants, of half where autocast is off, and of gradients that are used while scaled."""
+        told, backward = self.listener, in_backward()
+        if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or told.stepping):
+            for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
+                if misfit(number):
+                    told.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
+        half = [_short(t) for t in inputs if t.dtype in HALF]
+        if half and True in told.regions and not told.regions[-1] and not backward and name not in VIEWS:
+            told.note("half where autocast is off", f"{name} was given {half[0]} in a region without autocast")
+        if told.scaled_gradients and any(t is g for t in inputs for g in told.scaled_gradients):
+            if name in VIEWS:
+                told.scaled_gradients += outputs
+            elif name in SQUARES or (name == "mul" and len(inputs) == 2 and inputs[0] is inputs[1]):
+                told.note("penalty from scaled", f"{name} of gradients that are loss scale times too large")
+        if name in NORMS and any(t is g for t in inputs for g in told.still_scaled()):
+            told.note("gradients read while scaled", f"{name} of gradients that the scaler had not unscaled yet")
+
+
+def _worst(tensors: list[Tensor]) -> int:
+    """Return 2 where there is NaN, else 1 where there is inf, else 0."""
+    bad = [t for t in floats(tensors) if not finite(t)]
+    return 2 if any(bool(t.isnan().any()) for t in bad) else 1 if bad else 0
+
+
+def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
+    """Say whether -inf came of a mask that was the lowest number already."""
+    low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
+    return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def user_line(frame: Any) -> str | None:
+    """Return file:line of the innermost code that is the user's; None where the lab itself was at work."""
+    for summary, line in traceback.walk_stack(frame):
+        file = summary.f_code.co_filename
+        if file.startswith(AT_WORK):
+            return None
+        if not file.startswith(NOBODYS):
+            return f"{Path(file).name}:{line}"
+    return ""
+
+
+def line_of(error: BaseException) -> str:
+    """Return file:line of the user's code that an error came through last."""
+    lines = [(file, line) for file, line, *_ in traceback.extract_tb(error.__traceback__)]
+    users = [(file, line) for file, line in lines if not file.startswith(NOBODYS)]
+    return f"{Path(users[-1][0]).name}:{users[-1][1]}" if users else ""
 
 
 @contextmanager

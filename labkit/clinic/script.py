@@ -21,8 +21,7 @@ from torch import Tensor, nn
 import labkit.frameworks  # noqa: F401  # its scalers are heard
 from labkit.clinic.constants import Constant, constants_in, constants_of
 from labkit.clinic.diagnose import Examined
-from labkit.clinic.lines import line_of, user_line
-from labkit.clinic.listen import Attempt, Listener, listening
+from labkit.clinic.listen import Attempt, Listener, line_of, listening, user_line
 from labkit.faults import explain
 from labkit.instrument.guard import guarded
 from labkit.instrument.script import as_main, model_of

@@ -18,6 +18,10 @@ from typing import Any
 Failed = Callable[[str, Exception], None]  # where in the instrument, and what was raised there
 
 
+class Unseen(Exception):
+    """Something cannot be seen, or a step not run again; the message says why."""
+
+
 def described(where: str, error: Exception) -> str:
     """Return a failure as one line: where in the instrument, what was raised, file and line.
 

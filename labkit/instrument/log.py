@@ -1,32 +1,42 @@
-"""What has a watch seen so far? What it notes step by step, and the report that this makes.
+"""Log of a watch: what it notes step by step, and what of that is wrong.
 
-Idea: a watch hears, and its log writes down. What can be asked only by running a step again is asked here, and whatever
-becomes of that, the training goes on.
+Idea: a fault is read off counts that exist anyway: an update that changed nothing, an optimizer state that multiplied
+by its decay is the same number, an epsilon that is zero in the format it is added in. What needs a step to be run again
+is run here, and whatever becomes of that, the training goes on.
 
-Invariant: a log holds numbers, names and sentences; neither the model nor a tensor of it.
+Invariants: a log holds numbers, names and sentences; neither the model nor a tensor of it. A fault names a layer or
+parameter, and the first step it was seen at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from labkit.formats import Format
-from labkit.instrument.against_fp32 import against_fp32
-from labkit.instrument.culprit import culprit
-from labkit.instrument.faults import faults
-from labkit.instrument.guard import described, reporting
-from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, with_gradient
-from labkit.instrument.replay import Call, Unseen
+from labkit.formats import FP16, Format
+from labkit.instrument.fate import fate
+from labkit.instrument.guard import Unseen, described, reporting
+from labkit.instrument.histogram import merge, shift
+from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, window, with_gradient
+from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, checksum, finite
+from labkit.instrument.sample import Sample, checksum, finite, own_part
 from labkit.instrument.sources import Gradients
 
 Scale = Callable[[], float]
+MOST = 0.5  # a share from which on a loss is a fault
+DECAYS = {  # optimizer state -> how its group says what it is multiplied by in each step
+    "exp_avg": lambda group: group["betas"][0],
+    "exp_avg_sq": lambda group: group["betas"][1],
+    "square_avg": lambda group: group["alpha"],
+    "momentum_buffer": lambda group: group["momentum"],
+}
 MOST_REPLAYED = 20  # steps with inf or NaN: a scaler that begins too high skips many, all for the same reason
 
 
@@ -130,3 +140,109 @@ class Log:
             self.cannot_see(f"{what}: {reason}")
         except Exception as error:
             self.cannot_see(f"{what}: running it again ended with {type(error).__name__}: {error}")
+
+
+@torch.no_grad()
+def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
+    """Yield what is wrong with an optimizer's state after a step: with what decays, and with what is added."""
+    names = {id(weight): name for name, weight in weights.items()}
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            name = names.get(id(weight))
+            if name is None:
+                continue
+            yield from _decay_of_weight(group, weight, name, step)
+            state = optimizer.state.get(weight, {})
+            for key in DECAYS.keys() & state.keys():
+                if isinstance(state[key], Tensor):
+                    yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step)
+            kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
+            if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
+                says = f"{group['eps']:g} is zero in {_short(kept)}, and no longer keeps from a division by zero"
+                yield Finding("epsilon is zero", name, step, says)
+
+
+def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int) -> Iterator[Finding]:
+    decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
+    rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
+    if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
+        says = f"{rate:.2g} of a weight is less than half an ulp of {_short(weight)} for {share:.0%} of them"
+        yield Finding("weight decay lost", name, step, says)
+
+
+def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -> Iterator[Finding]:
+    if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
+        says = f"{key} in {_short(state)} times {float(decay):g} is the same number for {share:.0%} of it"
+        yield Finding("optimizer state cannot decay", name, step, says)
+
+
+def _unmoved(tensor: Tensor, factor: float) -> float:
+    """Return the share of the elements other than zero that are the same number after a multiplication."""
+    if abs(1 - factor) > torch.finfo(tensor.dtype).eps:  # more than an ulp
+        return 0.0
+    tensor = own_part(tensor)
+    there = tensor != 0
+    alive = int(there.sum())
+    return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0
+
+
+def _short(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:
+    """Yield what is wrong by what was counted, each with the step at which it was first seen."""
+    first_step = min((w.step for w in report.watched), default=0)
+    found: dict[tuple[str, str], Finding] = {}
+    for bad in report.non_finite:
+        what = "scale too high" if bad.by_scale else f"first {bad.value}"
+        found.setdefault((what, bad.layer), Finding(what, bad.layer, bad.step, str(bad)))
+    for watched in report.watched:
+        driven = with_gradient(watched.histograms)
+        for name, (meant, still) in watched.moves.items():
+            if meant and still / meant > MOST and name in driven:
+                says = f"{still / meant:.0%} of its weights have a gradient and are the same number after the step"
+                found.setdefault(("updates swallowed", name), Finding("updates swallowed", name, watched.step, says))
+    yield from found.values()
+    for name in never_moved:
+        says = "it has gradients, and is the same in all sampled steps"
+        yield Finding("never moved", name, first_step, says)
+    lost = list(_underflow(report))
+    yield from lost or _scale_too_low(report)  # one fault: what is zero is told by name
+
+
+def _scale_too_low(report: Report) -> Iterator[Finding]:
+    """Yield the first step whose scale is below the window of its FP16 gradients, or leaves most of them subnormal."""
+    for watched in report.watched:
+        gradients = report.gradients()
+        mine = [h for n in watched.half if (h := gradients.get(f"activation gradients of {n}")) is not None]
+        if not mine or watched.scale <= 0:
+            continue
+        low, used = max(window(h, FP16).low for h in mine), math.floor(math.log2(watched.scale))
+        fates = fate(shift(merge(mine), used), FP16)
+        lost = fates.underflowed + fates.subnormal
+        if used < low or lost > MOST:
+            says = (
+                f"{lost:.0%} of the gradients of {len(mine)} layers are zero or subnormal in FP16 at a scale of "
+                f"2^{used}, and only scales from 2^{max(low, used + 1)} on keep them"
+            )
+            yield Finding("scale too low", "", watched.step, says)
+            return
+
+
+def _underflow(report: Report) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for beside in report.against_fp32:
+        if not beside.arrived[0] and beside.arrived[1] and "" not in seen:
+            seen.add("")
+            yield Finding("underflow", "", beside.step, "all that arrives at the model's outputs is zero: lost before")
+        for kind, layers in beside.lost.items():
+            bad = {n: lost / alive for n, (lost, alive) in layers.items() if alive and lost / alive > MOST}
+            if len(bad) > 1 and len(bad) == sum(alive > 0 for _, alive in layers.values()):
+                bad = {"": min(bad.values())}
+            for name, share in bad.items():
+                if (key := f"{kind} {name}") not in seen:
+                    seen.add(key)
+                    where = "" if name else "in every layer at least "
+                    says = f"{where}{share:.0%} of its {kind} are not zero in FP32 and zero here"
+                    yield Finding("underflow", name, beside.step, says)

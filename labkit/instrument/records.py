@@ -1,4 +1,4 @@
-"""What did a watch see? Small frozen records.
+"""Records of what a watch saw.
 
 Idea: whatever can be asked afterwards (what another format or another scale would do, which scales are safe) follows
 from counts per binade. So a report holds counts, and no tensor.
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.formats import FP16, Format
-from labkit.instrument.fate import Fate, fate
-from labkit.instrument.histogram import ExponentHistogram, merge, shift
+from labkit.formats import Format
+from labkit.instrument.histogram import ExponentHistogram
 
 NOISE = 20  # binades: a gradient so far below the largest is rounding errors
 KINDS = ("weights", "activations", "activation gradients", "weight gradients", "updates")
@@ -172,81 +171,11 @@ class Window:
         return self.low <= self.high
 
 
-@dataclass(frozen=True)
-class Seen:
-    """All that a watch saw.
-
-    steps       how many there were, skipped ones included
-    watched     the sampled ones
-    unseen      what could not be seen, and why
-    """
-
-    model: str
-    steps: int
-    watched: tuple[WatchedStep, ...] = ()
-    skips: tuple[Skip, ...] = ()
-    non_finite: tuple[NonFinite, ...] = ()
-    against_fp32: tuple[AgainstFP32, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    unseen: tuple[str, ...] = ()
-    formats: tuple[str, ...] = ("FP16", "BF16")
-
-    def histograms(self, kind: str, step: int | None = None) -> dict[str, ExponentHistogram]:
-        """Return name -> histogram of one watched step, or of all of them together.
-
-        Raises:
-            ValueError: there is no such kind, or that step was not watched.
-        """
-        if kind not in KINDS:
-            raise ValueError(f"a watch counts {', '.join(KINDS)}; it was asked for {kind!r}")
-        chosen = [w for w in self.watched if step in (None, w.step)]
-        if step is not None and not chosen:
-            seen = ", ".join(str(w.step) for w in self.watched) or "none"
-            raise ValueError(f"step {step} was not watched; these were: {seen}. watch(model, every=1) watches each.")
-        names = dict.fromkeys(name for w in chosen for name in w.histograms.get(kind, {}))
-        each = [w.histograms.get(kind, {}) for w in chosen]
-        return {name: trimmed(merge(h[name] for h in each if name in h)) for name in names}
-
-    def fates(self, kind: str, format: Format = FP16, log2_scale: int = 0, step: int | None = None) -> dict[str, Fate]:
-        """Return what a format does to one kind of numbers, by name, if all were multiplied by 2^log2_scale."""
-        return {name: fate(shift(h, log2_scale), format) for name, h in self.histograms(kind, step).items()}
-
-    def gradients(self) -> dict[str, ExponentHistogram]:
-        """Return all unscaled gradients by name, those of FP32 among them where a step was replayed in it."""
-        parts: dict[str, list[ExponentHistogram]] = {}
-        for histograms in (*(w.histograms for w in self.watched), *(a.histograms for a in self.against_fp32)):
-            for kind in ("activation gradients", "weight gradients"):
-                for name, histogram in histograms.get(kind, {}).items():
-                    parts.setdefault(f"{kind} of {name}", []).append(histogram)
-        merged = {name: merge(histograms) for name, histograms in parts.items()}
-        return {name: histogram for name, histogram in merged.items() if histogram.finite_non_zero}
-
-    def safe_scales(self, format: Format = FP16, tolerance: float = 1e-3) -> dict[str, Window]:
-        """Return the window of safe scales of each layer's or parameter's gradients."""
-        return {name: window(h, format, tolerance) for name, h in self.gradients().items()}
-
-    def one_scale(self, format: Format = FP16) -> tuple[int, float, float]:
-        """Return the largest scale (log2) that is safe for all, the share it loses, and the share one each would lose.
-
-        Raises:
-            ValueError: no gradient was seen.
-        """
-        gradients = self.gradients()
-        if not gradients:
-            raise ValueError("no gradient other than zero was seen, so nothing limits the scale")
-        windows = {name: window(h, format) for name, h in gradients.items()}
-        one, total = min(w.high for w in windows.values()), sum(h.finite_non_zero for h in gradients.values())
-        together = sum(fate(shift(h, one), format).underflowed * h.finite_non_zero for h in gradients.values())
-        apart = sum(
-            fate(shift(h, windows[name].high), format).underflowed * h.finite_non_zero for name, h in gradients.items()
-        )
-        return one, together / total, apart / total
-
-
 def window(histogram: ExponentHistogram, format: Format, tolerance: float = 1e-3) -> Window:
     """Return the safe scales for a histogram of unscaled gradients that are not all zero.
 
     >>> import torch
+    >>> from labkit.formats import FP16
     >>> from labkit.instrument import exponent_histogram
     >>> window(exponent_histogram(torch.tensor([1.0, 2.0**-30])), FP16)
     Window(low=5, high=15)

@@ -1,8 +1,8 @@
-"""How is a step run again that is over?
+"""A step run again after it is over: in FP32, or as it was, with every operation looked at.
 
 Idea: the inputs that the model was seen to get, its random numbers and the gradient that arrived at its outputs are
-kept until the step is over. So a copy of the model can run the step again: in FP32 (`against_fp32`), or as it was with
-every operation looked at (`culprit`).
+kept until the step is over, so that a copy of the model can run the step again. `against_fp32` compares its gradients
+with FP32's; `culprit` finds where its inf or NaN came from.
 
 Invariant: the model, its buffers and every state of random numbers are afterwards what they were.
 """
@@ -10,29 +10,31 @@ Invariant: the model, its buffers and every state of random numbers are afterwar
 from __future__ import annotations
 
 import copy
+import math
 import random
-from collections import OrderedDict
-from collections.abc import Iterator
+import re
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from labkit.instrument.guard import Failed, guarded
-from labkit.modes import LabMode, open_modes
+from labkit.instrument.guard import Failed, Unseen, guarded
+from labkit.instrument.histogram import ExponentHistogram, merge
+from labkit.instrument.records import AgainstFP32, NonFinite, trimmed
+from labkit.instrument.sample import count, dense, floats
+from labkit.modes import LabMode, open_modes, under
 
 NARROW = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 DEVICES = ("cpu", "cuda")
 PLAIN = (bool, int, float, str)
-
-
-class Unseen(Exception):
-    """A step cannot be run again; the message says why."""
 
 
 @dataclass
@@ -146,3 +148,194 @@ def run_backward(outputs: list[Tensor], seeds: dict[int, Tensor], scale: float) 
     """Run backward from the gradients that arrived at the outputs, divided by `scale`."""
     pairs = [(outputs[n], (seed / scale).to(outputs[n].dtype)) for n, seed in seeds.items() if outputs[n].requires_grad]
     torch.autograd.backward([output for output, _ in pairs], [seed for _, seed in pairs])
+
+
+class _Compared:
+    """What FP32 gives, and which of it is zero here: counted as it comes, kind by kind and name by name."""
+
+    def __init__(self) -> None:
+        self.exact: dict[str, dict[str, ExponentHistogram]] = {"activation gradients": {}, "weight gradients": {}}
+        self.lost: dict[str, dict[str, tuple[int, int]]] = {"activation gradients": {}, "weight gradients": {}}
+
+    def add(self, kind: str, name: str, reference: Tensor, here: Tensor | None) -> None:
+        parts = [self.exact[kind][name]] if name in self.exact[kind] else []
+        self.exact[kind][name] = trimmed(merge([*parts, count(reference)]))
+        if here is None or here.shape != reference.shape:
+            return
+        reference, here = (t.to_dense() if t.is_sparse else t for t in (reference, here))
+        there = reference != 0
+        zeros, alive = self.lost[kind].get(name, (0, 0))
+        self.lost[kind][name] = (zeros + int((there & (here == 0)).sum()), alive + int(there.sum()))
+
+    def listen(self, model: nn.Module, own_name: str, observed: dict[tuple[str, int], Tensor]) -> None:
+        """Compare the gradients of all leaf layers' outputs with those that were observed, in the order of calls."""
+        numbers: dict[str, int] = defaultdict(int)
+
+        def after_forward(name: str, _: nn.Module, __: Any, output: Any) -> None:
+            for tensor in floats(output):
+                if tensor.requires_grad:
+                    key = (name, numbers[name])
+                    numbers[name] += 1
+                    tensor.register_hook(partial(arrived, key))
+
+        def arrived(key: tuple[str, int], gradient: Tensor) -> None:
+            self.add("activation gradients", key[0], gradient.detach(), observed.get(key))
+
+        for name, module in model.named_modules():
+            if next(module.children(), None) is None:
+                module.register_forward_hook(partial(after_forward, name or own_name))
+
+
+def against_fp32(
+    model: nn.Module,
+    calls: list[Call],
+    scale: float,
+    step: int,
+    observed: dict[tuple[str, int], Tensor],
+    gradients: dict[str, Tensor | None],
+    loss: Callable[[Any], Tensor] | None,
+) -> AgainstFP32:
+    """Run a step's calls again in FP32, and compare the gradients of layers' outputs and of parameters.
+
+    Raises:
+        Unseen: they cannot be run again.
+    """
+    (copied, memo), compared = copied_model(model, wide=True), _Compared()
+    compared.listen(copied, type(model).__name__, observed)
+    for call in replayable(calls):
+        with as_it_was(call, memo, wide=True), torch.enable_grad():
+            output = copied(*wide_tree(call.args), **wide_tree(call.kwargs))
+            if loss is not None:
+                loss(output).backward()
+            else:
+                run_backward(floats(output), call.seeds, scale)
+    for name, parameter in copied.named_parameters():
+        if parameter.grad is not None:
+            compared.add("weight gradients", name, parameter.grad, gradients.get(name))
+    outputs = [gradient for call in calls for gradient in call.seeds.values()]
+    arrived = sum(int(dense(gradient).count_nonzero()) for gradient in outputs), sum(g.numel() for g in outputs)
+    begins_at = "the loss" if loss is not None else "the model's outputs"
+    return AgainstFP32(step, compared.lost, compared.exact, arrived, begins_at)
+
+
+def culprit(model: nn.Module, calls: list[Call], scale: float, step: int) -> NonFinite | None:
+    """Run a step's calls again as they were, and return where inf or NaN came from; None if it did not come again.
+
+    Raises:
+        Unseen: they cannot be run again.
+    """
+    for name, weight in model.named_parameters():
+        if bad := _what(weight):
+            return NonFinite(step, name, "", "weight", bad, _largest([weight]))
+    for call in replayable(calls):
+        for tensor in floats((call.args, call.kwargs)):
+            bad = _what(tensor)
+            if bad == "NaN" or bool((dense(tensor) == math.inf).any()):  # one of -inf is a mask
+                return NonFinite(step, "", "a batch", "input", bad, _largest([tensor]))
+    first = _trace(model, calls, step, 1.0, scale)
+    if first is not None and first.direction == "backward" and scale != 1:
+        return replace(first, by_scale=_trace(model, calls, step, scale, scale) is None)
+    return first
+
+
+def _trace(model: nn.Module, calls: list[Call], step: int, scale: float, scale_of_run: float) -> NonFinite | None:
+    """Run calls with the gradients at their outputs divided by `scale`, and look at every operation."""
+    copied, memo = copied_model(model, wide=False)
+    layers = _Layers(copied, step)
+    for call in calls:
+        with as_it_was(call, memo, wide=False), torch.enable_grad(), _Operations(layers):
+            output = floats(under(call.modes, copied, *call.args, **call.kwargs))
+        layers.label(output, "")
+        if any(_what(t) for t in output) and layers.first:
+            return layers.first
+        forward, layers.first = layers.first, None
+        seeds = [call.seeds[n] for n in call.seeds]
+        bad = next((what for seed in seeds if (what := _what(seed))), "")
+        if bad:
+            where = "between the model's outputs and the scaled loss"
+            narrow = bad == "inf" and scale_of_run != 1 and all(seed.dtype == torch.float16 for seed in seeds)
+            return NonFinite(step, "", where, "after the model", bad, _largest(output), by_scale=narrow)
+        run_backward(output, call.seeds, scale)
+        if layers.first or forward:
+            return layers.first or forward
+    for name, parameter in copied.named_parameters():
+        if parameter.grad is not None and (bad := _what(parameter.grad)):
+            return NonFinite(step, name, "sum of gradients", "backward", bad, _largest([parameter.grad]))
+    return None
+
+
+class _Layers:
+    """Which layer each operation and each node of the graph belongs to, and the first that gave inf or NaN."""
+
+    def __init__(self, model: nn.Module, step: int) -> None:
+        self.path, self.step = [""], step
+        self.first: NonFinite | None = None
+        self._known: dict[Any, str] = {}
+        for name, module in model.named_modules():
+            module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True)
+            module.register_forward_hook(self._leave)
+
+    def _enter(self, name: str, _: nn.Module, args: Any, kwargs: Any) -> None:
+        self.label(floats((args, kwargs)), self.path[-1])
+        self.path.append(name)
+
+    def _leave(self, _: nn.Module, __: Any, output: Any) -> None:
+        self.label(floats(output), self.path.pop())
+
+    def label(self, tensors: Iterable[Tensor], layer: str) -> None:
+        """Note the layer of all nodes that lead to these tensors and have none, and listen to each."""
+        ahead = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        while ahead:
+            node = ahead.pop()
+            if node in self._known:
+                continue
+            self._known[node] = layer
+            node.register_hook(partial(self._after_node, _op(node.name()), layer))
+            ahead += [other for other, _ in node.next_functions if other is not None]
+
+    def _after_node(self, op: str, layer: str, results: Any, given: Any) -> None:
+        self.judge(op, layer, "backward", floats(given), floats(results))
+
+    def judge(self, op: str, layer: str, direction: str, given: list[Tensor], results: list[Tensor]) -> None:
+        """Note an operation that is the first to give inf or NaN of finite numbers, or NaN of none."""
+        if self.first is None and (bad := next(filter(None, map(_what, results)), "")):
+            before = {_what(t) for t in given}
+            if (bad == "NaN" and "NaN" not in before) or before <= {""}:
+                self.first = NonFinite(self.step, layer, op, direction, bad, _largest(given))
+
+
+class _Operations(TorchDispatchMode):
+    """Looks at what each operation of a forward pass is given and returns."""
+
+    def __init__(self, layers: _Layers) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._layers = layers
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, op = floats((args, kwargs)), func.overloadpacket.__name__
+        written_inf = any(isinstance(a, float) and not math.isfinite(a) for a in args)
+        look = bool(given) and not written_inf and "empty" not in op and self._layers.first is None
+        before = [t.detach().clone() for t in given] if look and op.endswith("_") else given
+        result = func(*args, **(kwargs or {}))
+        if look:
+            self._layers.judge(op.strip("_"), self._layers.path[-1], "forward", before, floats(result))
+        return result
+
+
+def _op(name: str) -> str:
+    """Return an operation's name from that of its node: "LogSoftmaxBackward0" is "log_softmax"."""
+    bare = re.sub(r"Backward\d*$", "", name)
+    return bare if name.endswith("Backward") else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", bare).lower()
+
+
+def _what(tensor: Tensor) -> str:
+    numbers = dense(tensor)
+    if bool(torch.isfinite(numbers).all()):
+        return ""
+    return "NaN" if bool(numbers.isnan().any()) else "inf"
+
+
+def _largest(tensors: Iterable[Tensor]) -> float:
+    sizes = [dense(t).abs().float() for t in tensors]
+    kept = [s[s.isfinite()].max().item() for s in sizes if bool(s.isfinite().any())]
+    return max(kept, default=0.0)

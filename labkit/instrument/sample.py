@@ -1,4 +1,4 @@
-"""What does one watched step look like, tensor by tensor?
+"""The counts of one sampled step, tensor by tensor.
 
 Idea: numbers are counted where they pass, as they are, and the scale is taken out of the histogram afterwards: a power
 of two moves its bins. So nothing is kept but counts, and nothing is computed that the step would not compute.
@@ -20,14 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import graph
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from labkit.instrument.counted_casts import CountedCasts
-from labkit.instrument.guard import Failed, guarded, name_of, reporting
+from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
 from labkit.instrument.records import WatchedStep, trimmed
-from labkit.instrument.replay import Unseen
 from labkit.instrument.sources import open_cast_sources, tap
 from labkit.instrument.updates import swallowed_counts
 from labkit.modes import open_modes
@@ -139,6 +137,36 @@ def _without(pack: Any, unpack: Any, disable: Any, *args: Any, **kwargs: Any) ->
             stack.callback(torch._C._autograd._push_saved_tensors_default_hooks, pack, unpack)
         with disable(*args, **kwargs):
             yield
+
+
+class CountedCasts(TorchDispatchMode):
+    """Counts casts between dtypes of numbers, whoever asks for them: torch's autocast or the model; or a source."""
+
+    def __init__(self, casts: dict[str, tuple[int, int]], told: bool, failed: Failed) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._casts, self._look, self._failed = casts, not told, failed
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be open around one cast that a source tells of."""
+        before, self._look = self._look, True
+        try:
+            yield
+        finally:
+            self._look = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if self._look and func is torch.ops.aten._to_copy.default:
+            with reporting(self._failed, "counting casts"):
+                self._count(args[0], result)
+        return result
+
+    def _count(self, before: Tensor, after: Tensor) -> None:
+        if after.is_floating_point() and after.dtype != before.dtype:
+            name = f"{before.dtype} to {after.dtype}".replace("torch.", "")
+            times, size = self._casts.get(name, (0, 0))
+            self._casts[name] = (times + 1, size + after.numel() * after.element_size())
 
 
 class Sample:

@@ -1,8 +1,9 @@
-"""What goes wrong inside a training loop that somebody else wrote?
+"""Observer of a model in a training loop that somebody else wrote.
 
-Idea: listen, for a few steps out of many. torch tells of each module's forward pass, each gradient and each optimizer
-step; sources tell of scalers and of steps that were skipped. The hooks are torch's global ones, which look at one model
-only: the model itself carries none, and is copied and pickled as ever.
+Idea: a few steps out of many are sampled. torch's hooks report each module's forward pass, each gradient and each
+optimizer step that was taken; sources report scalers and skipped steps. The weights are compared before and after a
+step; where inf or NaN came, the step is run again to find its source. The hooks are torch's global ones, which look at
+one model only: the model itself carries none, and is copied and pickled as ever.
 
 Invariant: the run is what it would be if nobody watched, bit for bit and draw for draw; when the block ends, by an
 exception too, no hook and no reference is left.
@@ -10,8 +11,9 @@ exception too, no hook and no reference is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -23,16 +25,27 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from labkit.formats import BF16, FP16, Format
-from labkit.instrument.guard import guarded, guarded_context, reporting
-from labkit.instrument.log import Log
-from labkit.instrument.optimizer_steps import OptimizerSteps, no_scale
+from labkit.instrument.guard import Unseen, guarded, guarded_context, reporting
+from labkit.instrument.log import Log, state_faults
 from labkit.instrument.ranks import Ranks, after_backward, alone_among, group_of
-from labkit.instrument.replay import Call, Unseen, note_call
+from labkit.instrument.records import Finding, Skip
+from labkit.instrument.replay import Call, note_call
 from labkit.instrument.report import Report
-from labkit.instrument.sample import TRANSFORMED, Sample, compiled, floats, in_backward, transformed
-from labkit.instrument.sources import Source, open_sources, scaler_source, tap
+from labkit.instrument.sample import (
+    TRANSFORMED,
+    Sample,
+    compiled,
+    finite,
+    floats,
+    in_backward,
+    length,
+    own_part,
+    transformed,
+)  # fmt: skip
+from labkit.instrument.sources import Gradients, Source, open_sources, scaler_source, tap
 
 KEPT_CALLS = 8  # of the model in one step, whose inputs are kept until the step is over
+SMALL = 4096  # elements: a gradient that is looked at in each step costs next to nothing
 
 
 def watch(
@@ -76,9 +89,11 @@ def watch(
     """
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     if not isinstance(module, nn.Module):
-        raise TypeError(f"watch takes a torch.nn.Module, or what has one as .model; it was given {_named(model)}")
+        raise TypeError(
+            f"watch takes a torch.nn.Module, or what has one as .model; it was given {type(model).__name__}"
+        )
     if next(module.parameters(), None) is None:
-        raise ValueError(f"{_named(module)} has no parameter, so no step moves it and there is nothing to watch")
+        raise ValueError(f"{type(module).__name__} has no parameter, so no step moves it and there is nothing to watch")
     if not (isinstance(every, int) and every > 0):
         raise ValueError(f"every is a positive whole number of steps; it was given {every!r}")
     if against_fp32_every is None:
@@ -89,11 +104,7 @@ def watch(
     return Watch(module, every, optimizer, scaler, tuple(formats), loss, against_fp32_every, group or found)
 
 
-def _named(value: object) -> str:
-    return type(value).__name__
-
-
-class Watch(OptimizerSteps):
+class Watch:
     """A watch on one model: a context manager, and the `report` of what was seen so far."""
 
     def __init__(
@@ -116,7 +127,8 @@ class Watch(OptimizerSteps):
         self._sample: Sample | None = None
         self._calls: list[Call] = []
         self._running = 0  # the thread in which the model runs
-        self._stepped: set[int] = set()
+        self._stepped: set[int] = set()  # ids of the optimizers that have stepped in this step, or were skipped
+        self._known_scale: float | None = None  # in this step
 
     def __enter__(self) -> Watch:
         self._open(hooked=True)
@@ -199,7 +211,12 @@ class Watch(OptimizerSteps):
         running = self._sample.done() if self._sample is not None and self._stepped else None
         return self._log.report(self.step + bool(self._stepped), running)
 
-    # What a step is made of
+    @property
+    def step(self) -> int:
+        """The number of the step that is running, from 0."""
+        return self._log.step
+
+    # Steps, one after another
 
     def _begin(self, step: int) -> None:
         self._log.step = step
@@ -237,11 +254,9 @@ class Watch(OptimizerSteps):
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:
         """Begin a step with the forward pass of a layer, where the model is never called as a whole."""
-        if self._stepped and id(module) in self._names and self._new_pass():
+        new_pass = torch.is_grad_enabled() and not self._inside_step and not in_backward()
+        if self._stepped and id(module) in self._names and new_pass:
             self._next()
-
-    def _new_pass(self) -> bool:
-        return torch.is_grad_enabled() and not self._inside_step and not in_backward()
 
     def _around_call(self, call: Any, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Note the model's inputs and listen to its outputs; more of it in a sampled step."""
@@ -292,3 +307,139 @@ class Watch(OptimizerSteps):
     def _accumulated(self, name: str, parameter: Tensor) -> None:
         if self._sample is not None and parameter.grad is not None:
             self._sample.gradient(name, parameter.grad, self._scale_now())
+
+    # Scales and optimizers, as `labkit.instrument.sources` tells of them
+
+    def _scale_now(self) -> float:
+        if self._known_scale is None:
+            self._known_scale = float(self._scale())
+        return self._known_scale
+
+    def scaled_by(self, scale: Callable[[], float]) -> None:
+        """Hear what the next loss is multiplied by."""
+        self._scale, self._scaled = scale, True
+        if self._sample is None or not self._sample.norms:  # else gradients of this step were counted by what was known
+            self._known_scale = None
+
+    def holds(self, optimizer: Any) -> bool:
+        """Say whether an optimizer has parameters of the model."""
+        return (self._only is None or optimizer is self._only) and bool(self._held_by(optimizer))
+
+    def _held_by(self, optimizer: Any) -> dict[str, Tensor]:
+        """Return the model's parameters that an optimizer steps; looked up once, and when it has more."""
+        total = sum(len(group["params"]) for group in optimizer.param_groups)
+        _, known, held = self._held.get(id(optimizer), (None, 0, {}))
+        if known != total:
+            stepped = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._weight_names]
+            held = {self._weight_names[id(p)]: p for p in stepped}
+            if held:  # an optimizer that is kept is the only one of its id
+                self._held[id(optimizer)] = optimizer, total, held
+        return held
+
+    def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._by_source or not self.holds(optimizer):
+            return
+        self._inside_step = True
+        held = self._held_by(optimizer)
+        if id(optimizer) in self._stepped:
+            self._next()
+        if self._sample is not None or not (self._scaled or self._looks_finite(held)):
+            self.before_step(optimizer, held, _unscaled_gradients(optimizer, held))
+
+    @staticmethod
+    def _looks_finite(weights: dict[str, Tensor]) -> bool:
+        """Look at one small gradient, which costs next to nothing: inf and NaN come to nearly all of them."""
+        for weight in weights.values():
+            if weight.numel() <= SMALL and weight.grad is not None and not weight.grad.is_sparse:
+                return math.isfinite(abs(own_part(weight.grad).sum().item()))
+        return True
+
+    def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self._by_source and self.holds(optimizer):
+            skipped = getattr(optimizer, "found_inf", None)  # of a fused optimizer, which skips by itself
+            held = self._held_by(optimizer) if self._sample is not None or skipped else {}
+            if skipped:
+                self.skipped(optimizer, {name: p.grad for name, p in held.items()})
+            else:
+                self.after_step(optimizer, held, {name: p.grad for name, p in held.items()})
+
+    @contextmanager
+    def step_by_scaler(self, optimizer: Any) -> Iterator[None]:
+        """Be open while a scaler decides on a step: it was skipped if the optimizer's hooks were not called."""
+        if id(optimizer) in self._stepped:
+            self._next()
+        yield
+        if id(optimizer) not in self._stepped:
+            self.skipped(optimizer, {name: p.grad for name, p in self._held_by(optimizer).items()})
+
+    @contextmanager
+    def step_by_engine(self) -> Iterator[None]:
+        """Be open while an engine steps, which tells of it itself: not torch's hooks."""
+        self._by_source = True
+        try:
+            yield
+        finally:
+            self._by_source = False
+
+    def before_unscale(self, optimizer: Any) -> None:
+        """Compare the gradients that are still scaled with those that backward left."""
+        if self._sample is None or id(optimizer) in self._stepped:
+            return
+        norms, scale = self._sample.norms, self._scale_now()
+        held = {n: p.grad for n, p in self._held_by(optimizer).items() if p.grad is not None and n in norms}
+        left, now = math.hypot(*(norms[n] for n in held)) * scale, length(held.values())
+        if scale != 1 and math.isfinite(left) and now < 0.999 * left:
+            says = f"while {scale:g} times too large, they were shortened from {left:.3g} to {now:.3g}; unscale_ first"
+            self._log.find(Finding("clipped while scaled", "", self.step, says))
+
+    def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+        """Look at the weights that a step is about to move, and at its unscaled gradients."""
+        if id(optimizer) in self._stepped:
+            self._next()
+        if self._sample is not None:
+            if self._by_source:
+                self._sample.forget_gradients()
+            observed, self._sample.kept = self._sample.kept, None
+            if observed is not None:
+                self._log.compare_with_fp32(self.model, self._calls, self._scale_now, observed, gradients, self._loss)
+            self._sample.look_before(self._parameters, weights, gradients)
+            self._log.note_sums(weights)
+        counted = self._sample.counts["weight gradients"].values() if self._sample is not None else ()
+        if not self._scaled and (self._sample is None or any(h.non_finite for h in counted)):
+            self._name_culprit(gradients)
+
+    def after_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
+        """Look at the weights after a step."""
+        self._inside_step = False
+        self._stepped.add(id(optimizer))
+        if self._sample is None or not self._sample.before:
+            return
+        self._sample.look_after(weights, gradients)
+        self._log.note_moves(self._sample)
+        self._sample.measure(self._parameters.values(), weights.values(), optimizer)
+        for finding in state_faults(optimizer, weights, self.step):
+            self._log.find(finding)
+
+    def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
+        """Note a step that was not taken, and whose fault that was."""
+        self._stepped.add(id(optimizer))
+        self._inside_step = False
+        culprits = tuple(name for name, g in gradients.items() if g is not None and not finite(g))
+        shown = ", ".join(culprits[:3]) + f" and {len(culprits) - 3} more" * (len(culprits) > 3)
+        why = why or f"inf or NaN in {shown or 'a gradient'}"
+        self._log.skips.append(Skip(self.step, self._scale_now(), culprits, why))
+        self._name_culprit(gradients)
+
+    def _name_culprit(self, gradients: Gradients) -> None:
+        self._log.name_culprit(self.model, self._calls, self._scale_now, gradients)
+
+
+def no_scale() -> float:
+    """Return what a loss is multiplied by that nobody scales."""
+    return 1.0
+
+
+def _unscaled_gradients(optimizer: Any, held: dict[str, Tensor]) -> Gradients:
+    """Return the gradients that a step is about to take; a fused optimizer unscales them inside."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return {n: p.grad if scale is None or p.grad is None else p.grad / scale for n, p in held.items()}

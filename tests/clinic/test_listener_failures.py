@@ -9,10 +9,9 @@ import pytest
 
 from labkit.cli import main
 from labkit.clinic import diagnose as _diagnose  # noqa: F401  # the modules below are in place
-from labkit.clinic import listen, operations, script
+from labkit.clinic import listen, script
 from labkit.clinic.diagnose import Examined
-from labkit.clinic.listen import Listener
-from labkit.clinic.operations import Operations
+from labkit.clinic.listen import Listener, Operations
 from labkit.clinic.script import ScriptListener
 from labkit.instrument import Watch
 from labkit.instrument.script import run_script
@@ -53,12 +52,12 @@ ROWS: list[list[tuple[Any, str]]] = [
         (Listener, "end_step"), (Examined, "_looked_at"), (Operations, "conversion"), (listen, "loss_scale"),
     ],
     [
-        (ScriptListener, "next_step"), (Listener, "scaler_step"), (Listener, "still_scaled"), (listen, "finite"),
+        (ScriptListener, "next_step"), (Listener, "scaler_step"), (Listener, "still_scaled"),
         (Examined, "look_at"), (Examined, "_by_watch"),
     ],
     [(Examined, "after_step"), (Operations, "use"), (script, "model_of"), (Listener, "held")],
-    [(operations, "_worst"), (operations, "floats"), (Watch, "_around_call")],
-    [(operations, "tree_leaves"), (script, "leaves")],
+    [(listen, "_worst"), (listen, "floats"), (listen, "finite"), (Watch, "_around_call")],
+    [(listen, "tree_leaves"), (script, "leaves")],
 ]  # fmt: skip
 ONE_BY_ONE = [[plant] for row in ROWS for plant in row]
 

@@ -18,15 +18,7 @@ from torch.optim import optimizer as torch_optimizers
 
 from labkit.cli import main
 from labkit.frameworks import GradScaler
-from labkit.instrument import (
-    Watch,
-    log,
-    optimizer_steps,
-    replay,
-    sample,
-    script,
-    watch,
-)
+from labkit.instrument import Watch, log, replay, sample, script, watch
 
 watch_module: Any = sys.modules[Watch.__module__]
 X, Y = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 4
@@ -70,7 +62,7 @@ PLANTS: list[tuple[type | ModuleType, str]] = [
     *((watch_module, name) for name in ("note_call", "floats", "in_backward")),
     *((log.Log, name) for name in ("note_sums", "note_moves", "compare_with_fp32", "name_culprit")),
     *((log, name) for name in ("faults", "checksum", "against_fp32", "culprit")),
-    (replay.Call, "returned"), (optimizer_steps, "state_faults"), (sample, "open_cast_sources"),
+    (replay.Call, "returned"), (watch_module, "state_faults"), (sample, "open_cast_sources"),
 ]  # fmt: skip
 
 
