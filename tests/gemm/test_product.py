@@ -1,19 +1,279 @@
-"""Formats that torch does not compute in, on the sums of a GPU: what is multiplied, forward and backward, and refused.
+"""Layers whose matrix products are added up in a chosen accumulator, forward and backward, in any format.
 
-The oracle is `mma_reference`, dot product by dot product, and ml_dtypes for what is stored.
-"""
+Small whole numbers make everything exact, so results must equal torch's own to the bit; where rounding is the point,
+it is written out. Of formats that torch does not compute in, the oracle is `mma_reference`, dot product by dot product,
+and ml_dtypes for what is stored."""
+
+from collections.abc import Callable
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.formats import BF16, E2M1, E4M3, E5M2, FP16, TF32, Format, round_to
-from labkit.gemm import EXACT, SPECS, accumulate
-from labkit.gemm.product import Emulated
+from labkit.gemm import (
+    ACCUMULATORS,
+    EXACT,
+    SEQUENTIAL_FP16,
+    SEQUENTIAL_FP32,
+    SPECS,
+    accumulate,
+    half_storage,
+    matmul,
+)
+from labkit.gemm.product import REDUCTIONS, Emulated, run
 from tests.oracles import mma_reference
+
+ANY = [*ACCUMULATORS.values(), SPECS["V100"], SPECS["H100"]]
+
+
+def wholes(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(seed + sum(shape))).to(dtype)
+
+
+# --- worked examples ---------------------------------------------------------------------------------------------
+
+
+def test_worked_example_a_layer_that_stops_counting() -> None:
+    x, w = torch.ones(1, 4096).half(), torch.ones(1, 4096).half()
+    assert run(F.linear, (x, w), {}, SEQUENTIAL_FP16).item() == 2048.0
+    assert run(F.linear, (x, w), {}, SPECS["V100"]).item() == 4096.0
+    with half_storage("cpu", SEQUENTIAL_FP16):
+        assert F.linear(x, w).item() == 2048.0
+
+
+def test_worked_example_the_backward_products_stop_too() -> None:
+    # dW = dY^T X adds over the batch: 4096 ones again.
+    w = torch.zeros(1, 1).half().requires_grad_()
+    run(F.linear, (torch.ones(4096, 1).half(), w), {}, SEQUENTIAL_FP16).backward(torch.ones(4096, 1).half())
+    assert w.grad is not None
+    assert (w.grad.item(), w.grad.dtype) == (2048.0, torch.float16)
+
+
+def test_the_three_products_of_a_linear_layer() -> None:
+    # Y = X W^T + bias, dX = dY W, dW = dY^T X: each added up by the accumulator and rounded to FP16 once.
+    g = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(16, 40, generator=g).half().requires_grad_() for _ in range(2))
+    bias, dy = torch.randn(16, generator=g).half().requires_grad_(), torch.randn(16, 16, generator=g).half()
+    for by in ANY:
+        x.grad = w.grad = None
+        y = run(F.linear, (x, w, bias), {}, by)
+        y.backward(dy)
+        assert torch.equal(y, (accumulate(x, w.mT, None, by) + bias.float()).half())
+        assert torch.equal(x.grad, accumulate(dy, w, None, by, FP16))
+        assert torch.equal(w.grad, accumulate(dy.mT, x, None, by, FP16))
+
+
+# --- every function against torch --------------------------------------------------------------------------------
+
+CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
+    "linear": (F.linear, (wholes(5, 7), wholes(3, 7), wholes(3)), {}),
+    "linear, three dimensions": (F.linear, (wholes(2, 5, 7), wholes(3, 7)), {}),
+    "linear, a vector": (F.linear, (wholes(7), wholes(3, 7), wholes(3)), {}),
+    "matmul": (torch.matmul, (wholes(5, 7), wholes(7, 4)), {}),
+    "matmul, broadcast": (torch.matmul, (wholes(2, 1, 5, 7), wholes(3, 7, 4)), {}),
+    "matmul, shared matrix": (torch.matmul, (wholes(2, 3, 5, 7), wholes(7, 4)), {}),
+    "matmul, dot product": (torch.matmul, (wholes(7), wholes(7, seed=1)), {}),
+    "matmul, vector on the left": (torch.matmul, (wholes(7), wholes(3, 7, 2)), {}),
+    "matmul, vector on the right": (torch.matmul, (wholes(3, 5, 7), wholes(7)), {}),
+    "@": (Tensor.__matmul__, (wholes(5, 7), wholes(7, 4)), {}),
+    "reversed @": (Tensor.__rmatmul__, (wholes(7, 4), wholes(5, 7)), {}),
+    "mm": (torch.mm, (wholes(5, 7), wholes(7, 4)), {}),
+    "bmm": (torch.bmm, (wholes(2, 5, 7), wholes(2, 7, 3)), {}),
+    "mv": (torch.mv, (wholes(5, 7), wholes(7)), {}),
+    "addmm": (torch.addmm, (wholes(3), wholes(5, 7), wholes(7, 3)), {"beta": 2, "alpha": 0.5}),
+    "addmm, beta 0": (torch.addmm, (wholes(5, 3), wholes(5, 7), wholes(7, 3)), {"beta": 0}),
+    "addmv": (torch.addmv, (wholes(5), wholes(5, 7), wholes(7)), {}),
+    "baddbmm": (torch.baddbmm, (wholes(2, 5, 3), wholes(2, 5, 7), wholes(2, 7, 3)), {"alpha": 2}),
+    "bilinear": (F.bilinear, (wholes(5, 3), wholes(5, 2, seed=1), wholes(4, 3, 2), wholes(4)), {}),
+    "bilinear, three dimensions": (F.bilinear, (wholes(2, 5, 3), wholes(2, 5, 2, seed=1), wholes(4, 3, 2)), {}),
+    "bilinear, vectors": (F.bilinear, (wholes(3), wholes(2, seed=1), wholes(4, 3, 2)), {}),
+}
+for d in (1, 2, 3):
+    forward, transposed = getattr(F, f"conv{d}d"), getattr(F, f"conv_transpose{d}d")
+    image, kernel = (5, 4, 3)[:d], (3, 2, 3)[:d]
+    all_of_it = {"stride": (2, 1, 2)[:d], "padding": (1, 2, 0)[:d], "dilation": (2, 1, 1)[:d], "groups": 2}
+    CALLS |= {
+        f"conv{d}d": (forward, (wholes(2, 4, *image), wholes(6, 4, *kernel), wholes(6)), {"padding": "valid"}),
+        f"conv{d}d, everything": (forward, (wholes(2, 4, *image), wholes(6, 2, *kernel), wholes(6)), all_of_it),
+        f"conv{d}d, depthwise": (forward, (wholes(1, 4, *image), wholes(4, 1, *kernel)), {"groups": 4, "padding": 1}),
+        f"conv{d}d, unbatched, same": (
+            forward, (wholes(4, *image), wholes(6, 4, *kernel)), {"padding": "same", "dilation": 2}
+        ),
+        f"conv_transpose{d}d": (transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(3)), {"stride": 2}),
+        f"conv_transpose{d}d, everything": (
+            transposed, (wholes(2, 4, *image), wholes(4, 3, *kernel), wholes(6)),
+            all_of_it | {"output_padding": (1, 0, 1)[:d]},
+        ),
+        f"conv_transpose{d}d, unbatched": (transposed, (wholes(4, *image), wholes(4, 3, *kernel)), {"padding": 1}),
+    }  # fmt: skip
+
+
+def outcome(call: Callable[..., Tensor], args: tuple[Any, ...], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """The result, and the gradients of all tensors under a gradient of whole numbers."""
+    leaves = tuple(arg.clone().to(dtype).requires_grad_() if isinstance(arg, Tensor) else arg for arg in args)
+    result = call(*leaves)
+    result.backward(wholes(*result.shape, seed=9).to(result.dtype))
+    return result.detach(), [leaf.grad for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad is not None]
+
+
+def test_every_function_is_torchs_own_where_nothing_rounds() -> None:
+    for name, (func, args, kwargs) in CALLS.items():
+        expected, of_torch = outcome(lambda *leaves, f=func, k=kwargs: f(*leaves, **k), args, torch.float32)
+        if kwargs.get("beta") == 0:
+            of_torch = of_torch[1:]  # zeros for what was not read; here there is no gradient at all
+        wanted = [tensor.half() for tensor in (expected, *of_torch)]
+        for by in (EXACT, SEQUENTIAL_FP16, SPECS["V100"]):
+            ours = outcome(lambda *leaves, f=func, k=kwargs, by=by: run(f, leaves, k, by), args, torch.float16)
+            for mine, other in zip((ours[0], *ours[1]), wanted, strict=True):
+                assert mine.dtype == torch.float16, (name, by)
+                assert torch.equal(mine, other), (name, by)
+    tried = {func.__name__ for func, _, _ in CALLS.values()} | {"scaled_dot_product_attention"}
+    assert tried == set(REDUCTIONS)
+
+
+def test_attention() -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, n, 8, generator=g) for n in (5, 6, 6))
+    some = torch.rand(5, 6, generator=g) > 0.3
+    some[:, 0] = True  # a row of nothing would be NaN
+    options: list[dict[str, Any]] = [{}, {"is_causal": True}, {"scale": 0.25}, {"attn_mask": some}]
+    for option in (*options, {"attn_mask": torch.randn(5, 6, generator=g)}):
+        for dtype in (torch.float16, torch.bfloat16):
+            low = [t.to(dtype) for t in (q, k, v)]
+            ours = run(F.scaled_dot_product_attention, tuple(low), option, EXACT)
+            wide = {n: x.double() if isinstance(x, Tensor) and x.dtype != torch.bool else x for n, x in option.items()}
+            exact = F.scaled_dot_product_attention(*(t.double() for t in low), **wide)
+            # Weights are rounded to half an ulp, and so is the sum of their products with V: |w| sums to 1.
+            bound = 1.01 * torch.finfo(dtype).eps / 2 * (low[2].double().abs().amax() + exact.abs())
+            assert ((ours.double() - exact).abs() <= bound).all(), (option, dtype)
+
+
+def test_attention_shares_keys_among_heads_and_drops() -> None:
+    q, k, v = wholes(1, 4, 5, 8), wholes(1, 2, 5, 8), wholes(1, 2, 5, 8, seed=1)
+    shared = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True}, SPECS["A100"])
+    doubled = (part.repeat_interleave(2, 1) for part in (k, v))
+    assert torch.equal(shared, run(F.scaled_dot_product_attention, (q, *doubled), {}, SPECS["A100"]))
+    dropped = run(F.scaled_dot_product_attention, (q, k, v), {"enable_gqa": True, "dropout_p": 1.0}, SPECS["A100"])
+    assert not dropped.any()
+
+
+# --- what is rounded, and when -----------------------------------------------------------------------------------
+
+
+def test_a_convolutions_gradient_for_its_input_is_rounded_once() -> None:
+    # An input pixel's gradient is a sum over 9 patches: they meet in FP32, and only their sum is rounded to FP16.
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 2, 6, 6, generator=g).half().requires_grad_()
+    w, dy = torch.randn(3, 2, 3, 3, generator=g).half(), torch.randn(1, 3, 6, 6, generator=g).half()
+    run(F.conv2d, (x, w), {"padding": 1}, EXACT).backward(dy)
+    exact = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=1)
+    assert x.grad is not None
+    # 9 FP32 sums are added in FP32: off by at most 9 * 2^-24 of the sum of sizes, then half an ulp of FP16.
+    size = torch.nn.grad.conv2d_input(x.shape, w.double().abs(), dy.double().abs(), padding=1)
+    assert ((x.grad.double() - exact).abs() <= exact.abs() * 2.0**-11 + size * 9 * 2.0**-23).all()
+
+
+def test_the_result_may_stay_in_fp32_and_its_gradient_is_then_rounded_to_the_operands() -> None:
+    a, b = torch.ones(1, 1).half().requires_grad_(), torch.ones(1, 1).half()
+    y = matmul(a, b, SEQUENTIAL_FP32, torch.float32)
+    assert y.dtype == torch.float32
+    y.backward(torch.full((1, 1), 1 + 2.0**-11 + 2.0**-20))  # no FP16 number: hardware multiplies 1 + 2^-10
+    assert a.grad is not None
+    assert a.grad.item() == 1 + 2.0**-10
+
+
+def test_only_gradients_that_are_asked_for_are_computed() -> None:
+    x, w = wholes(4, 5), wholes(3, 5).requires_grad_()
+    run(F.linear, (x, w), {}, EXACT).sum().backward()
+    assert x.grad is None
+    assert w.grad is not None
+
+
+def test_beta_0_does_not_read_its_input() -> None:
+    nothing = torch.full((5, 3), float("nan")).half()
+    assert run(torch.addmm, (nothing, wholes(5, 7), wholes(7, 3)), {"beta": 0}, EXACT).isfinite().all()
+
+
+# --- transposed convolutions, and errors that teach ----------------------------------------------------------------
+
+
+def test_a_transposed_convolution_is_the_gradient_of_a_convolution_to_the_bit() -> None:
+    g = torch.Generator().manual_seed(0)
+    x, w = torch.randn(2, 40, 3, 4, generator=g).half(), torch.randn(40, 3, 3, 2, generator=g).half()
+    options = {"stride": (2, 1), "padding": (1, 0)}
+    for by in (SEQUENTIAL_FP16, SPECS["V100"], SPECS["H100"]):
+        image = torch.zeros(2, 3, 5, 5).half().requires_grad_()
+        (gradient,) = torch.autograd.grad(run(F.conv2d, (image, w), options, by), image, x)
+        assert torch.equal(run(F.conv_transpose2d, (x, w), options, by), gradient), by
+
+
+def test_a_convolution_over_many_channels_swamps_in_an_fp16_accumulator() -> None:
+    for func in (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.conv3d):
+        ones = [1] * int(func.__name__[-2])
+        x = torch.ones(1, 4096, *ones).half()
+        w = torch.ones(*((4096, 1) if "transpose" in func.__name__ else (1, 4096)), *ones).half()
+        assert run(func, (x, w), {}, SEQUENTIAL_FP16).item() == 2048, func  # 2048 + 1 is no FP16 number
+        assert run(func, (x, w), {}, SPECS["A100"]).item() == 4096, func
+
+
+def test_what_is_between_the_two_products_of_bilinear_is_stored() -> None:
+    x1, x2, w = (torch.tensor(v).half() for v in ([1.0, 2.0**-11], [[1.0], [1.0]], [[[1.0], [1.0]]]))
+    y = run(F.bilinear, (x1.expand(2, 2), x2, w), {}, EXACT)
+    assert y.flatten().tolist() == [1, 1]  # 1 + 2^-11 is a tie, and 1 is even
+    z = run(F.bilinear, (x1.expand(2, 2), x2 * 1.5, w), {}, EXACT)
+    assert z.flatten().tolist() == [1.5, 1.5], "1.5 + 1.5 * 2^-11 would have been rounded up"
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    for unknown in (torch.einsum, torch.conv_tbc, torch.lstm_cell):
+        with pytest.raises(
+            NotImplementedError, match=rf"{unknown.__name__} is not reduced .*linear, matmul.*Leave the"
+        ):
+            run(unknown, (), {}, EXACT)
+    half, single, x, image = torch.ones(2, 2).half(), torch.ones(2, 2), wholes(1, 2, 5), wholes(1, 2, 5, 5)
+    one_dtype, size = "one dtype", "does not fit input"
+    for func, args, options, words in (
+        (torch.matmul, (half, single), {}, one_dtype),
+        (F.conv2d, (half[None, None], single[None, None]), {}, one_dtype),
+        (F.conv_transpose1d, (x, wholes(2, 3, 3).float()), {}, one_dtype),
+        (F.conv_transpose1d, (x, wholes(3, 3, 3)), {}, size),
+        (F.conv2d, (torch.ones(1, 3, 4, 4).half(), torch.ones(2, 2, 3, 3).half()), {}, size),
+        (F.conv_transpose1d, (x, wholes(2, 3, 3)), {"stride": 2, "output_padding": 2}, "must be smaller than stride"),
+        (F.conv2d, (image, wholes(2, 2, 3, 3)), {"stride": 2, "padding": "same"}, "padding='same' keeps the size"),
+        (F.scaled_dot_product_attention, (image,) * 3, {"is_causal": True, "attn_mask": torch.ones(5, 5)}, "not both"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            run(func, args, options, EXACT)
+
+
+def test_operands_may_be_named_as_torch_names_them() -> None:
+    named: dict[Callable[..., Any], dict[str, Any]] = {
+        torch.matmul: {"input": (5, 7), "other": (7, 4)},
+        torch.mm: {"input": (5, 7), "mat2": (7, 4)},
+        torch.bmm: {"mat2": (2, 7, 3), "input": (2, 5, 7)},
+        torch.mv: {"input": (5, 7), "vec": (7,)},
+        torch.addmm: {"input": (3,), "mat1": (5, 7), "mat2": (7, 3)},
+        torch.addmv: {"input": (5,), "mat": (5, 7), "vec": (7,)},
+        torch.baddbmm: {"input": (2, 5, 3), "batch1": (2, 5, 7), "batch2": (2, 7, 3)},
+    }
+    for func, shapes in named.items():
+        operands = {name: wholes(*shape) for name, shape in shapes.items()}
+        expected = func(**{name: value.float() for name, value in operands.items()})
+        assert torch.equal(run(func, (), {**operands, "out": None}, EXACT), expected.half()), func
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+    w = wholes(7, 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(matmul(wholes(5, 7), w, EXACT).square().sum(), w, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradient.sum().backward()
+
 
 STORED = {E4M3: ml_dtypes.float8_e4m3fn, E5M2: ml_dtypes.float8_e5m2}
 

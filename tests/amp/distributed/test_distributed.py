@@ -1,11 +1,9 @@
-"""Do two and four processes train as one does? Real ones, with gloo.
-
-The network of the worked example has halves for weights and inputs, so its sums are exact in any order: many
-processes must come out equal to one, bit for bit.
-"""
+"""Many processes train one model: bit-equal to one process, resumed whoever was killed when, and watched as one."""
 
 from __future__ import annotations
 
+import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +12,15 @@ import pytest
 import torch
 
 from labkit.amp import RECIPES, Engine, ScalerState
+from labkit.amp.distributed.checkpoint import KEPT, latest
 from labkit.amp.distributed.engine import DistributedEngine, divisors
+from labkit.instrument import Report, exponent_histogram
+from labkit.instrument.ranks import added_up
+from labkit.instrument.records import Skip, WatchedStep, trimmed
 from tests.amp.distributed.ranks import (
     OF_PARAMETERS,
     ROWS,
+    RUN_STEPS,
     exact_batches,
     exact_network,
     exact_steps,
@@ -30,6 +33,7 @@ from tests.amp.distributed.ranks import (
     wait,
     watched_by_one,
 )
+from tests.slowness import slowness
 
 
 def one_process(recipe: str, steps: int | None = None, **how: Any) -> tuple[list[Any], dict[str, torch.Tensor]]:
@@ -200,3 +204,104 @@ def test_ranks_with_different_numbers_of_batches_stop_together_or_say_who_is_lef
     assert None not in ended
     assert results(1, tmp_path) == [2]
     assert "RankLost: rank 1 of 2 cannot go on: " in torch.load(tmp_path / "1.pt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("readers", [1, 2, 4])
+def test_another_number_of_ranks_goes_on_sharded_or_not_flat_or_not(tmp_path: Path, readers: int) -> None:
+    (tmp_path / "written").mkdir()
+    (tmp_path / "read").mkdir()
+    written = launch("write", 2, tmp_path / "written")
+    read = launch("read", readers, tmp_path / "read", WRITTEN=str(tmp_path / "written"))
+    assert len(written[0][True][1]) == 4 * 3  # step, exp_avg and exp_avg_sq of four parameters
+    for rank, found in enumerate(read):
+        for (by, sharded, flat), (extra, masters, optimizer, scaler, reports) in found.items():
+            assert extra == {"epoch": 3, "rank": rank if rank < 2 else 0}
+            assert equal(masters, written[0][by][0]), (by, sharded, flat)
+            assert equal(optimizer, written[0][by][1]), (by, sharded, flat)
+            assert scaler == written[0][by][2]
+            assert reports == read[0][by, sharded, flat][4]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_twelve_ranks_that_are_killed_anywhere_cost_no_step(tmp_path: Path, sharded: bool) -> None:
+    """Somebody kills a rank, and does not know what it does: joins, builds, trains, writes or reads.
+
+    The moment is drawn over the time that a process takes to get as far as its third step; every second time, over two
+    steps from a checkpoint on. All six ranks of each kind are alive when they are hit (else it does not count), and
+    each of the others ends by itself and says why.
+    """
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole.mkdir()
+    broken.mkdir()
+    expected = launch("long_run", 2, whole, SHARDED=str(sharded))
+    began, *steps = expected[0][3]
+    generator, hits, faster = random.Random(4), 0, 1.0
+    while hits < 6:
+        written = latest(broken / "checkpoints")
+        for mark in broken.glob("began-*"):
+            mark.unlink()
+        ranks = start("long_run", 2, broken, SHARDED=str(sharded), TIMEOUT_S=str(10 * slowness()))
+        victim = generator.randrange(2)
+        while ranks[victim].is_alive() and not (
+            (broken / f"began-{victim}").exists() and (hits % 2 == 0 or latest(broken / "checkpoints") != written)
+        ):
+            ranks[victim].join(0.01)
+        span = (steps[-1] - steps[-3]) if hits % 2 else steps[2] - began
+        ranks[victim].join(generator.uniform(0.0, span / faster))
+        was_alive = ranks[victim].is_alive()
+        ranks[victim].kill()
+        assert wait(ranks)[1 - victim] == 0
+        if not was_alive:  # the machine is faster than it was, and all steps were done
+            faster *= 2
+            shutil.rmtree(broken / "checkpoints")
+            continue
+        left = torch.load(broken / f"{1 - victim}.pt", weights_only=False)
+        (broken / f"{1 - victim}.pt").unlink()
+        assert f"RankLost: rank {1 - victim} of 2 cannot go on: " in left
+        hits += 1
+        assert len(list((broken / "checkpoints").glob("step-*"))) <= KEPT + 1
+    resumed = launch("long_run", 2, broken, SHARDED=str(sharded))
+    for (losses, masters, scaler, _), (losses_2, masters_2, scaler_2, _) in zip(expected, resumed, strict=True):
+        assert losses == losses_2
+        assert len(losses) == RUN_STEPS
+        assert equal(masters, masters_2)
+        assert scaler == scaler_2
+    assert latest(broken / "checkpoints") == broken / "checkpoints" / f"step-{RUN_STEPS:08d}"
+    assert results(2, whole)
+
+
+def step(number: int, scale: float, **histograms: list[float]) -> WatchedStep:
+    """Return a sampled step that counted these numbers, of a layer called "a"."""
+    counted = {
+        kind.replace("_", " "): {"a": trimmed(exponent_histogram(torch.tensor(n)))} for kind, n in histograms.items()
+    }
+    return WatchedStep(number, scale, counted, {"a": (2, 1)}, {"weights": 8}, {"float32 to float16": (1, 4)})
+
+
+def test_worked_example_what_is_a_ranks_own_is_added_and_what_all_hold_is_counted_once() -> None:
+    ours = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[1.0]),))
+    theirs = Report("Net", 1, (step(0, 8.0, weights=[1.0, 2.0], activations=[2.0, 0.0]),))
+    together = added_up([ours, theirs])
+    assert (together.histograms("weights")["a"].total, together.histograms("activations")["a"].total) == (2, 3)
+    assert (together.watched[0].moves, together.watched[0].memory) == ({"a": (2, 1)}, {"weights": 8})
+    assert together.watched[0].casts == {"float32 to float16": (2, 8)}
+    sharded = added_up([ours, theirs], frozenset("a"))
+    assert (sharded.histograms("weights")["a"].total, sharded.watched[0].moves) == (4, {"a": (4, 2)})
+    assert added_up([ours]).watched == ours.watched
+
+
+def test_ranks_that_part_are_found_by_their_skips_and_by_their_scales() -> None:
+    skips = (Skip(3, 8.0, ("a",), "inf or NaN in a"),)
+    (found,) = added_up([Report("Net", 4), Report("Net", 4, skips=skips)]).findings
+    assert (found.what, found.step) == ("ranks parted", 3)
+    assert not added_up([Report("Net", 4, skips=skips)] * 2).findings
+    (found,) = added_up([Report("Net", 1, (step(0, scale),)) for scale in (8.0, 4.0)]).findings
+    assert "at 4 and 8 times the loss" in found.says
+
+
+@pytest.mark.slow
+def test_four_ranks_and_an_odd_number_of_rows_count_the_same(tmp_path: Path) -> None:
+    for (by, _), (_, together) in launch("watched", 4, tmp_path)[3][0].items():
+        assert all(together.histograms(kind) == watched_by_one(by).histograms(kind) for kind in OF_PARAMETERS)
