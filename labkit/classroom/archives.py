@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from labkit.grading.exercise import LESSONS
+from labkit.course import lessons
 from labkit.grading.submission import (
     CANVAS,
     MAX_BYTES,
@@ -206,4 +206,4 @@ def _is_exported(name: str) -> bool:
 
 
 def _is_lesson(path: Path) -> bool:
-    return any(path.stem.startswith(lesson) for lesson in LESSONS.values())
+    return any(path.stem.startswith(lesson.name) for lesson in lessons())

@@ -8,14 +8,14 @@ from typing import Any
 
 from labkit import faults, machine
 from labkit.clinic.consult import Treatment, look, treat
-from labkit.clinic.consultations import CONSULTATIONS, Consultation
+from labkit.clinic.consultations import Consultation, consultations
 from labkit.clinic.diagnose import claims, diagnose
 from labkit.clinic.pitfalls import find_pitfalls
 from labkit.machine import Finding, Report, Status
 
 __all__ = [
-    "CONSULTATIONS", "Consultation", "Finding", "Report", "Status", "Treatment", "claims", "diagnose", "find_pitfalls",
-    "look", "treat",
+    "CONSULTATIONS", "Consultation", "Finding", "Report", "Status", "Treatment", "claims", "consultations", "diagnose",
+    "find_pitfalls", "look", "treat",
 ]  # fmt: skip
 
 # What left this package, importable from here until version 0.4: the new place, and the object with its old signature.
@@ -33,7 +33,9 @@ for _name in ("Card", "GpuCard", "Kind", "Outcome", "Training", "cards", "explai
 
 
 def __getattr__(name: str) -> Any:
-    """Return what moved to another package, with a DeprecationWarning."""
+    """Return the consultations of all lessons; or what moved to another package, with a DeprecationWarning."""
+    if name == "CONSULTATIONS":  # the cases of lessons, which are imported when they are used
+        return consultations()
     if name not in MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place, moved = MOVED[name]

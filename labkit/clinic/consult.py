@@ -3,7 +3,7 @@
 Idea: a consultation of lesson 10 is a model, batches, and a score. Whoever is consulted writes the training between
 them, `(model, batches) -> (losses, diagnosis)`. While it runs, labkit.clinic.observer notes its weights whenever they
 change, and counts in which format its products are computed. The weights come back with the losses, as plain numbers:
-who grades repeats every step from them (labkit.grading.exercises.clinic_replay).
+grading repeats every step from them.
 
 Invariant: the same training, seed and number of batches give the same treatment; torch's random state stays as it was.
 """
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.clinic.consultations import CONSULTATIONS
+from labkit.clinic.consultations import consultations
 from labkit.clinic.observer import unpatched
 from labkit.faults.fault import random_state_kept
 
@@ -76,7 +76,7 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
         KeyError: there is no consultation of this name.
         ValueError: the training did not return a pair of losses and diagnosis.
     """
-    case = CONSULTATIONS[name]
+    case = consultations()[name]
     with one_at_a_time, random_state_kept():
         torch.manual_seed(seed)
         model, given = case.model(), case.batches(case.steps if steps is None else steps, seed)

@@ -1,6 +1,6 @@
 """Observer of a training: the weights of each step, and the dtypes of its products.
 
-The weights are the evidence that a grade rests on: labkit.grading.exercises.clinic_replay repeats every step from them,
+The weights are the evidence that a grade rests on: grading repeats every step from them,
 elsewhere. What only the training's own process can tell, the dtypes of products and the use of an autograd function, is
 taken by a copy of this module that `unpatched` reads anew from its file, so that a cell that replaced a name of the
 imported one changes nothing here.

@@ -1,8 +1,8 @@
-"""What is an exercise?
+"""Exercises as data: checks that draw random cases from a seed, and the mistakes that people really make.
 
-Idea: a question is data. An `Exercise` holds a reference, checks that make random cases from a seed, and the mistakes
-people really make. A mistake is a function: the wrong answer itself, under the name it is called by, with the sentence
-for its author as its docstring.
+A lesson's exercises.py says what is asked. Title, difficulty, minutes, the name of the function and the reference are
+read from the lesson's text (labkit.grading.exercises), where they stand once. A known mistake is a row: a sentence for
+its author, and the wrong answer, as an expression or as an edit of the solution.
 
 Invariant: points come from checks only. A check passes when every one of its cases does; half a check earns nothing.
 """
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -25,24 +25,6 @@ Case: TypeAlias = tuple[object, ...]
 
 Rows: TypeAlias = tuple[tuple[str, str], ...]
 """Names and texts, to be shown under one another."""
-
-
-LESSONS = {
-    "start": "00_start",
-    "numbers": "01_numbers",
-    "rounding": "02_rounding",
-    "tensor": "03_tensor_cores",
-    "gradients": "04_seeing_gradients",
-    "autocast": "05_autocast",
-    "scaling": "06_loss_scaling",
-    "master": "07_master_weights",
-    "recipes": "08_recipes",
-    "frameworks": "09_frameworks",
-    "workers": "09b_many_workers",
-    "clinic": "10_clinic",
-    "beyond": "11_beyond_fp16",
-    "project": "12_project",
-}
 
 
 CASTS_TO_FP16 = (np.float16, torch.float16, torch.Tensor.half, torch.HalfTensor)
@@ -71,13 +53,25 @@ class Check:
     outcome: Callable[[object, Case], object] = as_it_is
 
 
+Edit: TypeAlias = tuple[str, str]
+"""A text of a solution, and what stands in its place."""
+
+
+def _unknown(*_: object) -> object:
+    raise TypeError("expected an exercise of the course, whose reference and edits labkit.grading.exercises fills in")
+
+
 @dataclass(frozen=True)
 class Mistake:
-    """A plausible wrong answer: its name, the answer itself, and what to tell the one who gave it."""
+    """A plausible wrong answer: its name, the answer itself, and what to tell the one who gave it.
+
+    edits   of the lesson's solution, which make the answer; () where the answer is a function of its own
+    """
 
     name: str
     answer: Callable[..., object]
     sentence: str
+    edits: tuple[Edit, ...] = ()
 
 
 def mistake(answer: Callable[..., object]) -> Mistake:
@@ -94,13 +88,28 @@ def mistake(answer: Callable[..., object]) -> Mistake:
     return Mistake(answer.__name__.replace("_", " "), answer, sentence[:1].lower() + sentence[1:])
 
 
-def wrong(name: str, sentence: str, answer: Callable[..., object]) -> Mistake:
-    """Return a known mistake that is one expression: a row of a table.
+def wrong(
+    name: str,
+    sentence: str,
+    answer: Callable[..., object] | None = None,
+    *,
+    replace: Edit | Sequence[Edit] = (),
+) -> Mistake:
+    """Return a known mistake as a row of a table: an expression, or an edit of the lesson's solution.
 
     >>> wrong("forgets the sign", "this is what leaving out the sign gives.", lambda x: abs(x)).answer(-1.0)
     1.0
+    >>> wrong("one too far", "this stops one step too late.", replace=("<", "<=")).edits
+    (('<', '<='),)
+
+    Raises:
+        TypeError: it has an answer and an edit, or neither.
     """
-    return Mistake(name, answer, sentence)
+    pair = len(replace) == 2 and isinstance(replace[0], str)
+    edits = cast("tuple[Edit, ...]", (tuple(replace),) if pair else tuple(replace))
+    if (answer is None) == (not edits):
+        raise TypeError(f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, other text)")
+    return Mistake(name, answer or _unknown, sentence, edits)
 
 
 def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
@@ -112,10 +121,8 @@ def mistakes_in(names: Mapping[str, object]) -> tuple[Mistake, ...]:
 class Exercise:
     """A question as data.
 
-    id          "scaling.advance": the lesson's word (see LESSONS), a dot, the exercise's word
-    entry       the name of the function the learner writes
-    difficulty  1 to 3 dots
-    minutes     how long it takes someone who followed the lesson
+    id          "scaling.advance": a word for the lesson, a dot, a word for the exercise
+    notes       for teachers: the point of the exercise, and why its tolerances are what they are
     ulps        how far a float of the answer may lie from the reference; 0 where the arithmetic is exact
     codes       True: its whole numbers are codes, and shown in hexadecimal
     two_zeros   True: -0 and 0 are two answers
@@ -124,16 +131,21 @@ class Exercise:
     may_change  names of the arguments that the task has an answer change; the others are after the call what they were
     run_by      (answer, *case) -> what is judged: it calls the answer; None: the answer is called with the case
     aside       the arguments of a call -> rows that show a counter-example in another light: its bits, for instance
+
+    Read from the lesson's text:
+
+    lesson      the notebook it stands in, without its suffix: "06_loss_scaling"
+    title       of its heading
+    entry       the name of the function the learner writes
+    difficulty  1 to 3 dots
+    minutes     how long it takes someone who followed the lesson
+    reference   the lesson's solution
     """
 
     id: str
-    title: str
-    entry: str
-    difficulty: int
-    minutes: int
-    reference: Callable[..., object]
     checks: tuple[Check, ...]
     mistakes: tuple[Mistake, ...]
+    notes: str = ""
     ulps: int = 0
     two_zeros: bool = False
     codes: bool = False
@@ -142,11 +154,12 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     aside: Callable[..., Rows] = _no_rows
     run_by: Callable[..., object] | None = None
-
-    @property
-    def lesson(self) -> str:
-        """Return the notebook it stands in, without its suffix: "06_loss_scaling"."""
-        return LESSONS[self.id.split(".")[0]]
+    lesson: str = ""
+    title: str = ""
+    entry: str = ""
+    difficulty: int = 0
+    minutes: int = 0
+    reference: Callable[..., object] = _unknown
 
     @property
     def points(self) -> int:

@@ -6,13 +6,11 @@ the next step, after a restart too. Hints cost no points.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
+from labkit.course import lessons
 from labkit.grading.judge import find_exercise
 from labkit.records.journal import journal_here, last_answers, note
 
@@ -35,11 +33,9 @@ class Hint:
         return f"<p>{escape(str(self))}</p>"
 
 
-@cache
 def hints() -> dict[str, tuple[str, ...]]:
     """Return the hints of every exercise, the first step first."""
-    text = files("labkit.grading").joinpath("hints.toml").read_text(encoding="utf-8")
-    return {id: tuple(steps) for id, steps in tomllib.loads(text).items()}
+    return {id: tuple(steps) for lesson in lessons() for id, steps in lesson.table("hints").items()}
 
 
 def hint(exercise_id: str, journal: Path | None = None) -> Hint:
@@ -53,7 +49,9 @@ def hint(exercise_id: str, journal: Path | None = None) -> Hint:
     Raises:
         ValueError: there is no exercise of this name; the message names the nearest.
     """
-    steps = hints()[find_exercise(exercise_id).id]
+    steps = hints().get(find_exercise(exercise_id).id)
+    if not steps:
+        raise ValueError(f"exercise {exercise_id!r} has no hints: its lesson's hints.toml holds none")
     journal = journal or journal_here()
     if journal is None:
         return Hint(steps[0], 1, len(steps))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from labkit.grading.exercise import LESSONS
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.kept import best, kept_answers
 
@@ -55,14 +54,14 @@ def progress(folder: Path | str = ".") -> Progress:
     kept = {id: best(answers) for id, answers in kept_answers(Path(folder)).items()}
     points = {id: kept[id].points if id in kept else 0 for id in EXERCISES}
     solved = {id for id in EXERCISES if points[id] >= visible_points(id)}
-    lessons = []
-    for name in LESSONS.values():
+    rows = []
+    for name in dict.fromkeys(exercise.lesson for exercise in EXERCISES.values()):
         own = [id for id, exercise in EXERCISES.items() if exercise.lesson == name]
         out_of = sum(EXERCISES[id].points for id in own)
-        lessons.append(Lesson(name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of))
+        rows.append(Lesson(name, len(solved & {*own}), len(own), sum(points[id] for id in own), out_of))
     waiting = next((exercise for id, exercise in EXERCISES.items() if id not in solved), None)
     comes_next = f"Next: {waiting.title}, in {waiting.lesson}" if waiting else "Everything is solved."
-    return Progress(tuple(lessons), comes_next)
+    return Progress(tuple(rows), comes_next)
 
 
 def visible_points(id: str) -> int:

@@ -1,8 +1,8 @@
-"""How is an answer judged where nobody may read the solution? By what was written down when the lab was handed out.
+"""Exercises without solutions: what judges an answer in a learner's lab.
 
 Idea: a learner's lab has no references and no known mistakes. In their place stand the right answers to the visible
 cases, and of each mistake a digest of its answers to them. An exercise that is stored so is an `Exercise` like the
-others; `labkit release` writes them, all into one file beside this module.
+others; `labkit release` writes those of a lesson into one file of its folder.
 
 Invariant: what is judged with them is judged as in the teacher's lab; grading, which draws further cases, is not done.
 """
@@ -15,17 +15,16 @@ import inspect
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
 import numpy as np
 import torch
 
+from labkit.course import CourseError, Lesson
 from labkit.grading.exercise import Case, Exercise, Rows
 from labkit.grading.given.wire import Failure, Instance
 from labkit.grading.outcome import Outcome
 
-FILE = Path(__file__).with_name("stored.pkl.gz")
 COARSE_DIGITS = 12  # significand bits that a digest keeps where an exercise forgives ulps
 
 
@@ -75,11 +74,19 @@ class StoredRows:
         return self.rows.get(repr(case), ())
 
 
-def stored_exercises() -> dict[str, Exercise]:
-    """Return the exercises of a learner's lab; {} in a lab that has the exercises themselves."""
-    if not FILE.is_file():
-        return {}
-    exercises: dict[str, Exercise] = pickle.loads(gzip.decompress(FILE.read_bytes()))
+def stored_exercises(lesson: Lesson) -> tuple[Exercise, ...]:
+    """Return the exercises of a lesson in a learner's lab; none where it has none.
+
+    Raises:
+        CourseError: the file cannot be read, for instance since another version of the lab wrote it.
+    """
+    if not lesson.judge.is_file():
+        return ()
+    lesson.register()
+    try:
+        exercises: tuple[Exercise, ...] = pickle.loads(gzip.decompress(lesson.judge.read_bytes()))
+    except Exception as error:  # whatever unpickling meets
+        raise CourseError(f"{lesson.judge} cannot be read: {type(error).__name__}: {error}") from error
     return exercises
 
 

@@ -1,7 +1,7 @@
 """Which trainings do the recipes of a class ask for? Each is made once, in a process with limits.
 
 Idea: the answer to a project is a recipe, which travels as data. What came of a recipe is asked of
-labkit.grading.exercises.project_runs, which remembers; so all that is missing is trained beforehand, behind the walls
+labkit.grading.project_runs, which remembers; so all that is missing is trained beforehand, behind the walls
 where learners' code runs, and told to it. How long that will take is said before the first of them begins.
 
 Invariant: a recipe that many learners share is trained once; one whose training ends badly costs its own points only.
@@ -17,7 +17,7 @@ from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 
 from labkit.amp import RECIPES
-from labkit.grading.exercises.project_runs import Asked, keep, kept, runs_asked
+from labkit.grading.project_runs import Asked, keep, kept, runs_asked
 from labkit.grading.given.child import Question
 from labkit.grading.given.project_tasks import Run
 from labkit.grading.given.wire import Failure, Instance, Json, load

@@ -11,17 +11,15 @@ what was committed stays.
 from __future__ import annotations
 
 import math
-import tomllib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import traitlets
 
+from labkit.course import lessons
 from labkit.records.journal import journal_here, keep, last_answers
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.number_words import short
@@ -214,10 +212,9 @@ class Predict(LabWidget):
         return still(f"{self.question}\n{lines}", "(Widgets do not run here: note your answer, then go on.)")
 
 
-@cache
 def predictions() -> dict[str, Prediction]:
-    """Return all predictions of the lessons by id, from predictions.toml."""
-    stored = tomllib.loads((files("labkit.widgets.predict") / "predictions.toml").read_text(encoding="utf-8"))
+    """Return the predictions of all lessons by id, from the predictions.toml of each."""
+    stored = {id: row for lesson in lessons() for id, row in lesson.table("predictions").items()}
     rulers = {id: Ruler(**row.pop("ruler")) if "ruler" in row else None for id, row in stored.items()}
     return {id: Prediction(**row, ruler=rulers[id]) for id, row in stored.items()}
 

@@ -1,0 +1,18 @@
+"""The course: lessons as folders, found, read and imported."""
+
+from labkit.course.lesson import (
+    COURSE,
+    NOT_FOR_LEARNERS,
+    CourseError,
+    Lesson,
+    add_folders,
+    hide,
+    lessons,
+    lessons_folder,
+)
+from labkit.course.text import Cell, Question, cells_of, questions, solution_of, starter_of
+
+__all__ = [
+    "COURSE", "NOT_FOR_LEARNERS", "Cell", "CourseError", "Lesson", "Question", "add_folders", "cells_of", "hide",
+    "lessons", "lessons_folder", "questions", "solution_of", "starter_of",
+]  # fmt: skip

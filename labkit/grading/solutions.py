@@ -1,0 +1,91 @@
+"""The solutions in a lesson's text as functions: the references of its exercises, and known mistakes that are edits of them.
+
+Idea: a solution is run as an answer of a learner is: its cell, with the imports and definitions of other cells that it
+uses (labkit.grading.program); calls at the top of its cell, such as `check(...)`, are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from labkit.course import Cell, CourseError, cells_of, questions, solution_of
+from labkit.course.text import BEGIN, END
+from labkit.grading.exercise import Edit, Exercise
+
+
+class Solutions:
+    """The solutions of a lesson, each a function by the name that learners write: `solutions.my_clip_step`.
+
+    place   the lesson's lesson.py, or a file beside it: `Solutions(__file__)` in its exercises.py
+    """
+
+    def __init__(self, place: str | Path) -> None:
+        self._text = Path(place).with_name("lesson.py")
+
+    def __getattr__(self, entry: str) -> Callable[..., Any]:
+        for question in questions(self._text).values():
+            if question.entry == entry:
+                return self.function(question.id)
+        raise AttributeError(f"{self._text}: no exercise has a function {entry!r}")
+
+    def function(self, id: str) -> Callable[..., Any]:
+        """Return the solution of an exercise."""
+        return _function(self._text, id, ())
+
+    def edited(self, id: str, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
+        """Return the solution of an exercise with some of its text replaced.
+
+        Raises:
+            CourseError: a text is not found in the solution, or more than once, or the edits change nothing.
+        """
+        try:
+            return _function(self._text, id, tuple(edits))
+        except CourseError as error:
+            raise CourseError(f"{self._text.with_name('exercises.py')}: exercise {id}, {name!r}: {error}") from error
+
+
+@lru_cache(maxsize=2048)
+def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any]:
+    from labkit.grading import program
+    from labkit.grading.submission import Cell as Submitted
+
+    cells, question = cells_of(text.read_text(encoding="utf-8")), questions(text)[id]
+    own = _edited(cells[question.place], edits)
+    code = [
+        Submitted(str(cell.metadata.get("id", "")), cell.tags, solution_of(own if cell is cells[question.place] else cell.source))
+        for cell in cells
+        if cell.cell_type == "code"
+    ]
+    names: dict[str, Any] = {"__name__": f"solution of {id}"}
+    for source in program.program_of(code, Exercise(id, (), (), entry=question.entry)):
+        tree = ast.parse(source)
+        tree.body = [node for node in tree.body if not isinstance(node, ast.Expr)]
+        exec(compile(tree, f"<{text.parent.name}/{text.name}, {id}>", "exec"), names)
+    function: Callable[..., Any] = names[question.entry]
+    return function
+
+
+def _edited(cell: Cell, edits: Sequence[Edit]) -> str:
+    """Return the source of an exercise's cell, with texts replaced between the marks of its solution."""
+    source = cell.source
+    for old, new in edits:
+        parts = re.split(rf"(^ *{BEGIN}$.*?^ *{END}$)", source, flags=re.MULTILINE | re.DOTALL)
+        found = sum(part.count(old) for part in parts[1::2])
+        if found != 1:
+            raise CourseError(f"expected the text {old!r} once in the solution, found it {found} times")
+        source = "".join([part.replace(old, new) if i % 2 else part for i, part in enumerate(parts)])
+    if edits and ast.dump(_parsed(source)) == ast.dump(_parsed(cell.source)):
+        raise CourseError(f"the edits {list(edits)} change nothing: the mistake equals the reference")
+    return source
+
+
+def _parsed(source: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        raise CourseError(f"after the edits the solution is not Python: {error}") from error
