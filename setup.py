@@ -1,4 +1,4 @@
-"""What does a wheel hold beside the code? The data and the learners' notebooks, which a checkout keeps at its top.
+"""Build of the wheel: beside the code it holds the data, notebooks and lessons, which a checkout keeps at its top.
 
 `labkit.records.places` finds them in either place. All else about the package stands in pyproject.toml.
 """
@@ -11,7 +11,7 @@ from setuptools.command.build_py import build_py
 
 
 class BuildWithLessons(build_py):
-    """Copies data/ and notebooks/*.ipynb into the package that is built; an editable install reads the checkout."""
+    """Copies data and notebooks into the package that is built; an editable install reads the checkout."""
 
     def run(self) -> None:
         super().run()
@@ -24,6 +24,9 @@ class BuildWithLessons(build_py):
         (package / "notebooks").mkdir()
         for notebook in Path("notebooks").glob("*.ipynb"):
             shutil.copy(notebook, package / "notebooks")
+        shutil.copytree(
+            "notebooks/lessons", package / "notebooks" / "lessons", ignore=shutil.ignore_patterns("__pycache__")
+        )
 
 
 setup(cmdclass={"build_py": BuildWithLessons})

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import labkit
+from labkit.course import CourseError
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,10 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read us (`| head`) has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except CourseError as error:
+        print(f"labkit {name}: {error}", file=sys.stderr)
+        return 2
     except ModuleNotFoundError as missing:
-        if missing.name in FOR_TEACHERS:
-            print(f"labkit {name} is for teachers: this lab was handed out, and holds no solutions", file=sys.stderr)
-            return 2
         if missing.name is None or missing.name.split(".")[0] == "labkit":
             raise  # a fault of ours: show all of it
         print(_how_to_get(name, missing.name), file=sys.stderr)
@@ -91,7 +92,6 @@ def _how_to_get(command: str, package: str) -> str:
     )
 
 
-FOR_TEACHERS = ("labkit.classroom",)  # what `labkit release` leaves out
 SUBCOMMANDS: dict[str, Subcommand] = {
     "lab": Subcommand("open JupyterLab on a notebook, or on copies of all in a FOLDER", "labkit.commands.lab"),
     "setup": Subcommand("set a checkout up: .venv, torch, JupyterLab, the lab", "labkit.commands.setup"),

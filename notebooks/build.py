@@ -17,28 +17,19 @@ is ours.
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import re
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jupytext
+from labkit.course import Lesson, lessons_folder, notebook_of, solution_of, starter_of, text_of
+from labkit.course.lesson import lessons_in
+from labkit.course.notebook import METADATA, Notebook, lines
 
 ROOT, NOTEBOOKS = Path(__file__).parents[1], Path(__file__).parent
-SOURCES = NOTEBOOKS / "source"
-BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
-STARTER = 'raise NotImplementedError("your code goes here; then run this cell again")'
-METADATA = {
-    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}
-
+SOURCES = lessons_folder()
 HOSTED = """\
 # On Colab, Kaggle or a host like them: gets the lab, and keeps what is installed there. Elsewhere it does nothing.
 import importlib.util, subprocess, sys
@@ -65,38 +56,15 @@ MAP_ROW = re.compile(r"^\| \**(\w+)\** \| .*(?:\n|$)", re.MULTILINE)
 # Code, formulas, headings, and what is a link already: no word in there becomes a link.
 UNTOUCHED = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|^#.*?$|\[[^\]]*\]\([^)]*\)"
 
-Notebook = dict[str, Any]
 
-
-def learners(source: Path) -> Notebook:
+def learners(lesson: Lesson) -> Notebook:
     """Return the learner's notebook: a starter where the solution stands."""
-    return _notebook(source, starter_of)
+    return _notebook(lesson, starter_of)
 
 
-def solved(source: Path) -> Notebook:
+def solved(lesson: Lesson) -> Notebook:
     """Return the same notebook with the solutions filled in."""
-    return _notebook(source, solution_of)
-
-
-def starter_of(cell: str) -> str:
-    """Return a cell's source with each solution replaced by a line that asks for it, in the solution's place.
-
-    >>> print(starter_of("def f(x):\\n    ### BEGIN SOLUTION\\n    return x\\n    ### END SOLUTION\\n\\nf(1)"))
-    def f(x):
-        raise NotImplementedError("your code goes here; then run this cell again")
-    <BLANKLINE>
-    f(1)
-    """
-    return re.sub(rf"^([ ]*){BEGIN}$.*?^[ ]*{END}$", rf"\1{STARTER}", cell, flags=re.MULTILINE | re.DOTALL)
-
-
-def solution_of(cell: str) -> str:
-    """Return a cell's source without the two marks.
-
-    >>> solution_of("### BEGIN SOLUTION\\nx = 1\\n### END SOLUTION\\ny = 2")
-    'x = 1\\ny = 2'
-    """
-    return "\n".join(line for line in cell.split("\n") if line.strip() not in (BEGIN, END))
+    return _notebook(lesson, solution_of)
 
 
 def repository() -> str:
@@ -131,12 +99,12 @@ def for_hosts(cells: list[dict[str, Any]], lesson: str, setting: str) -> list[di
     title, *others = cells
     if place != address:
         title = {**title, "source": [*title["source"], "\n\n", " ".join(badges)]}
-    code = _lines(HOSTED.replace("ADDRESS", f"{address}@{revision}"))
+    code = lines(HOSTED.replace("ADDRESS", f"{address}@{revision}"))
     common = {"cell_type": "code", "id": "get-the-lab", "metadata": {}, "execution_count": None, "outputs": []}
     return [title, {**common, "source": code}, *others]
 
 
-class Lesson(NamedTuple):
+class Head(NamedTuple):
     """What other lessons say of one: its file and number, the title without it, its minutes, and what is seen there."""
 
     name: str
@@ -151,14 +119,14 @@ class Lesson(NamedTuple):
         return f"[{self.number} · {self.title}]({self.name}.ipynb)"
 
 
-def lessons() -> list[Lesson]:
+def heads() -> list[Head]:
     """Return all lessons in their order, read from the first lines of each source; "" for what it does not say."""
     patterns = (r"^# # (?:\w+ · )?([^:\n]+)", r"About (\d+) minutes", r'^# %% \[markdown\] on_the_map="(.*)"$')
     found = []
-    for source in sources():
-        text = source.read_text(encoding="utf-8")
+    for lesson in sources():
+        text = lesson.text.read_text(encoding="utf-8")
         said = [re.search(pattern, text, re.MULTILINE) for pattern in patterns]
-        found.append(Lesson(source.stem, source.stem.split("_")[0], *[match[1] if match else "" for match in said]))
+        found.append(Head(lesson.name, lesson.name.split("_")[0], *[match[1] if match else "" for match in said]))
     return found
 
 
@@ -166,7 +134,7 @@ def mapped(text: str) -> str:
     """Return a cell's text with a row for each lesson in its map; a row that stands there waits for its lesson."""
     above, head, below = text.partition(MAP)
     rows = {row[1]: row[0] for row in MAP_ROW.finditer(below)}
-    for name, number, title, minutes, seen in lessons() if head else ():
+    for name, number, title, minutes, seen in heads() if head else ():
         if seen:
             rows[number] = f"| **{number}** | [{title}]({name}.ipynb) | {minutes} | {seen} |\n"
     return above + head + "".join(rows[number] for number in sorted(rows)) + MAP_ROW.sub("", below) if head else text
@@ -174,7 +142,7 @@ def mapped(text: str) -> str:
 
 def neighbours(name: str) -> str:
     """Return the line that leads from a lesson to its neighbours and to the map; "" if it is alone."""
-    every = lessons()
+    every = heads()
     at = [lesson.name for lesson in every].index(name)
     before = [f"← {lesson.link}" for lesson in every[max(at - 1, 0) : at]]
     after = [f"{lesson.link} →" for lesson in every[at + 1 : at + 2]]
@@ -197,7 +165,7 @@ def glossary() -> Notebook:
     rows = sorted(terms().items(), key=lambda row: row[0].lower())
     texts = {"glossary": intro} | {_slug(name): _explained(name, row) for name, row in rows}
     common = {"cell_type": "markdown", "metadata": {}}
-    cells = [{**common, "id": id, "source": _lines(text)} for id, text in texts.items()]
+    cells = [{**common, "id": id, "source": lines(text)} for id, text in texts.items()]
     return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
@@ -249,19 +217,19 @@ def linked(text: str, names: dict[str, str]) -> str:
     return word.sub(link, text) if names else text
 
 
-def text_of(notebook: Notebook) -> str:
-    """Return a notebook as the text of its file: sorted keys, one space of indentation, a newline at the end."""
-    return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+def sources() -> list[Lesson]:
+    """Return the lab's own lessons, in their order."""
+    return lessons_in(SOURCES)
 
 
-def sources() -> list[Path]:
-    """Return the sources of all lessons, in their order."""
-    return sorted(SOURCES.glob("*.py"))
+def lesson(name: str) -> Lesson:
+    """Return one of the lab's own lessons: "06_loss_scaling"."""
+    return Lesson(SOURCES / f"lesson_{name}")
 
 
-def target_of(source: Path) -> Path:
-    """Return where the learner's notebook of a source belongs."""
-    return NOTEBOOKS / f"{source.stem}.ipynb"
+def target_of(lesson: Lesson) -> Path:
+    """Return where the learner's notebook of a lesson belongs."""
+    return NOTEBOOKS / f"{lesson.name}.ipynb"
 
 
 def wanted() -> dict[Path, str]:
@@ -296,56 +264,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if set(changed) - texts.keys() else 0
 
 
-def _notebook(source: Path, edit: Callable[[str], str]) -> Notebook:
-    """Return a source as a notebook, each code cell edited.
-
-    Raises:
-        ValueError: a solution is opened and not closed, or the other way round, or an id stands twice.
-    """
-    cells = [cell for cell in _parsed(source.read_text(encoding="utf-8")).cells if cell.source.strip()]
-    ids = _ids(source, cells)
+def _notebook(lesson: Lesson, edit: Callable[[str], str]) -> Notebook:
+    """Return a lesson as a notebook, each code cell edited, and its text with links."""
     names = {spelling: name for name, row in terms().items() for spelling in row.get("spellings", [name])}
-    written = [_cell(cell, id, edit, names) for cell, id in zip(cells, ids, strict=True)]
-    if links := neighbours(source.stem):
-        written.append({"cell_type": "markdown", "id": "neighbours", "metadata": {}, "source": _lines(links)})
-    return {
-        "cells": for_hosts(written, source.stem, repository()),
-        "metadata": METADATA,
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-
-
-@lru_cache(maxsize=32)
-def _parsed(text: str) -> Any:
-    """Return a source's cells as jupytext reads them; they are not to be changed."""
-    return jupytext.reads(text, fmt="py:percent")
-
-
-def _cell(cell: Any, id: str, edit: Callable[[str], str], names: dict[str, str]) -> dict[str, Any]:
-    tags = {"tags": list(cell.metadata["tags"])} if cell.metadata.get("tags") else {}
-    common = {"cell_type": cell.cell_type, "id": id, "metadata": tags}
-    if cell.cell_type != "code":
-        return {**common, "source": _lines(linked(typeset(mapped(cell.source)), names))}
-    return {**common, "execution_count": None, "outputs": [], "source": _lines(edit(cell.source))}
-
-
-def _ids(source: Path, cells: Sequence[Any]) -> list[str]:
-    """Return the cells' ids: their own, or one made from their content, so that it moves with them."""
-    seen: Counter[str] = Counter()
-    names: list[str] = []
-    for cell in cells:
-        _require_closed(source, cell.source)
-        seen[cell.source] += 1
-        names.append(cell.metadata.get("id") or _id(source.stem, str(seen[cell.source]), cell.source))
-    doubled = [name for name, count in Counter(names).items() if count > 1]
-    if doubled:
-        raise ValueError(f"{source.name}: more than one cell has the id {doubled[0]!r}; an id is for one cell")
-    return names
-
-
-def _id(*parts: str) -> str:
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+    notebook = notebook_of(lesson, edit, lambda text: linked(typeset(mapped(text)), names))
+    if links := neighbours(lesson.name):
+        notebook["cells"].append({"cell_type": "markdown", "id": "neighbours", "metadata": {}, "source": lines(links)})
+    return {**notebook, "cells": for_hosts(notebook["cells"], lesson.name, repository())}
 
 
 def _slug(name: str) -> str:
@@ -363,16 +288,6 @@ def _spelling(found: str, names: dict[str, str]) -> str | None:
         if spelling in names:
             return spelling
     return None
-
-
-def _require_closed(source: Path, cell: str) -> None:
-    marks = [line.strip() for line in cell.split("\n") if line.strip() in (BEGIN, END)]
-    if marks != [BEGIN, END] * (len(marks) // 2):
-        raise ValueError(f"{source.name}: a solution begins with {BEGIN} and ends with {END}; in one cell are: {marks}")
-
-
-def _lines(source: str) -> list[str]:
-    return source.splitlines(keepends=True)
 
 
 if __name__ == "__main__":

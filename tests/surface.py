@@ -74,7 +74,7 @@ def surface() -> dict[str, Any]:
 def imports() -> Iterator[str]:
     """Yield "module: name" for each import from labkit in lessons, README and docs."""
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    for page in (*pages, *(ROOT / "notebooks" / "source").glob("*.py")):
+    for page in (*pages, *(ROOT / "notebooks" / "lessons").glob("*/lesson.py")):
         text = page.read_text(encoding="utf-8")
         for module, names in re.findall(
             r"^[>\s`.]*from (labkit[\w.]*) import (\([^)]*\)|[^\n`#]+)", text, re.MULTILINE

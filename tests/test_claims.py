@@ -7,6 +7,8 @@ import re
 import warnings
 from pathlib import Path
 
+from labkit.course import lessons
+
 ROOT = Path(__file__).parents[1]
 VERDICTS = {"true", "half true", "false", "open"}
 
@@ -21,10 +23,10 @@ def table() -> dict[str, dict[str, str]]:
 def tagged() -> dict[str, set[str]]:
     """Claim id -> the lessons in which a code cell carries its tag."""
     found: dict[str, set[str]] = {}
-    for source in sorted((ROOT / "notebooks" / "source").glob("*.py")):
-        for tags in re.findall(r"^# %% .*tags=\[(.*?)\]", source.read_text(encoding="utf-8"), flags=re.MULTILINE):
+    for lesson in lessons():
+        for tags in re.findall(r"^# %% .*tags=\[(.*?)\]", lesson.text.read_text(encoding="utf-8"), flags=re.MULTILINE):
             for claim in re.findall(r'"claim-(\w+)"', tags):
-                found.setdefault(claim, set()).add(source.stem)
+                found.setdefault(claim, set()).add(lesson.name)
     return found
 
 
@@ -46,15 +48,14 @@ def test_a_claim_is_settled_where_a_learner_runs_something() -> None:
 
 def told() -> dict[tuple[str, str], str]:
     """(claim id, lesson) -> the verdict as the lesson's last table has it."""
-    sources = sorted((ROOT / "notebooks" / "source").glob("*.py"))
     row = re.compile(r"^# \| (C\d\d) [^|]*\| ([^|]*)\|", re.MULTILINE)
-    rows = {source.stem: row.findall(source.read_text(encoding="utf-8")) for source in sources}
+    rows = {lesson.name: row.findall(lesson.text.read_text(encoding="utf-8")) for lesson in lessons()}
     return {(id, lesson): said for lesson, some in rows.items() for id, said in some}
 
 
 def test_a_lesson_gives_the_verdict_that_the_table_has() -> None:
     settled = {id: row["verdict"] for id, row in table().items() if row["verdict"] != "open"}
-    assert told().keys() == {(id, lesson) for id, lessons in tagged().items() for lesson in lessons}
+    assert told().keys() == {(id, lesson) for id, those in tagged().items() for lesson in those}
     assert not {at: said for at, said in told().items() if not re.match(rf"{settled[at[0]]}\b", said)}
 
 

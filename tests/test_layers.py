@@ -19,6 +19,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
     "interop": ("formats",),
     "records": ("formats", "interop"),
+    "course": ("records",),
     "modes": GROUND,
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
@@ -29,15 +30,16 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "train": (*LOW, "gemm", "instrument", "amp"),
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
     "faults": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks"),
-    "clinic": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults"),
-    "widgets": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
-    "grading": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
-    "classroom": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic", "grading"),
+    "clinic": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults"),
+    "widgets": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
+    "grading": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
+    "classroom": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic", "grading"),
     "gpu": (*LOW, "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
     "checkout": ("records",),
     "export": ("records",),
     "commands": (
         "records",
+        "course",
         "machine",
         "checkout",
         "bench",
@@ -51,7 +53,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
         "export",
         "gpu",
     ),
-    "cli": (),  # it names the modules of its commands, and imports the one that is asked for
+    "cli": ("course",),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -60,6 +62,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "formats": {"numpy"},
     "interop": ENGINE,
     "records": {"torch", "IPython"},  # which knows whether a notebook runs; only inside a function
+    "course": set(),
     "modes": ENGINE,
     "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
@@ -167,9 +170,9 @@ def _reached(needs: dict[str, set[str]], start: str) -> set[str]:
 
 
 def notebook_offences(root: Path) -> list[str]:
-    """Return imports in root/notebooks/source that go deeper than a layer, or take everything with `*`."""
+    """Return imports in root/notebooks/lessons that go deeper than a layer, or take everything with `*`."""
     offences = []
-    for file in sorted((root / "notebooks" / "source").glob("*.py")):
+    for file in sorted((root / "notebooks" / "lessons").glob("*/lesson.py")):
         for line, module, name in imports(file, ""):
             place = f"{file.relative_to(root)}:{line}"
             top, *below = module.split(".")
@@ -241,12 +244,12 @@ def test_each_circle_of_modules_is_found(tmp_path):
 
 def test_a_package_that_imports_all_its_modules_needs_each_of_them(tmp_path):
     house = {
-        "labkit/grading/exercises/__init__.py": 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]',
-        "labkit/grading/exercises/one.py": "from labkit.grading.judge import Paper",
-        "labkit/grading/judge.py": "from labkit.grading.exercises import ALL",
+        "labkit/grading/tables/__init__.py": 'ALL = [import_module(f"{__name__}.{id}") for id in IDS]',
+        "labkit/grading/tables/one.py": "from labkit.grading.judge import Paper",
+        "labkit/grading/judge.py": "from labkit.grading.tables import ALL",
     }
     assert len(circles(plant(tmp_path, house))) == 1
-    assert circles(plant(tmp_path, {"labkit/grading/exercises/one.py": "import torch"})) == []
+    assert circles(plant(tmp_path, {"labkit/grading/tables/one.py": "import torch"})) == []
 
 
 def test_each_wrong_import_in_a_notebook_is_reported(tmp_path):
@@ -257,7 +260,7 @@ def test_each_wrong_import_in_a_notebook_is_reported(tmp_path):
         "from labkit.amp import *",
         "from labkit.cli import main",
     ]
-    lesson = "notebooks/source/01_numbers.py"
+    lesson = "notebooks/lessons/lesson_01_numbers/lesson.py"
     for source in wrong:
         plant(tmp_path, {lesson: f"# %%\nfrom labkit.amp import advance\n{source}\n"})
         (offence,) = notebook_offences(tmp_path)

@@ -17,7 +17,7 @@ from labkit.train import recorded
 from labkit.widgets import ScalerPresets, predictions, recorded_gemm, recorded_trace
 from notebooks import build
 
-SOURCES = {source.stem: source.read_text(encoding="utf-8") for source in build.sources()}
+SOURCES = {source.name: source.text.read_text(encoding="utf-8") for source in build.sources()}
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()} - {"00_start"})
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -26,7 +26,7 @@ def markdown(notebook: build.Notebook) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
 
 
-TEXTS = {source.stem: markdown(build.learners(source)) for source in build.sources()}
+TEXTS = {source.name: markdown(build.learners(source)) for source in build.sources()}
 
 
 # --- heads and map ---

@@ -15,6 +15,7 @@ import nbclient
 import nbformat
 import pytest
 
+from labkit.course import Lesson
 from labkit.grading import EXERCISES
 from labkit.grading.batch import grade
 from labkit.grading.given.child import Limits
@@ -28,10 +29,10 @@ SCREEN = 30  # lines of code that fit a projector
 CELL_SECONDS = 120  # far above the 20 s that a lesson may take; times `slowness`: only what hangs is ended
 
 
-SOURCES: list[Path] = build.sources()
+SOURCES = build.sources()
 TRAINING = ["10_clinic", "12_project"]  # an answer trains; tests/grading judges each by itself
 LESSONS = sorted({exercise.lesson for exercise in EXERCISES.values()})
-by_name = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.stem)
+by_name = pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
 
 
 def code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
@@ -72,14 +73,14 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of notebooks with one source in it, and build.py at work there."""
     monkeypatch.setattr(build, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(build, "SOURCES", tmp_path / "source")
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "01_lesson.py").write_text(SOURCE)
+    (tmp_path / "source" / "lesson_01_lesson").mkdir(parents=True)
+    build.lesson("01_lesson").text.write_text(SOURCE)
     (tmp_path / "source" / "glossary.toml").write_text('["lesson"]\nmeans = "This."\nlesson = "01"\n')
     return tmp_path
 
 
 def test_a_solution_becomes_a_starter_and_nothing_else_changes(house: Path) -> None:
-    source = house / "source" / "01_lesson.py"
+    source = build.lesson("01_lesson")
     learners, solved = build.learners(source), build.solved(source)
     assert "".join(code_cells(learners)[1]["source"]).splitlines() == [
         "def double(x):",
@@ -95,21 +96,23 @@ def test_a_solution_becomes_a_starter_and_nothing_else_changes(house: Path) -> N
 
 
 def test_ids_are_valid_unique_and_do_not_move_when_a_cell_is_put_before(house: Path) -> None:
-    source = house / "source" / "01_lesson.py"
+    source = build.lesson("01_lesson")
     before = build.learners(source)
     nbformat.validate(nbformat.from_dict(before))
-    source.write_text("# %%\nbefore = True\n" + SOURCE)
+    source.text.write_text("# %%\nbefore = True\n" + SOURCE)
     after = build.learners(source)
     assert after["cells"][1:] == before["cells"]
     assert len({cell["id"] for cell in after["cells"]}) == len(after["cells"])
 
 
 def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path) -> None:
-    start, new = house / "source" / "00_start.py", house / "source" / "02_new.py"
+    start, new = build.lesson("00_start"), build.lesson("02_new")
+    start.folder.mkdir()
+    new.folder.mkdir()
     table = f"{build.MAP}| 02 | *to come* | | |\n| 03 | *to come* | | |".replace("\n", "\n# ")
-    start.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")
+    start.text.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")
     assert "| 02 | *to come* | | |" in build.text_of(build.learners(start))
-    new.write_text('# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n')
+    new.text.write_text('# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n')
     rows = "".join(build.learners(start)["cells"][0]["source"]).splitlines()[-2:]
     assert rows == ["| **02** | [New](02_new.ipynb) | 5 | a new thing |", "| 03 | *to come* | | |"]
     ends = ["".join(build.learners(source)["cells"][-1]["source"]) for source in build.sources()]
@@ -145,16 +148,18 @@ def test_a_notebook_without_a_source_is_an_error(house: Path, capsys: pytest.Cap
     ],
 )
 def test_a_source_that_is_wrong_says_so(tmp_path: Path, source: str, says: str) -> None:
-    (tmp_path / "01_lesson.py").write_text(source)
+    lesson = Lesson(tmp_path / "lesson_01_lesson")
+    lesson.folder.mkdir()
+    lesson.text.write_text(source)
     with pytest.raises(ValueError, match=says):
-        build.learners(tmp_path / "01_lesson.py")
+        build.learners(lesson)
 
 
 # --- the lessons as they are written ---
 
 
 def test_there_is_a_source_for_the_start_and_for_every_lesson_with_exercises() -> None:
-    assert {"00_start", *LESSONS} <= {source.stem for source in SOURCES}
+    assert {"00_start", *LESSONS} <= {source.name for source in SOURCES}
 
 
 def test_the_learners_notebooks_equal_their_sources() -> None:
@@ -170,13 +175,13 @@ def test_each_lesson_is_valid_without_output_and_its_cells_fit_a_screen() -> Non
         assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code_cells(notebook))
         assert set(tags(notebook, "claim-")) <= known
         long = [cell["id"] for cell in code_cells(build.solved(source)) if len(cell["source"]) > SCREEN]
-        assert not long, (source.stem, long)
+        assert not long, (source.name, long)
 
 
 def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
     for source in SOURCES:
         cells = code_cells(build.learners(source))
-        expected = {exercise.tag: exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem}
+        expected = {exercise.tag: exercise for exercise in EXERCISES.values() if exercise.lesson == source.name}
         found = {tag: cell for cell in cells for tag in cell["metadata"].get("tags", [])}
         assert sorted(tags({"cells": cells}, "exercise-")) == sorted(tag.removeprefix("exercise-") for tag in expected)
         for tag, exercise in expected.items():
@@ -189,7 +194,7 @@ def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
 # --- the lessons as they run: every notebook in a fresh kernel ---
 
 
-def answered_later(source: Path) -> dict[str, Any]:
+def answered_later(source: Lesson) -> dict[str, Any]:
     """Return the notebook of a learner who runs each exercise as it was handed out, and then answers it.
 
     What a lesson times, it times once instead of several times.
@@ -238,14 +243,14 @@ def shown(cell: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     "source",
     [  # each check of the clinic trains; tests/grading checks its ten exercises one by one
-        pytest.param(source, id=source.stem, marks=pytest.mark.slow if source.stem == "10_clinic" else ())
+        pytest.param(source, id=source.name, marks=pytest.mark.slow if source.name == "10_clinic" else ())
         for source in SOURCES
     ],
 )
-def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_kernels: None, source: Path) -> None:
+def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_kernels: None, source: Lesson) -> None:
     notebook = execute(answered_later(source))
     assert errors_of(notebook) == []
-    for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == source.stem):
+    for exercise in (exercise for exercise in EXERCISES.values() if exercise.lesson == source.name):
         visible = sum(not check.hidden for check in exercise.checks)
         cells = [cell for cell in code_cells(notebook) if exercise.tag in cell["metadata"].get("tags", [])]
         starter, answer = map(shown, cells)
@@ -256,17 +261,17 @@ def test_a_lesson_runs_from_top_to_bottom_and_answers_each_exercise(preloaded_ke
 @pytest.mark.slow
 @patient
 @by_name
-def test_a_notebook_runs_from_top_to_bottom_without_any_answer(source: Path) -> None:
+def test_a_notebook_runs_from_top_to_bottom_without_any_answer(source: Lesson) -> None:
     assert errors_of(execute(build.learners(source))) == []
 
 
 def test_a_cell_that_hangs_is_ended_and_named(
     preloaded_kernels: None, house: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (house / "source" / "01_lesson.py").write_text("# %%\nimport threading\nthreading.Event().wait()\n")
+    build.lesson("01_lesson").text.write_text("# %%\nimport threading\nthreading.Event().wait()\n")
     monkeypatch.setattr(sys.modules[__name__], "CELL_SECONDS", 1)
     with pytest.raises(nbclient.exceptions.CellTimeoutError, match=r"threading.Event\(\).wait\(\)"):
-        execute(build.learners(house / "source" / "01_lesson.py"))
+        execute(build.learners(build.lesson("01_lesson")))
 
 
 def graded(folder: Path, lessons: list[str]) -> list[Row]:
@@ -274,7 +279,7 @@ def graded(folder: Path, lessons: list[str]) -> list[Row]:
     for student, made in (("unfilled", build.learners), ("solved", build.solved)):
         (folder / student).mkdir()
         for lesson in lessons:
-            (folder / student / f"{lesson}.ipynb").write_text(build.text_of(made(build.SOURCES / f"{lesson}.py")))
+            (folder / student / f"{lesson}.ipynb").write_text(build.text_of(made(build.lesson(lesson))))
     return grade(find([folder]), seed=2017, limits=Limits(seconds=Limits.seconds * slowness()))
 
 

@@ -13,6 +13,7 @@ import torch
 
 from labkit.amp import PRESETS, RECIPES
 from labkit.commands.race import add_arguments
+from labkit.course import lessons
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md")]
@@ -48,7 +49,7 @@ def test_what_else_the_readme_names_is_there() -> None:
 
 def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
     rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", README, flags=re.MULTILINE))
-    sources = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "notebooks" / "source").glob("*.py")}
+    sources = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons()}
     on_the_map = sources.keys() - {"00_start"}
     about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
     minutes = {lesson.split("_")[0]: about.findall(sources[lesson]) for lesson in on_the_map}

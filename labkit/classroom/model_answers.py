@@ -1,26 +1,20 @@
 """What does a teacher want to know of an exercise? A model answer and why, points, minutes, and what goes wrong.
 
-Idea: all of it stands in the lab already: solutions in the lessons' sources, reasons at the top of an exercise's
-module, mistakes beside it, and wrong guesses with their replies in the predictions.
+Idea: all of it stands in the lesson's folder already: solutions in the text, notes and mistakes in the exercises, and
+wrong guesses with their replies in the predictions.
 """
 
 from __future__ import annotations
 
 import csv
-import inspect
 import io
-import re
-import sys
-import tomllib
 from collections.abc import Iterable, Sequence
-from functools import cache
 from html import escape
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from labkit.classroom.page import page, table
-from labkit.grading.exercise import LESSONS, Exercise
+from labkit.course import Lesson, cells_of, lessons, questions, solution_of
+from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading
 
 COLUMNS = "exercise lesson title entry difficulty minutes points hidden_points checks mistakes".split()
@@ -38,63 +32,44 @@ def as_csv(exercises: Iterable[Exercise]) -> str:
     return text.getvalue()
 
 
-def model_answers(top: Path, exercises: Sequence[Exercise]) -> bytes:
-    """Return the page of model answers of a checkout, lesson by lesson."""
+def model_answers(exercises: Sequence[Exercise]) -> bytes:
+    """Return the page of model answers, lesson by lesson."""
     parts = []
-    for lesson in dict.fromkeys(exercise.lesson for exercise in exercises):
-        source = (top / "notebooks" / "source" / f"{lesson}.py").read_text(encoding="utf-8")
-        own = [exercise for exercise in exercises if exercise.lesson == lesson]
+    for lesson in lessons():
+        own = [exercise for exercise in exercises if exercise.lesson == lesson.name]
+        if not own:
+            continue
         minutes, points = sum(e.minutes for e in own), sum(e.points for e in own)
-        parts.append(f"<h2>{lesson}: {len(own)} exercises, {minutes} minutes, {points} points</h2>")
-        parts += [_section(exercise, solution_in(source, exercise)) for exercise in own]
-        parts.append(f"<section><h3>What they will predict in {lesson}</h3>{_predictions(lesson)}</section>")
+        parts.append(f"<h2>{lesson.name}: {len(own)} exercises, {minutes} minutes, {points} points</h2>")
+        parts += [_section(exercise, solution_of(cell_in(lesson, exercise))) for exercise in own]
+        parts.append(f"<section><h3>What they will predict in {lesson.name}</h3>{_predictions(lesson)}</section>")
     return page("Model answers, for teachers", "\n".join(parts))
 
 
-def solution_in(source: str, exercise: Exercise) -> str:
-    """Return the cell of a lesson's source that solves an exercise, without the marks of its solution."""
-    return re.sub(r"^ *### (BEGIN|END) SOLUTION\n", "", cell_in(source, exercise), flags=re.MULTILINE)
+def cell_in(lesson: Lesson, exercise: Exercise) -> str:
+    """Return the cell of a lesson's text that solves an exercise, with the marks of its solution."""
+    return cells_of(lesson.text.read_text(encoding="utf-8"))[questions(lesson.text)[exercise.id].place].source
 
 
-def cell_in(source: str, exercise: Exercise) -> str:
-    """Return the cell of a lesson's source that solves an exercise.
-
-    Raises:
-        ValueError: the lesson has no such cell.
-    """
-    cells = re.split(r"^# %%(.*)$", source, flags=re.MULTILINE)
-    for head, cell in zip(cells[1::2], cells[2::2], strict=True):
-        if f'"{exercise.tag}"' in head:
-            return cell.strip()
-    raise ValueError(f"no cell of {exercise.lesson} has the tag {exercise.tag}")
-
-
-def predictions_of(lesson: str) -> dict[str, dict[str, Any]]:
-    """Return the predictions of a lesson: name -> question, answer, choices with their replies."""
-    return {name: row for name, row in predictions().items() if LESSONS.get(name.split(".")[0]) == lesson}
-
-
-@cache
 def predictions() -> dict[str, dict[str, Any]]:
-    """Return the predictions of all lessons, in their order."""
-    return tomllib.loads(files("labkit.widgets.predict").joinpath("predictions.toml").read_text(encoding="utf-8"))
+    """Return the predictions of all lessons, in their order: name -> question, answer, choices with their replies."""
+    return {name: row for lesson in lessons() for name, row in lesson.table("predictions").items()}
 
 
 def _section(exercise: Exercise, solution: str) -> str:
-    module = sys.modules[exercise.reference.__module__]
     checks = [(check.name, str(check.points), "at grading only" if check.hidden else "") for check in exercise.checks]
     mistakes = [(mistake.name, mistake.sentence) for mistake in exercise.mistakes]
     return (
         f'<section id="{exercise.cell_id}"><h3>{escape(heading(exercise))}, {exercise.points} points</h3>'
         f"<p><code>{escape(exercise.call)}</code> ({exercise.id})</p><pre>{escape(solution)}</pre>"
-        f'<p style="white-space:pre-line">{escape(inspect.getdoc(module) or "")}</p>'
+        f'<p style="white-space:pre-line">{escape(exercise.notes)}</p>'
         f"{table(('asked', 'points', ''), checks)}{table(('a mistake', 'what it is told'), mistakes)}</section>"
     )
 
 
-def _predictions(lesson: str) -> str:
+def _predictions(lesson: Lesson) -> str:
     parts = []
-    for row in predictions_of(lesson).values():
+    for row in lesson.table("predictions").values():
         answer, choices = str(row.get("answer", "a number, measured")), row.get("choices", {})
         wrong = [(choice, reply.strip()) for choice, reply in choices.items() if choice != answer]
         parts.append(f"<p><strong>{escape(row['question'].strip())}</strong> Right: {escape(answer)}.</p>")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.model_answers import cell_in
+from labkit.course import Lesson, learners_notebook
 from labkit.grading.exercise import Exercise
 from labkit.records import write_whole
 
@@ -36,20 +37,18 @@ c.Execute.timeout = 600
 """
 
 
-def write_course(folder: Path, top: Path, lessons: Sequence[str], exercises: Sequence[Exercise], seed: int) -> Path:
+def write_course(folder: Path, lessons: Sequence[Lesson], exercises: Sequence[Exercise], seed: int) -> Path:
     """Write nbgrader's course folder: its configuration, and source/<lesson>/<lesson>.ipynb with solutions; return it.
 
-    top   the checkout
     seed  what cases are drawn from, as in `labkit grade --seed`
     """
     write_whole(folder / "nbgrader_config.py", CONFIG.encode())
     for lesson in lessons:
-        notebook = json.loads((top / "notebooks" / f"{lesson}.ipynb").read_text(encoding="utf-8"))
-        source = (top / "notebooks" / "source" / f"{lesson}.py").read_text(encoding="utf-8")
-        own = {e.tag: (e, cell_in(source, e)) for e in exercises if e.lesson == lesson}
+        notebook = learners_notebook(lesson)
+        own = {e.tag: (e, cell_in(lesson, e)) for e in exercises if e.lesson == lesson.name}
         notebook["cells"] = [part for cell in notebook["cells"] for part in _with_tests(cell, own, seed)]
         text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
-        write_whole(folder / "source" / lesson / f"{lesson}.ipynb", text.encode())
+        write_whole(folder / "source" / lesson.name / f"{lesson.name}.ipynb", text.encode())
     return folder
 
 

@@ -1,8 +1,9 @@
-"""What do learners get, and what does the teacher keep? Two folders, written from a checkout.
+"""Release of the lab to a class: learners/ without solutions, teacher/ with all of the lab.
 
-Idea: the learners' wheel is the lab without the modules of exercises; one file takes their place, with the right
-answers to what a notebook asks and digests of known mistakes (labkit.grading.stored). Grading and this room are left
-out too: both take the references. The teacher's folder has the whole lab, model answers and a table of exercises.
+Idea: the learners' wheel is the lab without `lesson.py` and `exercises.py` of each lesson's folder. One file takes
+their place, with the right answers to what a notebook asks and digests of known mistakes (labkit.grading.stored). The
+teacher's folder has the whole lab, model answers, a table of exercises, and the judges, which the next release uses
+again where neither the lesson nor the lab has changed.
 
 Invariant: no source of a reference, a known mistake or a solution is in the learners' folder.
 """
@@ -10,29 +11,30 @@ Invariant: no source of a reference, a known mistake or a solution is in the lea
 from __future__ import annotations
 
 import gzip
+import hashlib
+import io
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 from labkit.classroom.model_answers import as_csv, model_answers
-from labkit.classroom.wheel import files_of, write_wheel
+from labkit.classroom.wheel import files_of, folder_of, write_wheel
+from labkit.course import NOT_FOR_LEARNERS, Lesson, lessons
 from labkit.grading.exercise import Check, Exercise, Mistake
-from labkit.grading.exercises import EXERCISES
-from labkit.grading.exercises.clinic_runs import diagnosed, stored_diagnosis
+from labkit.grading.exercises import exercises_of
 from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
 from labkit.records import write_whole
 
-EXERCISE_MODULES = {f"labkit/grading/exercises/{id.replace('.', '_')}.py" for id in EXERCISES}
-TEACHERS = (
-    "labkit/classroom/", "labkit/grading/batch.py", "labkit/grading/cli.py", "labkit/grading/exercises/clinic.py",
-)  # fmt: skip
 ALWAYS = ("glossary",)  # a page that every lesson links to
+Progress = Callable[[int, int, str], None]
+"""Called with the number of exercises that are done, of all, and the one that comes next ("" at the end)."""
 
 LEARNERS_README = """\
 The lab for a class. With Python 3.11 to 3.13:
@@ -44,38 +46,79 @@ The second line copies the notebooks into the folder my-lab and opens the first.
 """
 
 
-def release(top: Path, folder: Path, lessons: Sequence[str], progress: Callable[[str], None]) -> tuple[Path, Path]:
+def release(
+    top: Path, folder: Path, chosen: Sequence[Lesson], progress: Progress, say: Callable[[str], None]
+) -> tuple[Path, Path]:
     """Write learners/ and teacher/ into a folder; return both.
 
     top       the checkout that is handed out
-    lessons   notebooks to hand out, without their suffix: "06_loss_scaling"
-    progress  called with a line for each exercise
+    chosen    lessons to hand out
+    say       called with a line for each file of an earlier release that is moved out of the way
 
     Raises:
         OSError: a file cannot be read or written.
+        CourseError: a lesson's text and exercises do not fit each other.
     """
-    exercises = [exercise for exercise in EXERCISES.values() if exercise.lesson in lessons]
-    stored: dict[str, Exercise] = {}
-    salt = os.urandom(16)
-    for number, exercise in enumerate(exercises, start=1):
-        progress(f"[{number}/{len(exercises)}] {exercise.id}")
-        stored[exercise.id] = stored_exercise(exercise, salt)
-    files, learners, teacher = files_of(top), folder / "learners", folder / "teacher"
-    kept = {name: content for name, content in files.items() if _is_for_learners(name, lessons)}
-    kept["labkit/grading/stored.pkl.gz"] = gzip.compress(pickle.dumps(stored), mtime=0)
+    files, learners, teacher = files_of(top, lessons()), folder / "learners", folder / "teacher"
+    judges = _judges(chosen, files, teacher / "judges", progress)
+    kept = {name: content for name, content in files.items() if _is_for_learners(name, chosen)}
+    kept |= {f"{folder_of(lesson)}/{lesson.judge.name}": content for lesson, content in judges.items()}
     shown = {
-        name.removeprefix("labkit/"): content for name, content in kept.items() if name.startswith("labkit/notebooks/")
+        name.removeprefix("labkit/"): content
+        for name, content in kept.items()
+        if name.startswith("labkit/notebooks/") and name.endswith(".ipynb")
     }
     for line in _put_aside(learners, shown, folder / "earlier"):
-        progress(line)
+        say(line)
     wheel = write_wheel(top, kept, learners)
     for name, content in shown.items():
         write_whole(learners / name, content)
     write_whole(learners / "README.txt", LEARNERS_README.format(wheel=wheel.name).encode())
+    exercises = [exercise for lesson in chosen for exercise in exercises_of(lesson)]
     write_wheel(top, files, teacher)
-    write_whole(teacher / "model_answers.html", model_answers(top, exercises))
+    write_whole(teacher / "model_answers.html", model_answers(exercises))
     write_whole(teacher / "exercises.csv", as_csv(exercises).encode())
     return learners, teacher
+
+
+def _judges(
+    chosen: Sequence[Lesson], files: Mapping[str, bytes], folder: Path, progress: Progress
+) -> dict[Lesson, bytes]:
+    """Return the judge of each lesson that has exercises: an earlier release's, or a new one, which is kept there."""
+    library = [(name, content) for name, content in sorted(files.items()) if name.endswith(".py")]
+    common = hashlib.sha256()
+    for name, content in library:
+        if not name.startswith("labkit/notebooks/"):
+            common.update(name.encode() + b"\0" + content)
+    salt, found, missing = os.urandom(16), dict[Lesson, bytes](), dict[Lesson, Path]()
+    for lesson in (lesson for lesson in chosen if exercises_of(lesson)):
+        key = common.copy()
+        for name, content in library:
+            if name.startswith(f"{folder_of(lesson)}/"):
+                key.update(name.encode() + b"\0" + content)
+        path = folder / f"{lesson.name}-{key.hexdigest()[:16]}.pkl.gz"
+        if path.is_file():
+            found[lesson] = path.read_bytes()
+        else:
+            missing[lesson] = path
+    ids, done = [exercise.id for lesson in missing for exercise in exercises_of(lesson)], 0
+    for lesson, path in missing.items():
+        stored = []
+        for exercise in exercises_of(lesson):
+            progress(done, len(ids), exercise.id)
+            with (
+                warnings.catch_warnings(action="ignore"),
+                redirect_stdout(io.StringIO()),
+                redirect_stderr(io.StringIO()),
+            ):
+                stored.append(stored_exercise(exercise, salt))
+            done += 1
+        found[lesson] = gzip.compress(pickle.dumps(tuple(stored)), mtime=0)
+        for old in folder.glob(f"{lesson.name}-*.pkl.gz"):
+            old.unlink()
+        write_whole(path, found[lesson])
+    progress(done, len(ids), "")
+    return found
 
 
 def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[str]:
@@ -92,17 +135,17 @@ def _put_aside(learners: Path, new: Mapping[str, bytes], earlier: Path) -> list[
     return said
 
 
-def lessons_named(top: Path, names: Sequence[str]) -> list[str]:
-    """Return the lessons of a checkout that these names begin, in the order of the course; all, where none is given.
+def lessons_named(names: Sequence[str]) -> list[Lesson]:
+    """Return the lessons that these names begin, in the order of the course; all, where no name is given.
 
     Raises:
         ValueError: a name is no lesson's; the message lists them.
     """
-    there = sorted(path.stem for path in (top / "notebooks" / "source").glob("*.py"))
+    every = lessons()
     for name in names:
-        if not any(_is_called(lesson, name) for lesson in there):
-            raise ValueError(f"there is no lesson {name!r}; there are: {', '.join(there)}")
-    return [lesson for lesson in there if not names or any(_is_called(lesson, name) for name in names)]
+        if not any(_is_called(lesson.name, name) for lesson in every):
+            raise ValueError(f"there is no lesson {name!r}; there are: {', '.join(each.name for each in every)}")
+    return [lesson for lesson in every if not names or any(_is_called(lesson.name, name) for name in names)]
 
 
 def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
@@ -112,7 +155,7 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     """
     paper = visible_paper(exercise)
     shown = dict(zip(paper.checks, paper.cases, strict=True))
-    outcomes = {check: _stored_outcome(check.outcome, salt) for check in exercise.checks}
+    outcomes = {check: _sealed(check.outcome, salt) for check in exercise.checks}
     sealed = replace(paper, checks=tuple(replace(check, outcome=outcomes[check]) for check in paper.checks))
     mistakes = tuple(
         Mistake(known.name, StoredMistake(digest(_came_of(sealed, known.answer), exercise)), known.sentence)
@@ -132,12 +175,10 @@ def stored_exercise(exercise: Exercise, salt: bytes = b"") -> Exercise:
     )
 
 
-def _stored_outcome(outcome: Callable[..., object], salt: bytes) -> Callable[..., object]:
-    """Return the outcome that holds a right diagnosis sealed; any other as it is."""
-    if isinstance(outcome, partial) and outcome.func is diagnosed:
-        right, places = outcome.args
-        return partial(diagnosed, stored_diagnosis(right, places, salt), places)
-    return outcome
+def _sealed(outcome: Callable[..., object], salt: bytes) -> Callable[..., object]:
+    """Return an outcome as learners may have it: one that holds a right answer seals it with this salt."""
+    seal: Callable[[bytes], Callable[..., object]] | None = getattr(outcome, "sealed", None)
+    return outcome if seal is None else seal(salt)
 
 
 def _came_of(paper: Paper, function: Callable[..., object]) -> list[list[object]]:
@@ -158,7 +199,11 @@ def _is_called(lesson: str, name: str) -> bool:
     return lesson == name or lesson.split("_")[0] == name
 
 
-def _is_for_learners(name: str, lessons: Sequence[str]) -> bool:
+def _is_for_learners(name: str, chosen: Sequence[Lesson]) -> bool:
+    path = Path(name)
+    if name.startswith("labkit/notebooks/lessons/"):
+        own = any(name.startswith(f"{folder_of(lesson)}/") for lesson in chosen)
+        return own and path.name not in NOT_FOR_LEARNERS
     if name.startswith("labkit/notebooks/"):
-        return Path(name).stem in (*lessons, *ALWAYS)
-    return not name.startswith(TEACHERS) and name not in EXERCISE_MODULES
+        return path.stem in (*(lesson.name for lesson in chosen), *ALWAYS)
+    return True

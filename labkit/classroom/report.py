@@ -16,8 +16,8 @@ from html import escape
 from pathlib import Path
 
 from labkit.classroom.marks import Mark, by_student, total
-from labkit.classroom.model_answers import predictions_of
 from labkit.classroom.page import page, table
+from labkit.course import lessons
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.submission import Submission, is_own
 from labkit.records.journal import NAME, entries, last_answers
@@ -102,8 +102,9 @@ def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
         for id, answer in last_answers(journal, "prediction").items():
             answers.setdefault(id, Counter())[answer[:200]] += 1
     parts = []
-    lessons = dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks)
-    for id, row in ((id, row) for lesson in lessons for id, row in predictions_of(lesson).items() if id in answers):
+    names = {EXERCISES[mark.row.exercise].lesson for mark in marks}
+    asked = [row for lesson in lessons() if lesson.name in names for row in lesson.table("predictions").items()]
+    for id, row in ((id, row) for id, row in asked if id in answers):
         right = str(row.get("answer", ""))
         rows = [(f"{answer} (right)" if answer == right else answer, str(n)) for answer, n in answers[id].most_common()]
         parts.append(f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}")

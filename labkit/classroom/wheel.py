@@ -12,26 +12,43 @@ import hashlib
 import io
 import tomllib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
 import labkit
+from labkit.course import Lesson, learners_notebook, text_of
 from labkit.records import write_whole
 
 SUFFIXES = (".py", ".js", ".css", ".toml", ".json")
 LEFT_OUT = ("__pycache__", "labkit-answers.jsonl", ".labkit-notebooks.json", ".ipynb_checkpoints")
 
 
-def files_of(top: Path) -> dict[str, bytes]:
-    """Return name in the package -> content, for all that a wheel of this checkout holds: code, data and notebooks."""
+def files_of(top: Path, course: Sequence[Lesson] = ()) -> dict[str, bytes]:
+    """Return name in the package -> content, for all that a wheel of this checkout holds: code, data and the course.
+
+    course   lessons that it holds; those that lie outside of the checkout come with their notebooks
+    """
     found = {path: f"labkit/{path.relative_to(top / 'labkit').as_posix()}" for path in (top / "labkit").rglob("*")}
     found = {path: name for path, name in found.items() if path.suffix in SUFFIXES}
     for path in [*(top / "data").rglob("*"), *(top / "notebooks").glob("*.ipynb")]:
         found[path] = f"labkit/{path.relative_to(top).as_posix()}"
+    for lesson in course:
+        for path in lesson.folder.rglob("*"):
+            found[path] = f"{folder_of(lesson)}/{path.relative_to(lesson.folder).as_posix()}"
     wanted = [path for path in sorted(found) if path.is_file() and not any(part in LEFT_OUT for part in path.parts)]
-    return {found[path]: path.read_bytes() for path in wanted}
+    content = {found[path]: path.read_bytes() for path in wanted}
+    for lesson in course:
+        name = f"labkit/notebooks/{lesson.name}.ipynb"
+        if name not in content:
+            content[name] = text_of(learners_notebook(lesson)).encode()
+    return content
+
+
+def folder_of(lesson: Lesson) -> str:
+    """Return where a lesson's folder lies in the package."""
+    return f"labkit/notebooks/lessons/{lesson.folder.name}"
 
 
 def write_wheel(top: Path, files: Mapping[str, bytes], folder: Path) -> Path:

@@ -10,6 +10,7 @@ import zipfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from labkit.course import lessons_folder
 from labkit.records import checkout
 
 
@@ -45,8 +46,7 @@ def run(arguments: Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"labkit classroom: {error}", file=sys.stderr)
         return 2
-    grading = top / "labkit" / "grading" / "exercises"
-    print(walls(room, [grading, top / "notebooks" / "source"]), flush=True)
+    print(walls(room, [lessons_folder()]), flush=True)
     print(f"http://127.0.0.1:{room.port}  names and passwords: {folder / 'hub' / 'passwords.csv'}", flush=True)
     os.chdir(folder / "hub")
     return os.execv(sys.executable, [sys.executable, "-m", "jupyterhub", "-f", str(config)])
@@ -57,9 +57,9 @@ def _hand_out(top: Path, folder: Path, lessons: list[str]) -> None:
     if (folder / "lab").is_dir():
         return
     from labkit.classroom.release import lessons_named, release
+    from labkit.commands.release import bar
 
-    named = lessons_named(top, lessons)
-    learners, _ = release(top, folder / "hub" / "release", named, lambda line: print(line, flush=True))
+    learners, _ = release(top, folder / "hub" / "release", lessons_named(lessons), bar(sys.stderr), print)
     shutil.rmtree(folder / "lab.part", ignore_errors=True)
     with zipfile.ZipFile(next(learners.glob("*.whl"))) as wheel:
         wheel.extractall(folder / "lab.part")

@@ -6,17 +6,20 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from labkit.commands.course import add_course_option, use_course
 from labkit.records import write_whole
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--csv", type=Path, help="where to write it (default: to the terminal)")
+    add_course_option(parser)
 
 
 def run(arguments: Namespace) -> int:
     from labkit.classroom.model_answers import as_csv
     from labkit.grading import EXERCISES
 
+    use_course(arguments, solutions=True)
     text = as_csv(EXERCISES.values())
     try:
         write_whole(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)

@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from labkit.commands.course import add_course_option, use_course
+
 if TYPE_CHECKING:
     from labkit.classroom.marks import Mark, Said
     from labkit.classroom.school import Roster
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("submissions", nargs="+", type=Path, help="folders, <student>.ipynb, <student>/<lesson>.ipynb")
     parser.add_argument("--csv", type=Path, help="where to write the grades; it takes one")
-    parser.add_argument(
-        "--lesson", type=_lesson, help="grade this lesson only, 06_loss_scaling (default: all handed in)"
-    )
+    parser.add_argument("--lesson", help="grade this lesson only, 06_loss_scaling (default: all handed in)")
     parser.add_argument("--seconds", type=float, default=20.0, help="CPU time for one exercise (default 20)")
     parser.add_argument("--memory", type=int, default=1024, help="memory for one student's code, MiB (default 1024)")
     parser.add_argument("--workers", type=int, default=2, help="students graded at once (default 2)")
@@ -30,6 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--take", choices=("last", "best"), help="of several notebooks of a lesson (default: any with answers)"
     )
     parser.add_argument("--due", type=_due, help="when work was due, 2026-11-30 or 2026-11-30T18:00, local time")
+    add_course_option(parser)
     more = parser.add_argument_group("giving back")
     more.add_argument("--feedback", type=Path, metavar="FOLDER", help="write a page for each learner into this folder")
     more.add_argument("--report", type=Path, metavar="FILE", help="write a page of the class: mistakes, time, guesses")
@@ -37,15 +38,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     more.add_argument("--roster", type=Path, help="the class: Canvas's gradebook, Moodle's worksheet, any CSV of names")
     more.add_argument("--late", type=float, default=0.0, metavar="PERCENT", help="taken off for each day after --due")
     more.add_argument("--manual", type=Path, help="your own points and comments: student,exercise,points,comment")
-
-
-def _lesson(name: str) -> str:
-    from labkit.grading.exercises import EXERCISES
-
-    lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
-    if name not in lessons:
-        raise ArgumentTypeError(f"there is no lesson {name!r} with exercises; there are {', '.join(lessons)}")
-    return name
 
 
 def _due(text: str) -> float:
@@ -65,10 +57,15 @@ def run(arguments: Namespace) -> int:
     from labkit.classroom.school import notices, read_roster
     from labkit.grading import cli
     from labkit.grading.attempts import doubtful, late_days
+    from labkit.grading.exercises import EXERCISES
     from labkit.grading.submission import find
     from labkit.records import now
 
+    use_course(arguments, solutions=True)
     try:
+        lessons = sorted({exercise.lesson for exercise in EXERCISES.values()})
+        if arguments.lesson and arguments.lesson not in lessons:
+            raise ValueError(f"there is no lesson {arguments.lesson!r} with exercises; there are {', '.join(lessons)}")
         for path in arguments.submissions:
             if not path.exists():
                 raise FileNotFoundError(f"there is no {path}; give a folder of notebooks, or notebooks")

@@ -12,13 +12,17 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 import labkit
-from labkit.records import checkout, notebooks_folder
+from labkit.commands.course import add_course_option, use_course
+from labkit.course import Lesson, learners_notebook, lessons, lessons_folder, text_of
+from labkit.records import checkout, notebooks_folder, write_whole
 from labkit.records.lessons import hand_out
 
 FIRST_LESSON = "00_start.ipynb"
+HIDDEN = ("lessons", "tests", "__pycache__", "*.pyc", "*.pyo", ".DS_Store", "*~")  # in the checkout's file browser
 LESSONS_FOLDER = "fp16-lab"  # where lessons are copied to when nothing else is said
 
 
@@ -31,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         f"or {LESSONS_FOLDER}/ where the lab was installed without one)",
     )
     parser.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
+    add_course_option(parser)
     parser.add_argument("--port", type=int, default=8888, help="first port to try (default: 8888)")
 
 
@@ -38,6 +43,7 @@ def run(arguments: Namespace) -> int:
     """Become JupyterLab; where the system cannot replace a process (Windows), start it and wait."""
     if importlib.util.find_spec("jupyterlab") is None:
         raise ModuleNotFoundError("JupyterLab is not installed", name="jupyterlab")
+    use_course(arguments)
     try:
         notebook = notebook_to_open(arguments.what)
     except OSError as error:
@@ -61,7 +67,7 @@ def notebook_to_open(what: Path | None) -> Path:
         FileNotFoundError: it is meant to be a notebook, and there is none.
     """
     if what is None:
-        what = notebooks_folder() / FIRST_LESSON if checkout() else Path(LESSONS_FOLDER)
+        what = notebooks_folder() / FIRST_LESSON if checkout() and not further_lessons() else Path(LESSONS_FOLDER)
     if what.suffix != ".ipynb":
         return _handed_out(what.expanduser().resolve())
     if not what.is_file():
@@ -71,8 +77,17 @@ def notebook_to_open(what: Path | None) -> Path:
     return what.resolve()
 
 
+def further_lessons() -> list[Lesson]:
+    """Return the lessons that do not lie in the lab's own folder, by --course."""
+    return [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
+
+
 def _handed_out(folder: Path) -> Path:
     copied = hand_out(notebooks_folder(), folder, labkit.__version__)
+    with TemporaryDirectory() as scratch:
+        for lesson in further_lessons():
+            write_whole(Path(scratch, f"{lesson.name}.ipynb"), text_of(learners_notebook(lesson)).encode())
+        copied += hand_out(Path(scratch), folder, labkit.__version__)
     counts = Counter(each.what for each in copied)
     print(f"Notebooks in {folder}: {', '.join(f'{count} {what}' for what, count in sorted(counts.items()))}.")
     for each in copied:
@@ -98,7 +113,7 @@ def can_open_browser(is_root: bool, platform: str, environment: Mapping[str, str
 
 
 def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[str]:
-    """Return JupyterLab's flags. Its file browser shows the whole checkout: labkit's code is there to be read, too.
+    """Return JupyterLab's flags. Its file browser shows the checkout with labkit's code, but no solutions and tests.
 
     The notebook is in the address itself, so the address that is printed opens it as well as a browser does.
 
@@ -114,6 +129,8 @@ def lab_flags(notebook: Path, is_root: bool, browser: bool, port: int) -> list[s
         top = notebook.parent
     address = f"/lab/tree/{quote(notebook.relative_to(top).as_posix())}"
     flags = [f"--ServerApp.root_dir={top}", f"--ServerApp.port={port}", f"--LabApp.default_url={address}"]
+    if top == checkout():
+        flags += [f"--ContentsManager.hide_globs={glob}" for glob in HIDDEN]
     return flags + ["--allow-root"] * is_root + ["--no-browser"] * (not browser)
 
 

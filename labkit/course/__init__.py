@@ -10,9 +10,11 @@ from labkit.course.lesson import (
     lessons,
     lessons_folder,
 )
+from labkit.course.notebook import learners_notebook, notebook_of, text_of
 from labkit.course.text import Cell, Question, cells_of, questions, solution_of, starter_of
 
 __all__ = [
     "COURSE", "NOT_FOR_LEARNERS", "Cell", "CourseError", "Lesson", "Question", "add_folders", "cells_of", "hide",
-    "lessons", "lessons_folder", "questions", "solution_of", "starter_of",
+    "learners_notebook", "lessons", "lessons_folder", "notebook_of", "questions", "solution_of", "starter_of",
+    "text_of",
 ]  # fmt: skip

@@ -72,7 +72,7 @@ class Lesson:
         return importlib.import_module(f"{PACKAGE}.{self.folder.name}.{stem}")
 
     def register(self) -> None:
-        """Make the modules of this lesson importable: their package is a module without a file, of all lesson folders."""
+        """Make the modules of this lesson importable, in a package without a file that spans all lesson folders."""
         package = sys.modules.setdefault(PACKAGE, ModuleType(PACKAGE, "The lessons of the course (labkit.course)."))
         parents = [*getattr(package, "__path__", ()), str(self.folder.parent)]
         package.__path__ = list(dict.fromkeys(parents))
@@ -107,18 +107,17 @@ def lessons() -> tuple[Lesson, ...]:
     """
     if _hidden:
         return ()
-    found = {path.name: Lesson(path) for path in _lessons_in(lessons_folder())}
+    found = {lesson.name: lesson for lesson in lessons_in(lessons_folder())}
     for folder in _added():
-        own = _lessons_in(folder)
+        own = lessons_in(folder)
         if not own:
             raise CourseError(f"expected a folder lesson_NN_name, or a folder of such folders, got {folder}")
-        for path in own:
-            lesson = Lesson(path)
-            if path.name in found:
-                raise CourseError(f"{path} and {found[path.name].folder} have the same name; rename one")
+        for lesson in own:
+            if lesson.name in found:
+                raise CourseError(f"{lesson.folder} and {found[lesson.name].folder} have the same name; rename one")
             if not lesson.text.is_file() and not lesson.judge.is_file():
-                raise CourseError(f"{path} has no lesson.py: the text of the lesson, with its solutions")
-            found[path.name] = lesson
+                raise CourseError(f"{lesson.folder} has no lesson.py: the text of the lesson, with its solutions")
+            found[lesson.name] = lesson
     return tuple(found[name] for name in sorted(found))
 
 
@@ -150,9 +149,8 @@ def _added() -> list[Path]:
     return [Path(folder) for folder in os.environ.get(COURSE, "").split(os.pathsep) if folder]
 
 
-def _lessons_in(folder: Path) -> list[Path]:
-    """Return the folder itself where it is a lesson, else the lessons in it."""
+def lessons_in(folder: Path) -> list[Lesson]:
+    """Return the lessons in a folder, in their order; where the folder is a lesson itself, that one."""
     if _FOLDER.fullmatch(folder.name):
-        return [folder] if folder.is_dir() else []
-    return sorted(path for path in folder.glob("lesson_*") if path.is_dir() and _FOLDER.fullmatch(path.name))
-
+        return [Lesson(folder)] if folder.is_dir() else []
+    return [Lesson(path) for path in sorted(folder.glob("lesson_*")) if path.is_dir() and _FOLDER.fullmatch(path.name)]

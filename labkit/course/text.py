@@ -1,6 +1,6 @@
 """The text of a lesson: cells in jupytext's py:percent form, and the exercises in them.
 
-An exercise stands in two cells: a markdown cell with the heading "### Exercise 4: clip at the right place  ●●○  12 min",
+An exercise stands in two cells: a cell of text with the heading "### Exercise 3: clip at the right place  ●●○  12 min",
 and below it the code cell with the tag exercise-scaling.clip, which holds the solution between two marks. Title,
 difficulty, minutes and solution are read from there, so that each of them is written once.
 
@@ -23,7 +23,10 @@ STARTER = 'raise NotImplementedError("your code goes here; then run this cell ag
 TAG = "exercise-"
 _ASSIGNMENT = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*"|\[[^\]]*\])')
 _MARK = re.compile(r"^# %%(?P<head>.*)$", re.MULTILINE)
-_HEADING = re.compile(r"^### (?:\d+ · )?(?:Exercise|Project)[^:]*: (?P<title>.+?)\s+(?P<dots>[●○]{3})\s+(?P<minutes>\d+) min$", re.M)
+_HEADING = re.compile(
+    r"^### (?:\d+ · )?(?:Exercise|Project)[^:]*: (?P<title>.+?)\s+(?P<dots>[●○]{3})\s+(?P<minutes>\d+) min$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,9 @@ def wrong(
     pair = len(replace) == 2 and isinstance(replace[0], str)
     edits = cast("tuple[Edit, ...]", (tuple(replace),) if pair else tuple(replace))
     if (answer is None) == (not edits):
-        raise TypeError(f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, other text)")
+        raise TypeError(
+            f"wrong({name!r}, ...): expected either an answer or replace=(text of the solution, other text)"
+        )
     return Mistake(name, answer or _unknown, sentence, edits)
 
 

@@ -6,13 +6,15 @@ notebook of theirs that holds it, wherever its cell was pasted; where none does,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.program import defines
-from labkit.grading.submission import Cell, Submission, Unreadable, is_of, lesson_of, lessons_in, read_cells
+from labkit.grading.submission import Cell, Submission, Unreadable, is_of, read_cells
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,21 @@ def read(submission: Submission) -> Read:
     except Exception as error:  # whatever is in it, the class goes on
         cells, problem = (), f"it cannot be read: {type(error).__name__}: {str(error)[:100]}"
     return Read(submission, cells, problem, lesson_of(submission, cells))
+
+
+def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
+    """Return the lesson a notebook belongs to: that of most exercises in it, else its file's name, else None."""
+    lessons = lessons_in(cells)
+    named = Path(submission.notebook).stem
+    if lessons:
+        most = max(lessons.values())
+        return named if lessons.get(named) == most else next(name for name, n in lessons.items() if n == most)
+    return named if any(exercise.lesson == named for exercise in EXERCISES.values()) else None
+
+
+def lessons_in(cells: Sequence[Cell]) -> Counter[str]:
+    """Return how many exercises of each lesson have a cell here."""
+    return Counter(exercise.lesson for exercise in EXERCISES.values() if any(is_of(cell, exercise) for cell in cells))
 
 
 def plan(reads: Sequence[Read], lesson: str | None) -> list[tuple[Read, list[Exercise]]]:

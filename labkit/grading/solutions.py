@@ -1,4 +1,4 @@
-"""The solutions in a lesson's text as functions: the references of its exercises, and known mistakes that are edits of them.
+"""The solutions in a lesson's text as functions: references of exercises, and known mistakes that are edits of them.
 
 Idea: a solution is run as an answer of a learner is: its cell, with the imports and definitions of other cells that it
 uses (labkit.grading.program); calls at the top of its cell, such as `check(...)`, are left out.
@@ -15,7 +15,9 @@ from typing import Any
 
 from labkit.course import Cell, CourseError, cells_of, questions, solution_of
 from labkit.course.text import BEGIN, END
+from labkit.grading import submission
 from labkit.grading.exercise import Edit, Exercise
+from labkit.grading.program import program_of
 
 
 class Solutions:
@@ -51,18 +53,19 @@ class Solutions:
 
 @lru_cache(maxsize=2048)
 def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any]:
-    from labkit.grading import program
-    from labkit.grading.submission import Cell as Submitted
-
     cells, question = cells_of(text.read_text(encoding="utf-8")), questions(text)[id]
     own = _edited(cells[question.place], edits)
     code = [
-        Submitted(str(cell.metadata.get("id", "")), cell.tags, solution_of(own if cell is cells[question.place] else cell.source))
+        submission.Cell(
+            str(cell.metadata.get("id", "")),
+            cell.tags,
+            solution_of(own if cell is cells[question.place] else cell.source),
+        )
         for cell in cells
         if cell.cell_type == "code"
     ]
     names: dict[str, Any] = {"__name__": f"solution of {id}"}
-    for source in program.program_of(code, Exercise(id, (), (), entry=question.entry)):
+    for source in program_of(code, Exercise(id, (), (), entry=question.entry)):
         tree = ast.parse(source)
         tree.body = [node for node in tree.body if not isinstance(node, ast.Expr)]
         exec(compile(tree, f"<{text.parent.name}/{text.name}, {id}>", "exec"), names)

@@ -13,14 +13,12 @@ import json
 import os
 import re
 import stat
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.grading.exercise import Exercise
-from labkit.grading.exercises import EXERCISES
 
 MAX_BYTES = 64 << 20
 MAX_CODE = 1 << 20  # characters of code, tags and ids in one notebook: a lesson with all its solutions has 60,000
@@ -227,21 +225,6 @@ def _cell(cell: dict[str, object]) -> Cell:
         tags=tuple(str(tag) for tag in tags) if isinstance(tags, list) else (),
         source="".join(line for line in lines if isinstance(line, str)),
     )
-
-
-def lesson_of(submission: Submission, cells: Sequence[Cell]) -> str | None:
-    """Return the lesson a notebook belongs to: that of most exercises in it, else its file's name, else None."""
-    lessons = lessons_in(cells)
-    named = Path(submission.notebook).stem
-    if lessons:
-        most = max(lessons.values())
-        return named if lessons.get(named) == most else next(name for name, n in lessons.items() if n == most)
-    return named if any(exercise.lesson == named for exercise in EXERCISES.values()) else None
-
-
-def lessons_in(cells: Sequence[Cell]) -> Counter[str]:
-    """Return how many exercises of each lesson have a cell here."""
-    return Counter(exercise.lesson for exercise in EXERCISES.values() if any(is_of(cell, exercise) for cell in cells))
 
 
 def is_of(cell: Cell, exercise: Exercise) -> bool:

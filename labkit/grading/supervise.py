@@ -39,6 +39,7 @@ from typing import Any
 
 import torch
 
+from labkit.course import COURSE
 from labkit.grading.given.child import Limits, Question, tensor_of
 from labkit.grading.given.keeper import Job, Reply, Walls, keep
 from labkit.records import data_folder, system
@@ -153,6 +154,7 @@ def start(folder: Path, *arguments: str, **options: Any) -> subprocess.Popen[byt
         "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")])),
         "PYTHONUSERBASE": site.getuserbase(), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(folder), "CUDA_VISIBLE_DEVICES": "", "LABKIT_DATA": str(data_folder()),
+        COURSE: os.environ.get(COURSE, ""),
         "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
     }  # fmt: skip
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, **options}

@@ -17,11 +17,11 @@ from concurrent.futures import Executor, as_completed
 from dataclasses import replace
 
 from labkit.amp import RECIPES
-from labkit.grading.project_runs import Asked, keep, kept, runs_asked
 from labkit.grading.given.child import Question
 from labkit.grading.given.project_tasks import Run
 from labkit.grading.given.wire import Failure, Instance, Json, load
 from labkit.grading.judge import Paper
+from labkit.grading.project_runs import Asked, keep, kept, runs_asked
 from labkit.grading.supervise import NotStarted, Runner, packed
 from labkit.records import system
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import labkit
+from labkit.course import lessons, lessons_folder
 from labkit.grading import supervise
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Walls
@@ -81,9 +82,9 @@ def _candidates() -> Iterator[Walls]:
 def view() -> list[tuple[Path, bool]]:
     """Return the files that a learner's code sees: Python, its packages, the system's libraries, labkit and its data.
 
-    Of labkit.grading it sees `given` alone.
+    Of the course it sees nothing: in the lessons' folders are references and known mistakes.
     """
-    here, grading = Path(labkit.__file__).parent, Path(__file__).parent
+    here = Path(labkit.__file__).parent
     paths = sysconfig.get_paths()
     libraries = [paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], site.getusersitepackages()]
     prefixes = [str(Path(prefix) / "lib") for prefix in (sys.base_prefix, sys.prefix)]
@@ -92,7 +93,14 @@ def view() -> list[tuple[Path, bool]]:
     for path in map(Path, [*systems, *prefixes, *libraries, str(here), str(data_folder())]):
         if path.exists() and not any(path.is_relative_to(folder) for folder in shown):
             shown.append(path)
-    return [*((path, True) for path in shown), (grading, False), (grading / "given", True)]
+    inside = [folder for folder in _course() if any(folder.is_relative_to(path) for path in shown)]
+    return [*((path, True) for path in shown), *((folder, False) for folder in inside)]
+
+
+def _course() -> list[Path]:
+    """Return the folders of the course that exist: the lab's own lessons, and each of the others."""
+    folders = [lessons_folder(), *(lesson.folder for lesson in lessons())]
+    return [folder for folder in dict.fromkeys(folder.resolve() for folder in folders) if folder.is_dir()]
 
 
 def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
@@ -100,7 +108,8 @@ def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, 
     name = f"probe{secrets.token_hex(4)}"
     with socket.create_server(("127.0.0.1", 0)) as server:
         given = {
-            "references": [str(Path(__file__).parent / "exercises" / "__init__.py")],
+            "references": [str(path) for folder in _course() for path in (folder, *sorted(folder.rglob("*.py")))],
+            "lessons": [lesson.folder.name for lesson in lessons()],
             "submissions": [os.path.realpath(path) for path in private],  # the probe stands in a folder of its own
             "output": str(output.resolve()), "memory": system.memory_files(os.getpid()),
             "port": server.getsockname()[1], "name": name,
@@ -121,6 +130,7 @@ def _probe(given: dict[str, Any]) -> list[str]:
     import colorsys  # not loaded so far: the library is there
     import contextlib
     import ctypes
+    import importlib
     import os
     import socket
     import time
@@ -140,10 +150,10 @@ def _probe(given: dict[str, Any]) -> list[str]:
             with contextlib.suppress(OSError):
                 os.listdir(path) if os.path.isdir(path) else Path(path).open("rb").close()
                 falls(wall)
-    with contextlib.suppress(ImportError):
-        import labkit.grading.exercises  # noqa: F401
-
-        falls("references")
+    for name in given["lessons"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(f"labkit_lessons.{name}.exercises")
+            falls("references")
     with contextlib.suppress(OSError):
         place = Path(given["output"]) / given["name"]
         place.touch()

@@ -31,7 +31,7 @@ SPAWNED = f"import sys; from labkit.grading import supervise; supervise.FORKS = 
 
 def hand_in(folder: Path, students: int, lessons: list[str], recipes: int) -> None:
     """Write a class: everybody solved everything; in a project there are `recipes` different answers."""
-    notebooks = {lesson: build.solved(build.SOURCES / f"{lesson}.py") for lesson in lessons}
+    notebooks = {lesson: build.solved(build.lesson(lesson)) for lesson in lessons}
     for number in range(students):
         for lesson, notebook in notebooks.items():
             place = folder / f"student{number:03d}" / f"{lesson}.ipynb"

@@ -22,7 +22,7 @@ SEEN = """(name) => {
 def test_a_link_opens_the_glossary_and_the_next_one_leads_to_its_word(lab):
     """JupyterLab 4 forgets the place in a notebook that it has yet to open; the glossary says so at its top."""
     (lab.folder / "glossary.ipynb").write_text(build.text_of(build.glossary()), encoding="utf-8")
-    (source,) = [source for source in build.sources() if source.stem == "01_numbers"]
+    (source,) = [source for source in build.sources() if source.name == "01_numbers"]
     lesson = nbformat.reads(json.dumps(build.learners(source)), as_version=4)
     lesson.cells = [cell for cell in lesson.cells if cell.cell_type == "markdown"]
     notebook = lab.open(lesson, "words")

@@ -203,7 +203,7 @@ def lesson(name):
     spec = importlib.util.spec_from_file_location("build", Path(__file__).parents[2] / "notebooks" / "build.py")
     build = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(build)
-    source = build.SOURCES / f"{name}.py"
+    source = build.lesson(name)
     return [nbformat.reads(build.text_of(form(source)), 4) for form in (build.learners, build.solved)]
 
 

@@ -234,7 +234,9 @@ def test_a_kernel_that_is_gone_is_said_and_the_notebook_comes_back_when_it_is_ru
 
     page.goto(page.url.replace("&reset", ""))
     page.wait_for_selector(f".jp-OutputArea:has-text('{LOST}')")
-    assert LOST in (ROOT / "notebooks/source/00_start.py").read_text(encoding="utf-8"), "the lesson knows these words"
+    assert LOST in (ROOT / "notebooks/lessons/lesson_00_start/lesson.py").read_text("utf-8"), (
+        "the lesson knows these words"
+    )
     page.wait_for_function(IDLE)
     for index in (0, 1 + ORDER.index(name)):
         page.evaluate("i => (jupyterapp.shell.currentWidget.content.activeCellIndex = i)", index)

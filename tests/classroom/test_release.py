@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import gzip
 import hashlib
-import importlib
 import inspect
 import io
 import json
@@ -23,14 +22,14 @@ from typing import Any
 
 import pytest
 
-from labkit.classroom.model_answers import solution_in
-from labkit.classroom.release import _stored_outcome, stored_exercise
+from labkit.classroom.model_answers import cell_in
+from labkit.classroom.release import _sealed, stored_exercise
 from labkit.cli import main
+from labkit.course import Lesson, cells_of, lessons, lessons_folder, questions, solution_of
 from labkit.grading import EXERCISES, Exercise, judge
-from labkit.grading.exercises import clinic_runs
-from labkit.grading.exercises.clinic_runs import diagnosed
 from labkit.grading.given.wire import Instance
 from labkit.grading.judge import answers_of, visible_paper
+from tests.grading.cases import lesson_module
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
@@ -98,24 +97,21 @@ def rows_of(module: ModuleType) -> dict[str, str]:
     source = inspect.getsource(module)
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     rows = [call.args for call in calls if isinstance(call.func, ast.Name) and call.func.id == "wrong"]
-    return {name.value: squeezed(ast.get_source_segment(source, answer.body)) for name, _, answer in rows}
+    return {row[0].value: squeezed(ast.get_source_segment(source, row[2].body)) for row in rows if len(row) == 3}
 
 
 def spoilers() -> dict[str, str]:
-    """What no learner shall find: bodies of references and of mistakes, and the lessons' solutions."""
+    """What no learner shall find: functions and rows of exercises, and the lessons' solutions."""
     found = {}
-    for exercise in EXERCISES.values():
-        module = importlib.import_module(f"labkit.grading.exercises.{exercise.id.replace('.', '_')}")
-        answers = {f"reference of {exercise.id}": exercise.reference}
-        answers |= {f"{exercise.id}: {known.name}": known.answer for known in exercise.mistakes}
-        if exercise.reference.__module__ != module.__name__:  # made by a frame that several share, of functions here
-            answers = {f"{exercise.id}: {n}": f for n, f in inspect.getmembers(module, inspect.isfunction)}
-        own = {name: answer for name, answer in answers.items() if answer.__module__ == module.__name__}
-        found |= {name: body_of(answer) for name, answer in own.items() if answer.__name__ != "<lambda>"}
-        found |= {f"{exercise.id}: {name}": body for name, body in rows_of(module).items()}
-        source = (ROOT / "notebooks" / "source" / f"{exercise.lesson}.py").read_text(encoding="utf-8")
-        cell = next(part for part in source.split("# %%") if f'"{exercise.tag}"' in part)
-        found[f"solution of {exercise.id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])
+    for lesson in lessons():
+        module = lesson.module("exercises")
+        assert module is not None
+        functions = [f for _, f in inspect.getmembers(module, inspect.isfunction) if f.__module__ == module.__name__]
+        found |= {f"{lesson.name}: {f.__name__}": body_of(f) for f in functions if f.__name__ != "<lambda>"}
+        found |= {f"{lesson.name}: {name}": body for name, body in rows_of(module).items()}
+        for id, question in questions(lesson.text).items():
+            cell = cells_of(lesson.text.read_text(encoding="utf-8"))[question.place].source
+            found[f"solution of {id}"] = squeezed(cell.split("### BEGIN SOLUTION")[1].split("### END")[0])
     return {name: body for name, body in found.items() if len(body) > 40}  # `return x` says nothing
 
 
@@ -156,6 +152,7 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
         try: inspect.getsource(EXERCISES["start.smallest"].reference)
         except TypeError: print("no source")
         from labkit.cli import main
+from labkit.course import Lesson, cells_of, lessons, lessons_folder, questions, solution_of
         sys.stderr = sys.stdout
         print(main(["grade", "x", "--csv", "y"]), main(["release", "x"]), sep="\\n")
         """,
@@ -169,8 +166,11 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
     assert lines[-5:] == ["no source", *refusals, "2", "2"]
 
 
+runs = lesson_module("10_clinic", "runs")
+
+
 def is_diagnosed(outcome: Any) -> bool:
-    return getattr(outcome, "func", None) is diagnosed
+    return isinstance(outcome, runs.Diagnosed)
 
 
 def same_answers(exercise: Exercise) -> None:
@@ -195,16 +195,16 @@ CLINIC = [id for id in EXERCISES if any(is_diagnosed(check.outcome) for check in
 def test_a_stored_diagnosis_takes_what_the_whole_one_takes_and_does_not_say_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(clinic_runs, "COST", 2)
+    monkeypatch.setattr(runs, "COST", 2)
     for id in CLINIC:
         same_diagnoses(id)
 
 
 def same_diagnoses(id: str) -> None:
     outcome: Any = next(check.outcome for check in EXERCISES[id].checks if is_diagnosed(check.outcome))
-    (where, amount), places = outcome.args
+    (where, amount), places = outcome.right, outcome.places
     number = amount if isinstance(amount, float | int) else 1.0
-    stored: Any = _stored_outcome(outcome, b"salt")
+    stored: Any = _sealed(outcome, b"salt")
     others = [0, 0.0, -0.0, 1, True, 1.5, "weight", "", None, math.nan, math.inf, 10**400, 2**-14, 256, -number]
     near = [number * share for share in (1, 0.89, 0.91, 0.899, 0.901, 1.099, 1.101, 1 + 1e-9)]
     for place in (*places, "elsewhere"):
@@ -215,7 +215,7 @@ def same_diagnoses(id: str) -> None:
             assert bool(one.facts) == bool(other.facts)
             assert repr(place) not in repr(one.facts)
     assert outcome(Instance("Treatment", {"diagnosis": (where, amount)}), (0, 2)).passed
-    right, again = stored.args[0], _stored_outcome(outcome, b"another").args[0]  # type: ignore[attr-defined]
+    right, again = stored.right, _sealed(outcome, b"another").right  # type: ignore[attr-defined]
     assert not right.sealed.keys() & again.sealed.keys()
     assert where.encode() not in pickle.dumps(right)
 
@@ -230,8 +230,8 @@ def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatc
         return derived(password, salt=how["salt"], n=2, r=1, p=1)
 
     monkeypatch.setattr(hashlib, "scrypt", scrypt)
-    stored = clinic_runs.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
-    diagnosed(stored, ("log", "loss"), Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
+    stored = runs.stored_diagnosis(("log", 0.5), ("log", "loss"), b"counted")
+    runs.Diagnosed(stored, ("log", "loss"))(Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
     assert all(128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted" for how in asked)
     assert len(asked) == len(stored.sealed) + 1
 
@@ -268,12 +268,12 @@ def test_the_table_of_exercises_has_a_row_for_each(tmp_path: Path) -> None:
 @pytest.mark.timeout(900 * slowness())
 def test_lesson_06_runs_in_the_learners_lab_from_starters_to_solved(released: Path) -> None:
     """The notebook that is handed out, in which each exercise is then solved as the model answer does."""
-    source = (ROOT / "notebooks" / "source" / f"{LESSON}.py").read_text(encoding="utf-8")
+    lesson = Lesson(lessons_folder() / f"lesson_{LESSON}")
     notebook = json.loads((released / "learners" / "notebooks" / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
     asked = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
     for exercise in asked:
         (cell,) = [cell for cell in notebook["cells"] if exercise.tag in cell["metadata"].get("tags", ())]
-        cell["source"] = cell["source"] + ["\n\n", solution_in(source, exercise)]
+        cell["source"] = cell["source"] + ["\n\n", solution_of(cell_in(lesson, exercise))]
         cell["source"][0] = "import warnings\n" + cell["source"][0]
     (released / "solved.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
     said = in_the_lab(

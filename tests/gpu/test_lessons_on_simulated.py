@@ -51,7 +51,7 @@ def cells() -> dict[str, tuple[str, str, str]]:
             if calls_live(code):
                 *before, last = code.body
                 assert isinstance(last, ast.Expr)
-                found[f"{source.stem} {name}"] = imports, "\n".join(map(ast.unparse, before)), ast.unparse(last)
+                found[f"{source.name} {name}"] = imports, "\n".join(map(ast.unparse, before)), ast.unparse(last)
     return found
 
 
@@ -163,7 +163,7 @@ def test_a_cells_widget_trains_on_the_gpu_by_default(where: dict[str, Any]) -> N
 @pytest.mark.parametrize("lesson", WHOLE)
 @pytest.mark.parametrize("made", [answered_later, build.learners], ids=["answered", "handed out"])
 def test_a_lesson_runs_from_top_to_bottom(simulated_gpu: Any, lesson: str, made: Any) -> None:
-    notebook = made(build.SOURCES / f"{lesson}.py")
+    notebook = made(build.lesson(lesson))
     notebook["cells"].append(ASKS_WHICH_CARD)
     done = execute(notebook, environment("T4", os.environ))
     assert errors_of(done) == []

@@ -25,9 +25,14 @@ def cases(id: str, seeds: Iterable[int] = SEEDS) -> list[tuple[Any, ...]]:
     return [case for seed in seeds for check in exercise.checks for case in cases_of(exercise, check, seed)]
 
 
+def lesson_module(lesson: str, stem: str) -> Any:
+    """Return a module of a lesson's folder."""
+    return build.lesson(lesson).module(stem)
+
+
 @cache
 def cells_of(lesson: str) -> list[Cell]:
     """Return the code cells of a solved lesson."""
-    cells = build.solved(build.SOURCES / f"{lesson}.py")["cells"]
+    cells = build.solved(build.lesson(lesson))["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     return [Cell(cell["id"], tuple(cell["metadata"].get("tags", ())), "".join(cell["source"])) for cell in code]

@@ -10,15 +10,14 @@ import math
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from labkit.grading import EXERCISES
 from labkit.grading.judge import cases_of
+from notebooks import build
 
-SOURCE = Path(__file__).parents[2] / "notebooks" / "source"
 TRAINED = ("clinic.", "project.")  # their texts name a training, and the judge trains it
 
 
@@ -153,7 +152,7 @@ def plain(text: str) -> str:
 def text_of(exercise_id: str) -> str:
     """Return what a learner reads of an exercise: the text before its cell, and the cell without the solution."""
     exercise = EXERCISES[exercise_id]
-    cells = re.split(r"(?m)^(?=# %%)", (SOURCE / f"{exercise.lesson}.py").read_text())
+    cells = re.split(r"(?m)^(?=# %%)", build.lesson(exercise.lesson).text.read_text())
     at = next(i for i, cell in enumerate(cells) if f'tags=["{exercise.tag}"]' in cell)
     before = next(i for i in reversed(range(at)) if "[markdown]" in cells[i])
     own = re.sub(r"(?s)### BEGIN SOLUTION.*?### END SOLUTION", "", cells[at])

@@ -16,14 +16,13 @@ from torch.nn import functional as F
 from labkit.clinic import CONSULTATIONS, Treatment, look, treat
 from labkit.grading import EXERCISES, check
 from labkit.grading.alike import Alike, plain
-from labkit.grading.exercises.clinic_replay import TEXTS, quantile, replay
-from labkit.grading.exercises.clinic_runs import _near, _of_replay, diagnosed, treated
 from labkit.grading.given.child import Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.given.wire import Instance, dump, load
-from tests.grading.cases import cells_of
+from tests.grading.cases import cells_of, lesson_module
 
 NAMES = tuple(CONSULTATIONS)
+runs, replay = lesson_module("10_clinic", "runs"), lesson_module("10_clinic", "replay")
 
 
 def as_it_came(name: str) -> Treatment:
@@ -81,15 +80,15 @@ def test_other_diagnoses_are_what_their_runs_show() -> None:
 
 def test_a_number_may_be_off_by_a_tenth() -> None:
     fits = {0.89: False, 0.91: True, 1.0: True, 1.09: True, 1.11: False}
-    assert {said: _near(1.0, said) for said in fits} == fits
-    assert _near(1.0, 1)
-    assert not _near(1.0, "1.0")
-    assert _near(11, 11)
-    assert not _near(11, 12)
+    assert {said: runs._near(1.0, said) for said in fits} == fits
+    assert runs._near(1.0, 1)
+    assert not runs._near(1.0, "1.0")
+    assert runs._near(11, 11)
+    assert not runs._near(11, 12)
 
 
 def said_of(right: tuple[str, Any], diagnosis: object) -> Any:
-    return diagnosed(right, (right[0], "loss"), Instance("Treatment", {"diagnosis": diagnosis}), (0, 2))
+    return runs.Diagnosed(right, (right[0], "loss"))(Instance("Treatment", {"diagnosis": diagnosis}), (0, 2))
 
 
 def test_what_is_no_diagnosis_is_told_what_one_is_and_half_of_one_nothing_of_its_half() -> None:
@@ -111,7 +110,7 @@ def well(name: str) -> Treatment:
 
 
 def judged(name: str, **changes: Any) -> Any:
-    return treated(name, load(dump(replace(well(name), **changes))), (1, None))
+    return runs.treated(name, load(dump(replace(well(name), **changes))), (1, None))
 
 
 def states(name: str) -> torch.Tensor:
@@ -166,21 +165,21 @@ def test_weights_that_do_not_follow_from_one_another_are_named() -> None:
 
 
 def test_steps_may_be_longer_or_shorter_by_a_twentieth() -> None:
-    run = replay("clip", 1, states("clip"), well("clip").losses)
+    run = replay.replay("clip", 1, states("clip"), well("clip").losses)
     for rate, passed in {1.0: True, 1.03: True, 0.97: True, 1.08: False, 0.92: False}.items():
         run.lengths, run.clipped = [rate] * 40, []
-        assert ("learning rate" not in _of_replay("clip", run, 40)) == passed, rate
+        assert ("learning rate" not in runs._of_replay("clip", run, 40)) == passed, rate
         run.clipped = [rate]
-        assert ("clipping" not in _of_replay("clip", run, 40)) == passed, rate
+        assert ("clipping" not in runs._of_replay("clip", run, 40)) == passed, rate
 
 
 def test_a_schedule_falls_in_a_line() -> None:
-    run = replay("schedule", 1, states("schedule"), well("schedule").losses)
+    run = replay.replay("schedule", 1, states("schedule"), well("schedule").losses)
     line = [0.5 * (1 - step / 40) for step in range(40)]
     assert run.rates == pytest.approx(line, abs=0.005)
     for rates in (line[1:], line[:36], [0.5] * 39 + [0.0], []):
         run.rates = rates
-        assert "schedule" in _of_replay("schedule", run, 64)
+        assert "schedule" in runs._of_replay("schedule", run, 64)
 
 
 @pytest.mark.slow
@@ -191,16 +190,16 @@ def test_the_noise_of_steps_tells_the_format(name: str, monkeypatch: pytest.Monk
     in_fp32 = next(known.answer for known in exercise.mistakes if known.name == "all in FP32")
     wide = treat(name, in_fp32, seed=1)
     assert wide.states is not None
-    assert quantile(replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05 or name == "eval"
-    right = quantile(replay(name, 1, states(name), well(name).losses).noises, 0.5)
-    assert TEXTS[name].noise[0] < right < TEXTS[name].noise[1]
+    assert replay.quantile(replay.replay(name, 1, wide.states, wide.losses).noises, 0.8) < 0.05 or name == "eval"
+    right = replay.quantile(replay.replay(name, 1, states(name), well(name).losses).noises, 0.5)
+    assert replay.TEXTS[name].noise[0] < right < replay.TEXTS[name].noise[1]
     if name == "gains":
         return
     real = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda device, *_, enabled=True: real(device, torch.bfloat16, enabled))
     coarse = treat(name, exercise.reference, seed=1)
     assert coarse.states is not None
-    assert 3 < quantile(replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right < 16
+    assert 3 < replay.quantile(replay.replay(name, 1, coarse.states, coarse.losses).noises, 0.5) / right < 16
 
 
 # --- repairs ---

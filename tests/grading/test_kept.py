@@ -108,7 +108,7 @@ def test_a_starter_is_no_work_and_what_was_begun_in_it_is() -> None:
     """Half an answer, a helper or a thought is never written over, though the starter's last line still stands."""
     line = "    raise NotImplementedError("
     for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
-        source = build.SOURCES / f"{lesson}.py"
+        source = build.lesson(lesson)
         learners, solved = (cells_by_tag(made) for made in (build.learners(source), build.solved(source)))
         for exercise in EXERCISES.values():
             if exercise.lesson == lesson:

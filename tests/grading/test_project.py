@@ -12,8 +12,8 @@ from labkit.amp import RECIPES, Recipe, ScalerConfig, WeightRounding, static
 from labkit.formats import BF16, FP16, FP32
 from labkit.gemm import SPECS
 from labkit.grading import EXERCISES, FAILING, PROJECT_TASKS, Grade, check, enter, show
-from labkit.grading.exercises.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
 from labkit.grading.given.wire import Failure, Instance, dump, load
+from labkit.grading.project_runs import HIDDEN, VISIBLE, keeps, reaches, recipe_of, run_of, spread
 
 SEEDS = (*VISIBLE, *HIDDEN)
 

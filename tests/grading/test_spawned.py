@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.grading import EXERCISES, judge, supervise
+from labkit.grading import EXERCISES, judge, project_runs, supervise
 from labkit.grading.batch import answers_in, grade, question
-from labkit.grading.exercises import project_runs
 from labkit.grading.given.child import Limits
 from labkit.grading.judge import paper_of
 from labkit.grading.submission import find

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit.grading import EXERCISES
+from labkit.grading.plan import lesson_of
 from labkit.grading.program import as_python, program_of
-from labkit.grading.submission import Cell, Submission, Unreadable, find, lesson_of, read_cells
+from labkit.grading.submission import Cell, Submission, Unreadable, find, read_cells
 
 ADVANCE = EXERCISES["scaling.advance"]
 

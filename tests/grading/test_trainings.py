@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.amp import RECIPES, static
-from labkit.grading import walls
+from labkit.grading import project_runs, walls
 from labkit.grading.batch import answers_in
-from labkit.grading.exercises import project_runs
 from labkit.grading.given.child import Limits, Question
 from labkit.grading.given.keeper import Reply
 from labkit.grading.supervise import FORKS, NotStarted, Runner, packed, scratch

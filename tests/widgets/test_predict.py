@@ -20,7 +20,7 @@ from labkit.train import TASKS, TrainingRun, gradient_snapshot, scattered_digits
 from labkit.widgets import Predict, Prediction, predict, predictions
 from labkit.widgets.predict.widget import Ruler
 
-SOURCES = Path(__file__).parents[2] / "notebooks" / "source"
+LESSONS = Path(__file__).parents[2] / "notebooks" / "lessons"
 NUMBERS = {id: row.ruler for id, row in predictions().items() if row.ruler}
 
 
@@ -147,7 +147,7 @@ NEEDS = {  # cells whose variables a measurement uses, beside the setup
 def measured_by_the_lesson(id: str) -> float:
     """Run the cells of a lesson that lead to this question, and return what its `measure` says."""
     asking = f'predict("{id}", '
-    source = next(text for file in SOURCES.glob("*.py") if asking in (text := file.read_text(encoding="utf-8")))
+    source = next(text for file in LESSONS.glob("*/lesson.py") if asking in (text := file.read_text(encoding="utf-8")))
     cells = dict(re.findall(r'^# %% id="([^"]+)".*\n((?:(?!# %%).*\n?)*)', source, flags=re.MULTILINE))
     names: dict[str, Any] = {}
     for needed in ("setup", *NEEDS.get(id, [])):
@@ -252,7 +252,9 @@ def test_a_widget_below_a_question_opens_in_another_state() -> None:
         ("06_loss_scaling", "scaling.lost", (), "log2_scale=10)"),
     ):
         assert all(number in predictions()[question].question for number in numbers), question
-        below = (SOURCES / f"{lesson}.py").read_text(encoding="utf-8").split(f'predict("{question}")')[1]
+        below = (
+            (LESSONS / f"lesson_{lesson}" / "lesson.py").read_text(encoding="utf-8").split(f'predict("{question}")')[1]
+        )
         kinds = ("NumberLine(", "Swallowed", "Mma", "Underflow")
         widget = next(line for line in below.splitlines() if line.startswith(kinds))
         assert widget.endswith(opens) or widget.startswith(opens), question

@@ -1,7 +1,7 @@
-"""What is the process that learners' code is forked from? This program: `python .../given/__main__.py`.
+"""The process that learners' code is forked from. It runs as `python .../given/__main__.py`.
 
-It loads torch, the lab's layers and this folder, once. Of `labkit.grading` it has a stand-in, in which there is what
-lessons tell learners to import, and nothing else. With the number of a socket as its argument it forks a keeper for
+It loads torch, the lab's layers and this folder, once, and sees no lesson folder from then on (labkit.course.hide): in
+those are the references and known mistakes. With the number of a socket as its argument it forks a keeper for
 every connection that comes through it (Linux); without one it answers a single job from standard input.
 """
 
@@ -17,13 +17,13 @@ import socket
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import torch
 
-import labkit
+import labkit.course
 
 LAYERS = ("formats", "interop", "gemm", "bench", "instrument", "amp", "train", "clinic")
+CHILD = "labkit.grading.given.child"
 READY = b"ready\n"
 
 
@@ -31,9 +31,7 @@ def main() -> None:
     """Load everything, say so, and serve."""
     os.environ.pop("PYTHONPATH", None)
     torch.set_num_threads(1)
-    _stand_in()
-    for layer in LAYERS:
-        import_module(f"labkit.{layer}")
+    _leave_no_way_to_answers()
     (torch.ones(2, 2).half().float() @ torch.ones(2, 2)).sum().item()  # finds out what the CPU can do, from /proc
     if len(sys.argv) > 1:
         _serve(socket.socket(fileno=int(sys.argv[1])))
@@ -41,17 +39,17 @@ def main() -> None:
         _answer_one()
 
 
-def _stand_in() -> None:
-    """Put a module in the place of labkit.grading that has no way to exercises, references and mistakes."""
-    stand_in = ModuleType("labkit.grading", "At grading, `check` does nothing: the grade comes later.")
-    stand_in.__dict__["__path__"] = [str(Path(__file__).parents[1])]
-    sys.modules["labkit.grading"] = labkit.__dict__["grading"] = stand_in
-    for name in ("child", "keeper", "loop", "scaled_backward", "project_tasks"):
+def _leave_no_way_to_answers() -> None:
+    """Load what lessons tell learners to import, and hide the lessons; at grading, `check` and its like do nothing."""
+    for layer in LAYERS:
+        import_module(f"labkit.{layer}")
+    import_module("labkit.clinic").consultations()
+    grading = import_module("labkit.grading")
+    grading.__dict__.update(dict.fromkeys(("check", "enter", "show", "hint"), import_module(CHILD).no_check))
+    for name in ("loop", "scaled_backward", "project_tasks"):
         import_module(f"labkit.grading.given.{name}")
-    stand_in.__dict__["__path__"] = []
-    tasks, child = (sys.modules[f"labkit.grading.given.{name}"] for name in ("project_tasks", "child"))
-    stand_in.__dict__.update(dict.fromkeys(("check", "enter", "show", "hint"), child.no_check))
-    stand_in.__dict__.update(FAILING=tasks.FAILING, PROJECT_TASKS=tasks.PROJECT_TASKS)
+    labkit.course.hide()
+    os.environ.pop(labkit.course.COURSE, None)
 
 
 def _serve(control: socket.socket) -> None:

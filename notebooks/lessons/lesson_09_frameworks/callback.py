@@ -17,6 +17,7 @@ from labkit.frameworks import GradScaler, autocast
 from labkit.frameworks.fastai.basics import SGD, Callback, CancelStepException, DataLoaders, Learner
 from labkit.grading.draws import Batches
 from labkit.grading.exercise import Exercise, wrong
+
 from .translate import CHECKS, LEARNING_RATE, Trained, a_layer
 
 

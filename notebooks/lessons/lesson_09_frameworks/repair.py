@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from labkit.frameworks.apex import amp
 from labkit.grading.draws import Batches
 from labkit.grading.exercise import Exercise, mistake, wrong
+
 from .translate import CHECKS, LEARNING_RATE, Trained, a_layer
 
 

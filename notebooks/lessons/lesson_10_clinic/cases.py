@@ -19,6 +19,7 @@ from labkit.clinic.consultations import Batch, Consultation
 from labkit.faults.loops import accuracy, batches
 from labkit.train.networks import mlp
 
+
 def _reached(model: nn.Module, call: Callable[[Any, Tensor], Any] = nn.Module.__call__) -> float:
     """Return the share of test digits that a model gets right as it is used after training: in eval(), in FP16."""
     model.eval()
@@ -136,6 +137,6 @@ CASES: dict[str, Consultation] = {
         weights=("bfloat16", "float32"),
         format="bfloat16",
     ),
-    "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, skips=1),
+    "eval": Consultation(_with_batch_norm, _one_broken_picture, 30, 0.6, _reached, skips=1),
     "overflow": Consultation(_body_and_head, _of_digits, 40, 0.6, partial(_reached, call=normalised), skips=1),
 }

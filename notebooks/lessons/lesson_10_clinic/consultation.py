@@ -15,8 +15,9 @@ import torch
 from labkit.clinic.consult import treat
 from labkit.grading.draws import always
 from labkit.grading.exercise import Case, Check, Exercise, Mistake
+
 from .replay import TEXTS
-from .runs import Diagnosis, diagnosed, treated
+from .runs import Diagnosed, Diagnosis, treated
 
 Train = Callable[[Any, Any, str], list[float]]  # (model, batches, does): does "" repairs, another word leaves a fault
 Row = tuple[str, str, Diagnosis | None, str]  # a mistake: its name, what it does, its diagnosis or None, its sentence
@@ -39,7 +40,7 @@ def consultation(
     difficulty: int = 2,
 ) -> Exercise:
     """Return the exercise of a consultation; `places` are the words among which a diagnosis names one."""
-    fits = partial(diagnosed, diagnosis, places)
+    fits = Diagnosed(diagnosis, places)
     return Exercise(
         id=f"clinic.{name}",
         title=title,

@@ -28,15 +28,11 @@ from torch.nn import functional as F
 
 from labkit.amp import autocast
 from labkit.clinic.consult import one_at_a_time
-<<<<<<< HEAD:labkit/grading/exercises/clinic_replay.py
-from labkit.clinic.consultations import CONSULTATIONS, Batch, attended, normalised
-from labkit.faults.fault import random_state_kept
-=======
 from labkit.clinic.consultations import Batch
+from labkit.faults.fault import random_state_kept
+from labkit.formats import FP16
 
 from .cases import CASES, attended, normalised
->>>>>>> b2cbd48 (wip):notebooks/lessons/lesson_10_clinic/replay.py
-from labkit.formats import FP16
 
 U = 2.0**-11
 LOSS_ULPS = 4  # u, by which a loss may differ from its replay, relative to the loss or to 1

@@ -15,9 +15,12 @@ from functools import lru_cache
 from typing import cast
 
 from labkit.clinic.consult import Treatment
-from .cases import CASES
 from labkit.grading.difference import show
 from labkit.grading.exercise import Case
+from labkit.grading.given.wire import Instance
+from labkit.grading.outcome import Outcome
+
+from .cases import CASES
 from .replay import (
     ALIKE,
     LENGTH,
@@ -30,8 +33,6 @@ from .replay import (
     rebuilt,
     replay,
 )  # fmt: skip
-from labkit.grading.given.wire import Instance
-from labkit.grading.outcome import Outcome
 
 Diagnosis = tuple[str, float | int | str]
 EIGHTHS = 8  # of an octave, in which a stored diagnosis is looked up
@@ -78,23 +79,39 @@ def stored_diagnosis(
     return stored
 
 
-def diagnosed(right: Diagnosis | StoredDiagnosis, places: tuple[str, ...], answer: object, case: Case) -> object:
-    """Say whether a diagnosis fits, as a whole."""
-    if not isinstance(answer, Instance):
-        return answer
-    said = answer.fields["diagnosis"]
-    if not (isinstance(said, tuple) and len(said) == 2 and said[0] in places):
-        return Outcome(False, f"a diagnosis is one of {', '.join(map(repr, places))}, and how much; not {show(said)}")
-    known_by: object = (said[0], _exactly(said[1]))
-    if isinstance(right, StoredDiagnosis):
-        key = right.key(places, said)
-        opened = right.opened(key)
-        fits = opened is not None and _fits(opened, said)
-        known_by = hashlib.sha256(key + repr(known_by).encode()).hexdigest()  # as slow to guess as the right one
-    else:
-        fits = _fits(right, said)
-    says = f"{show(said)} fits" if fits else f"{show(said)} does not fit, in one part or in both; look at the run again"
-    return Outcome(fits, says, () if fits else (known_by,))
+@dataclass(frozen=True, eq=False)
+class Diagnosed:
+    """The outcome of a diagnosis: whether it fits, as a whole.
+
+    places   the words among which a diagnosis names one
+    """
+
+    right: Diagnosis | StoredDiagnosis
+    places: tuple[str, ...]
+
+    def __call__(self, answer: object, case: Case) -> object:
+        """Say whether a diagnosis fits."""
+        if not isinstance(answer, Instance):
+            return answer
+        said = answer.fields["diagnosis"]
+        if not (isinstance(said, tuple) and len(said) == 2 and said[0] in self.places):
+            places = ", ".join(map(repr, self.places))
+            return Outcome(False, f"a diagnosis is one of {places}, and how much; not {show(said)}")
+        known_by: object = (said[0], _exactly(said[1]))
+        if isinstance(self.right, StoredDiagnosis):
+            key = self.right.key(self.places, said)
+            opened = self.right.opened(key)
+            fits = opened is not None and _fits(opened, said)
+            known_by = hashlib.sha256(key + repr(known_by).encode()).hexdigest()  # as slow to guess as the right one
+        else:
+            fits = _fits(self.right, said)
+        wrong = "does not fit, in one part or in both; look at the run again"
+        return Outcome(fits, f"{show(said)} {'fits' if fits else wrong}", () if fits else (known_by,))
+
+    def sealed(self, salt: bytes) -> Diagnosed:
+        """Return the outcome for learners, which does not say which diagnosis is right (labkit.classroom.release)."""
+        assert not isinstance(self.right, StoredDiagnosis)
+        return Diagnosed(stored_diagnosis(self.right, self.places, salt), self.places)
 
 
 def _fits(right: Diagnosis, said: tuple[str, object]) -> bool:

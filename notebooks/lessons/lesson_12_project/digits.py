@@ -12,8 +12,8 @@ from dataclasses import replace
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import BF16
 from labkit.grading.exercise import Exercise, mistake, wrong
-from labkit.grading.project_runs import PROVIDES, project_checks
 from labkit.grading.given.project_tasks import FAILING
+from labkit.grading.project_runs import PROVIDES, project_checks
 
 
 def reference(seeds: tuple[int, ...]) -> Recipe:

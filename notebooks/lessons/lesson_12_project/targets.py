@@ -12,8 +12,8 @@ from dataclasses import replace
 from labkit.amp import RECIPES, Recipe, static
 from labkit.formats import FP16
 from labkit.grading.exercise import Exercise, wrong
-from labkit.grading.project_runs import PROVIDES, project_checks
 from labkit.grading.given.project_tasks import FAILING
+from labkit.grading.project_runs import PROVIDES, project_checks
 
 _PURE = Recipe("pure FP16, scaled", model=FP16, master_weights=False, optimizer=FP16, scaler=static(2.0**10))
 

@@ -1,0 +1,80 @@
+"""Notebooks from the texts of lessons.
+
+Invariant: the same text gives the same bytes. Ids of cells come from their content, outputs are empty, and metadata is
+ours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.course.lesson import CourseError, Lesson, lessons_folder
+from labkit.course.text import Cell, cells_of, require_marks, starter_of
+from labkit.records import notebooks_folder
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+Notebook = dict[str, Any]
+
+
+def notebook_of(
+    lesson: Lesson, code: Callable[[str], str] = starter_of, prose: Callable[[str], str] = lambda text: text
+) -> Notebook:
+    """Return a lesson's notebook: each code cell edited by `code`, each cell of text by `prose`.
+
+    Raises:
+        CourseError: a solution is opened and not closed, or the other way round, or two cells have the same id.
+    """
+    cells = [cell for cell in cells_of(lesson.text.read_text(encoding="utf-8")) if cell.source.strip()]
+    for cell in cells:
+        require_marks(cell.source, str(lesson.text))
+    written = [
+        {
+            "cell_type": cell.cell_type,
+            "id": id,
+            "metadata": {"tags": list(cell.tags)} if cell.tags else {},
+            "source": lines((code if cell.cell_type == "code" else prose)(cell.source)),
+            **({"execution_count": None, "outputs": []} if cell.cell_type == "code" else {}),
+        }
+        for cell, id in zip(cells, _ids(lesson, cells), strict=True)
+    ]
+    return {"cells": written, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def learners_notebook(lesson: Lesson) -> Notebook:
+    """Return a lesson's notebook for learners: the one beside the lab's own lessons, or one made from its text."""
+    written = notebooks_folder() / f"{lesson.name}.ipynb"
+    if lesson.folder.parent == lessons_folder() and written.is_file():
+        notebook: Notebook = json.loads(written.read_text(encoding="utf-8"))
+        return notebook
+    return notebook_of(lesson)
+
+
+def text_of(notebook: Notebook) -> str:
+    """Return a notebook as the text of its file: sorted keys, one space of indentation, a newline at the end."""
+    return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def lines(source: str) -> list[str]:
+    """Return a source as a notebook stores it: a list of lines with their ends."""
+    return source.splitlines(keepends=True)
+
+
+def _ids(lesson: Lesson, cells: Sequence[Cell]) -> list[str]:
+    """Return the cells' ids: their own, or one made from their content, so that it moves with them."""
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for cell in cells:
+        seen[cell.source] += 1
+        content = " ".join((lesson.name, str(seen[cell.source]), cell.source))
+        names.append(str(cell.metadata.get("id") or hashlib.sha256(content.encode()).hexdigest()[:12]))
+    doubled = [name for name, count in Counter(names).items() if count > 1]
+    if doubled:
+        raise CourseError(f"{lesson.text}: more than one cell has the id {doubled[0]!r}; an id is for one cell")
+    return names
