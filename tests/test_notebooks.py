@@ -16,6 +16,7 @@ import nbformat
 import pytest
 
 from labkit.course import Lesson
+from labkit.course.text import STARTER
 from labkit.grading import EXERCISES
 from labkit.grading.batch import grade
 from labkit.grading.given.child import Limits
@@ -108,10 +109,10 @@ def test_ids_are_valid_unique_and_do_not_move_when_a_cell_is_put_before(house: P
 def test_a_new_lesson_is_found_from_the_map_and_from_its_neighbours(house: Path) -> None:
     start, new = build.lesson("00_start"), build.lesson("02_new")
     start.folder.mkdir()
-    new.folder.mkdir()
     table = f"{build.MAP}| 02 | *to come* | | |\n| 03 | *to come* | | |".replace("\n", "\n# ")
     start.text.write_text(f"# %% [markdown]\n# # Start\n#\n# {table}\n")
     assert "| 02 | *to come* | | |" in build.text_of(build.learners(start))
+    new.folder.mkdir()
     new.text.write_text('# %% [markdown] on_the_map="a new thing"\n# # 02 · New: of all\n#\n# About 5 minutes.\n')
     rows = "".join(build.learners(start)["cells"][0]["source"]).splitlines()[-2:]
     assert rows == ["| **02** | [New](02_new.ipynb) | 5 | a new thing |", "| 03 | *to come* | | |"]
@@ -187,7 +188,7 @@ def test_every_exercise_has_one_cell_found_by_tag_and_by_id() -> None:
         for tag, exercise in expected.items():
             assert found[tag]["id"] == exercise.cell_id
             assert f"def {exercise.call}:" in "".join(found[tag]["source"])
-            assert build.STARTER in "".join(found[tag]["source"])
+            assert STARTER in "".join(found[tag]["source"])
             assert found[tag]["source"][-1] == f'check("{exercise.id}", {exercise.entry})'
 
 

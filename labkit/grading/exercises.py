@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from labkit.course import CourseError, Lesson, lessons, questions
+from labkit.course import CourseError, Lesson, Question, lessons, questions
 from labkit.grading.exercise import Exercise, Mistake
 from labkit.grading.solutions import Solutions
 from labkit.grading.stored import stored_exercises
@@ -54,14 +54,13 @@ def exercises_of(lesson: Lesson) -> tuple[Exercise, ...]:
     if missing := asked.keys() - {exercise.id for exercise in found}:
         raise CourseError(f"{place}: lesson.py has the exercise {min(missing)}, and EXERCISES has not")
     solutions = Solutions(lesson.text)
-    return tuple(_joined(exercise, lesson, solutions) for exercise in found)
+    return tuple(_joined(exercise, lesson.name, asked[exercise.id], solutions) for exercise in found)
 
 
-def _joined(exercise: Exercise, lesson: Lesson, solutions: Solutions) -> Exercise:
-    said = questions(lesson.text)[exercise.id]
+def _joined(exercise: Exercise, lesson: str, said: Question, solutions: Solutions) -> Exercise:
     return replace(
         exercise,
-        lesson=lesson.name, title=said.title, entry=said.entry, difficulty=said.difficulty, minutes=said.minutes,
+        lesson=lesson, title=said.title, entry=said.entry, difficulty=said.difficulty, minutes=said.minutes,
         reference=solutions.function(exercise.id),
         mistakes=tuple(_answered(known, exercise.id, solutions) for known in exercise.mistakes),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from labkit.course import Cell, CourseError, cells_of, questions, solution_of
+from labkit.course import Cell, CourseError, Question, cells_of, questions, solution_of
 from labkit.course.text import BEGIN, END
 from labkit.grading import submission
 from labkit.grading.exercise import Edit, Exercise
@@ -30,7 +30,7 @@ class Solutions:
         self._text = Path(place).with_name("lesson.py")
 
     def __getattr__(self, entry: str) -> Callable[..., Any]:
-        for question in questions(self._text).values():
+        for question in _read(self._text)[1].values():
             if question.entry == entry:
                 return self.function(question.id)
         raise AttributeError(f"{self._text}: no exercise has a function {entry!r}")
@@ -40,28 +40,37 @@ class Solutions:
         return _function(self._text, id, ())
 
     def edited(self, id: str, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
-        """Return the solution of an exercise with some of its text replaced.
+        """Return the solution of an exercise with some of its text replaced; it is compiled when it is first called.
 
         Raises:
             CourseError: a text is not found in the solution, or more than once, or the edits change nothing.
         """
+        cells, question = _read(self._text)
         try:
-            return _function(self._text, id, tuple(edits))
+            _edited(cells[question[id].place], edits)
         except CourseError as error:
             raise CourseError(f"{self._text.with_name('exercises.py')}: exercise {id}, {name!r}: {error}") from error
+
+        def answer(*arguments: Any) -> Any:
+            return _function(self._text, id, tuple(edits))(*arguments)
+
+        return answer
+
+
+@lru_cache(maxsize=64)
+def _read(text: Path) -> tuple[tuple[Cell, ...], dict[str, Question]]:
+    return cells_of(text.read_text(encoding="utf-8")), questions(text)
 
 
 @lru_cache(maxsize=2048)
 def _function(text: Path, id: str, edits: tuple[Edit, ...]) -> Callable[..., Any]:
-    cells, question = cells_of(text.read_text(encoding="utf-8")), questions(text)[id]
-    own = _edited(cells[question.place], edits)
+    cells, asked = _read(text)
+    question = asked[id]
+    sources = [cell.source for cell in cells]
+    sources[question.place] = _edited(cells[question.place], edits)
     code = [
-        submission.Cell(
-            str(cell.metadata.get("id", "")),
-            cell.tags,
-            solution_of(own if cell is cells[question.place] else cell.source),
-        )
-        for cell in cells
+        submission.Cell(str(cell.metadata.get("id", "")), cell.tags, solution_of(source))
+        for cell, source in zip(cells, sources, strict=True)
         if cell.cell_type == "code"
     ]
     names: dict[str, Any] = {"__name__": f"solution of {id}"}

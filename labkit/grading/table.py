@@ -26,7 +26,6 @@ from labkit.records import write_whole
 
 SCHEMA = "labkit.grades/2"
 _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")  # what begins a formula; guarded once, or more often
-_PLACES = {id: place for place, id in enumerate(EXERCISES)}
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,8 @@ class Row:
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
     """Return the rows by student, and for each in the order of the course."""
-    return sorted(rows, key=lambda row: (row.student, _PLACES.get(row.exercise, len(_PLACES)), row.notebook))
+    places = {id: place for place, id in enumerate(EXERCISES)}
+    return sorted(rows, key=lambda row: (row.student, places.get(row.exercise, len(places)), row.notebook))
 
 
 def write(rows: Iterable[Row], path: Path) -> None:

@@ -20,6 +20,7 @@ from labkit.classroom.nbgrader import write_course
 from labkit.cli import main
 from labkit.grading import EXERCISES, judge
 from labkit.grading.judge import answers_of, earned, paper_of
+from notebooks import build
 from tests.grading.test_class import ADVANCE, CLIP, solved
 from tests.slowness import slowness
 
@@ -43,7 +44,7 @@ def test_a_tests_cell_earns_what_grading_earns_and_says_nothing_on_stderr(capfd:
 
 
 def test_each_exercise_has_an_answer_cell_and_a_cell_of_hidden_tests_behind_it(tmp_path: Path) -> None:
-    write_course(tmp_path, ROOT, [LESSON], ASKED, SEED)
+    write_course(tmp_path, [build.lesson(LESSON)], ASKED, SEED)
     notebook = json.loads((tmp_path / "source" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8"))
     words = [cell["metadata"]["nbgrader"] for cell in notebook["cells"] if "nbgrader" in cell["metadata"]]
     points = {answer["grade_id"]: tests["points"] for answer, tests in zip(words[::2], words[1::2], strict=True)}
@@ -102,7 +103,7 @@ def hand_in(course: Path, student: str, answers: dict[str, str]) -> None:
 @pytest.mark.timeout(3600 * slowness())
 def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) -> None:
     nbgrader, course = Nbgrader(tmp_path), tmp_path / "teacher" / "nbgrader"
-    write_course(course, ROOT, [LESSON], ASKED, SEED)
+    write_course(course, [build.lesson(LESSON)], ASKED, SEED)
     nbgrader.run("generate_assignment", LESSON)
     released = (course / "release" / LESSON / f"{LESSON}.ipynb").read_text(encoding="utf-8")
     assert "HIDDEN TESTS" not in released

@@ -25,7 +25,7 @@ import pytest
 from labkit.classroom.model_answers import cell_in
 from labkit.classroom.release import _sealed, stored_exercise
 from labkit.cli import main
-from labkit.course import Lesson, cells_of, lessons, lessons_folder, questions, solution_of
+from labkit.course import NOT_FOR_LEARNERS, Lesson, cells_of, lessons, lessons_folder, questions, solution_of
 from labkit.grading import EXERCISES, Exercise, judge
 from labkit.grading.given.wire import Instance
 from labkit.grading.judge import answers_of, visible_paper
@@ -133,9 +133,9 @@ def test_no_body_of_a_solution_is_handed_out_in_any_file(released: Path) -> None
 def test_no_compiled_module_and_no_module_of_an_exercise_is_handed_out(released: Path) -> None:
     names = [name for name, _ in members(released / "learners")]
     assert not [name for name in names if name.endswith((".pyc", ".so"))]
-    assert not [name for name in names if "labkit/classroom/" in name or "tests/" in name]
-    modules = {id.replace(".", "_") for id in EXERCISES}
-    assert not [name for name in names if Path(name).stem in modules]
+    assert not [name for name in names if "tests/" in name]
+    assert not [name for name in names if Path(name).name in NOT_FOR_LEARNERS]
+    assert {Path(n).parent.name for n in names if "/lessons/" in n} == {"lesson_00_start", f"lesson_{LESSON}"}
     assert sorted(Path(n).stem for n in names if n.startswith("notebooks/")) == ["00_start", LESSON, "glossary"]
 
 
@@ -152,7 +152,6 @@ def test_the_learners_lab_answers_a_right_and_a_wrong_answer_and_has_no_referenc
         try: inspect.getsource(EXERCISES["start.smallest"].reference)
         except TypeError: print("no source")
         from labkit.cli import main
-from labkit.course import Lesson, cells_of, lessons, lessons_folder, questions, solution_of
         sys.stderr = sys.stdout
         print(main(["grade", "x", "--csv", "y"]), main(["release", "x"]), sep="\\n")
         """,
@@ -162,7 +161,8 @@ from labkit.course import Lesson, cells_of, lessons, lessons_folder, questions, 
     assert "Solved. " in said
     assert "answers for FP16" in lines
     assert any(line.startswith("7 00_start") for line in lines)
-    refusals = [f"labkit {name} is for teachers: this lab was handed out, and holds no solutions" for name in GONE]
+    why = "this command is for teachers: this lab was released to learners, without solutions"
+    refusals = [f"labkit {name}: {why}" for name in GONE]
     assert lines[-5:] == ["no source", *refusals, "2", "2"]
 
 

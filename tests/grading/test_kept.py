@@ -81,7 +81,7 @@ def test_worked_example_an_answer_is_kept_with_its_source_points_and_time(ask, f
 def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) -> None:
     for _ in range(3):
         ask(f"{RIGHT}\n{CHECK}")
-    ask(f"def my_smallest(exponent_bits, significand_bits):\n    {build.STARTER}\n\n{CHECK}")
+    ask(f"def my_smallest(exponent_bits, significand_bits):\n    {STARTER}\n\n{CHECK}")
     assert len((folder / NAME).read_text(encoding="utf-8").splitlines()) == 1
 
 

@@ -24,18 +24,7 @@ import math
 import numpy as np
 import torch
 
-from labkit.formats import (
-    FP16,
-    Rounding,
-    add,
-    decode,
-    fused_multiply_add,
-    multiply,
-    round_to,
-    sum_compensated,
-    sum_sequential,
-    ulp,
-)
+from labkit.formats import FP16, Rounding, add, decode, fused_multiply_add, multiply, round_to, sum_compensated, sum_sequential, ulp
 from labkit.grading import check
 from labkit.widgets import AdditionPlayer, NumberLine, SwallowedUpdates, predict
 

@@ -637,9 +637,7 @@ with torch.inference_mode():
         ms = 1000 * (perf_counter() - start)
         held = sum(p.numel() * p.element_size() for p in model.parameters())
         error, finite = (y.float() - unet(images)).abs().max(), y.isfinite().float().mean()
-        print(
-            f"{name:<10}{held:>15,}{ms:>8.0f}{error:>15.1e}{finite:>8.0%}{answer(raw).isfinite().float().mean():>19.0%}"
-        )
+        print(f"{name:<10}{held:>15,}{ms:>8.0f}{error:>15.1e}{finite:>8.0%}{answer(raw).isfinite().float().mean():>19.0%}")
     try:
         halved(images)
     except RuntimeError as error:

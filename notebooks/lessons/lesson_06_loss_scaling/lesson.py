@@ -310,9 +310,7 @@ scalers.alike = False  # each with its own interval, over all recorded steps
 overflows_from = 65520 / torch.tensor(scalers.trace.largest)  # the upper edge, step by step
 loses_below = 2.0 ** torch.tensor(scalers.trace.keeps_from)  # the lower edge
 no_window = loses_below >= overflows_from
-print(
-    f"{int(no_window.sum()):,} of {len(no_window):,} steps have no window; the first is step {1 + int(no_window.nonzero()[0])}\n"
-)
+print(f"{int(no_window.sum()):,} of {len(no_window):,} steps have no window; the first is step {1 + int(no_window.nonzero()[0])}\n")
 
 print("growth_interval   skipped   steps that lose gradients   no scale could help   a higher scale could")
 for interval, replay in scalers.replays.items():

@@ -77,7 +77,6 @@ def sgd(net):
 # 2025; fastai's needs a GPU; OneFlow's is another library.) Only the import is the lab's. The calls are those of the
 # original.
 
-
 # %% id="dialect-apex" tags=["claim-C51"]
 def in_apex():
     net = small_network()
