@@ -48,7 +48,7 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and int
 	@$(VENV_PYTHON) tests/mutants/run.py $(MUTANTS_ARGS)
 	@$(VENV_PYTHON) -m tests.mutants.answers $(MUTANTS_ARGS)
 
-notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/source
+notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/lessons
 	@$(VENV_PYTHON) notebooks/build.py
 
 docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, and docs/errors.md, from the patients

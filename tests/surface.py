@@ -1,4 +1,5 @@
-"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m tests.surface` writes it down.
+"""The public surface: what lessons, scripts, terminals and hand-ins rely on. `python -m tests.surface` writes it down;
+with ids of exercises it asks only these for their answers, with "names" none.
 
 Imports of lessons, README and docs; commands with their options; names of widgets, recipes, presets, tasks, faults and
 consultations; exercises with their points, predictions, hints, and what each reference and each known mistake answers.
@@ -14,6 +15,7 @@ import importlib
 import json
 import math
 import re
+import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -161,7 +163,12 @@ def parts(value: object) -> Iterator[str | float]:
 def main() -> None:
     from labkit.grading import EXERCISES
 
-    found = {**surface(), "answers": {id: answers(id) for id in sorted(EXERCISES)}}
+    ids = sys.argv[1:]
+    kept = json.loads(FILE.read_text(encoding="utf-8"))["answers"] if ids else {}
+    found = {
+        **surface(),
+        "answers": {id: kept[id] if id in {*kept} - {*ids} else answers(id) for id in sorted(EXERCISES)},
+    }
     text = json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True)
     text = re.sub(r"\[\s+(\"\w{12}\"),\s+([^\s\]]+)\s+\]", r"[\1, \2]", text)  # a sketch stands on one line
     FILE.write_text(text + "\n", encoding="utf-8")

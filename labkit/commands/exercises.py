@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from labkit.commands.course import add_course_option, use_course
+from labkit.course import lessons, lessons_folder
 from labkit.records import write_whole
 
 
@@ -18,8 +19,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     from labkit.classroom.model_answers import as_csv
     from labkit.grading import EXERCISES
+    from labkit.grading.proof import problems
 
     use_course(arguments, solutions=True)
+    added = [lesson for lesson in lessons() if lesson.folder.parent != lessons_folder()]
+    if faults := [fault for lesson in added for fault in problems(lesson)]:
+        print("\n".join(faults), file=sys.stderr)
+        return 1
     text = as_csv(EXERCISES.values())
     try:
         write_whole(arguments.csv, text.encode()) if arguments.csv else sys.stdout.write(text)

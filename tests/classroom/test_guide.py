@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import sys
+import zipfile
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
 
-from labkit.cli import SUBCOMMANDS
-from labkit.grading import EXERCISES, judge
-from labkit.grading.judge import answers_of, visible_paper
+import pytest
+
+from labkit.cli import SUBCOMMANDS, main
+from labkit.course import COURSE, Lesson, notebook_of, solution_of, text_of
+from labkit.grading import EXERCISES
+from labkit.grading.exercises import _all, exercises_of
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "teachers.md").read_text(encoding="utf-8")
@@ -49,13 +53,34 @@ def test_every_exercise_that_is_named_exists() -> None:
     assert named - {"numbers.floor"} <= set(EXERCISES)
 
 
-def test_the_exercise_of_twenty_lines_works() -> None:
-    source = GUIDE.split("```python\n")[1].split("```")[0]
-    assert len([line for line in source.splitlines() if line.strip()]) <= 20
-    module: dict[str, Any] = {"__name__": "numbers_floor"}
-    exec(source, module)
-    exercise = module["EXERCISE"]
-    paper = visible_paper(exercise)
-    assert judge(paper, answers_of(paper, exercise.reference)).points == exercise.points
-    grade = judge(paper, answers_of(paper, exercise.mistakes[0].answer))
-    assert (grade.points, grade.mistake) == (0, exercise.mistakes[0])
+def test_the_lesson_of_the_guide_is_graded_released_and_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(COURSE, "")
+    text, exercises = (block.split("```")[0] for block in GUIDE.split("```python\n")[1:3])
+    folder = tmp_path / "lesson_20_powers"
+    folder.mkdir()
+    (folder / "lesson.py").write_text(text, encoding="utf-8")
+    (folder / "exercises.py").write_text(exercises, encoding="utf-8")
+    (folder / "hints.toml").write_text('"powers.floor" = ["the first", "the second", "the third"]\n', encoding="utf-8")
+    assert main(["exercises", "--course", str(folder)]) == 0
+    assert "powers.floor,20_powers,The power below,my_floor,1,5,2,0,any number,one too high; one too low" in (
+        capsys.readouterr().out.splitlines()
+    )
+    handed_in = tmp_path / "in" / "ada" / "20_powers.ipynb"
+    handed_in.parent.mkdir(parents=True)
+    handed_in.write_text(text_of(notebook_of(Lesson(folder), solution_of)), encoding="utf-8")
+    grades = tmp_path / "grades.csv"
+    assert main(["grade", str(handed_in.parents[1]), "--csv", str(grades), "--course", str(folder)]) == 0
+    assert grades.read_text(encoding="utf-8").splitlines()[1].startswith("ada,20_powers.ipynb,powers.floor,2,2,")
+    assert main(["release", str(tmp_path / "out"), "--lessons", "20", "--course", str(folder)]) == 0
+    with zipfile.ZipFile(next((tmp_path / "out" / "learners").glob("*.whl"))) as wheel:
+        own = {name for name in wheel.namelist() if "20_powers" in name}
+    place = "labkit/notebooks/lessons/lesson_20_powers"
+    assert own == {"labkit/notebooks/20_powers.ipynb", f"{place}/hints.toml", f"{place}/judge.pkl.gz"}
+    (folder / "exercises.py").write_text(exercises.replace("my_floor(x) - 1", "my_floor(x)"), encoding="utf-8")
+    for cached in (exercises_of, _all):
+        cached.cache_clear()
+    del sys.modules["labkit_lessons.lesson_20_powers.exercises"]
+    assert main(["exercises", "--course", str(folder)]) == 1
+    assert "exercise powers.floor: the mistake 'one too low' equals the reference" in capsys.readouterr().err
