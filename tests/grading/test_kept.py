@@ -14,6 +14,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 from labkit import cli
+from labkit.course import text
 from labkit.grading import EXERCISES, check, progress
 from labkit.grading.kept import STARTER, Kept, best, bring_back, holds_work, kept_answers
 from labkit.records.journal import NAME, note
@@ -81,7 +82,7 @@ def test_worked_example_an_answer_is_kept_with_its_source_points_and_time(ask, f
 def test_the_same_answer_again_and_the_starter_add_nothing(ask, folder: Path) -> None:
     for _ in range(3):
         ask(f"{RIGHT}\n{CHECK}")
-    ask(f"def my_smallest(exponent_bits, significand_bits):\n    {STARTER}\n\n{CHECK}")
+    ask(f"def my_smallest(exponent_bits, significand_bits):\n    {text.STARTER}\n\n{CHECK}")
     assert len((folder / NAME).read_text(encoding="utf-8").splitlines()) == 1
 
 
