@@ -70,24 +70,20 @@ class ByRecipe(Callback):
             self.region.enter_context(self.engine.forward())
 
     def after_pred(self) -> None:
-        """Let the loss be computed of FP32."""
         if self.engine is not None:
             self.learn.pred = _to(torch.float32, self.learn.pred)
 
     def after_loss(self) -> None:
-        """Close the region."""
         self.region.close()
 
     after_cancel_batch = after_loss
 
     def before_backward(self) -> None:
-        """Run backward in the learner's place."""
         if self.engine is not None:
             self.engine.backward(self.learn.loss_grad)
             raise CancelBackwardException
 
     def before_step(self) -> None:
-        """Step, or skip the step, in the learner's place."""
         if self.engine is not None:
             if self.clip is not None:
                 self.engine.clip(self.clip)
@@ -95,7 +91,6 @@ class ByRecipe(Callback):
             raise CancelStepException
 
     def after_step(self) -> None:
-        """Forget the gradients."""
         if self.engine is not None:
             self.engine.zero_grad()
 
@@ -142,11 +137,9 @@ class Watch(Watching, Callback):
     order = 5  # before the model is converted
 
     def before_fit(self) -> None:
-        """Open it."""
         self.open(self.learn.model)
 
     def after_fit(self) -> None:
-        """Close it."""
         self.close()
 
 

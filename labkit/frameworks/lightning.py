@@ -60,7 +60,6 @@ class AfterSteps:
         return getattr(self.__dict__["schedule"], name)
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step the schedule, if its optimizer did."""
         if id(self.schedule.optimizer) in self.stepped:
             self.stepped.discard(id(self.schedule.optimizer))
             self.schedule.step(*args, **kwargs)
@@ -70,13 +69,10 @@ class Watch(Watching, Callback):
     """`labkit.instrument.watch` as a callback: `Trainer(callbacks=[Watch(every=10)])`, and `report()` after it."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open it."""
         self.open(pl_module)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Close it."""
         self.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Close it."""
         self.close()

@@ -16,9 +16,7 @@ class Watch(Watching, TrainerCallback):
     """`labkit.instrument.watch` as a callback of the Trainer; `close()` it where the training ended by an error."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Open it."""
         self.open(model)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Close it."""
         self.close()

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import labkit.amp.recipe
-import labkit.frameworks.torch_autocast
+import labkit.frameworks.torch_amp
 from labkit.amp import RECIPES, Engine, ScalerConfig
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm.recurrent import recurrent
@@ -206,7 +206,7 @@ def casts_of(way: str, step: Call) -> int | str:
 def main() -> None:
     chosen = options(__doc__, seconds=6.0, only="", ways=WAYS, native=False)
     warnings.simplefilter("ignore")
-    for module in (labkit.amp.recipe, labkit.frameworks.torch_autocast) if chosen.native else ():
+    for module in (labkit.amp.recipe, labkit.frameworks.torch_amp) if chosen.native else ():
         module.half_storage = lambda *_: nullcontext()
     for case in (case for case in CASES if chosen.only in case.name):
         steps = {way: step_of(way, case) for way in ["plain", *chosen.ways]}

@@ -287,7 +287,7 @@ def test_a_weight_is_cast_once_in_a_region_unless_the_cache_is_off():
 def test_disabled_it_is_not_there(monkeypatch):
     """Claim C52, of autocast: what is computed under enabled=False is what is computed without."""
     opened = []
-    monkeypatch.setattr("labkit.frameworks.torch_autocast.half_storage", lambda on: opened.append(on) or nullcontext())
+    monkeypatch.setattr("labkit.frameworks.torch_amp.half_storage", lambda on: opened.append(on) or nullcontext())
     model, x = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(5, 4)
     plain = model(x)
     with autocast("cpu", torch.float16, enabled=False):

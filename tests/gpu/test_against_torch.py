@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from labkit.frameworks import torch_autocast
+from labkit.frameworks import torch_amp
 from labkit.gpu.checks import amp
 from labkit.gpu.checks.networks import NETWORKS
 from tests.gpu import against_torch
@@ -69,10 +69,10 @@ def by_the_list() -> list[str]:
             return torch.nn.functional.cross_entropy(logits, classes)
 
     theirs = against_torch.outcome(loss, torch.autocast("cuda", torch.float16))
-    ours = [against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16))]
+    ours = [against_torch.outcome(loss, torch_amp.autocast("cuda", torch.float16))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_autocast, "COMPOSITES", {})
-        ours.append(against_torch.outcome(loss, torch_autocast.autocast("cuda", torch.float16)))
+        patch.setattr(torch_amp, "COMPOSITES", {})
+        ours.append(against_torch.outcome(loss, torch_amp.autocast("cuda", torch.float16)))
     return [against_torch.compare(theirs, one) for one in ours]
 
 

@@ -1,8 +1,7 @@
-"""How does a script that was written for apex run? Say `from labkit.frameworks.apex import amp`; that is all.
+"""apex.amp for scripts that were written for it: `from labkit.frameworks.apex import amp`.
 
-apex took its own engine out in 2025; this one can be read. `amp` holds the calls, `properties` what O0 to O3 mean,
-`casts` what O1 does to torch's functions, `models` what O2 and O3 do to a model, `optimizers` whose gradients a step
-takes, `scalers` where the loss scales stand.
+apex took its own engine out in 2025; this one can be read. `amp` holds the calls, `models` what O0 to O3 mean and do to
+a model, `casts` what O1 does to torch's functions, `optimizers` the scales and steps.
 """
 
 from labkit.frameworks.apex import amp

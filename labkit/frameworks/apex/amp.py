@@ -1,4 +1,4 @@
-"""What are the three lines of apex, and all that came with them, over the lab's engine?
+"""The three lines of apex, and all that came with them, over the lab's engine.
 
     model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
     with amp.scale_loss(loss, optimizer) as scaled_loss:
@@ -27,14 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import Rule, autocast, float_function, half_function, promote_function
-from labkit.frameworks.apex import scalers
 from labkit.frameworks.apex.casts import AmpHandle, AmpState
-from labkit.frameworks.apex.models import device_of, listed_models
-from labkit.frameworks.apex.optimizers import Prepared
-from labkit.frameworks.apex.patches import change, listed_optimizers
-from labkit.frameworks.apex.properties import Properties, properties_of
-from labkit.frameworks.apex.scalers import LossScaler, a_scaler_each
-from labkit.frameworks.apex.scaling import LOG, scaled, wide
+from labkit.frameworks.apex.models import Properties, convert, listed_models, properties_of
+from labkit.frameworks.apex.optimizers import LOG, LossScaler, Prepared, listed_optimizers, load, patch, scaled, wide
 
 __all__ = [
     "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
@@ -94,11 +89,19 @@ def initialize(
     overrides = (cast_model_type, patch_torch_functions, keep_batchnorm_fp32, master_weights, loss_scale)
     properties = properties_of(opt_level, *overrides)
     listed = listed_models(models, _amp_state.allow_incoming_model_not_fp32), listed_optimizers(optimizers)
-    losses = a_scaler_each(num_losses, properties.loss_scale, min_loss_scale, max_loss_scale)
-    change(*listed, properties, cast_model_outputs)
+    if not isinstance(num_losses, int) or num_losses < 1:
+        raise ValueError(f"num_losses is a whole number, 1 or more; it was given {num_losses!r}")
+    losses = [LossScaler(properties.loss_scale, min_loss_scale, max_loss_scale) for _ in range(num_losses)]
+    names: dict[Tensor, str] = {}
+    for i, model in enumerate(listed[0]):
+        convert(model, properties, cast_model_outputs)
+        names |= {p: f"{i}.{name}" if len(listed[0]) > 1 else name for name, p in model.named_parameters()}
+    for optimizer in listed[1]:
+        patch(optimizer, Prepared(optimizer, names, masters=bool(properties.master_weights)))
     _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
     if properties.patch_torch_functions:
-        _open(device_of(listed[0]), verbose=verbosity == 2)
+        device = next((p.device for model in listed[0] for p in model.parameters()), torch.device("cpu"))
+        _open(device, verbose=verbosity == 2)
     return models if optimizers is None else (models, optimizers)
 
 
@@ -177,7 +180,8 @@ def state_dict(destination: dict[str, Any] | None = None) -> dict[str, Any]:
     destination  a dict to write them into
     """
     destination = {} if destination is None else destination
-    destination.update(scalers.state_of(_amp_state.loss_scalers))
+    for i, scaler in enumerate(_amp_state.loss_scalers):
+        destination[f"loss_scaler{i}"] = {"loss_scale": scaler.loss_scale(), "unskipped": scaler._unskipped}
     return destination
 
 
@@ -190,7 +194,7 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     if _amp_state.opt_properties is None:
         raise RuntimeError("amp.load_state_dict comes after amp.initialize, which makes the scales that it sets.")
     if _amp_state.opt_properties.enabled:
-        scalers.load(state_dict, _amp_state.loss_scalers)
+        load(state_dict, _amp_state.loss_scalers)
 
 
 def disable_casts() -> AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""Which dtype do torch's functions run in after O1, until further notice?
+"""The casts of torch's functions after O1, until further notice.
 
 Idea: apex replaced functions of torch when it was initialized, for the rest of the program. Here a region of
 `labkit.amp.autocast` is opened instead and stays open, in the thread that opened it. What apex refuses and torch.amp
@@ -18,14 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
 from labkit.amp.casting.autocast import CASTABLE, current
 from labkit.formats import FP16
-from labkit.frameworks.apex.optimizers import Prepared
-from labkit.frameworks.apex.properties import Properties
-from labkit.frameworks.apex.scalers import LossScaler
-from labkit.frameworks.apex.scaling import LOG, scaled
+from labkit.frameworks.apex.models import Properties
+from labkit.frameworks.apex.optimizers import LOG, LossScaler, Prepared, scaled
 from labkit.gemm import half_storage
 from labkit.modes import mapped, open_modes
 
@@ -49,7 +48,8 @@ class _ApexCasts(autocast):
     ) -> Any:
         if current() is self:
             name = getattr(func, "__name__", "")
-            if self.rule_of(name) is Rule.BANNED and not self.allow_banned and _has_half((args, kwargs)):
+            banned = self.rule_of(name) is Rule.BANNED and not self.allow_banned
+            if banned and any(getattr(t, "dtype", None) is torch.float16 for t in tree_leaves((args, kwargs))):
                 raise NotImplementedError(f"{name} is not safe in FP16 and apex bans it: {rule_for(name).why}.")
             if name.endswith("_") and not name.endswith("__") and args and isinstance(args[0], Tensor):
                 args = self._as_self(name, args)
@@ -74,12 +74,6 @@ class _ApexCasts(autocast):
         if rule not in (Rule.ALLOW, Rule.PROMOTE) or own not in CASTABLE:
             return args
         return (args[0], *mapped(args[1:], lambda tensor: tensor.to(own) if tensor.dtype in CASTABLE else tensor))
-
-
-def _has_half(values: Any) -> bool:
-    found: list[bool] = []
-    mapped(values, lambda tensor: found.append(tensor.dtype is torch.float16))
-    return any(found)
 
 
 class AmpHandle:
@@ -111,8 +105,12 @@ class AmpHandle:
                 "which ends sooner. Call amp.initialize outside of it; under O1 no autocast is needed."
             )
         with ExitStack() as opened:
-            for module, name, rule in registrations:
-                _put(opened, module, name, rule)
+            for module, name, rule in registrations:  # torch's functions by their name, any other where it stands
+                function = getattr(module, name)
+                registered = opened.enter_context(register(function, rule))
+                if not registered.of_torch:
+                    setattr(module, name, registered)
+                    opened.callback(setattr, module, name, function)
             opened.enter_context(half_storage(device))
             opened.enter_context(self._region)
             self._opened = opened.pop_all()
@@ -183,15 +181,6 @@ class OptimWrapper:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
-
-
-def _put(opened: ExitStack, module: Any, name: str, rule: Rule) -> None:
-    """Give a function its rule until `opened` closes: torch's by its name, any other where it stands."""
-    function = getattr(module, name)
-    registered = opened.enter_context(register(function, rule))
-    if not registered.of_torch:
-        setattr(module, name, registered)
-        opened.callback(setattr, module, name, function)
 
 
 def _tell(event: CastEvent) -> None:

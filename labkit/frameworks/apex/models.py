@@ -1,13 +1,15 @@
-"""How does a half model take FP32 input, give FP32 output, and keep its state dict in FP32?
+"""What O0, O1, O2 and O3 stand for, and a model whose `forward` casts as they say.
 
-Idea: the model's `forward` is wrapped where it stands, so that no other line of a script changes.
+Idea: an opt level is a row of properties, of which `initialize` replaces some. A half model takes FP32 input and gives
+FP32 output by a `forward` that is wrapped where it stands, so that no other line of a script changes.
 
-Source: apex.amp._initialize (patched forward, refusals, O2StateDictHook).
+Source: apex.amp.frontend, Properties and O0 to O3 (values, checks); apex.amp._initialize (patched forward, refusals,
+O2StateDictHook).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from types import MethodType
 from typing import Any
 
@@ -17,31 +19,92 @@ from torch.utils._pytree import tree_map
 
 from labkit.amp import RECIPES, to_model_format
 from labkit.amp.masters.half_beside_fp32 import reaches_beyond
-from labkit.frameworks.apex.properties import Properties
 from labkit.interop import format_of
 
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+
+@dataclass(frozen=True)
+class Properties:
+    """What `initialize` does to models and optimizers.
+
+    cast_model_type        dtype of models and of what goes into them; None or False: they stay as they are
+    patch_torch_functions  functions of torch are cast by apex's lists
+    keep_batchnorm_fp32    normalisation layers stay in FP32
+    master_weights         the optimizer steps FP32 copies of half weights
+    loss_scale             a number, or "dynamic"
+    """
+
+    enabled: bool = False
+    opt_level: str | None = None
+    cast_model_type: torch.dtype | bool | None = None
+    patch_torch_functions: bool = False
+    keep_batchnorm_fp32: bool | None = None
+    master_weights: bool | None = None
+    loss_scale: float | str = 1.0
 
 
-def require_plain(model: nn.Module, *, half_allowed: bool) -> None:
-    """Refuse a model that is wrapped for several devices, or in FP16 already.
+LEVELS = {
+    "O0": Properties(True, "O0", torch.float32, False, None, False, 1.0),
+    "O1": Properties(True, "O1", None, True, None, None, "dynamic"),
+    "O2": Properties(True, "O2", torch.float16, False, True, True, "dynamic"),
+    "O3": Properties(True, "O3", torch.float16, False, False, False, 1.0),
+}
+
+
+OVERRIDES = [field.name for field in fields(Properties)][2:]
+
+
+def properties_of(opt_level: str, *overrides: Any) -> Properties:
+    """Return an opt level's properties, with the overrides, in the order of `OVERRIDES`, that are not None.
 
     Raises:
-        RuntimeError: it is; the message says what comes first.
+        RuntimeError: there is no such level, or an override contradicts it.
+        ValueError: an override is none of its values.
+
+    >>> properties_of("O2", None, None, "False").keep_batchnorm_fp32
+    False
     """
-    if isinstance(model, _WRAPPERS):
+    if opt_level not in LEVELS:
         raise RuntimeError(
-            f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be applied to the "
-            "model(s) AFTER the model(s) have been returned from amp.initialize."
+            f"Unexpected optimization level {opt_level}. Options are 'O0', 'O1', 'O2', 'O3'. "
+            "The O in front is the letter, not the number zero."
         )
-    for kind, named in (("param", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, tensor in named:
-            if tensor.dtype is torch.float16 and not half_allowed:
-                raise RuntimeError(
-                    f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When using amp.initialize, "
-                    "you do not need to call .half() on your model before passing it, no matter what optimization "
-                    "level you choose. model.float() undoes it, but for what FP16 has rounded."
-                )
+    named = zip(OVERRIDES, overrides, strict=False)
+    given = {name: _read(name, value) for name, value in named if value is not None}
+    for name, value in given.items():
+        if wrong := _contradiction(opt_level, name, value):
+            raise RuntimeError(f"opt_level {opt_level!r} with {name}={value!r}: {wrong}")
+    return replace(LEVELS[opt_level], **given)
+
+
+def _read(name: str, value: Any) -> Any:
+    """Return an override as a value; the command line of a script hands over text."""
+    if name == "keep_batchnorm_fp32":
+        if value not in (True, False, "True", "False"):
+            raise ValueError(f"keep_batchnorm_fp32 is a bool, 'True', 'False' or None; it was given {value!r}")
+        return value in (True, "True")
+    if name == "cast_model_type" and value not in (torch.float16, torch.bfloat16, torch.float32, False):
+        raise ValueError(f"cast_model_type is torch.float16, bfloat16, float32, or False; it was given {value!r}")
+    if name == "loss_scale" and value != "dynamic":
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"loss_scale is a number, such as 128.0, or 'dynamic'; it was given {value!r}") from None
+    return value
+
+
+def _contradiction(opt_level: str, name: str, value: Any) -> str:
+    """Say why an override does not go with the level; nothing if it does."""
+    if name == "patch_torch_functions" and value and opt_level != "O1":
+        return "torch's functions are cast under O1 only. Take opt_level='O1'."
+    if opt_level != "O1":
+        return ""
+    if name == "cast_model_type" and value not in (False, torch.float32):
+        return "O1 casts what goes into functions, and the model's weights stay FP32. To cast them, take 'O2' or 'O3'."
+    if name == "keep_batchnorm_fp32":
+        return "under O1 batch norm's weights are FP32 as all others are. Leave it out, or take 'O2' or 'O3'."
+    if name == "master_weights":
+        return "under O1 the model's own weights are FP32 and need no master. Leave it out, or take 'O2'."
+    return ""
 
 
 def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None) -> None:
@@ -65,11 +128,8 @@ def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.
         module.register_state_dict_post_hook(_in_fp32)
 
 
-class _Forward:
-    """A model's forward between two casts, that of its inputs (None: they stay) and that of its outputs.
-
-    It is copied and written to a file with the model.
-    """
+class _Forward:  # a class, so that it is copied and pickled with the model
+    """A model's forward between two casts, that of its inputs (None: they stay) and that of its outputs."""
 
     def __init__(self, model: nn.Module, dtype: torch.dtype | None, keep_norms: bool, outputs: torch.dtype) -> None:
         self.model, self.dtype, self.keep_norms, self.outputs = model, dtype, keep_norms, outputs
@@ -110,16 +170,23 @@ def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
 
     Raises:
         TypeError: it was given something else.
-        RuntimeError: one of them is half already, or wrapped for several devices.
+        RuntimeError: one of them is in FP16 already, or wrapped for several devices; the message says what comes first.
     """
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")
     for model in listed:
-        require_plain(model, half_allowed=half_allowed)
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            raise RuntimeError(
+                f"Incoming model is an instance of {type(model).__name__}. Parallel wrappers should only be applied to "
+                "the model(s) AFTER the model(s) have been returned from amp.initialize."
+            )
+        tensors = [("param", *named) for named in model.named_parameters()]
+        for kind, name, tensor in (*tensors, *(("buffer", *named) for named in model.named_buffers())):
+            if tensor.dtype is torch.float16 and not half_allowed:
+                raise RuntimeError(
+                    f"Found {kind} {name} with type {tensor.dtype}, expected torch.float32. When using amp.initialize, "
+                    "you do not need to call .half() on your model before passing it, no matter what optimization "
+                    "level you choose. model.float() undoes it, but for what FP16 has rounded."
+                )
     return listed
-
-
-def device_of(models: list[nn.Module]) -> torch.device:
-    """Return the device of the first weight."""
-    return next((p.device for model in models for p in model.parameters()), torch.device("cpu"))

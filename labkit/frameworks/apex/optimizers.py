@@ -1,29 +1,152 @@
-"""Whose gradients does a step take, when several losses and models share several optimizers?
+"""Loss scales in apex's words, and optimizers whose steps take the gradients of several losses and models.
 
 Idea: each optimizer is prepared on its own. Before a backward pass the gradients that wait in it, unscaled, are put
 aside; after it, the new ones are unscaled and added to them. A loss whose gradients hold inf or NaN lets the next step
-of each of its optimizers pass. Which master belongs to which weight, and the way back, is `labkit.amp.Weights`.
+of each of its optimizers pass. Which master belongs to which weight, and the way back, is `labkit.amp.Weights`; the
+rule of the scale is `labkit.amp.decide`.
 
 Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
 master is stepped, or the next step is skipped.
 
-Source: apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group), apex.amp.handle
-(which steps are skipped).
+Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient); apex.amp.handle, scale_loss
+(which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group);
+apex.amp.frontend (load_state_dict).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import wraps
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import Weights, autocast, unscale
+from labkit.amp import PRESETS, ScalerState, Weights, autocast, decide, initial, static, unscale
 from labkit.amp.casting.autocast import current
 from labkit.modes import as_now
+
+
+class LossScaler:
+    """The scale of one loss.
+
+    Args:
+        loss_scale: "dynamic", or a number that never moves.
+        min_loss_scale: where backing off stops; None: nowhere.
+        max_loss_scale: where growing stops.
+
+    >>> scaler = LossScaler("dynamic")
+    >>> scaler.must_skip(found_inf=True), scaler.loss_scale()
+    (True, 32768.0)
+    """
+
+    def __init__(
+        self, loss_scale: float | str, min_loss_scale: float | None = None, max_loss_scale: float = 2.0**24
+    ) -> None:
+        try:
+            if loss_scale != "dynamic":
+                self.config = static(float(loss_scale), skip_on_inf=False)
+            else:
+                least, apex = min_loss_scale or PRESETS["apex"].floor, PRESETS["apex"]
+                start = min(apex.init_scale, max_loss_scale)
+                self.config = replace(apex, init_scale=start, floor=least, cap=max_loss_scale)
+        except ValueError as error:
+            raise ValueError(f"{loss_scale=}, {min_loss_scale=}, {max_loss_scale=}: {error}") from None
+        self._loss_scale, self._unskipped = initial(self.config).scale, 0  # scripts set them, for lack of another way
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the scale moves."""
+        return self.config.dynamic
+
+    def loss_scale(self) -> float:
+        """Return what the loss is multiplied by now."""
+        return self._loss_scale
+
+    def must_skip(self, found_inf: bool) -> bool:
+        """Move the scale after a backward pass; return whether its gradients must not reach the weights."""
+        decision = decide(ScalerState(self._loss_scale, self._unskipped), found_inf, self.config)
+        self._loss_scale, self._unskipped = decision.after.scale, decision.after.growth_tracker
+        return decision.skip
+
+
+def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
+    """Go on from an `amp.state_dict()`.
+
+    Raises:
+        RuntimeError: it holds something else; then nothing is loaded.
+
+    Warns:
+        UserWarning: it is of another number of losses; those that both have are loaded.
+    """
+    if not isinstance(stored, Mapping) or any("loss_scaler" not in key for key in stored):
+        keys = ", ".join(map(repr, stored)) if isinstance(stored, Mapping) else repr(stored)
+        raise RuntimeError(
+            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
+            "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
+        )
+    if len(stored) != len(scalers):
+        warnings.warn(
+            f"state_dict contains {len(stored)} entries, while {len(scalers)} loss_scalers are used: give "
+            f"amp.initialize num_losses={len(stored)} to go on with all of them.",
+            stacklevel=3,
+        )
+    try:
+        states = [ScalerState(float(each["loss_scale"]), int(each["unskipped"])) for each in stored.values()]
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
+    for scaler, state in zip(scalers, states, strict=False):
+        scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker
+
+
+LOG = logging.getLogger("labkit.frameworks.apex")
+
+
+@contextmanager
+def scaled(
+    loss: Tensor, prepared: list[Prepared], scaler: LossScaler, *, delay: bool = False, checks: bool = True
+) -> Iterator[Tensor]:
+    """Yield a loss in FP32 times its scale; then unscale what it left, unless that is delayed, and move the scale.
+
+    Raises:
+        RuntimeError: gradients of another scale wait.
+        TypeError: the loss is no tensor.
+    """
+    scale = scaler.loss_scale()
+    for optimizer in prepared:
+        optimizer.require_free(scale)
+    try:
+        for optimizer in prepared:
+            optimizer.before_backward()
+        yield wide(loss) * scale
+    except BaseException:
+        for optimizer in prepared:
+            optimizer.undo()
+        raise
+    if delay:
+        for optimizer in prepared:
+            optimizer.scaled_by = scale
+        return
+    found = [optimizer.unscale(scale) for optimizer in prepared]
+    if checks and scaler.must_skip(any(found)):
+        LOG.warning("Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale())
+        for optimizer in prepared:
+            optimizer.skips = True
+
+
+def wide(loss: Tensor) -> Tensor:
+    """Return a loss in FP32."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss is the tensor that was computed, without .item() or float(); given: {loss!r}")
+    return loss.float()
+
 
 Groups = list[dict[str, Any]]
 NESTED = (
@@ -54,7 +177,9 @@ class Prepared:
     def _make_masters(self, groups: Groups, receive: Any) -> None:
         """Make the masters of groups that the optimizer has, or gets: `receive` puts them there."""
         assert self._weights is not None
-        given = [{**group, "params": _listed(group["params"])} for group in groups]
+        given = [
+            {**group, "params": [p] if isinstance(p := group["params"], nn.Parameter) else list(p)} for group in groups
+        ]
         trained = [[p for p in group["params"] if p.requires_grad] for group in given]
         named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
 
@@ -210,8 +335,44 @@ def recast_state(optimizer: Any) -> None:
                 state[name] = value if name == "step" else value.to(parameter.dtype)
 
 
-def _listed(parameters: nn.Parameter | Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    return [parameters] if isinstance(parameters, nn.Parameter) else list(parameters)
+def listed_optimizers(optimizers: Any) -> list[Any]:
+    """Return the optimizers that `initialize` was given, as a list.
+
+    Raises:
+        TypeError: it was given something else.
+        RuntimeError: one of them was here before.
+    """
+    listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
+    for optimizer in listed:
+        if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
+            raise TypeError(
+                f"optimizers must be either a single optimizer or a list of optimizers; it was given {optimizer!r}."
+            )
+        if hasattr(optimizer, "_amp_stash"):
+            raise RuntimeError(
+                "A given optimizer should only be passed through amp.initialize once. Make a new one, over "
+                "model.parameters() of a model in FP32."
+            )
+    return listed
+
+
+def patch(optimizer: Any, prepared: Prepared) -> None:
+    """Let the optimizer's own methods go through what was prepared, as apex patches them."""
+    optimizer._amp_stash = prepared
+
+    @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return prepared.step(*args, **kwargs)
+
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        prepared.zero_grad(*args, **kwargs)
+
+    def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
+        prepared.add_param_group(param_group)
+
+    for method in (step, zero_grad, add_param_group):  # bound, as schedulers of torch expect them
+        if hasattr(optimizer, method.__name__):
+            setattr(optimizer, method.__name__, MethodType(method, optimizer))
 
 
 def __getattr__(name: str) -> Any:

@@ -21,10 +21,7 @@ from labkit.frameworks.fastai.callback.core import (
     CancelValidException,
     TrainEvalCallback,
 )
-from labkit.frameworks.fastai.data import DataLoaders
-from labkit.frameworks.fastai.learner import Learner
-from labkit.frameworks.fastai.optimizer import SGD, Adam, Optimizer
-from labkit.frameworks.fastai.recorder import Recorder
+from labkit.frameworks.fastai.learner import SGD, Adam, DataLoaders, Learner, Optimizer, Recorder
 
 __all__ = [
     "SGD", "Adam", "BatchNorm", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",

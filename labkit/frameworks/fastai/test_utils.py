@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, TensorDataset
 
-from labkit.frameworks.fastai.data import DataLoaders
-from labkit.frameworks.fastai.learner import Learner
-from labkit.frameworks.fastai.optimizer import SGD
+from labkit.frameworks.fastai.learner import SGD, DataLoaders, Learner
 
 __all__ = ["RegModel", "synth_dbunch", "synth_learner", "test_close", "test_eq", "test_is"]
 

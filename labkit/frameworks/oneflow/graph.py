@@ -1,4 +1,4 @@
-"""What does a graph do that a training loop would have done?
+"""OneFlow's nn.Graph: a computation that scales, steps and zeroes by itself.
 
 Idea: `build` says how a batch becomes a loss, and calls its `backward`. Under AMP, `labkit.amp.graph` decides all casts
 in it once. The rest the graph does itself, when `build` has returned: scale the losses, run backward, unscale, clip,
@@ -10,14 +10,14 @@ All bits are those of eager autocast, which goes on, after a warning that says w
 What it does not do: compile. Operations are cast by torch's lists (`labkit.amp.POLICY`); Python in `build`, a print for
 instance, runs in the first calls only, as in OneFlow.
 
-Source: oneflow.nn.graph, graph.py and graph_config.py; lazy_op_interpreter.cpp (one call is one batch, cut along
-dimension 0 into as many micro-batches as gradients are accumulated over; their outputs are put together again).
+Source: oneflow.nn.graph, graph.py and graph_config.py (what add_optimizer and set_grad_scaler hand over,
+clip_grad_max_norm of a group); lazy_op_interpreter.cpp (one call is one batch, cut along dimension 0 into as many
+micro-batches as gradients are accumulated over; their outputs are put together again).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -27,11 +27,138 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_map_only
 
-from labkit.amp import RECIPES, CastGraph
+from labkit.amp import RECIPES, CastGraph, ScalerConfig, ScalerState, decide, initial, static, unscale
+from labkit.amp.masters.weights import require_fitting
+from labkit.amp.scaling.clip import clip_
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
-from labkit.frameworks.oneflow.config import GraphConfig
-from labkit.frameworks.oneflow.trainer import Trainer
 from labkit.interop import format_of
+
+
+class GraphConfig:
+    """What a graph is told besides its computation."""
+
+    def __init__(self) -> None:
+        self.training = False
+        self.amp_dtype: torch.dtype | None = None
+        self.gradient_accumulation_steps = 1
+
+    def enable_amp(self, mode: bool = True, *, dtype: torch.dtype = torch.float16) -> None:
+        """Cast operations to FP16 or BF16, or stop it.
+
+        Raises:
+            TypeError: mode is no bool.
+            ValueError: dtype is another one.
+        """
+        if type(mode) is not bool:
+            raise TypeError(f"enable_amp(True) or enable_amp(False); it was given {mode!r}")
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(f"dtype is float16 or bfloat16; it was given {dtype}")
+        self.amp_dtype = dtype if mode else None
+
+    def set_gradient_accumulation_steps(self, value: int) -> None:
+        """Cut each batch into micro-batches, whose gradients are added up.
+
+        Raises:
+            ValueError: value is no whole number from 1 on.
+        """
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"a batch is cut into 1 micro-batch or more; it was given {value!r}")
+        self.gradient_accumulation_steps = value
+
+    def allow_fuse_model_update_ops(self, mode: bool = True) -> None:
+        """Accept, and do nothing: these three change how fast a compiled graph is, not what it computes."""
+
+    allow_fuse_add_to_output = allow_fuse_cast_scale = allow_fuse_model_update_ops
+
+    def enable_zero(self, mode: bool = True, **_: Any) -> None:
+        """Refuse what takes several devices.
+
+        Raises:
+            NotImplementedError: mode is True.
+        """
+        if mode:
+            raise NotImplementedError("ZeRO shards an optimizer's state over devices. A graph here has one: drop it.")
+
+
+class Trainer:
+    """Optimizers, their schedules, and where the loss scale stands.
+
+    backwards  losses of this call whose backward was run
+    called     whether a graph was
+    """
+
+    def __init__(self) -> None:
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.schedules: list[LRScheduler] = []
+        self.backwards, self.called = 0, False
+        self.scale_by(static(1.0, skip_on_inf=False))
+
+    def add(self, optimizer: torch.optim.Optimizer, schedule: LRScheduler | None) -> None:
+        """Step one more, and its schedule, skipped or not.
+
+        Raises:
+            ValueError: its step needs a closure.
+        """
+        require_fitting(optimizer, flat=False)
+        self.optimizers.append(optimizer)
+        self.schedules += [] if schedule is None else [schedule]
+
+    def scale_by(self, config: ScalerConfig) -> None:
+        self.config, self.state = config, initial(config)
+
+    def begin(self) -> None:
+        """Forget gradients that came from elsewhere: nobody knows their scale."""
+        self.backwards, self.called = 0, True
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+
+    def backward(self, losses: list[Tensor]) -> None:
+        for left, loss in zip(reversed(range(len(losses))), losses, strict=True):
+            (loss.float() * self.state.scale).backward(retain_graph=left > 0)
+        self.backwards += len(losses)
+
+    def step(self) -> None:
+        """Unscale, clip, step or skip; move the scale and the schedules.
+
+        Raises:
+            RuntimeError: there was no backward.
+        """
+        if not self.backwards:
+            raise RuntimeError("the graph has an optimizer, and build() called no loss.backward(): nothing to learn.")
+        learnt = [p for group in self._groups() for p in group["params"] if p.grad is not None]
+        plain, found_inf = unscale([p.grad for p in learnt], self.state.scale, in_place=True)
+        for p, gradient in zip(learnt, plain, strict=True):
+            p.grad = gradient.to(p.dtype)
+        decision = decide(self.state, found_inf, self.config)
+        self.state = decision.after
+        if not decision.skip:
+            for group in self._groups():
+                if group.get("clip_grad_max_norm") is not None:
+                    gradients = [p.grad for p in group["params"] if p.grad is not None]
+                    clip_(gradients, group["clip_grad_max_norm"], group.get("clip_grad_norm_type", 2.0))
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for schedule in self.schedules:
+            schedule.optimizer._opt_called = True  # type: ignore[attr-defined]  # OneFlow counts calls, not steps
+            schedule.step()
+        self.zero_grad()
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": [each.state_dict() for each in self._stepped()], "scale": tuple(vars(self.state).values())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for each, state in zip(self._stepped(), state_dict["steps"], strict=True):
+            each.load_state_dict(state)
+        self.state = ScalerState(*state_dict["scale"])
+
+    def _stepped(self) -> Iterable[Any]:
+        return (*self.optimizers, *self.schedules)
 
 
 class Graph:
@@ -121,15 +248,12 @@ class Graph:
 
     def _run(self, args: Any, kwargs: Any) -> Any:
         device = next((t.device for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)), torch.device("cpu"))
+        dtype = self.config.amp_dtype
         with torch.set_grad_enabled(self.training):
-            with self._casts(device):
+            with replace(RECIPES["O1"], autocast=format_of(dtype) if dtype else None).forward(device):
                 outputs, losses = self._built()(*args, **kwargs)
             self._trainer.backward(losses)
         return tree_map_only(Tensor, Tensor.detach, outputs)
-
-    def _casts(self, device: torch.device) -> AbstractContextManager[None]:
-        dtype = self.config.amp_dtype
-        return replace(RECIPES["O1"], autocast=None if dtype is None else format_of(dtype)).forward(device)
 
     def _built(self) -> Callable[..., Any]:
         """Return what calls `build`: under AMP, a graph of it, as long as it holds the same modules."""
@@ -181,7 +305,6 @@ class _Built(nn.Module):
     )
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Tensor]]:
-        """Call `build`."""
         with _Losses(self.graph.training) as losses:
             return self.graph.build(*args, **kwargs), losses
 
