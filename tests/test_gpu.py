@@ -22,7 +22,7 @@ from labkit.gpu.checks import many
 from labkit.gpu.checks.progress import complete
 from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Place, device_folder, load, place
-from labkit.train.fingerprint import fingerprint
+from labkit.train.record import fingerprint
 
 ROOT = Path(__file__).parents[1]
 HOPPER = DeviceReport("cuda", "A stand-in", 0, 1, (9, 0), GENERATIONS[5], driver="1.0")

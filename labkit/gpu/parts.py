@@ -27,7 +27,7 @@ from labkit.gpu.checks.progress import reason, release_memory
 from labkit.gpu.order import Order, Part
 from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
-from labkit.train.fingerprint import fingerprint
+from labkit.train.record import fingerprint
 
 RACES = (
     ("segmentation", ("FP32", "FP16", "FP16 dynamic", "BF16")),

@@ -1,19 +1,16 @@
 """A run from start to end: data, task, training step, record."""
 
 from labkit.train.compare import VERDICTS, Comparison, Difference, compare, signed
+from labkit.train.data import Data, cifar10, mnist, scattered_digits, single_digits
 from labkit.train.devices import Place, place, places
-from labkit.train.digits import Data, scattered_digits, single_digits
-from labkit.train.gpu_tasks import GPU_TASKS
-from labkit.train.memory import CATEGORIES, bytes_held
-from labkit.train.own_files import cifar10, mnist
 from labkit.train.pace import pace_sentence, recorded_paces, steps_per_second
 from labkit.train.plan import STEPS, Plan
 from labkit.train.race import device_folder, kept_record, race, record_path, recorded
 from labkit.train.record import RunRecord, StepRecord, load
 from labkit.train.repeatable import one_thread
-from labkit.train.run import TrainingRun, gradient_snapshot, train
+from labkit.train.run import CATEGORIES, TrainingRun, bytes_held, gradient_snapshot, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
-from labkit.train.tasks import MARGIN, TASKS, Task, accuracy, dice
+from labkit.train.tasks import GPU_TASKS, MARGIN, TASKS, Task, accuracy, dice
 
 __all__ = [
     "CATEGORIES", "GPU_TASKS", "MARGIN", "STAGES", "STEPS", "TASKS", "VERDICTS", "Comparison", "Data", "Difference",

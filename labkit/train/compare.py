@@ -1,4 +1,4 @@
-"""Does a recipe reach what FP32 reaches, does it not, or can nobody tell from these seeds?
+"""Comparison of recipes: whether one reaches what FP32 reaches, does not, or these seeds cannot tell.
 
 Idea: a seed decides initial weights and batches, so runs of two recipes under one seed are a pair, and it is their
 differences that count. Both answers are claims, and each has a test. *As good*: the 90% interval of the mean difference
@@ -72,23 +72,17 @@ class Difference:
         return "cannot tell"
 
     def __str__(self) -> str:
-        shown = f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{self._width()}, {self._why()}"
-        return shown + (f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else "")
-
-    def _width(self) -> str:
-        known = self.verdict in ("worse", "better")
-        width, level = (self.interval, 95) if known else (self.interval_90, 90)
-        return f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
-
-    def _why(self) -> str:
-        if self.verdict == "one seed":
-            return "one seed says nothing about a difference"
-        if self.verdict == "as good":
-            return f"inside the margin of {self.margin:g}"
-        scatter = f"{self.reference}'s seeds scatter by {self.spread:.3f}"
-        if self.verdict == "cannot tell":
-            return f"not inside the margin of {self.margin:g}, and no clear difference: {scatter}; more seeds may tell"
-        return f"beyond {self.reference}'s spread of {self.spread:.3f}"
+        width, level = (self.interval, 95) if self.verdict in ("worse", "better") else (self.interval_90, 90)
+        shown = f" ± {width:.3f} ({level}% interval)" if math.isfinite(width) else ""
+        beyond = f"beyond {self.reference}'s spread of {self.spread:.3f}"
+        why = {
+            "one seed": "one seed says nothing about a difference",
+            "as good": f"inside the margin of {self.margin:g}",
+            "cannot tell": f"not inside the margin of {self.margin:g}, and no clear difference: {self.reference}'s "
+            f"seeds scatter by {self.spread:.3f}; more seeds may tell",
+        }.get(self.verdict, beyond)
+        broken = f"; {self.broken} of {self.seeds} runs ended in inf or NaN" if self.broken else ""
+        return f"{self.recipe}: {self.verdict}, {signed(self.mean, 3)}{shown}, {why}{broken}"
 
 
 def signed(value: float, places: int) -> str:
@@ -151,8 +145,16 @@ class Comparison:
 
     def __str__(self) -> str:
         others = [recipe for recipe in self.recipes if recipe != self.reference]
-        lines = [f"  {self._sentence(recipe)}" for recipe in others] or ["  no other recipe has run"]
-        return "\n".join([f"{self.task} against {self.reference}:", *lines, *self._origins()])
+        lines = [] if others else ["  no other recipe has run"]
+        for recipe in others:
+            shared = {r.seed for r in self.of(self.reference)} & {r.seed for r in self.of(recipe)}
+            none = f"{recipe}: no seed in common with {self.reference}"
+            lines.append(f"  {self.difference(recipe) if shared else none}")
+        origins = self.origins_that_differ()
+        lines += ["  these runs were not made alike, and a difference may come from that:"] if origins else []
+        for name, values in origins.items():
+            lines.append(f"    {name}: " + "; ".join(f"{value} ({_some(runs)})" for value, runs in values.items()))
+        return "\n".join([f"{self.task} against {self.reference}:", *lines])
 
     def origins_that_differ(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Return what could change a number and was not the same for all runs: name -> value -> runs.
@@ -165,23 +167,13 @@ class Comparison:
         """
         found: dict[str, dict[str, tuple[str, ...]]] = {}
         for record in self.records:
-            for name, value in _origin(record).items():
+            noted = "recorded" if record.arithmetic else "not recorded"
+            origin = {"device": record.device, "torch's switches": noted} | record.versions | record.arithmetic
+            for name, value in origin.items():
                 if not (record.recipe == "TF32" and value.startswith("tf32")):
                     values = found.setdefault(name, {})
                     values[value] = (*values.get(value, ()), f"{record.recipe} seed {record.seed}")
         return {name: values for name, values in found.items() if len(values) > 1}
-
-    def _origins(self) -> list[str]:
-        """Return a line for each difference, and one above them; nothing where there is none."""
-        lines = [
-            f"    {name}: " + "; ".join(f"{value} ({_some(runs)})" for value, runs in values.items())
-            for name, values in self.origins_that_differ().items()
-        ]
-        return ["  these runs were not made alike, and a difference may come from that:", *lines] if lines else []
-
-    def _sentence(self, recipe: str) -> str:
-        shared = {record.seed for record in self.of(self.reference)} & {record.seed for record in self.of(recipe)}
-        return str(self.difference(recipe)) if shared else f"{recipe}: no seed in common with {self.reference}"
 
 
 def compare(
@@ -215,13 +207,6 @@ def compare(
         task, chosen, seeds, Path(folder), device=device, workers=workers, begins=begins, progress=progress, stop=stop
     )
     return Comparison(task.name, tuple(records), chosen[0].name if chosen else "FP32", task.margin)
-
-
-def _origin(record: RunRecord) -> dict[str, str]:
-    """Return what a record says of where and with what it was made."""
-    noted = "recorded" if record.arithmetic else "not recorded"
-    origin = {"device": record.device, "torch's switches": noted}
-    return origin | record.versions | record.arithmetic
 
 
 def _some(names: tuple[str, ...], shown: int = 3) -> str:

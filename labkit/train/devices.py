@@ -1,4 +1,4 @@
-"""Where can a training run happen here? On the GPU where there is one, and on the CPU always.
+"""The devices that a training can run on: the GPUs where there are any, and the CPU always.
 
 Idea: a place is a device with the words for it. What a knob, a sentence and a record say of it comes from here, and
 `gpus` alone asks torch what is there.
@@ -9,7 +9,6 @@ Invariant: a GPU is named only if this torch has programs for it; the CPU is alw
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,8 +106,15 @@ def place(device: str | torch.device | Place | None = None) -> Place:
             return each
     if wanted is not None and wanted.type != "cuda" and _reached(wanted):
         return Place(wanted, str(wanted), str(wanted))
+    why = "" if len(here) > 1 else " torch reaches no GPU: `labkit doctor` says why."
+    if why and torch.cuda.is_available():
+        name = torch.cuda.get_device_name(0)
+        why = (
+            f" torch {torch.__version__} has no programs for the GPU that is there ({name}): install a torch that has "
+        )
+        why += "them, see https://pytorch.org/get-started"
     listed = ", ".join(f'"{each.key}" ({each.name})' for each in here)
-    raise ValueError(f'there is no device "{device}" to train on here; this machine has {listed}.{_why_no_gpu(here)}')
+    raise ValueError(f'there is no device "{device}" to train on here; this machine has {listed}.{why}')
 
 
 def _reached(device: torch.device) -> bool:
@@ -117,18 +123,6 @@ def _reached(device: torch.device) -> bool:
     except (RuntimeError, AssertionError, NotImplementedError):  # torch says it in any of these
         return False
     return True
-
-
-def _why_no_gpu(here: Sequence[Place]) -> str:
-    """Say what would give the lab a GPU, where it found none."""
-    if len(here) > 1:
-        return ""
-    if torch.cuda.is_available():
-        return (
-            f" torch {torch.__version__} has no programs for the GPU that is there "
-            f"({torch.cuda.get_device_name(0)}): install a torch that has them, see https://pytorch.org/get-started"
-        )
-    return " torch reaches no GPU: `labkit doctor` says why."
 
 
 def gpus() -> tuple[Place, ...]:

@@ -1,4 +1,4 @@
-"""Which networks does the lab train? Small ones, each of a family that people train in mixed precision.
+"""Small networks, each of a family that people train in mixed precision.
 
 Idea: every network is a plain torch module in FP32 that knows nothing of precision. Layers carry names that a learner
 can read in a histogram: conv1, norm1, relu1, conv2, ...
@@ -124,7 +124,6 @@ class CharLstm(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return the logits of the character after each."""
         states, _ = self.lstm(self.embedding(characters))
         return self.head(states)  # type: ignore[no-any-return]
 
@@ -151,11 +150,8 @@ class _Transformer(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm(width), _Attention(width, heads)
-        self.norm2, self.wide, self.narrow = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.Linear(4 * width, width),
-        )
+        self.norm2 = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -172,7 +168,6 @@ class Gpt(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, characters: Tensor) -> Tensor:
-        """Return the logits of the character after each."""
         places = torch.arange(characters.shape[1], device=characters.device)
         x = self.blocks(self.embedding(characters) + self.position(places))
         return self.head(self.norm(x))  # type: ignore[no-any-return]
@@ -191,6 +186,5 @@ class Unet(nn.Module):
         self.merge = nn.Sequential(*_block(2 * channels, channels), nn.Conv2d(channels, classes, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits of each pixel."""
         fine = self.down(images)
         return self.merge(torch.cat([fine, self.up(self.bottom(fine))], dim=1))  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""How many training steps a second does each recipe make, on this device?
+"""Training steps a second of each recipe on a device.
 
 Idea: the recipes take turns, round by round, so that a device that slows down slows all of them; the first round warms
 up, and the median of the others counts. A step ends with its loss on the host, so a GPU has done its work by then.

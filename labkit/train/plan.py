@@ -1,4 +1,4 @@
-"""How do four processes train together? What a notebook may choose (`labkit.train.workers` does it)."""
+"""What a notebook may choose of the training of four processes (`labkit.train.workers`)."""
 
 from __future__ import annotations
 

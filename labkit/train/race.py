@@ -1,35 +1,89 @@
-"""Which recipe gets where on a task? Many runs, each on record, none of them twice.
+"""Many runs of a task, each on record, none of them trained twice.
 
 Idea: a run's place in the folder follows from device, task, recipe and seed, and its record carries a fingerprint of
 what task and recipe were. Whatever is on record there is read, the rest is trained, in as many processes as there are
-cores (in one on a GPU); each process writes its own record, so a race that was killed goes on where it was.
+cores (in one on a GPU); each process writes its own record, so a race that was killed goes on where it was. The ranks
+that torchrun started, on one host or on several, say what each has on record; what nobody has is dealt out, one run
+after the other, and at the end they hand one another their records, so each host's folder is whole, shared or not.
 
-Invariant: every record that is returned stands in the folder, whole, and is of this very task, recipe and device.
+Invariant: every record that is returned stands in the folder, whole, and is of this very task, recipe and device. Every
+rank returns the same records.
+
+Source: torch.distributed.run (RANK, WORLD_SIZE; its rendezvous joins the hosts).
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from labkit.amp import Recipe
 from labkit.records import on_record, system
-from labkit.train import ranks
 from labkit.train.devices import Place, place
-from labkit.train.fingerprint import fingerprint
-from labkit.train.record import RunRecord, load
+from labkit.train.record import RunRecord, fingerprint, load
 from labkit.train.run import train
 from labkit.train.tasks import Task
+
+Run = tuple[Recipe, int]  # and its seed
+LONGEST = timedelta(days=7)  # that a rank trains while others wait
+
+
+def started() -> bool:
+    """Say whether torchrun started this process."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def is_first() -> bool:
+    """Say whether this process is the one that speaks: rank 0, or no rank at all."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def by_ranks(
+    runs: Sequence[Run], known: Sequence[RunRecord], train: Callable[[Run], RunRecord], path: Callable[[str, int], Path]
+) -> Iterator[RunRecord]:
+    """Yield the records of the runs that this rank has not, trained here or by another rank, each kept at its `path`.
+
+    Args:
+        runs: all of the race, in the same order on each rank.
+        known: what this rank has on record.
+        train: trains a run, and keeps it.
+        path: recipe's name and seed -> where the record is kept.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", timeout=LONGEST)
+    own = {(record.recipe, record.seed): record for record in known}
+    anywhere = {key for keys in _gathered(set(own)) for key in keys}
+    missing = [run for run in runs if (run[0].name, run[1]) not in anywhere]
+    mine = [train(run) for run in missing[dist.get_rank() :: dist.get_world_size()]]
+    yield from mine
+    own |= {(record.recipe, record.seed): record for record in mine}
+    for records in _gathered(list(own.values())):
+        for record in records:
+            if (record.recipe, record.seed) not in own:
+                own[record.recipe, record.seed] = record
+                if not path(record.recipe, record.seed).exists():
+                    record.save(path(record.recipe, record.seed))
+                yield record
+
+
+def _gathered(own: Any) -> list[Any]:
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
 
 
 def record_path(folder: Path, task: str, recipe: str, seed: int) -> Path:
@@ -100,40 +154,30 @@ def race(
             recipes that differ have one name; workers is less than 1; there is no such device here; task or recipe
             holds what no record can name (see `fingerprint`).
     """
-    _require_workers(workers)
+    if workers is not None and (workers < 1 or started()):
+        needed = "torchrun's ranks, which are its workers," if started() else "1 worker or more"
+        raise ValueError(f"a race needs {needed} and was given workers={workers}")
     where = place(device)
     folder = device_folder(folder, where)
-    chosen = _each_once(recipes)
+    given = list(recipes)
+    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
+    names = [recipe.name for recipe in chosen]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
     wanted = [(recipe, seed) for seed in dict.fromkeys(seeds) for recipe in chosen]
     known = {run: _on_record(task, *run, folder, where) for run in wanted}
     missing = [run for run, record in known.items() if record is None]
     found: dict[tuple[str, int], RunRecord] = {}
     there = [record for record in known.values() if record is not None]
     trained = _train_all(task, missing, folder, where, workers, begins, stop)
-    if ranks.started():
+    if started():
         one = partial(_train_one, task, folder=folder, where=where)
-        trained = ranks.by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
+        trained = by_ranks(wanted, there, lambda run: one(*run), partial(record_path, folder, task.name))
     for record in chain(there, trained):
         found[record.recipe, record.seed] = record
         if progress is not None:
             progress(record)
     return [found[recipe.name, seed] for recipe, seed in wanted if (recipe.name, seed) in found]
-
-
-def _require_workers(workers: int | None) -> None:
-    if workers is not None and (workers < 1 or ranks.started()):
-        needed = "torchrun's ranks, which are its workers," if ranks.started() else "1 worker or more"
-        raise ValueError(f"a race needs {needed} and was given workers={workers}")
-
-
-def _each_once(recipes: Iterable[Recipe]) -> list[Recipe]:
-    given = list(recipes)
-    chosen = [recipe for i, recipe in enumerate(given) if recipe not in given[:i]]
-    names = [recipe.name for recipe in chosen]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        raise ValueError(f"recipes that differ need names that differ; {', '.join(sorted(twice))} is more than one")
-    return chosen
 
 
 def _on_record(task: Task, recipe: Recipe, seed: int, folder: Path, where: Place) -> RunRecord | None:

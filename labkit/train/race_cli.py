@@ -1,4 +1,4 @@
-"""What does `labkit race` take, and what does it print? A line for each run when it is on record, then the verdicts."""
+"""`labkit race`: a line for each run when it is on record, then the verdicts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import torch
 
 from labkit.amp import RECIPES
 from labkit.records import on_record, refuse_simulated, results_folder, write_whole
-from labkit.train import ranks
 from labkit.train.compare import compare
 from labkit.train.devices import Place, place
-from labkit.train.gpu_tasks import GPU_TASKS, SUFFIX
 from labkit.train.pace import pace_sentence, recorded_paces
+from labkit.train.race import is_first, started
 from labkit.train.record import RunRecord
-from labkit.train.tasks import TASKS
+from labkit.train.tasks import GPU_TASKS, SUFFIX, TASKS
 
 BOTH = TASKS | GPU_TASKS
 INTERRUPTED = 130
@@ -26,7 +25,7 @@ INTERRUPTED = 130
 def run(args: argparse.Namespace) -> int:
     """Run the race and print a line for each record, then how each recipe differs from the first."""
     try:
-        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if ranks.started() and torch.cuda.is_available() else None
+        gpu = f"cuda:{os.environ['LOCAL_RANK']}" if started() and torch.cuda.is_available() else None
         where = place(args.device or gpu)
     except ValueError as error:
         sys.stderr.write(f"labkit race: {error}\n")
@@ -47,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
         return 2
     for task in tasks:
         if args.folder is None:
-            _take_along(task)
+            for name, path in on_record(f"runs/{task}/*.json").items():  # those that travel with the lab
+                if not (own := results_folder() / name).exists():
+                    own.parent.mkdir(parents=True, exist_ok=True)
+                    write_whole(own, path.read_bytes())
         _say(f"{task} on {where}. {size_hint(task, where)}\n")
         told: list[RunRecord] = []
         try:
@@ -65,14 +67,6 @@ def run(args: argparse.Namespace) -> int:
         paces = recorded_paces(found.records)
         _say(f"{found}\n{pace_sentence(paces, where.name) if paces else ''}\n")
     return 0
-
-
-def _take_along(task: str) -> None:
-    """Copy a task's records that travel with the lab into the user's own folder, if that is another one."""
-    for name, path in on_record(f"runs/{task}/*.json").items():
-        if not (own := results_folder() / name).exists():
-            own.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(own, path.read_bytes())
 
 
 def task_list(where: Place) -> str:
@@ -100,7 +94,7 @@ def size_hint(task: str, where: Place) -> str:
 
 def _say(text: str) -> None:
     """Print, on one rank where there are several."""
-    if ranks.is_first():
+    if is_first():
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -109,12 +103,8 @@ def _begins(task: str, recipe: str, seed: int) -> None:
     _say(f"{task}  {recipe:<22} seed {seed}  begins\n")
 
 
-def _note(told: list[RunRecord], record: RunRecord) -> None:
-    told.append(record)
-    _tell(record)
-
-
-def _tell(r: RunRecord) -> None:
+def _note(told: list[RunRecord], r: RunRecord) -> None:
+    told.append(r)
     _say(
         f"{r.task}  {r.recipe:<22} seed {r.seed}  {r.metric_name} {r.metric:.3f}  loss {r.final_loss:.4g}  "
         f"{r.skipped} skipped  {r.seconds:.1f} s  [{r.device}, torch {r.versions['torch']}, {r.date}]\n"

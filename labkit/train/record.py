@@ -1,23 +1,31 @@
-"""What is left of a run when it has ended? One record: what was asked, what happened, where, and with what.
+"""The record of a run: what was asked, what happened, where, and with what.
 
 Idea: everything that runs returns a record, and every plot, test and exercise reads one. A record says on which device
-and versions it was made, so that no curve can pass for one made elsewhere.
+and versions it was made, so that no curve can pass for one made elsewhere. A fingerprint, twelve letters made of all
+their values, tells whether it is a record of this very task and this very recipe.
 
 Invariant: load(save(record)) == record, infinities and NaNs included; a file is either whole or not there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
+import torch
 
+from labkit.amp import ProductFormat, Recipe
 from labkit.instrument import ExponentHistogram, GradSnapshot
 from labkit.records import refuse_simulated, write_whole
+from labkit.train.tasks import Task
 
 SCHEMA = "labkit.run/1"
 
@@ -54,7 +62,7 @@ class RunRecord:
     date      UTC, ISO 8601
     stopped   the run was stopped before its last step
     snapshots histograms of the FP32 gradients that were watched, in the order they were taken
-    fingerprint  of task and recipe, where a race made it (labkit.train.fingerprint); "" elsewhere
+    fingerprint  of task and recipe, where a race made it (`fingerprint`); "" elsewhere
     step_seconds  median seconds of a step in which nothing was measured, alone on its device; None where nobody timed
               one. Two equal runs may differ in it
     arithmetic  how products were computed: switch of torch -> its value in this run (`labkit.records.in_force`); empty
@@ -130,17 +138,12 @@ def load(path: str | Path) -> RunRecord:
 
 def _record_of(stored: dict[str, Any]) -> RunRecord:
     columns, snapshots = stored.pop("steps"), stored.pop("snapshots", [])
-    stored.setdefault("fingerprint", "")  # records from before there were these and swallowed updates
-    stored.setdefault("memory", {})
-    stored.setdefault("arithmetic", {})
-    stored.setdefault("step_seconds", None)
-    columns.setdefault("swallowed", [None] * len(columns["step"]))
+    columns.setdefault("swallowed", [None] * len(columns["step"]))  # a record from before there were these
     del stored["schema"]
     rows = zip(*(columns[f.name] for f in fields(StepRecord)), strict=True)
     steps = tuple(StepRecord(*(_unpack(value) for value in row)) for row in rows)
-    head = {k: _unpack(v) for k, v in stored.items() if k not in _TEXT}
-    watched = tuple(_unpack_snapshot(s) for s in snapshots)
-    return RunRecord(steps=steps, snapshots=watched, **{k: stored[k] for k in _TEXT}, **head)
+    head = {k: v if k in _TEXT else _unpack(v) for k, v in stored.items()}
+    return RunRecord(steps=steps, snapshots=tuple(map(_unpack_snapshot, snapshots)), **head)
 
 
 _TEXT = ("task", "recipe", "metric_name", "device", "versions", "date", "fingerprint")
@@ -166,3 +169,77 @@ def _unpack_snapshot(stored: dict[str, Any]) -> GradSnapshot:
         for name, h in stored["layers"].items()
     }
     return GradSnapshot(stored["step"], stored["kind"], layers)
+
+
+_ADDED = ", margin=0"  # a field of a recipe's products that what is on record does not have
+_WRITTEN = {"gradient_format": "gradients"}  # a field was renamed: what is on record keeps its fingerprint
+
+
+def fingerprint(task: Task, recipe: Recipe) -> str:
+    """Return twelve letters that change when a value of the task or the recipe does, or the function behind one.
+
+    The same in every process. The code inside a function is not looked at: who rewrites a network gives its task
+    another name.
+
+    Raises:
+        ValueError: a value cannot be told from another by its text: a lambda, a function or class made inside another
+            function, an object that prints as nothing but its address; the message says which.
+
+    >>> from dataclasses import replace
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> fingerprint(TASKS["digits"], RECIPES["O1"]) == fingerprint(replace(TASKS["digits"], steps=3), RECIPES["O1"])
+    False
+    """
+    said = ("about", "margin")  # of a run, not part of it
+    values = [(f, getattr(thing, f.name)) for thing in (task, recipe) for f in fields(thing) if f.name not in said]
+    # Defaults are left out, so a record stays valid when recipes learn to say something new.
+    parts = [f"{_WRITTEN.get(f.name, f.name)}={_spell(value, f.name)}" for f, value in values if value != f.default]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+
+def _spell(value: Any, where: str) -> str:
+    """Write a value of the field `where` as its repr, but whole and without addresses: functions by their names."""
+    if isinstance(value, partial):
+        return f"{_spell(value.func, where)}{[_spell(given, where) for given in value.args]}" + _spell(
+            sorted(value.keywords.items()), where
+        )
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_spell(key, where)}: {_spell(each, where)}" for key, each in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        written = ", ".join(_spell(each, where) for each in value)
+        return f"[{written}]" if isinstance(value, list) else f"({written}{',' * (len(value) == 1)})"
+    if isinstance(value, torch.Tensor | np.ndarray):  # a repr leaves out digits, and the middle of a long one
+        return f"{value.dtype}{value.tolist()}"
+    if isinstance(value, torch.nn.Module):
+        own = {  # what its repr leaves out: the gamma of a loss of one's own, weights, buffers
+            f"{path}.{name}": each
+            for path, part in value.named_modules()
+            for name, each in vars(part).items()
+            if not name.startswith("_") and name != "training"
+        }
+        own |= dict(value.named_parameters()) | dict(value.named_buffers())
+        return f"{_name(type(value), where)}{value!r}{_spell(own, where)}"
+    if hasattr(value, "__qualname__"):
+        return _name(value, where)
+    if re.search(r" at 0x[0-9a-fA-F]+", text := repr(value)):
+        raise ValueError(_nameless(where, text) + "Make its class a frozen dataclass, or give it a __repr__.")
+    return text.replace(_ADDED, "") if isinstance(value, ProductFormat) else text
+
+
+def _name(function: Any, where: str) -> str:
+    """Return the name of a function or class, with the module of one that is neither the lab's nor torch's."""
+    name, owner = str(function.__qualname__), getattr(function, "__self__", None)
+    if "<lambda>" in name or "<locals>" in name:
+        raise ValueError(_nameless(where, name) + "Write it as a function (def) at the top of a module or a notebook.")
+    if isinstance(function, MethodType) and not isinstance(owner, type):
+        return f"{_spell(owner, where)}.{function.__name__}"
+    module = str(getattr(function, "__module__", None) or "torch")
+    return name if module.split(".")[0] in ("labkit", "torch") else f"{module}.{name}"
+
+
+def _nameless(where: str, text: str) -> str:
+    return (
+        f"{where} holds {text}, which does not say what it does: another one would look the same, and its run on "
+        "record would be taken for this one's. "
+    )

@@ -107,18 +107,13 @@ def one_thread() -> Iterator[None]:
         ValueError: LABKIT_THREADS is no whole number above 0.
     """
     with _changing:
-        wanted = _threads_asked_for()
+        asked = os.environ.get("LABKIT_THREADS", "1")
+        if not asked.isdecimal() or int(asked) < 1:
+            raise ValueError(f"LABKIT_THREADS is a whole number, 1 or more; it is {asked!r}. Unset it for one thread.")
         _found.append(_found[0] if _found else torch.get_num_threads())
-        torch.set_num_threads(wanted)
+        torch.set_num_threads(int(asked))
     try:
         yield
     finally:
         with _changing:
             torch.set_num_threads(_found.pop())
-
-
-def _threads_asked_for() -> int:
-    asked = os.environ.get("LABKIT_THREADS", "1")
-    if not asked.isdecimal() or int(asked) < 1:
-        raise ValueError(f"LABKIT_THREADS is a whole number, 1 or more; it is {asked!r}. Unset it for one thread.")
-    return int(asked)

@@ -1,10 +1,12 @@
-"""How does one training step go, in any precision, and how does a run go from start to end?
+"""A training step in any precision, and a run from start to end.
 
 Idea: a step has one shape for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. What
 differs stands in the recipe's values. A run can be driven step by step, which is what the live widget does, and its
-recipe may change between two steps.
+recipe may change between two steps. The memory that it keeps between two steps is not estimated: every tensor that a
+step leaves behind is counted once, by its storage, under the name of what it is for; activations are not among them.
 
-Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included.
+Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included. The categories of
+memory do not overlap; their sum is what the weights, their copies and their statistics take.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
@@ -20,15 +22,76 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Engine, Recipe, ScalerState, StepReport, Weights, initial, to_fp32
-from labkit.instrument import GradSnapshot, probe, snapshot, underflow
+from labkit.amp import (
+    Engine,
+    Moment,
+    Recipe,
+    ScalerState,
+    StepEvent,
+    StepReport,
+    WeightRounding,
+    Weights,
+    initial,
+    to_fp32,
+)
+from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
 from labkit.records import in_force, now, versions
 from labkit.train.devices import Place, place
-from labkit.train.memory import bytes_held
 from labkit.train.record import RunRecord, StepRecord
 from labkit.train.repeatable import arithmetic, drawing, generators_kept, one_thread, seed_generators, unchanged
-from labkit.train.swallowed import SwallowedUpdates
 from labkit.train.tasks import Task
+
+CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
+
+
+def bytes_held(engine: Engine) -> dict[str, int]:
+    """Return bytes by category, as an engine holds them after a step.
+
+    What Kahan's compensation remembers counts among the masters, whose work it does: one more number for each weight.
+    A gradient is counted in the model's format, in which the backward pass leaves it: one for each trainable weight.
+
+    >>> import torch
+    >>> from labkit.amp import RECIPES
+    >>> engine = Engine(torch.nn.Linear(4, 1), torch.optim.SGD, RECIPES["O2"])  # 4 weights and a bias
+    >>> bytes_held(engine)
+    {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
+    """
+    weights = engine.weights
+    model, seen = list(engine.model.parameters()), set[int]()
+    own = _count(model, seen)
+    masters = _count(weights.master_weights, seen) if weights.master else 0
+    if weights.rounding is WeightRounding.KAHAN and not weights.master:
+        masters = sum(p.numel() * p.element_size() for p in weights.model_weights if p.element_size() == 2)
+    gradients = sum(p.numel() * p.element_size() for p in weights.model_weights)
+    moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
+    return dict(zip(CATEGORIES, (own, masters, gradients, _count(moments, seen)), strict=True))
+
+
+def _count(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    total = 0
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total += storage.nbytes()
+    return total
+
+
+class SwallowedUpdates:
+    """Listens to a step: which share of the weights that outlast it, the masters where there are any, did not move."""
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.swallowed: float | None = None  # of a step that was taken
+
+    def __call__(self, event: StepEvent) -> None:
+        if event.moment is Moment.UNSCALED:
+            self.before = {name: master.clone() for name, master in self.weights.named_masters().items()}
+        elif event.moment is Moment.STEPPED and event.report is not None and event.report.stepped:
+            dense = {name: g.to_dense() if g.is_sparse else g for name, g in event.gradients.items()}
+            after = self.weights.named_masters()
+            self.swallowed = swallowed(self.before.values(), after.values(), [dense.get(name) for name in after])
+
 
 WARM_UP = 2  # first steps, in which a device sets up, are not timed
 MEASURE_EVERY = 10  # steps between two measurements of what is lost, each of which costs an FP32 step
@@ -106,7 +169,11 @@ class TrainingRun:
         """Do one training step and say what happened."""
         with one_thread():
             measure = self.measure_every > 0 and self.steps_done % self.measure_every == 0
-            underflowed = self._underflow(*self.batch(self.steps_done + 1)) if measure else None
+            underflowed = None
+            if measure:
+                kind = "activation gradients"
+                exact = self.fp32_twin().next_gradients(kind)
+                underflowed = underflow(exact, self.next_gradients(kind, scale=self.scaler.scale))
             updates = SwallowedUpdates(self.weights)
             with self.engine.listen(updates) if measure else nullcontext():
                 loss, report = self.take_step()
@@ -168,8 +235,24 @@ class TrainingRun:
 
         kind is "activation gradients" or "weight gradients".
         """
-        with one_thread():
-            return self._backward(*self.batch(self.steps_done + 1), scale, kind)
+        if kind not in ("activation gradients", "weight gradients"):
+            raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
+        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        products = self.engine.products
+        kept = nullcontext() if products is None else products.memory.unchanged()
+        looking = probe(self.model)
+        with (
+            one_thread(),
+            arithmetic(self.recipe, self.device),
+            looking as probed,
+            unchanged(self.model.buffers()),
+            kept,
+        ):
+            scaled = self.loss(*self.batch(self.steps_done + 1)) * scale
+            found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
+        if kind == "weight gradients":
+            return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+        return probed.gradients
 
     def fp32_twin(self) -> TrainingRun:
         """Return a run in FP32 with this one's weights, rounded as they are, its batches and its random numbers."""
@@ -188,20 +271,6 @@ class TrainingRun:
         finally:
             self.model.train(training)
 
-    def _backward(self, inputs: Tensor, targets: Tensor, scale: float, kind: str) -> dict[str, Tensor]:
-        if kind not in ("activation gradients", "weight gradients"):
-            raise ValueError(f'kind is "activation gradients" or "weight gradients"; it was given {kind!r}')
-        parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        products = self.engine.products
-        kept = nullcontext() if products is None else products.memory.unchanged()
-        looking = probe(self.model)
-        with arithmetic(self.recipe, self.device), looking as probed, unchanged(self.model.buffers()), kept:
-            scaled = self.loss(inputs, targets) * scale
-            found = torch.autograd.grad(scaled, list(parameters.values()), allow_unused=True)
-        if kind == "weight gradients":
-            return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
-        return probed.gradients
-
     def record(self, steps: Sequence[StepRecord], **measured: Any) -> RunRecord:
         """Return the record of these steps, with metric, device, versions and date of now; the rest is `measured`."""
         known = {"task": self.task.name, "recipe": self.recipe.name, "seed": self.seed, "steps": tuple(steps)}
@@ -210,11 +279,6 @@ class TrainingRun:
         with arithmetic(self.recipe, self.device):
             origin["arithmetic"] = in_force(self.device, tf32=self.recipe.tf32)
         return RunRecord(**{**known, **metric, **origin, **measured})
-
-    def _underflow(self, inputs: Tensor, targets: Tensor) -> float:
-        kind = "activation gradients"
-        exact = self.fp32_twin()._backward(inputs, targets, 1.0, kind)
-        return underflow(exact, self._backward(inputs, targets, self.scaler.scale, kind))
 
 
 def gradient_snapshot(run: TrainingRun, kind: str = "activation gradients") -> GradSnapshot:
@@ -255,42 +319,27 @@ def train(
     if watch_every < 1:
         raise ValueError(f"watch_every is 1 or more; it was given {watch_every}. To watch nothing, leave watch out.")
     run = TrainingRun(task, recipe, seed, device=device, measure_every=measure_every)
-    log = _Log(run, tuple(watch), watch_every)
-    while len(log.steps) < planned and not (stop is not None and stop()):
-        log.step()
-        if progress is not None:
-            progress(log.steps[-1])
-    return log.record(stopped=len(log.steps) < planned)
-
-
-class _Log:
-    """A run that is trained from its first step on, and what is written down of it."""
-
-    def __init__(self, run: TrainingRun, watch: tuple[str, ...], watch_every: int) -> None:
-        self.run, self.watch, self.watch_every = run, watch, watch_every
-        self.steps: list[StepRecord] = []
-        self.seconds: list[float] = []  # of the steps that measured nothing
-        self.memory: dict[str, int] = {}
-        self.snapshots: list[GradSnapshot] = []
-        self.began = time.perf_counter()
-
-    def step(self) -> None:
-        if len(self.steps) % self.watch_every == 0:
-            self.snapshots += [gradient_snapshot(self.run, kind) for kind in self.watch]
+    done: list[StepRecord] = []
+    seconds: list[float] = []  # of the steps that measured nothing
+    snapshots: list[GradSnapshot] = []
+    memory: dict[str, int] = {}
+    began = time.perf_counter()
+    while len(done) < planned and not (stop is not None and stop()):
+        if len(done) % watch_every == 0:
+            snapshots += [gradient_snapshot(run, kind) for kind in watch]
         before = time.perf_counter()
-        done = self.run.step()  # reads the loss, so the device is waited for
-        self.steps.append(done)
-        if done.underflow is None and len(self.steps) > WARM_UP:
-            self.seconds.append(time.perf_counter() - before)
-        if done.stepped:  # before, an optimizer has no state
-            self.memory = self.memory or bytes_held(self.run.engine)
-
-    def record(self, *, stopped: bool) -> RunRecord:
-        return self.run.record(
-            self.steps,
-            seconds=round(time.perf_counter() - self.began, 3),
-            stopped=stopped,
-            snapshots=tuple(self.snapshots),
-            memory=self.memory or (bytes_held(self.run.engine) if self.steps else {}),
-            step_seconds=statistics.median(self.seconds) if self.seconds else None,
-        )
+        done.append(run.step())  # reads the loss, so the device is waited for
+        if done[-1].underflow is None and len(done) > WARM_UP:
+            seconds.append(time.perf_counter() - before)
+        if done[-1].stepped:  # before, an optimizer has no state
+            memory = memory or bytes_held(run.engine)
+        if progress is not None:
+            progress(done[-1])
+    return run.record(
+        done,
+        seconds=round(time.perf_counter() - began, 3),
+        stopped=len(done) < planned,
+        snapshots=tuple(snapshots),
+        memory=memory or (bytes_held(run.engine) if done else {}),
+        step_seconds=statistics.median(seconds) if seconds else None,
+    )

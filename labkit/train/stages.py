@@ -1,4 +1,4 @@
-"""What happens inside one training step? The step of any recipe, watched at eight stages.
+"""One training step of any recipe, watched at eight stages.
 
 Idea: let a run take its next step, and look at it from outside: hooks on the layers, the gradients that backward left,
 the weights before and after. Nothing is computed twice, so what is shown is what trained.
@@ -8,15 +8,14 @@ Invariant: a run that was watched is where it would be if nobody had looked, bit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from labkit.amp import Moment, StepEvent
-from labkit.instrument import Probe, layer_outputs, probe
+from labkit.instrument import layer_outputs, probe
 from labkit.train.repeatable import one_thread
 from labkit.train.run import TrainingRun
 
@@ -94,17 +93,45 @@ def watch_step(run: TrainingRun) -> StepInStages:
     >>> watched.stages[1].tensors[-1].dtype, watched.stages[4].tensors[-1].dtype, watched.stepped
     (torch.float16, torch.float32, True)
     """
+    weights, outputs, gradients = run.weights, dict[str, Tensor](), dict[Moment, dict[str, Tensor]]()
+
+    def keep_output(name: str, output: Tensor) -> None:
+        outputs[name] = output.detach()
+
+    def keep_gradients(event: StepEvent) -> None:
+        gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
+
     with one_thread():
-        scale, kept = run.scaler.scale, _Kept(run)
-        with kept.listening() as probed:
+        scale = run.scaler.scale
+        before = [weight.detach().clone() for weight in weights.model_weights]
+        masters = [master.detach().clone() for master in weights.master_weights]
+        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
             loss, report = run.take_step()
-        updates = [after.detach() - old for after, old in zip(run.weights.master_weights, kept.masters, strict=True)]
-        after = [weight.detach() for weight in run.weights.model_weights]
-        tensors = kept.tensors(probed.gradients, updates, after, loss, scale)
+        updates = [new.detach() - old for new, old in zip(weights.master_weights, masters, strict=True)]
+        after = [weight.detach() for weight in weights.model_weights]
+        names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
+        layers = [names[id(weight)] for weight in weights.model_weights]
+        scaled, plain = (  # of each weight; zeros where no gradient arrived
+            [known.get(weights.names[weight], torch.zeros_like(weight)) for weight in weights.model_weights]
+            for known in (gradients[Moment.SCALED], gradients[Moment.UNSCALED])
+        )
+        tensors = (
+            _grouped(before, layers),
+            {f"{name} output": tensor for name, tensor in outputs.items()},
+            {"loss": loss, "loss × scale": loss * scale},
+            {f"∇ {name} output": tensor for name, tensor in probed.gradients.items()} | _grouped(scaled, layers, "∇"),
+            _grouped(plain, layers, "∇"),
+            _grouped(plain, layers, "∇"),
+            _grouped(updates, layers, "Δ"),
+            _grouped(after, layers),
+        )
         return StepInStages(
             recipe=run.recipe.name,
             step=run.steps_done,
-            stages=tuple(Stage(name, _all_seen(some)) for name, some in zip(STAGES, tensors, strict=True)),
+            stages=tuple(
+                Stage(stage, tuple(seen(name, tensor) for name, tensor in some.items()))
+                for stage, some in zip(STAGES, tensors, strict=True)
+            ),
             scale=scale,
             loss=loss.item(),
             found_inf=report.found_inf,
@@ -112,56 +139,7 @@ def watch_step(run: TrainingRun) -> StepInStages:
             scale_after=run.scaler.scale,
             weights=sum(weight.numel() for weight in after),
             moved=sum(int((update != 0).sum()) for update in updates),
-            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, kept.weights, strict=True)),
-        )
-
-
-class _Kept:
-    """What is kept of a step while it is taken: the weights before it, outputs of layers, gradients at each moment."""
-
-    def __init__(self, run: TrainingRun) -> None:
-        self.run, self.layers = run, _layers(run)
-        self.weights = [weight.detach().clone() for weight in run.weights.model_weights]
-        self.masters = [master.detach().clone() for master in run.weights.master_weights]
-        self.outputs: dict[str, Tensor] = {}
-        self.gradients: dict[Moment, dict[str, Tensor]] = {}
-
-    @contextmanager
-    def listening(self) -> Iterator[Probe]:
-        """Listen to the layers and to the step; give the probe of the outputs' gradients."""
-
-        def keep_output(name: str, output: Tensor) -> None:
-            self.outputs[name] = output.detach()
-
-        def keep_gradients(event: StepEvent) -> None:
-            self.gradients[event.moment] = {name: gradient.clone() for name, gradient in event.gradients.items()}
-
-        run = self.run
-        with layer_outputs(run.model, keep_output), probe(run.model) as probed, run.engine.listen(keep_gradients):
-            yield probed
-
-    def tensors(
-        self,
-        arrived: Mapping[str, Tensor],
-        updates: Iterable[Tensor],
-        after: Iterable[Tensor],
-        loss: Tensor,
-        scale: float,
-    ) -> tuple[dict[str, Tensor], ...]:
-        """Return the tensors of each stage by name; `arrived` are the gradients of the layers' outputs."""
-        scaled, plain = (
-            _grouped(_of_each_weight(self.run, self.gradients[at]), self.layers, "∇")
-            for at in (Moment.SCALED, Moment.UNSCALED)
-        )
-        return (
-            _grouped(self.weights, self.layers),
-            {f"{name} output": tensor for name, tensor in self.outputs.items()},
-            {"loss": loss, "loss × scale": loss * scale},
-            {f"∇ {name} output": tensor for name, tensor in arrived.items()} | scaled,
-            plain,
-            plain,
-            _grouped(updates, self.layers, "Δ"),
-            _grouped(after, self.layers),
+            seen_moving=sum(int((new != old).sum()) for new, old in zip(after, before, strict=True)),
         )
 
 
@@ -176,22 +154,6 @@ def seen(name: str, tensor: Tensor) -> Seen:
     smallest, largest = map(float, there.aminmax()) if there.numel() else (0.0, 0.0)
     non_finite = int((~size.isfinite()).sum())
     return Seen(name, tensor.dtype, tensor.numel(), smallest, largest, int((size == 0).sum()), non_finite)
-
-
-def _layers(run: TrainingRun) -> list[str]:
-    """Return for each model weight the layer it belongs to."""
-    names = {id(parameter): name.rpartition(".")[0] for name, parameter in run.model.named_parameters()}
-    return [names[id(weight)] for weight in run.weights.model_weights]
-
-
-def _of_each_weight(run: TrainingRun, gradients: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the gradient of each model weight, zeros where none arrived."""
-    weights = [(run.weights.names[weight], weight) for weight in run.weights.model_weights]
-    return [gradients[name] if name in gradients else torch.zeros_like(weight) for name, weight in weights]
-
-
-def _all_seen(tensors: Mapping[str, Tensor]) -> tuple[Seen, ...]:
-    return tuple(seen(name, tensor) for name, tensor in tensors.items())
 
 
 def _grouped(tensors: Iterable[Tensor], layers: Iterable[str], mark: str = "") -> dict[str, Tensor]:

@@ -1,11 +1,12 @@
-"""What is there to learn? Tasks, as values: data, network, loss, metric, optimizer.
+"""Tasks, as values: data, network, loss, metric, optimizer.
 
 Idea: a task knows nothing of precision. Some were chosen because FP16 harms them: `segmentation` loses its gradients
 without scaling (`segmentation_small` is the same, cheap enough to watch live), `gauss_conv` for its depth,
 `small_targets` for what it is asked; `fine_tuning` loses its updates without master weights. The others were chosen
-because people train such networks, and most of them do not care.
+because people train such networks, and most of them do not care. A task of a GPU's size has another network, more data
+in a step and a name of its own; loss, metric and optimizer stay. On a CPU a step of these takes seconds.
 
-Invariant: a task, a recipe, a seed and a device decide a run.
+Invariant: a task, a recipe, a seed and a device decide a run. A GPU's task differs from its small one in size alone.
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from labkit.train import networks
-from labkit.train.digits import Data, scattered_digits, single_digits
-from labkit.train.made import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
+from labkit.train.data import (
+    CHARACTERS,
+    Data,
+    noisy_digits,
+    scattered_digits,
+    shapes,
+    single_digits,
+    small_targets,
+    text_windows,
+)
 
 MARGIN = 0.02  # of a metric between 0 and 1: two digits of a hundred more or less
 
@@ -79,8 +88,7 @@ def character_accuracy(outputs: Tensor, targets: Tensor) -> float:
     return accuracy(outputs.flatten(0, 1), targets.flatten())
 
 
-def _pretrained_mlp() -> nn.Module:
-    """Return a classifier that has learned upright digits; each seed's is trained once."""
+def _pretrained_mlp() -> nn.Module:  # has learned upright digits
     return copy.deepcopy(_pretrained(torch.initial_seed()))
 
 
@@ -219,3 +227,43 @@ _ROWS = (
     ),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ROWS}
+
+
+SUFFIX = "_gpu"
+
+_GPU_ROWS = (
+    replace(
+        TASKS["segmentation"],
+        make_model=partial(networks.segmenter, channels=128),
+        make_data=partial(scattered_digits, size=96, digits=24, train=400),
+        batch_size=64,
+        steps=100,
+    ),
+    replace(
+        TASKS["gpt"],
+        make_model=partial(networks.Gpt, len(CHARACTERS), 256, width=512, heads=8, depth=8),
+        make_data=partial(text_windows, length=256),
+        batch_size=64,
+        steps=100,
+    ),
+    replace(
+        TASKS["unet"],
+        make_model=partial(networks.Unet, channels=64),
+        make_data=partial(shapes, size=128),
+        batch_size=64,
+        steps=100,
+    ),
+    replace(
+        TASKS["char_lstm"],
+        make_model=partial(networks.CharLstm, len(CHARACTERS), width=1024),
+        make_data=partial(text_windows, length=128),
+        batch_size=128,
+        steps=100,
+    ),
+    replace(TASKS["digits"], make_model=partial(networks.mlp, hidden=4096), batch_size=1024, steps=200),
+    replace(TASKS["digits_cnn"], make_model=partial(networks.batch_norm_cnn, channels=128), batch_size=1024, steps=200),
+    replace(TASKS["gauss_conv"], make_model=partial(networks.gauss_conv, channels=256), batch_size=512),
+    replace(TASKS["autoencoder"], make_model=partial(networks.autoencoder, hidden=4096), batch_size=1024, steps=200),
+    replace(TASKS["small_targets"], make_model=partial(networks.tanh_mlp, hidden=2048), make_data=small_targets),
+)
+GPU_TASKS: dict[str, Task] = {task.name + SUFFIX: replace(task, name=task.name + SUFFIX) for task in _GPU_ROWS}

@@ -1,4 +1,4 @@
-"""What do four processes do that train one layer together, and one part of whose gradient overflows?
+"""Four processes that train one layer together, and one part of whose gradient overflows.
 
 Idea: torchrun starts them once, `torchrun --nproc-per-node 4 -m labkit.train.workers`. The first one reads a line of
 JSON for each training (`Plan`), tells the others, and prints a line for each step: what every rank did.

@@ -11,7 +11,7 @@ import pytest
 
 from labkit.amp import RECIPES
 from labkit.train import TASKS, Comparison, RunRecord, StepRecord, compare, signed
-from labkit.train.fingerprint import fingerprint
+from labkit.train.record import fingerprint
 
 
 def run(recipe: str, seed: int, metric: float, loss: float = 0.1) -> RunRecord:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from labkit.amp import RECIPES
 from labkit.train import GPU_TASKS, TASKS, RunRecord, load, race, record_path, recorded
-from labkit.train.fingerprint import fingerprint
+from labkit.train.record import fingerprint
 
 ROOT = Path(__file__).parents[2]
 SHORT = replace(TASKS["digits"], steps=3)

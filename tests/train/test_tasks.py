@@ -11,7 +11,7 @@ import torch
 
 from labkit.amp import RECIPES
 from labkit.train import TASKS, train
-from labkit.train.made import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
+from labkit.train.data import CHARACTERS, noisy_digits, shapes, small_targets, text_windows
 from labkit.train.tasks import character_accuracy, next_character, r2
 
 
