@@ -19,7 +19,7 @@ from labkit.commands import gpu as gpu_command
 from labkit.gemm import SPECS
 from labkit.gpu import checks, parts
 from labkit.gpu.checks import many
-from labkit.gpu.checks.progress import complete
+from labkit.gpu.checks.measure import complete
 from labkit.machine.device import GENERATIONS
 from labkit.train import TASKS, Place, device_folder, load, place
 from labkit.train.record import fingerprint

@@ -1,11 +1,20 @@
-"""How fast is it here? Cases that know their arithmetic, timed; sweeps on record; the roofline they lie under."""
+"""Speed of this machine: cases that know their arithmetic, timed; sweeps on record; the roofline above them."""
 
-from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase, intensity, linear_gemms
+from labkit.bench.cases import (
+    ConvCase,
+    ElementwiseCase,
+    Extent,
+    GemmCase,
+    Sweep,
+    formats_on,
+    intensity,
+    linear_gemms,
+    sweeps,
+)
 from labkit.bench.published import Published, cards, data_sheet, gains, published
 from labkit.bench.record import GemmRecord, from_json, measure
 from labkit.bench.ring import ring_table
 from labkit.bench.roofline import Roofline, roofline
-from labkit.bench.sweeps import Extent, Sweep, formats_on, sweeps
 from labkit.bench.timing import GemmRun, run_case, run_cases
 from labkit.machine.device import DeviceReport, device_report
 

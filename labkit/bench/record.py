@@ -1,4 +1,4 @@
-"""What is left of a sweep? One record: what was asked, what was measured, where, how, with which versions and when.
+"""The record of a sweep: what was asked, what was measured, where, how, with which versions and when.
 
 Idea: what is measured now and what was recorded elsewhere are the same type, so one figure shows both side by side, and
 the record itself says which is which.
@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from labkit.bench.cases import ConvCase, ElementwiseCase, GemmCase
-from labkit.bench.sweeps import Extent, Sweep, sweeps
+from labkit.bench.cases import ConvCase, ElementwiseCase, Extent, GemmCase, Sweep, sweeps
 from labkit.bench.timing import ROUNDS, GemmRun, timed_rounds
 from labkit.formats import FORMATS
 from labkit.machine.device import DeviceReport, device_report
@@ -99,7 +98,7 @@ def measure(
     Raises:
         ValueError: there is no such sweep.
 
-    >>> from labkit.bench.sweeps import QUICK
+    >>> from labkit.bench.cases import QUICK
     >>> record = measure("size", "cpu", extent=QUICK, rounds=1)
     >>> from_json(record.to_json()) == record
     True

@@ -1,4 +1,4 @@
-"""When does it pay to add gradients up in FP16? A model of a ring, and links as they are published.
+"""The gain of adding gradients up in FP16: a model of a ring, and links as they are published.
 
 Idea: in a ring of n ranks each sends 2(n-1) messages, of 1/n of the gradients each: 2(n-1) latencies, and 2(n-1)/n of
 the bytes through its link. FP16 halves the bytes, and no latency.

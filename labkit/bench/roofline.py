@@ -1,4 +1,4 @@
-"""Which ceiling does a case meet: how fast the device multiplies, or how fast it moves bytes?
+"""The roofline: how fast a device multiplies, how fast it moves bytes, and which of the two limits a case.
 
 Idea: both ceilings are measured, by the fastest copy and the fastest large product of each format. Below the ridge, the
 intensity at which the two meet, a case waits for memory, and half the bytes are twice the speed; above it, it waits for

@@ -1,4 +1,4 @@
-"""How is a large product made of small ones? A Tensor Core GEMM of our own, short enough to be read.
+"""A Tensor Core GEMM of our own, made of small products and short enough to be read.
 
 Idea: D is cut into tiles, and each program computes one of them. It walks along k, loads a panel of A and a panel of B
 into the GPU's fast memory, multiplies them on Tensor Cores (`tl.dot`) and adds to a sum that stays in registers, in

@@ -1,24 +1,109 @@
-"""How is a GPU made to execute one given instruction? By a kernel written in PTX, and the driver that translates it.
+"""Single instructions of Tensor Cores, and a GPU that executes a given one.
 
-Idea: PTX is the language that every NVIDIA driver understands, so no compiler has to be installed, and nothing stands
-between what is written here and what the hardware is told but the assembler. The kernel loads each thread's registers,
-executes the instruction and stores the registers.
+Idea: PTX names an instruction by its shape and types, and from these follow how many words a row of each matrix has and
+how many threads execute it. `MmaSpec` says what an instruction computes; this says how it is called. PTX is also the
+language that every NVIDIA driver understands, so no compiler has to be installed, and only the assembler stands between
+what is written here and the hardware. The kernel loads each thread's registers, executes the instruction and stores the
+registers.
 
-Invariant: a kernel holds one multiply instruction, once.
+Invariant: what an `Instruction` stores was chosen; what follows from it is a property. A kernel holds one multiply
+instruction, once.
 
-Source: NVIDIA PTX ISA, "mma", "wgmma.mma_async", "Matrix descriptor format"; CUDA driver API, cuModuleLoadData and
-cuLaunchKernel.
+What is not here: Volta's m8n8k4, whose registers are laid out otherwise; Blackwell's tcgen05, which needs memory of its
+own (there mma.sync is asked). FP8 by mma.sync is one instruction on Ada alone: for Hopper and later the assembler turns
+it into conversions and two FP16 instructions.
+
+Source: NVIDIA PTX ISA, "Multiply-and-Accumulate Instruction: mma", "Asynchronous Multiply-and-Accumulate: wgmma",
+"Matrix descriptor format"; CUDA driver API, cuModuleLoadData and cuLaunchKernel.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import dataclass
 
 import torch
 
-from labkit.capture.instructions import COLUMNS, Instruction
-from labkit.formats import BF16, FP16, FP32
+from labkit.bench.cases import stored_bytes
+from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, TF32, Format
+
+COLUMNS = 8  # n of every instruction here
+PTX_NAMES = {FP32: "f32", FP16: "f16", BF16: "bf16", TF32: "tf32", E4M3: "e4m3", E5M2: "e5m2"}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction D[m,8] = A[m,k] @ B[k,8] + C[m,8] as PTX names it.
+
+    kind      "mma.sync" (a warp, m = 16) or "wgmma.mma_async" (four warps, m = 64; B from shared memory)
+    operands  format of A and B
+    result    format of C and D, FP32 or FP16
+    k         products in each sum
+    first     lowest compute capability that has it
+    last      highest at which it is one instruction of the hardware; None: all later ones
+
+    >>> Instruction("mma.sync", FP16, FP32, 16, (8, 0)).name
+    'mma.sync.m16n8k16.f32.f16.f16.f32'
+    """
+
+    kind: str
+    operands: Format
+    result: Format
+    k: int
+    first: tuple[int, int]
+    last: tuple[int, int] | None = None
+
+    @property
+    def m(self) -> int:
+        """Rows of A."""
+        return 64 if self.grouped else 16
+
+    @property
+    def grouped(self) -> bool:
+        """Whether four warps execute it together."""
+        return self.kind != "mma.sync"
+
+    @property
+    def threads(self) -> int:
+        """A warp of 32 for each 16 rows."""
+        return 2 * self.m
+
+    @property
+    def words(self) -> int:
+        """32-bit words in a row of A (and in a column of B)."""
+        return self.k * stored_bytes(self.operands) // 4
+
+    @property
+    def result_words(self) -> int:
+        """32-bit words in a row of C and D."""
+        return COLUMNS * stored_bytes(self.result) // 4
+
+    @property
+    def name(self) -> str:
+        """Shape and types, as in PTX."""
+        operand, result = PTX_NAMES[self.operands], PTX_NAMES[self.result]
+        types = [result, operand, operand] + [result] * (not self.grouped)
+        return ".".join([self.kind, f"m{self.m}n{COLUMNS}k{self.k}", *types])
+
+    def runs_on(self, capability: tuple[int, int] | None) -> bool:
+        """Say whether a GPU has it as one instruction."""
+        return capability is not None and self.first <= capability and (self.last is None or capability <= self.last)
+
+
+INSTRUCTIONS = (
+    *(Instruction("wgmma.mma_async", FP16, result, 16, (9, 0), (9, 0)) for result in (FP32, FP16)),
+    Instruction("wgmma.mma_async", BF16, FP32, 16, (9, 0), (9, 0)),
+    Instruction("wgmma.mma_async", TF32, FP32, 8, (9, 0), (9, 0)),
+    Instruction("wgmma.mma_async", E4M3, FP32, 32, (9, 0), (9, 0)),
+    Instruction("wgmma.mma_async", E5M2, FP32, 32, (9, 0), (9, 0)),
+    *(Instruction("mma.sync", FP16, result, 16, (8, 0)) for result in (FP32, FP16)),
+    *(Instruction("mma.sync", FP16, result, 8, (7, 5)) for result in (FP32, FP16)),
+    Instruction("mma.sync", BF16, FP32, 16, (8, 0)),
+    Instruction("mma.sync", TF32, FP32, 8, (8, 0)),
+    Instruction("mma.sync", E4M3, FP32, 32, (8, 9), (8, 9)),
+    Instruction("mma.sync", E5M2, FP32, 32, (8, 9), (8, 9)),
+)
 
 
 def kernel(instruction: Instruction) -> str:
@@ -26,10 +111,15 @@ def kernel(instruction: Instruction) -> str:
     a, d = instruction.words // 2, instruction.result_words // 2
     b = 0 if instruction.grouped else instruction.words // 4
     kind = "f32" if instruction.result is FP32 else "b32"
+    # The oldest PTX version that knows the instruction, and the oldest target that has it.
+    version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[instruction.first]
+    target = "sm_{}{}".format(*instruction.first) + "a" * (instruction.first == (9, 0))  # wgmma: a feature of 9.0 alone
     multiply = _wgmma(instruction) if instruction.grouped else _mma_sync(instruction, a, b, d)
     return "\n".join(
         [
-            *_header(instruction.first),
+            f".version {version}",
+            f".target {target}",
+            ".address_size 64",
             ".visible .entry one_mma(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d) {",
             ".reg .b32 %i, %tile, %lane, %word, %shared, %a<4>, %b<2>;",
             f".reg .{kind} %c<4>, %d<4>;",
@@ -47,13 +137,6 @@ def kernel(instruction: Instruction) -> str:
             "}",
         ]
     )
-
-
-def _header(first: tuple[int, int]) -> list[str]:
-    """Return the oldest PTX version that knows the instruction, and the oldest target that has it."""
-    version = {(7, 5): "6.5", (8, 0): "7.0", (8, 9): "8.4", (9, 0): "8.0"}[first]
-    suffix = "a" if first == (9, 0) else ""  # wgmma is a feature of 9.0 alone
-    return [f".version {version}", f".target sm_{first[0]}{first[1]}{suffix}", ".address_size 64"]
 
 
 def _list(name: str, count: int) -> str:

@@ -1,4 +1,4 @@
-"""What does a machine with a GPU do for the lab? One command: every check that needs one, and every recording.
+"""One command for a machine with a GPU: every check that needs one, and every recording.
 
 Idea: a list of parts, the most valuable first, each with a budget of seconds and a process of its own, writing what it
 has as soon as it has it. Run twice, it records twice: the newer record takes the place of the older. Quick, it fills
@@ -12,7 +12,6 @@ cases; give that a folder of its own.
 """
 
 from labkit.gpu.command import GRACE, LIMIT, QUICK_LIMIT, run
-from labkit.gpu.order import Order, Part
-from labkit.gpu.parts import PARTS, QUICK_PARTS
+from labkit.gpu.parts import PARTS, QUICK_PARTS, Order, Part
 
 __all__ = ["GRACE", "LIMIT", "PARTS", "QUICK_LIMIT", "QUICK_PARTS", "Order", "Part", "run"]

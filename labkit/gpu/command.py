@@ -1,4 +1,4 @@
-"""How are the parts run? Each in a process of its own, so one that crashes or hangs takes nothing else with it.
+"""The run of the parts, each in a process of its own, so one that crashes or hangs takes nothing else with it.
 
 Idea: the parent is given a list of parts and seconds, and asks itself again for one part at a time (`--here`).
 
@@ -19,8 +19,7 @@ import torch
 
 from labkit.bench import device_report
 from labkit.gpu import passport
-from labkit.gpu.order import Order
-from labkit.gpu.parts import PARTS, QUICK_PARTS
+from labkit.gpu.parts import PARTS, QUICK_PARTS, Order
 from labkit.records import refuse_simulated, results_folder
 
 CHECKOUT = Path(__file__).parents[2]

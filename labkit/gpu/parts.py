@@ -1,4 +1,4 @@
-"""What does a machine with a GPU do for the lab, part by part? The most valuable first, each with its seconds.
+"""The parts of `labkit gpu`, the most valuable first, each with its seconds.
 
 Invariant: a part yields a line for each thing that is done, when it is done and kept; every file is whole and says on
 which device, with which driver and versions, and when it was made.
@@ -11,23 +11,63 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
+from labkit.bench.cases import GPU_SHORT, QUICK, Extent
 from labkit.bench.record import bench_versions, measured
-from labkit.bench.sweeps import GPU_SHORT, QUICK, Extent
-from labkit.capture.instructions import COLUMNS, INSTRUCTIONS
+from labkit.capture.kernel import COLUMNS, INSTRUCTIONS
 from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
 from labkit.gpu.checks import CHECKS
-from labkit.gpu.checks.progress import reason, release_memory
-from labkit.gpu.order import Order, Part
+from labkit.gpu.checks.measure import reason, release_memory
 from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.record import fingerprint
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a part is asked: on which device, into which folder, until when (time.monotonic), and how much.
+
+    quick means: on a GPU, in a third of the time; on a CPU, small cases that rehearse the code.
+    """
+
+    report: DeviceReport
+    folder: Path
+    end: float
+    quick: bool
+
+    @property
+    def rehearsal(self) -> bool:
+        """Say whether cases are so small that their numbers mean nothing."""
+        return self.quick and self.report.kind == "cpu"
+
+    def over(self) -> bool:
+        """Say whether the time is up."""
+        return time.monotonic() > self.end
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return max(0.0, self.end - time.monotonic())
+
+    def path(self, kind: str, name: str) -> Path:
+        """Return where a result is kept: FOLDER/kind/device/name."""
+        return self.folder / kind / self.report.slug / name
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part: a line about it, its seconds, and what it does, yielding a line for each thing that is done."""
+
+    about: str
+    seconds: float
+    run: Callable[[Order], Iterator[str]]
+
 
 RACES = (
     ("segmentation", ("FP32", "FP16", "FP16 dynamic", "BF16")),
@@ -96,27 +136,20 @@ def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
 
 
 def _extent(order: Order) -> Extent | None:
-    if order.rehearsal:
-        return QUICK
-    return GPU_SHORT if order.quick else None
+    return QUICK if order.rehearsal else GPU_SHORT if order.quick else None
 
 
 def _kept(path: Path, record: GemmRecord, *, quick: bool) -> str:
     """Write a sweep and say so; a quick one does not take the place of one that has more cases."""
-    before = _cases_on_record(path) if quick else 0
+    before = 0
+    with suppress(OSError, ValueError):  # none is on record, or none that can be read
+        before = len(from_json(path.read_text(encoding="utf-8")).runs) if quick else 0
     if before > len(record.runs):
         return f"{path}: {before} cases are on record; these {len(record.runs)} do not replace them"
     write_whole(path, record.to_json().encode())
     best = max(record.runs, key=lambda timed: timed.tflops, default=None)
     fastest = f", fastest {best.tflops:.3g} TFLOP/s ({best.case.label})" if best else ""
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
-
-
-def _cases_on_record(path: Path) -> int:
-    try:
-        return len(from_json(path.read_text(encoding="utf-8")).runs)
-    except (OSError, ValueError):  # there is none, or none that can be read
-        return 0
 
 
 def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
@@ -130,7 +163,8 @@ def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
             path, said = order.path("checks", f"{name}.json"), "no item was begun"
             try:
                 for answers in check.main(order.report.kind, **{key: given[key] for key in given if key in takes}):
-                    found = {**_provenance(order.report), **answers, "device": order.report.name}
+                    found = {"versions": bench_versions(order.report), "date": now(), **answers}
+                    found["device"] = order.report.name
                     write_whole(path, json.dumps(found, indent=1).encode())
                     said = check.told(found)
             except Exception as error:
@@ -138,10 +172,6 @@ def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
             yield f"{path}:\n{said}"
 
     return run
-
-
-def _provenance(report: DeviceReport) -> dict[str, Any]:
-    return {"device": report.name, "versions": bench_versions(report), "date": now()}
 
 
 def _races(order: Order) -> Iterator[str]:

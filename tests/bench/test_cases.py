@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from labkit.bench import ConvCase, DeviceReport, ElementwiseCase, GemmCase, intensity, linear_gemms, sweeps
 from labkit.bench.cases import LAYOUTS, output_format
-from labkit.bench.work import Pool, caller, computation, error_in_ulps, settings
+from labkit.bench.timing import Pool, caller, computation, error_in_ulps, settings
 from labkit.formats import BF16, E4M3, E5M2, FP16, FP32, FP64, TF32
 from labkit.machine.device import GENERATIONS
 

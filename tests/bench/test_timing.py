@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit.bench import ConvCase, ElementwiseCase, GemmCase, GemmRun, from_json, measure, run_case, run_cases, timing
-from labkit.bench.sweeps import QUICK
+from labkit.bench.cases import QUICK
 from labkit.formats import BF16, FP16, FP32
 
 SMALL = [GemmCase(8, 8, 8, FP32), GemmCase(8, 16, 8, FP32), GemmCase(16, 16, 8, FP32)]

@@ -9,10 +9,20 @@ import pytest
 import torch
 
 from labkit.capture import tiles as module
-from labkit.capture.instructions import INSTRUCTIONS, Instruction
-from labkit.capture.kernel import kernel
-from labkit.capture.launch import a_registers, b_registers, c_registers, capture, from_registers
-from labkit.capture.tiles import ask, draw_tiles, families, from_words, load_capture, to_words
+from labkit.capture.kernel import INSTRUCTIONS, Instruction, kernel
+from labkit.capture.tiles import (
+    a_registers,
+    ask,
+    b_registers,
+    c_registers,
+    capture,
+    draw_tiles,
+    families,
+    from_registers,
+    from_words,
+    load_capture,
+    to_words,
+)
 from labkit.formats import BF16, E4M3, FP16, FP32, TF32
 from labkit.gemm import SPECS, emulate
 from labkit.machine.device import GENERATIONS

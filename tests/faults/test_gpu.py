@@ -8,7 +8,7 @@ import torch
 from labkit.bench import published
 from labkit.faults import FAULTS, GPU_CARDS, cards, code_of, explain
 from labkit.gpu.checks import cards as check
-from labkit.gpu.checks.progress import complete
+from labkit.gpu.checks.measure import complete
 
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 

@@ -14,7 +14,7 @@ import torch
 
 from labkit.frameworks import torch_amp
 from labkit.gpu.checks import amp
-from labkit.gpu.checks.networks import NETWORKS
+from labkit.gpu.checks.amp import NETWORKS
 from tests.gpu import against_torch
 from tests.gpu.simulated import Outcomes
 
@@ -82,7 +82,8 @@ EXACT = [network for network in NETWORKS if f"nn.{network}" not in MODULES]
 def trainings() -> dict[str, str]:
     theirs = partial(torch.autocast, "cuda", torch.float16), torch.amp.GradScaler
     with amp.repeatable():
-        return amp.check_training("cuda", theirs, amp.pair("cuda"), width=32, steps=12, networks=EXACT)
+        ours = amp.pair("cuda")
+        return {name: amp.compare_network(name, "cuda", theirs, ours, width=32, steps=12) for name in EXACT}
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from labkit import gpu
 from labkit.bench import GemmCase, device_report, from_json, timing
 from labkit.formats import FP32
 from labkit.gpu import checks, parts
-from labkit.gpu.checks import amp, networks, price, progress, tasks
-from labkit.gpu.checks.progress import complete
+from labkit.gpu.checks import amp, measure, tasks
+from labkit.gpu.checks.measure import complete
 from labkit.train import TASKS
 
 PLANTED = "RuntimeError: expected a healthy item, got a planted fault"
@@ -36,10 +36,10 @@ def order(folder: Path, seconds: float = 60.0) -> gpu.Order:
 
 
 def parts_with_planted_failures() -> dict[str, Any]:
-    """Run two checks on the card, each with a planted failure; all run their items by one function, `progress.each`."""
+    """Run two checks on the card, each with a planted failure; all run their items by one function, `measure.each`."""
     kept: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(networks.NETWORKS, "CNN", planted)
+        patch.setitem(amp.NETWORKS, "CNN", planted)
         small = {"width": 32, "batch": 4, "steps": 1, "rounds": 1, "networks": ["CNN", "LSTM"]}
         kept["amp"] = json.loads(json.dumps(complete(amp.main("cuda", **small))))
         kept["amp told"] = amp.told(kept["amp"])
@@ -63,12 +63,12 @@ def memory_held_by_what_came_before() -> float:
 
     Cycle()
 
-    def make() -> price.Step:
+    def make() -> measure.Step:
         gc.collect()
         held = torch.zeros(2**18, device="cuda")
         return lambda: held.sum()
 
-    mebibytes = price.prepared(make, "cuda")[1]
+    mebibytes = measure.prepared(make, "cuda")[1]
     assert mebibytes is not None
     return mebibytes
 
@@ -171,4 +171,4 @@ def test_every_check_honours_its_seconds() -> None:
         assert "seconds" in inspect.signature(check.main).parameters, name
         answers = complete(check.main("cpu", seconds=-1.0))
         why = set(answers.get("left_out", {}).values())
-        assert why == {progress.TIME_UP} or answers.get("unavailable"), (name, answers)
+        assert why == {measure.TIME_UP} or answers.get("unavailable"), (name, answers)

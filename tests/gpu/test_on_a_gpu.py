@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from labkit.bench import GemmCase, device_report, run_cases
-from labkit.capture.instructions import INSTRUCTIONS
+from labkit.capture.kernel import INSTRUCTIONS
 from labkit.capture.tiles import ask
 from labkit.formats import FP16, FP32
 from labkit.frameworks import GradScaler, autocast
 from labkit.gemm import SPECS
-from labkit.gpu.checks import amp, cards, networks, outputs, recurrent, speed, triton
-from labkit.gpu.checks.progress import complete
+from labkit.gpu.checks import amp, cards, outputs, speed, triton
+from labkit.gpu.checks.measure import complete
 from tests.gpu.conftest import without_a_gpu
 
 TORCHS = {device: (partial(torch.autocast, device, torch.float16), torch.amp.GradScaler) for device in ("cpu", "cuda")}
@@ -36,11 +36,11 @@ class TestOnAGpu:
     def test_training_has_the_losses_scales_and_trackers_of_torchs(self):
         theirs, ours = TORCHS["cuda"], amp.pair("cuda")
         with amp.repeatable():
-            outcome = amp.check_training("cuda", theirs, ours, width=256, steps=30)
-        assert outcome == dict.fromkeys(networks.NETWORKS, "equal")
+            for network in amp.NETWORKS:
+                assert amp.compare_network(network, "cuda", theirs, ours, width=256, steps=30) == "equal", network
 
     def test_recurrent_layers_give_torchs_bits(self):
-        assert set(complete(recurrent.main())["recurrent"].values()) == {"equal"}
+        assert set(complete(outputs.main())["recurrent"].values()) == {"equal"}
 
     def test_prices_are_told_with_their_memory(self):
         answers = complete(amp.main(width=64, batch=8, steps=2, rounds=1))
@@ -115,8 +115,8 @@ def test_training_check_sees_a_scaler_that_grows_one_step_late():
             super().__init__(device, init_scale, growth_interval=growth_interval + 1)
 
     region, _ = amp.pair("cpu")
-    outcome = amp.check_training("cpu", (region, GradScaler), (region, Late), width=16, steps=12, networks=["MLP"])
-    assert outcome["MLP"].startswith("step 1")
+    ours, late = (region, GradScaler), (region, Late)
+    assert amp.compare_network("MLP", "cpu", ours, late, width=16, steps=12).startswith("step 1")
 
 
 def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
@@ -128,11 +128,11 @@ def test_the_rehearsal_on_a_cpu_answers_all_three_questions():
 
 
 def test_recurrent_layers_are_compared_padded_and_packed():
-    found = complete(recurrent.main("cpu", width=8))["recurrent"]
+    found = complete(outputs.main("cpu", width=8))["recurrent"]
     assert list(found) == ["RNN", "RNN, packed", "GRU", "GRU, packed", "LSTM", "LSTM, packed"]
     ours, nowhere = amp.pair("cpu")[0], partial(autocast, "cpu", enabled=False)
-    assert recurrent._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, nowhere) == "equal"
-    assert recurrent._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, ours) != "equal", "cast otherwise"
+    assert outputs._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, nowhere) == "equal"
+    assert outputs._compared(torch.nn.LSTM, 8, False, "cpu", nowhere, ours) != "equal", "cast otherwise"
 
 
 @pytest.mark.slow

@@ -25,9 +25,8 @@ from labkit import cli
 from labkit.gpu import passport
 from labkit.gpu.passport import items as passport_items
 from labkit.gpu.passport.items import TIMING, Item, ulps_apart
-from labkit.gpu.passport.refusals import REFUSALS, reason_of
-from labkit.gpu.passport.waits import HostWaits
-from labkit.gpu.passport.worker import answer
+from labkit.gpu.passport.make import answer
+from labkit.gpu.passport.probes import REFUSALS, HostWaits, reason_of
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
@@ -66,12 +65,10 @@ def has_no_memory(device: str, found: Found) -> None:
 
 
 def breaks_the_context(device: str, found: Found) -> None:
-    from labkit.gpu.passport import worker
-
     def refuse(device: str) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    worker._synchronize = refuse
+    sys.modules["labkit.gpu.passport.make"]._synchronize = refuse
     refuse(device)
 
 
@@ -87,7 +84,7 @@ def serving(*names: str) -> list[str]:
 
 
 def serve(names: tuple[str, ...]) -> None:
-    from labkit.gpu.passport.worker import serve
+    from labkit.gpu.passport.make import serve
 
     kinds = {True: TIMING, False: "facts"}
     serve([Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")]) for name in names], "cpu")
@@ -438,7 +435,7 @@ ON_T4 = (
 
 def serve_chosen(names: tuple[str, ...]) -> None:
     """Serve the items of these names on the card."""
-    from labkit.gpu.passport.worker import serve
+    from labkit.gpu.passport.make import serve
 
     serve([item for item in passport_items.catalogue("cuda", quick=True) if item.name in names], "cuda")
 

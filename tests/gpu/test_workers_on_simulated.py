@@ -12,7 +12,7 @@ import torch.distributed as dist
 from labkit.amp import RECIPES
 from labkit.amp.distributed import group
 from labkit.amp.distributed.group import RankLost, largest, start_group
-from labkit.gpu.passport.waits import HostWaits
+from labkit.gpu.passport.probes import HostWaits
 from labkit.train import TASKS, TrainingRun
 from tests.gpu.simulated import Outcomes
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, measure, sweeps
-from labkit.bench.sweeps import QUICK
+from labkit.bench.cases import QUICK
 from labkit.formats import BF16, FP16, FP32
 from labkit.machine.device import device_report
 from labkit.widgets import gains_figure, recorded_gemm, roofline_figure, sweep_figure, sweep_sentence

@@ -1,4 +1,4 @@
-"""What is asked of a GPU beyond timings and captures? Checks, each with `main`, which asks, and `told`, which says.
+"""Checks of a GPU beyond timings and captures, each with `main`, which asks, and `told`, which says.
 
 Invariant: `main(device, seconds=...)` yields its answers after each item, in plain values, ready for JSON: what one
 item cannot do is in them, and the others go on. `told` of them is what a person reads.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.gpu.checks import amp, cards, many, recurrent, speed, tasks, triton
+from labkit.gpu.checks import amp, cards, many, outputs, speed, tasks, triton
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ CHECKS: dict[str, Check] = {
     "amp": Check(amp.main, amp.told),
     "cards": Check(cards.main, cards.told),
     "many": Check(many.main, many.told),
-    "recurrent": Check(recurrent.main, recurrent.told),
+    "recurrent": Check(outputs.main, outputs.told),
     "speed": Check(speed.main, speed.told),
     "tasks": Check(tasks.main, tasks.told),
     "triton": Check(triton.main, triton.told),

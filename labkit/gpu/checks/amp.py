@@ -1,8 +1,9 @@
-"""Does the engine do on a GPU what torch.amp does there, and at what price?
+"""The engine beside torch.amp on a GPU: the same results, and their price.
 
 Three questions, asked in one process, so that device and versions are the same for both sides: are the outputs of our
 autocast equal to torch's (`outputs`); do whole training runs under our drop-in have the losses, scales and trackers of
 torch's; how long does a step take, and how much memory? Off a GPU it is a rehearsal: our own autocast on both sides.
+Four small networks are trained, each with the same weights, batch and targets at each call of `task`.
 
     labkit gpu --only amp
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,65 @@ from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler, autocast
-from labkit.gpu.checks.networks import NETWORKS, task
+from labkit.gpu.checks.measure import Answers, Step, all_prepared, each, left_out_lines, median_seconds
 from labkit.gpu.checks.outputs import EQUAL, check_autocast
-from labkit.gpu.checks.price import Step, all_prepared, median_seconds
-from labkit.gpu.checks.progress import Answers, each, left_out_lines
+
+
+class Attending(nn.Module):
+    """A transformer's encoder layer over the input's rows, and a projection of the last."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(width, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.layer(x)[:, -1])
+        return out
+
+
+class Remembering(nn.Module):
+    """An LSTM over the input's rows, and a projection of its last state."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(width, width, batch_first=True), nn.Linear(width, out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x)[0][:, -1])
+        return out
+
+
+def mlp(width: int, out: int) -> nn.Module:
+    """Return four layers and a norm."""
+    deep = [layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU())]
+    return nn.Sequential(*deep, nn.LayerNorm(width), nn.Linear(width, out))
+
+
+def cnn(width: int, out: int) -> nn.Module:
+    """Return two convolutions with batch norm, for 8 channels of 16 x 16."""
+    channels = max(8, width // 8)
+    first = (nn.Conv2d(8, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU())
+    second = (nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * channels, out))
+
+
+CLASSES = 16  # widths are multiples of 8 everywhere, as Tensor Cores like them
+NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
+    "MLP": mlp,
+    "CNN": cnn,
+    "transformer": Attending,
+    "LSTM": Remembering,
+}
+
+
+def task(network: str, width: int, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a network, a batch and its targets, always the same."""
+    torch.manual_seed(0)
+    shape = {"MLP": (width,), "CNN": (8, 16, 16)}.get(network, (32, width))
+    model = NETWORKS[network](width, CLASSES).to(device)
+    return model, torch.randn(batch, *shape, device=device), torch.randint(0, CLASSES, (batch,), device=device)
+
 
 Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
 
@@ -33,17 +88,8 @@ def pair(device: str) -> Pair:
     return partial(autocast, device, torch.float16), GradScaler
 
 
-@dataclass(frozen=True)
-class Left:
-    """What one training step left: the loss before it, and the scaler after it."""
-
-    loss: float
-    scale: float
-    tracker: int
-
-
-def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, width: int, steps: int) -> list[Left]:
-    """Train with a region and a scaler, torch's or ours, and return what each step left."""
+def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, width: int, steps: int) -> list[str]:
+    """Train with a region and a scaler, torch's or ours; return of each step the loss, and the scale after it."""
     model, x, target = task(network, width, 32, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     seen = []
@@ -56,7 +102,7 @@ def train(network: str, device: str, region: Callable[[], Any], scaler: Any, *, 
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
-        seen.append(Left(loss.item(), scaler.get_scale(), scaler._get_growth_tracker()))
+        seen.append(f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker {scaler._get_growth_tracker()}")
     return seen
 
 
@@ -71,13 +117,6 @@ def compare_network(network: str, device: str, theirs: Pair, ours: Pair, *, widt
         runs.append(train(network, device, region, scaler, width=width, steps=steps))
     different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
     return next(different, EQUAL)
-
-
-def check_training(
-    device: str, theirs: Pair, ours: Pair, *, width: int, steps: int, networks: Collection[str] = NETWORKS
-) -> dict[str, str]:
-    """Return network -> what `compare_network` says of it."""
-    return {name: compare_network(name, device, theirs, ours, width=width, steps=steps) for name in networks}
 
 
 def _plain_step(region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor) -> Step:
@@ -127,7 +166,7 @@ def price(
     A way that raises is named in `left_out`; without torch.amp the ratio is None.
     """
     new = partial(task, network, width, batch, device)
-    making = {way: partial(_made, make, new) for way, make in ways(device, theirs).items()}
+    making = {way: partial(lambda make: make(*new()), make) for way, make in ways(device, theirs).items()}
     made, memory = all_prepared(
         making, device, lambda way, why: left_out.__setitem__(f"prices of {network} by {way}", why)
     )
@@ -138,10 +177,6 @@ def price(
          "ratio": seconds[way] / reference if reference else None, "mebibytes": memory[way]}
         for way in made
     ]  # fmt: skip
-
-
-def _made(make: Callable[..., Step], new: Callable[[], tuple[Any, ...]]) -> Step:
-    return make(*new())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Which faults that only a GPU shows does this one show? The cards of `labkit.faults`, both forms of each.
+"""Faults that only a GPU shows, on this one: the cards of `labkit.faults`, both forms of each.
 
 labkit gpu --only cards
 """
@@ -13,7 +13,7 @@ import torch
 
 from labkit.faults import GPU_CARDS
 from labkit.faults.gpu import measured
-from labkit.gpu.checks.progress import Answers, each, left_out_lines
+from labkit.gpu.checks.measure import Answers, each, left_out_lines
 
 
 def main(device: str = "cuda", *, width: int = 4096, seconds: float = float("inf")) -> Iterator[Answers]:
@@ -32,12 +32,12 @@ def main(device: str = "cuda", *, width: int = 4096, seconds: float = float("inf
 
 def told(answers: Answers) -> str:
     """Return what `main` found, for people."""
-    return "\n".join([*(_told(name, card) for name, card in answers["cards"].items()), *left_out_lines(answers)])
-
-
-def _told(name: str, card: dict[str, Any]) -> str:
-    if card["cured"] is None:
-        return f"{name}: not measured, {card['error']}"
-    broken = card["error"] if card["broken"] is None else f"{card['broken']:.3g}"
-    verdict = "shows here" if card["shows"] else "does not show here"
-    return f"{name}: {broken} as it fails, {card['cured']:.3g} repaired ({card['unit']}); it {verdict}"
+    lines = []
+    for name, card in answers["cards"].items():
+        if card["cured"] is None:
+            lines.append(f"{name}: not measured, {card['error']}")
+            continue
+        broken = card["error"] if card["broken"] is None else f"{card['broken']:.3g}"
+        verdict = "shows here" if card["shows"] else "does not show here"
+        lines.append(f"{name}: {broken} as it fails, {card['cured']:.3g} repaired ({card['unit']}); it {verdict}")
+    return "\n".join([*lines, *left_out_lines(answers)])

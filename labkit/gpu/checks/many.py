@@ -1,4 +1,4 @@
-"""Do all GPUs of this machine train as one does, with NCCL? One process for each, started by torchrun.
+"""Training on all GPUs of this machine, with NCCL, beside one: a process for each, started by torchrun.
 
 The network's weights and inputs are halves, so its sums are exact in any order: masters must be those of one process
 that has the whole batch, bit for bit. Then one rank's gradient overflows, and all have to skip.

@@ -1,8 +1,11 @@
-"""Are the outputs of our autocast torch's, bit for bit, for every call of torch's own autocast test lists?
+"""Outputs of our autocast beside torch's, bit for bit: each call of torch's autocast test lists, and recurrent layers.
 
-Idea: a row of the lists is called under both, and what they return is compared as bytes.
+Idea: a row of the lists is called under both, and what they return is compared as bytes. No list names RNN, GRU and
+LSTM, which ask torch's own autocast: each is run behind a linear layer, as networks have it, forward and backward, with
+padded and with packed input.
 
-Invariant: a call that torch itself refuses is told as unusable, never as equal.
+Invariant: both sides have the same weights and input. A call that torch itself refuses counts as unusable, never as
+equal.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import sys
 import types
 import unittest
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
+
+from labkit.frameworks import autocast
+from labkit.gpu.checks.measure import Answers, each, left_out_lines
 
 HOMES = {
     "torch": torch,
@@ -73,15 +80,18 @@ def compare_row(row: Row, theirs: Callable[[], Any], ours: Callable[[], Any]) ->
         return f"unusable: {_line(their_error)}" if refused else f"torch refuses ({_line(their_error)}), we do not"
     if our_error:
         return f"we refuse: {_line(our_error)}"
-    for mine, its in zip(tree_leaves(given), tree_leaves(expected), strict=True):
-        if not isinstance(its, Tensor):
-            if mine != its:
-                return f"{mine} instead of {its}"
-        elif (mine.dtype, mine.shape) != (its.dtype, its.shape):
-            return f"{mine.dtype} instead of {its.dtype}"
-        elif not torch.equal(mine.contiguous().view(-1).view(torch.uint8), its.contiguous().view(-1).view(torch.uint8)):
-            return f"{int((mine != its).sum())} of {its.numel()} values differ"
-    return EQUAL
+    pairs = zip(tree_leaves(given), tree_leaves(expected), strict=True)
+    return next((how for mine, its in pairs if (how := difference(mine, its))), EQUAL)
+
+
+def difference(mine: Any, its: Any) -> str:
+    """Return how an output of ours differs from torch's, in any bit; "" where it does not."""
+    if not isinstance(its, Tensor):
+        return "" if mine == its else f"{mine} instead of {its}"
+    if (mine.dtype, mine.shape) != (its.dtype, its.shape):
+        return f"{mine.dtype} instead of {its.dtype}"
+    same = torch.equal(mine.contiguous().view(-1).view(torch.uint8), its.contiguous().view(-1).view(torch.uint8))
+    return "" if same else f"{int((mine != its).sum())} of {its.numel()} values differ"
 
 
 def _call(row: Row, region: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -99,3 +109,73 @@ def _line(refusal: Exception) -> str:
 def check_autocast(device: str, theirs: Callable[[], Any], ours: Callable[[], Any]) -> dict[str, str]:
     """Return each call of the lists -> "equal" or how the two differ."""
     return {f"{number} {row}": compare_row(row, theirs, ours) for number, row in enumerate(rows(device))}
+
+
+LAYERS: dict[str, Callable[..., nn.Module]] = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+LENGTHS = (7, 5, 2)
+
+
+class Remembering(nn.Module):
+    """A linear layer and a recurrent one over [n, t, width]; packed where asked for."""
+
+    def __init__(self, layer: Callable[..., nn.Module], width: int, packed: bool) -> None:
+        super().__init__()
+        self.first, self.layer, self.packed = nn.Linear(width, width), layer(width, width, batch_first=True), packed
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.first(x)
+        if self.packed:
+            out = nn.utils.rnn.pack_padded_sequence(out, list(LENGTHS), batch_first=True)
+        outputs = self.layer(out)[0]
+        rows: Tensor = outputs.data if self.packed else outputs
+        return rows
+
+
+def main(device: str = "cuda", *, width: int = 256, seconds: float = float("inf")) -> Iterator[Answers]:
+    """Find layer -> "equal", or how ours differs from torch's; off a GPU ours is on both sides, a rehearsal."""
+    answers: Answers = {"recurrent": {}}
+
+    def run(layer: str) -> None:
+        answers["recurrent"] |= compared(layer, device, width=width)
+
+    yield from each([(name, partial(run, name)) for name in LAYERS], answers, seconds)
+
+
+def compared(layer: str, device: str, *, width: int) -> dict[str, str]:
+    """Return what `main` finds of one layer, with padded and with packed input."""
+    ours = partial(autocast, device, torch.float16)
+    theirs = partial(torch.autocast, device, torch.float16) if device == "cuda" else ours
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        return {
+            f"{layer}{', packed' * packed}": _compared(LAYERS[layer], width, packed, device, theirs, ours)
+            for packed in (False, True)
+        }
+
+
+def _compared(layer: Callable[..., nn.Module], width: int, packed: bool, device: str, theirs: Any, ours: Any) -> str:
+    try:
+        expected, given = (_results(layer, width, packed, device, region) for region in (theirs, ours))
+    except (RuntimeError, ValueError) as refused:
+        return f"refused: {str(refused).splitlines()[0][:80]}"
+    apart = ((name, difference(given[name], its)) for name, its in expected.items())
+    return next((f"{name}: {how}" for name, how in apart if how), EQUAL)
+
+
+def _results(
+    layer: Callable[..., nn.Module], width: int, packed: bool, device: str, region: Callable[[], Any]
+) -> dict[str, Tensor]:
+    """Return the outputs and each weight's gradient, always of the same weights and input."""
+    torch.manual_seed(0)
+    model = Remembering(layer, width, packed).to(device)
+    x = torch.randn(len(LENGTHS), max(LENGTHS), width, device=device)
+    with region():
+        outputs = model(x)
+    outputs.float().square().mean().backward()
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return {"outputs": outputs.detach(), **gradients}
+
+
+def told(answers: Answers) -> str:
+    """Return what `main` found, for people."""
+    lines = [f"{layer} under autocast: {how}" for layer, how in answers["recurrent"].items()]
+    return "\n".join([*lines, *left_out_lines(answers)])

@@ -1,4 +1,4 @@
-"""How much faster does a GPU train and infer in half precision, and with how much memory?
+"""Speed and memory of training and inference in half precision.
 
 Networks of the sizes for which the question is asked, and one that is too small for it. All ways take turns, round by
 round, and the median counts; the ratio to FP32 is what is claimed ("2x", "50% on a UNet"), so it stands beside.
@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
 from labkit.gemm import fp32_precision
-from labkit.gpu.checks.price import Step, all_prepared, median_seconds
-from labkit.gpu.checks.progress import Answers, each, left_out_lines
+from labkit.gpu.checks.measure import Answers, Step, all_prepared, each, left_out_lines, median_seconds
 
 TORCH_AMP = "torch.autocast, which is no recipe"
 WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),

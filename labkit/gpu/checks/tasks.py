@@ -1,4 +1,4 @@
-"""How many training steps a second do the lab's own tasks make on this GPU, in FP32 and in half precision?
+"""Training steps a second of the lab's own tasks on this GPU, in FP32 and in half precision.
 
 The tasks that a learner watches live, and those of a GPU's size. And does a run give the same losses twice, as on a
 CPU? A GPU may add up in another order each time; where it does, that is told.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from labkit.amp import RECIPES
-from labkit.gpu.checks.progress import TIME_UP, Answers, each, left_out_lines, reason
+from labkit.gpu.checks.measure import TIME_UP, Answers, each, left_out_lines, reason
 from labkit.train import GPU_TASKS, TASKS, pace_sentence, place, steps_per_second, train
 
 NAMES = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")

@@ -1,4 +1,4 @@
-"""Does our own Triton kernel multiply right on this GPU? Every tile, shapes that fit none, and BF16 in the first.
+"""Exactness of our own Triton kernel on this GPU: every tile, shapes that fit none, and BF16 in the first.
 
 labkit gpu --only kernel
 """
@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from labkit.bench.triton_gemm import TILES, Tile, matmul, why_unavailable
-from labkit.gpu.checks.progress import Answers, each, left_out_lines
+from labkit.gpu.checks.measure import Answers, each, left_out_lines
 
 SHAPES = ((4096, 4096, 4096), (300, 500, 700), (129, 257, 65))  # each compiles anew: a second or two
 BF16_FROM = (8, 0)  # the compute capability: before, Triton's compiler may end the process at a product of BF16

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,15 @@ from torch import nn
 
 from labkit.amp import RECIPES, Engine, Recipe
 from labkit.bench import device_report
-from labkit.bench.cases import Case
+from labkit.bench.cases import GPU_SHORT, QUICK, Case, ceilings, formats_on
 from labkit.bench.record import bench_versions
-from labkit.bench.sweeps import GPU_SHORT, QUICK, ceilings, formats_on
 from labkit.bench.timing import run_case
 from labkit.bench.triton_gemm import TILES, Tile, why_unavailable
-from labkit.capture.instructions import INSTRUCTIONS, Instruction
+from labkit.capture.kernel import INSTRUCTIONS, Instruction
 from labkit.capture.tiles import ask
 from labkit.gemm.mma import SPECS
-from labkit.gpu.checks import amp, networks, outputs, recurrent, triton
-from labkit.gpu.passport.refusals import REFUSALS, Refusal
-from labkit.gpu.passport.waits import HostWaits, launches, synchronizations
+from labkit.gpu.checks import amp, outputs, triton
+from labkit.gpu.passport.probes import REFUSALS, HostWaits, Refusal, launches, synchronizations
 from labkit.records import system
 from labkit.train import TASKS, TrainingRun, steps_per_second
 from labkit.train.tasks import Task
@@ -60,6 +59,8 @@ class Item:
 
 def catalogue(device: str, *, quick: bool = False) -> list[Item]:
     """Return all items for a device, "cuda" or "cpu" (a rehearsal); quick: the recipes on two tasks alone."""
+    dear = ("unet", "segmentation")  # those with the smallest steps first: the time may end before the last one
+    tasks = QUICK_TASKS if quick else (*(name for name in TASKS if name not in dear), *dear)
     return [
         Item("card", "facts", _card),
         Item("versions", "facts", _versions),
@@ -67,7 +68,7 @@ def catalogue(device: str, *, quick: bool = False) -> list[Item]:
         *(Item(f"refusal {row.name}", "refusal", partial(_refusal, row)) for row in REFUSALS),
         *(
             Item(f"train {name} {recipe}", "training", partial(_train, TASKS[name], RECIPES[recipe]))
-            for name in _tasks(quick)
+            for name in tasks
             for recipe in RECIPES
         ),
         *_step_items(device),
@@ -75,12 +76,6 @@ def catalogue(device: str, *, quick: bool = False) -> list[Item]:
         *_capture_items(device),
         *_timing_items(device, quick),
     ]
-
-
-def _tasks(quick: bool) -> list[str]:
-    """Return the names of the tasks, those with the smallest steps first: the time may end before the last one."""
-    dear = ("unet", "segmentation")
-    return list(QUICK_TASKS) if quick else [*(name for name in TASKS if name not in dear), *dear]
 
 
 def _step_items(device: str) -> Iterator[Item]:
@@ -96,8 +91,8 @@ def _autocast_items(device: str) -> Iterator[Item]:
     with suppress(Exception):  # then the lists are not in this torch, and the item says so
         groups = dict.fromkeys(row.group for row in outputs.rows(device))
         yield from (Item(f"autocast {group}", "autocast", partial(_autocast, group)) for group in groups)
-        yield from (Item(f"autocast {name}", "autocast", partial(_recurrent, name)) for name in recurrent.LAYERS)
-        yield from (Item(f"torch.amp {name}", "autocast", partial(_drop_in, name)) for name in networks.NETWORKS)
+        yield from (Item(f"autocast {name}", "autocast", partial(_recurrent, name)) for name in outputs.LAYERS)
+        yield from (Item(f"torch.amp {name}", "autocast", partial(_drop_in, name)) for name in amp.NETWORKS)
         return
     yield Item("autocast lists", "autocast", lambda device, found: found.update(rows=len(outputs.rows(device))))
 
@@ -135,16 +130,10 @@ def _card(device: str, found: Found) -> None:
 def _versions(device: str, found: Found) -> None:
     found |= {"numpy": np.__version__, **bench_versions(device_report(device))}
     found["cudnn"] = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None
-    found["triton"] = _triton_version()
-    found["built_for"] = torch.cuda.get_arch_list() if device == "cuda" else []
-
-
-def _triton_version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
     with suppress(PackageNotFoundError):
-        return version("triton")
-    return None
+        found["triton"] = None
+        found["triton"] = version("triton")
+    found["built_for"] = torch.cuda.get_arch_list() if device == "cuda" else []
 
 
 def _flags(device: str, found: Found) -> None:
@@ -204,7 +193,7 @@ def ulps_apart(a: float, b: float) -> int | None:
 
 def _step_of(recipe: Recipe, clip: bool, device: str) -> Callable[[], object]:
     """Return a training step of a small CNN, warm; its batch lies on the device."""
-    model, x, target = networks.task("CNN", 64, 8, device)
+    model, x, target = amp.task("CNN", 64, 8, device)
     engine = Engine(model, torch.optim.AdamW, recipe, device=device)
 
     def step() -> None:
@@ -241,19 +230,21 @@ def _autocast(group: str, device: str, found: Found) -> None:
     with amp.repeatable():
         rows = [row for row in outputs.rows(device) if row.group == group]
         how = {f"{n} {row}": outputs.compare_row(row, theirs[0], ours[0]) for n, row in enumerate(rows)}
-    found |= {"calls": len(how), "unlike": {row: said for row, said in how.items() if said != outputs.EQUAL}}
+    found |= _unlike(how)
 
 
 def _recurrent(layer: str, device: str, found: Found) -> None:
-    how = dict(recurrent.compared(layer, device, width=64))
-    found |= {"calls": len(how), "unlike": {row: said for row, said in how.items() if said != outputs.EQUAL}}
+    found |= _unlike(outputs.compared(layer, device, width=64))
 
 
 def _drop_in(network: str, device: str, found: Found) -> None:
     theirs, ours = amp.pairs(device)
     with amp.repeatable():
-        how = amp.compare_network(network, device, theirs, ours, width=64, steps=12)
-    found |= {"calls": 1, "unlike": {} if how == outputs.EQUAL else {network: how}}
+        found |= _unlike({network: amp.compare_network(network, device, theirs, ours, width=64, steps=12)})
+
+
+def _unlike(how: dict[str, str]) -> Found:
+    return {"calls": len(how), "unlike": {row: said for row, said in how.items() if said != outputs.EQUAL}}
 
 
 def _capture(row: Instruction, device: str, found: Found) -> None:
@@ -286,7 +277,7 @@ def _kernel(tile: Tile, dtype: torch.dtype, device: str, found: Found) -> None:
 
 
 def _compiled(recipe: Recipe, device: str, found: Found) -> None:
-    model, x, target = networks.task("MLP", 64, 8, device)
+    model, x, target = amp.task("MLP", 64, 8, device)
     engine = Engine(torch.compile(model), torch.optim.AdamW, recipe, device=device)  # type: ignore[arg-type]
     began = time.monotonic()
     for name in ("first_step_seconds", "second_step_seconds"):

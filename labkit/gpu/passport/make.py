@@ -2,11 +2,16 @@
 
 Invariant: a line that was written stays, whatever comes after; an item takes ITEM_SECONDS at most, and one that breaks
 its process costs its own line. The last line names what is missing.
+
+Protocol of that process, `python -m labkit.gpu.passport.make DEVICE [quick]`: it sends {"items": [[name, kind], ...]};
+then, for each line {"item": name, "seconds": limit} of standard input, the item's line. What anything prints goes to
+standard error, so that standard output holds answers alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import os
 import queue
@@ -16,14 +21,97 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 import labkit
-from labkit.gpu.passport.items import TIMING
-from labkit.gpu.passport.worker import without_folders
-from labkit.records import now, system, versions, write_line
+from labkit.gpu.checks.measure import release_memory
+from labkit.gpu.passport.items import TIMING, Item, catalogue
+from labkit.records import linux, now, system, versions, write_line
+
+FRAMES = 12  # of a traceback, the innermost
+WORDS = 2000  # letters of an error message
+
+
+def main(device: str, quick: str = "") -> None:
+    """Serve the catalogue of a device."""
+    serve(catalogue(device, quick=bool(quick)), device)
+
+
+def serve(items: Sequence[Item], device: str) -> None:
+    """Run the items that standard input names, until it ends or the device's context is broken."""
+    if sys.platform == "linux":
+        linux.end_with_parent()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    faulthandler.enable()
+
+    def send(value: dict[str, Any]) -> None:
+        answers.write(json.dumps(value, default=str) + "\n")
+        answers.flush()
+
+    by_name = {item.name: item for item in items}
+    send({"items": [[item.name, item.kind] for item in items]})
+    for line in sys.stdin:
+        request = json.loads(line)
+        faulthandler.dump_traceback_later(0.9 * request["seconds"])  # what hangs says where, before it is ended
+        found = answer(by_name[request["item"]], device)
+        faulthandler.cancel_dump_traceback_later()
+        send(found)
+        if found.get("broken"):
+            return
+
+
+def answer(item: Item, device: str) -> dict[str, Any]:
+    """Run an item and return its line.
+
+    outcome    "done", "failed" or "out of memory"
+    broken     True where the device takes no further call: the process has to be started anew
+    """
+    found: dict[str, Any] = {"item": item.name, "kind": item.kind}
+    began = time.monotonic()
+    try:
+        item.run(device, found)
+        _synchronize(device)
+        found["outcome"] = "done"
+    except Exception as error:
+        found["outcome"] = "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
+        found |= {"error": f"{type(error).__name__}: {error}"[:WORDS], "traceback": short_traceback(error)}
+    found["seconds"] = round(time.monotonic() - began, 3)
+    if found["outcome"] != "done":  # give memory back, and try the device: its context may refuse everything now
+        try:
+            release_memory()
+            _synchronize(device)
+        except RuntimeError:
+            found["broken"] = True
+    return found
+
+
+def _synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def short_traceback(error: BaseException) -> list[str]:
+    """Return the innermost frames as "file:line, function: source", without the folders of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    return [f"{without_folders(frame.filename)}:{frame.lineno}, {frame.name}: {frame.line}" for frame in frames]
+
+
+def without_folders(text: str) -> str:
+    """Return a text of paths without the folders that lead to a package, and without the home folder.
+
+    >>> without_folders("somewhere/site-packages/torch/nn/functional.py")
+    'torch/nn/functional.py'
+    """
+    inside = text.rpartition("site-packages/")[2]
+    root = str(Path(__file__).parents[3]) + os.sep
+    return inside.replace(root, "").replace(str(Path.home()), "~")
+
 
 SCHEMA = "labkit.passport/1"
 SECONDS, TIMING_SECONDS = 180.0, 120.0  # after which no further item begins: of all but timings, and of those
@@ -114,7 +202,7 @@ class Worker:
 
 def worker_command(device: str, *, quick: bool = False) -> list[str]:
     """Return the command of a process that serves the catalogue of a device."""
-    return [sys.executable, "-m", "labkit.gpu.passport.worker", device, *["quick"] * quick]
+    return [sys.executable, "-m", "labkit.gpu.passport.make", device, *["quick"] * quick]
 
 
 def make(
@@ -142,7 +230,8 @@ def make(
     with path.open("x", encoding="utf-8") as file:
         passport = _Passport(file, say)
         began = time.monotonic()
-        passport.write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **_software()})
+        software = {"labkit": labkit.__version__, **versions()}
+        passport.write({"item": "start", "kind": "facts", "schema": SCHEMA, "date": now(), **software})
         limits = {True: seconds + timing_seconds, False: seconds}  # by whether it is a timing
         end = "interrupted"
         try:
@@ -153,10 +242,6 @@ def make(
             passport.write({"item": "end", "kind": "facts", "outcome": end, "missing": passport.missing(),
                             "seconds": round(time.monotonic() - began, 1)})  # fmt: skip
     return end
-
-
-def _software() -> dict[str, str]:
-    return {"labkit": labkit.__version__, **versions()}
 
 
 class _Passport:
@@ -190,9 +275,13 @@ class _Passport:
                     before = kind
                 if worker is None:
                     worker = Worker(command)
-                line, lost = _line(worker, name, kind, item_seconds)
+                try:
+                    line = worker.ask(name, item_seconds)
+                except WorkerLost as lost:
+                    line = {"item": name, "kind": kind, "outcome": "process lost"}
+                    line |= {"error": str(lost), "said": lost.said}
                 self.write(line)
-                if lost:
+                if line["outcome"] == "process lost" or line.get("broken"):
                     worker.close()
                     worker = None
                 if line["outcome"] != "done":
@@ -206,11 +295,5 @@ class _Passport:
         return "the time was up" if self.missing() else "complete"
 
 
-def _line(worker: Worker, name: str, kind: str, seconds: float) -> tuple[Line, bool]:
-    """Return an item's line, and whether its process has to be started anew."""
-    try:
-        line = worker.ask(name, seconds)
-    except WorkerLost as lost:
-        broken = {"item": name, "kind": kind, "outcome": "process lost", "error": str(lost), "said": lost.said}
-        return broken, True
-    return line, bool(line.get("broken"))
+if __name__ == "__main__":
+    main(*sys.argv[1:])

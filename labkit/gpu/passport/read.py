@@ -16,7 +16,7 @@ from typing import Any
 from labkit.amp import RECIPES
 from labkit.formats import FP32, BlockFormat
 from labkit.gpu.passport.make import SCHEMA, Line
-from labkit.gpu.passport.refusals import BY_NAME, reason_of
+from labkit.gpu.passport.probes import BY_NAME, reason_of
 
 MOST_WAITS, MOST_COPIES = 1, 0  # of the host, in a step of any recipe
 BUDGET = f"Host waits of a step (at most {MOST_WAITS} wait and {MOST_COPIES} copies)"
@@ -81,8 +81,12 @@ def parse(content: bytes) -> Passport:
     if rows[-1] == b"":
         rows.pop()
     for number, row in enumerate(rows, 1):
-        line = _parsed(row)
-        if line is not None:
+        try:
+            line = json.loads(row)
+        except (ValueError, RecursionError):  # also what is no UTF-8
+            line = None
+        texts = isinstance(line, dict) and all(isinstance(line.get(key), str) for key in ("item", "kind"))
+        if texts and line["kind"] in KINDS:
             lines.append(line)
         elif number == len(rows) and not content.endswith(b"\n"):
             damage.append(f"the last line, {number}, was cut off after {len(row)} bytes")
@@ -95,16 +99,6 @@ def parse(content: bytes) -> Passport:
     if lines[-1]["item"] != "end":
         damage.append("the last line, which says how it ended, is missing: the writing was cut off")
     return Passport(tuple(lines), tuple(damage))
-
-
-def _parsed(row: bytes) -> Line | None:
-    try:
-        line = json.loads(row)
-    except (ValueError, RecursionError):  # also what is no UTF-8
-        return None
-    if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("item", "kind")):
-        return None
-    return line if line["kind"] in KINDS else None
 
 
 def _kind_of(content: bytes) -> str:

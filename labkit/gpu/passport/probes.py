@@ -1,20 +1,66 @@
-"""Host waits of one training step: each call that makes Python wait for the device, or copies from host to device.
+"""Probes of a passport: calls that CUDA is expected to refuse, and host waits of one training step.
+
+The calls stand in `refusals.toml`: some that CUDA refuses and the CPU takes, and some that both take. The name of a row
+is what the report says of it: "layer_norm of Half with weights of Float: refused, as expected". A wait is a call that
+makes Python wait for the device, or copies from host to device.
 
 Source: torch.cuda.set_sync_debug_mode, which is asked too; a dispatch mode says in which line of the lab it was.
 """
 
 from __future__ import annotations
 
+import tomllib
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One call, and whether CUDA refuses it.
+
+    example  Python, with `torch`, `F` and `device`; raises where it is refused
+    words    that torch's message contains where it is refused for this reason
+    source   where the refusal was read
+    refused  on CUDA; the CPU takes every row
+    """
+
+    name: str
+    example: str
+    words: str
+    source: str
+    refused: bool = True
+
+    def call(self, device: str) -> None:
+        """Run the example on a device."""
+        exec(self.example, {"torch": torch, "F": F, "device": device})
+
+
+REFUSALS = tuple(
+    Refusal(**row)
+    for row in tomllib.loads(Path(__file__).with_name("refusals.toml").read_text(encoding="utf-8"))["row"]
+)
+BY_NAME = {row.name: row for row in REFUSALS}
+
+
+def reason_of(message: str) -> str:
+    """Return the name of the first expected refusal whose words a message contains; "" where there is none.
+
+    >>> reason_of("RuntimeError: expected scalar type Half but found Float")
+    'layer_norm of Half with weights of Float'
+    """
+    return next((row.name for row in REFUSALS if row.words and row.words in message), "")
+
 
 READS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero", "aten::masked_select",
          "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"}  # fmt: skip
