@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.faults.fault import Training
-from labkit.train.digits import Data, single_digits
+from labkit.train.data import Data, single_digits
 from labkit.train.networks import mlp
 
 Batch = tuple[Tensor, Tensor]

@@ -6,9 +6,9 @@ from labkit.train.devices import Place, place, places
 from labkit.train.pace import pace_sentence, recorded_paces, steps_per_second
 from labkit.train.plan import STEPS, Plan
 from labkit.train.race import device_folder, kept_record, race, record_path, recorded
-from labkit.train.record import RunRecord, StepRecord, load
+from labkit.train.record import CATEGORIES, RunRecord, StepRecord, bytes_held, load
 from labkit.train.repeatable import one_thread
-from labkit.train.run import CATEGORIES, TrainingRun, bytes_held, gradient_snapshot, train
+from labkit.train.run import TrainingRun, gradient_snapshot, train
 from labkit.train.stages import STAGES, Seen, Stage, StepInStages, watch_step
 from labkit.train.tasks import GPU_TASKS, MARGIN, TASKS, Task, accuracy, dice
 

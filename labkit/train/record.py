@@ -4,7 +4,8 @@ Idea: everything that runs returns a record, and every plot, test and exercise r
 and versions it was made, so that no curve can pass for one made elsewhere. A fingerprint, twelve letters made of all
 their values, tells whether it is a record of this very task and this very recipe.
 
-Invariant: load(save(record)) == record, infinities and NaNs included; a file is either whole or not there.
+Invariant: load(save(record)) == record, infinities and NaNs included; a file is either whole or not there. The
+categories of memory do not overlap; every tensor that a step leaves behind is counted once, by its storage.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -21,8 +23,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from labkit.amp import ProductFormat, Recipe
+from labkit.amp import Engine, ProductFormat, Recipe, WeightRounding
 from labkit.instrument import ExponentHistogram, GradSnapshot
 from labkit.records import refuse_simulated, write_whole
 from labkit.train.tasks import Task
@@ -243,3 +246,39 @@ def _nameless(where: str, text: str) -> str:
         f"{where} holds {text}, which does not say what it does: another one would look the same, and its run on "
         "record would be taken for this one's. "
     )
+
+
+CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
+
+
+def bytes_held(engine: Engine) -> dict[str, int]:
+    """Return bytes by category, as an engine holds them after a step.
+
+    What Kahan's compensation remembers counts among the masters, whose work it does: one more number for each weight.
+    A gradient is counted in the model's format, in which the backward pass leaves it: one for each trainable weight.
+
+    >>> import torch
+    >>> from labkit.amp import RECIPES
+    >>> engine = Engine(torch.nn.Linear(4, 1), torch.optim.SGD, RECIPES["O2"])  # 4 weights and a bias
+    >>> bytes_held(engine)
+    {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
+    """
+    weights = engine.weights
+    model, seen = list(engine.model.parameters()), set[int]()
+    own = _count(model, seen)
+    masters = _count(weights.master_weights, seen) if weights.master else 0
+    if weights.rounding is WeightRounding.KAHAN and not weights.master:
+        masters = sum(p.numel() * p.element_size() for p in weights.model_weights if p.element_size() == 2)
+    gradients = sum(p.numel() * p.element_size() for p in weights.model_weights)
+    moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
+    return dict(zip(CATEGORIES, (own, masters, gradients, _count(moments, seen)), strict=True))
+
+
+def _count(tensors: Iterable[Tensor], seen: set[int]) -> int:
+    total = 0
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total += storage.nbytes()
+    return total

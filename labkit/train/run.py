@@ -2,11 +2,9 @@
 
 Idea: a step has one shape for every recipe: forward, scaled backward, unscale, step or skip, advance the scaler. What
 differs stands in the recipe's values. A run can be driven step by step, which is what the live widget does, and its
-recipe may change between two steps. The memory that it keeps between two steps is not estimated: every tensor that a
-step leaves behind is counted once, by its storage, under the name of what it is for; activations are not among them.
+recipe may change between two steps.
 
-Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included. The categories of
-memory do not overlap; their sum is what the weights, their copies and their statistics take.
+Invariant: the same task, recipe, seed and device give the same losses, bit for bit, dropout included.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
@@ -29,7 +27,6 @@ from labkit.amp import (
     ScalerState,
     StepEvent,
     StepReport,
-    WeightRounding,
     Weights,
     initial,
     to_fp32,
@@ -37,44 +34,9 @@ from labkit.amp import (
 from labkit.instrument import GradSnapshot, probe, snapshot, swallowed, underflow
 from labkit.records import in_force, now, versions
 from labkit.train.devices import Place, place
-from labkit.train.record import RunRecord, StepRecord
+from labkit.train.record import RunRecord, StepRecord, bytes_held
 from labkit.train.repeatable import arithmetic, drawing, generators_kept, one_thread, seed_generators, unchanged
 from labkit.train.tasks import Task
-
-CATEGORIES = ("weights", "master weights", "gradients", "optimizer state")
-
-
-def bytes_held(engine: Engine) -> dict[str, int]:
-    """Return bytes by category, as an engine holds them after a step.
-
-    What Kahan's compensation remembers counts among the masters, whose work it does: one more number for each weight.
-    A gradient is counted in the model's format, in which the backward pass leaves it: one for each trainable weight.
-
-    >>> import torch
-    >>> from labkit.amp import RECIPES
-    >>> engine = Engine(torch.nn.Linear(4, 1), torch.optim.SGD, RECIPES["O2"])  # 4 weights and a bias
-    >>> bytes_held(engine)
-    {'weights': 10, 'master weights': 20, 'gradients': 10, 'optimizer state': 0}
-    """
-    weights = engine.weights
-    model, seen = list(engine.model.parameters()), set[int]()
-    own = _count(model, seen)
-    masters = _count(weights.master_weights, seen) if weights.master else 0
-    if weights.rounding is WeightRounding.KAHAN and not weights.master:
-        masters = sum(p.numel() * p.element_size() for p in weights.model_weights if p.element_size() == 2)
-    gradients = sum(p.numel() * p.element_size() for p in weights.model_weights)
-    moments = [v for state in engine.optimizer.state.values() for v in state.values() if isinstance(v, Tensor)]
-    return dict(zip(CATEGORIES, (own, masters, gradients, _count(moments, seen)), strict=True))
-
-
-def _count(tensors: Iterable[Tensor], seen: set[int]) -> int:
-    total = 0
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
-            total += storage.nbytes()
-    return total
 
 
 class SwallowedUpdates:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format, unscale
-from labkit.amp.step import finite
 from labkit.amp.masters.groups import cut, flat_gradient, flatten
 from labkit.amp.scaling.clip import clip_
+from labkit.amp.step import finite
 from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
 from labkit.frameworks.torch_amp import GradScaler, autocast
 from labkit.interop import format_of
