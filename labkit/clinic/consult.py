@@ -45,7 +45,8 @@ class Treatment:
     weights    the dtypes of the model's parameters at the end
     still      the names of parameters that are what they were at the beginning
     error      what ended it, or ""
-    states     FP32 [n, parameters]: all parameters, one after another, whenever they had changed
+    states     FP32 [n, parameters]: all parameters, one after another, whenever they had changed; None where some were
+               added or taken away
     buffers    what else the model keeps, at the end
     """
 
@@ -107,14 +108,9 @@ def treat(name: str, work: Work, seed: int = 0, steps: int | None = None) -> Tre
         scales=tuple(seen.scales),
         weights=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in after.values()})),
         still=tuple(still),
-        states=_stacked(seen.states),
+        states=torch.stack(seen.states) if len({state.shape for state in seen.states}) == 1 else None,
         buffers=tuple(buffer.detach().clone() for buffer in model.buffers()),
     )
-
-
-def _stacked(states: list[Tensor]) -> Tensor | None:
-    """Return the states as one tensor; None where parameters were added or taken away."""
-    return torch.stack(states) if len({state.shape for state in states}) == 1 else None
 
 
 def look(name: str, work: Work, seed: int = 0) -> Treatment:

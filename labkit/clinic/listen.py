@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 from labkit.amp import Engine
 from labkit.clinic.constants import misfit
 from labkit.instrument.guard import described, guarded, reporting
-from labkit.instrument.sample import finite, floats, in_backward
+from labkit.instrument.sample import dtype_name, finite, floats, in_backward
 from labkit.instrument.sources import scaler_classes, tap
 
 SURELY_SCALED = 2.0**8  # a factor of a loss from which on, as a power of two, it is a loss scale and no weight
@@ -325,7 +325,9 @@ class Operations(TorchDispatchMode):
         sizes = [float(t[t.isfinite()].abs().max()) for t in floats(inputs) if bool(t.isfinite().any())]
         count = max((t.numel() for t in inputs), default=0)
         largest = f"the largest finite number of its {count:,} inputs is {max(sizes, default=0):.3g}"
-        self.listener.note(kind, f"first {value} in {_short(bad)}: {name.strip('_')} in the {passing} pass; {largest}")
+        self.listener.note(
+            kind, f"first {value} in {dtype_name(bad)}: {name.strip('_')} in the {passing} pass; {largest}"
+        )
 
     def conversion(self, name: str, before: Tensor, after: Tensor) -> None:
         """Tell of whole numbers that fall together when they are converted."""
@@ -338,7 +340,7 @@ class Operations(TorchDispatchMode):
             kinds = before.unique().numel(), after.unique().numel()
             if kinds[1] < kinds[0]:
                 whole = "whole numbers" if not before.is_floating_point() else "whole numbers in FP32"
-                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {_short(after)}"
+                seen = f"{kinds[0]:,} whole numbers up to {largest:,.0f} became {kinds[1]:,} in {dtype_name(after)}"
                 self.listener.note(f"{whole} fall together", seen)
 
     def use(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
@@ -348,7 +350,7 @@ class Operations(TorchDispatchMode):
             for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):
                 if misfit(number):
                     told.note("constant", f"{number:g} is {'0' if abs(number) < 1 else 'inf'} in float16 ({name})")
-        half = [_short(t) for t in inputs if t.dtype in HALF]
+        half = [dtype_name(t) for t in inputs if t.dtype in HALF]
         if half and True in told.regions and not told.regions[-1] and not backward and name not in VIEWS:
             told.note("half where autocast is off", f"{name} was given {half[0]} in a region without autocast")
         if told.scaled_gradients and any(t is g for t in inputs for g in told.scaled_gradients):
@@ -370,10 +372,6 @@ def _is_mask(name: str, inputs: list[Tensor], bad: Tensor) -> bool:
     """Say whether -inf came of a mask that was the lowest number already."""
     low = any(bool((t <= ALMOST_LOWEST).any()) for t in floats(inputs))
     return name in ("add", "sub", "add_", "_to_copy") and low and not bool(bad.isnan().any() | (bad == math.inf).any())
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def user_line(frame: Any) -> str | None:

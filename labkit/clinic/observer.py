@@ -64,15 +64,21 @@ def observed(model: nn.Module) -> Iterator[Observations]:
     seen = Observations()
 
     def weights() -> None:
-        _note_weights(seen, model)
+        with torch.no_grad():
+            state = torch.cat([p.detach().float().flatten() for p in model.parameters()])
+        if len(seen.states) < MOST_STATES and not (seen.states and _same(seen.states[-1], state)):
+            seen.states.append(state)
 
     def before_module(module: nn.Module, inputs: Any) -> None:
         weights()
-        seen.examples[id(module)] = seen.examples.get(id(module), 0) + _examples(inputs)
+        examples = len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
+        seen.examples[id(module)] = seen.examples.get(id(module), 0) + examples
 
     def before_step(optimizer: Any, *_: Any) -> None:
         weights()
-        _note_step(seen, optimizer)
+        gradients = [p.grad.float().norm() for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+        seen.rates.append(float(optimizer.param_groups[0]["lr"]))
+        seen.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
 
     def around_update(update: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
         if scaler.is_enabled():
@@ -80,7 +86,7 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         update(scaler, *args, **kwargs)
 
     def around_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        for parameter in filter(_is_parameter, args):
+        for parameter in (argument for argument in args if isinstance(argument, nn.Parameter)):
             seen.functions[id(parameter)] = seen.functions.get(id(parameter), 0) + 1
         return apply.__func__(cls, *args, **kwargs)
 
@@ -88,7 +94,9 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         """Sees each operation below autocast, in the dtype in which it is computed."""
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            _note_product(seen, func.overloadpacket.__name__, args)
+            if (operand := PRODUCTS.get(func.overloadpacket.__name__)) is not None:
+                dtype = str(args[operand].dtype).removeprefix("torch.")
+                seen.products[dtype] = seen.products.get(dtype, 0) + 1
             return func(*args, **(kwargs or {}))
 
     weights()
@@ -103,33 +111,6 @@ def observed(model: nn.Module) -> Iterator[Observations]:
         stack.enter_context(Products())  # type: ignore[no-untyped-call]
         yield seen
     weights()
-
-
-def _note_weights(seen: Observations, model: nn.Module) -> None:
-    with torch.no_grad():
-        state = torch.cat([p.detach().float().flatten() for p in model.parameters()])
-    if len(seen.states) < MOST_STATES and not (seen.states and _same(seen.states[-1], state)):
-        seen.states.append(state)
-
-
-def _note_step(seen: Observations, optimizer: Any) -> None:
-    gradients = [p.grad.float().norm() for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
-    seen.rates.append(float(optimizer.param_groups[0]["lr"]))
-    seen.norms.append(float(torch.stack(gradients).norm()) if gradients else 0.0)
-
-
-def _note_product(seen: Observations, name: str, args: Any) -> None:
-    if name in PRODUCTS:
-        dtype = str(args[PRODUCTS[name]].dtype).removeprefix("torch.")
-        seen.products[dtype] = seen.products.get(dtype, 0) + 1
-
-
-def _examples(inputs: Any) -> int:
-    return len(inputs[0]) if inputs and isinstance(inputs[0], Tensor) and inputs[0].dim() else 0
-
-
-def _is_parameter(argument: object) -> bool:
-    return isinstance(argument, nn.Parameter)
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

@@ -26,7 +26,7 @@ from labkit.instrument.histogram import merge, shift
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, window, with_gradient
 from labkit.instrument.replay import Call, against_fp32, culprit
 from labkit.instrument.report import Report
-from labkit.instrument.sample import Sample, checksum, finite, own_part
+from labkit.instrument.sample import Sample, checksum, dtype_name, finite, own_part
 from labkit.instrument.sources import Gradients
 
 Scale = Callable[[], float]
@@ -69,12 +69,10 @@ class Log:
         )
         found = list(self._found.values())
         with reporting(self.failed, "faults"):
-            found += faults(report, self._still())
+            still = [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
+            found += faults(report, still)
         unseen = tuple(f"{what} (first in step {step})" for what, step in self._unseen.items())
         return replace(report, findings=tuple(sorted(found, key=lambda finding: finding.step)), unseen=unseen)
-
-    def _still(self) -> list[str]:
-        return [n for n, (_, moved) in self._checksums.items() if n in self._meant and not moved]
 
     def find(self, finding: Finding) -> None:
         """Note what is wrong, the first time it is."""
@@ -158,7 +156,7 @@ def state_faults(optimizer: Any, weights: Mapping[str, Tensor], step: int) -> It
                     yield from _decay_of_state(DECAYS[key](group), key, state[key], name, step)
             kept = next((s for s in state.values() if isinstance(s, Tensor) and s.dim()), weight)
             if group.get("eps") and not torch.tensor(group["eps"], dtype=kept.dtype):
-                says = f"{group['eps']:g} is zero in {_short(kept)}, and no longer keeps from a division by zero"
+                says = f"{group['eps']:g} is zero in {dtype_name(kept)}, and no longer keeps from a division by zero"
                 yield Finding("epsilon is zero", name, step, says)
 
 
@@ -166,13 +164,13 @@ def _decay_of_weight(group: Any, weight: Tensor, name: str, step: int) -> Iterat
     decoupled = group.get("decoupled_weight_decay", "betas" not in group and "momentum" in group)
     rate = float(group.get("lr") or 0) * float(group.get("weight_decay") or 0)
     if decoupled and rate and (share := _unmoved(weight, 1 - rate)) > MOST:
-        says = f"{rate:.2g} of a weight is less than half an ulp of {_short(weight)} for {share:.0%} of them"
+        says = f"{rate:.2g} of a weight is less than half an ulp of {dtype_name(weight)} for {share:.0%} of them"
         yield Finding("weight decay lost", name, step, says)
 
 
 def _decay_of_state(decay: Any, key: str, state: Tensor, name: str, step: int) -> Iterator[Finding]:
     if 0 < float(decay) < 1 and (share := _unmoved(state, float(decay))) > MOST:
-        says = f"{key} in {_short(state)} times {float(decay):g} is the same number for {share:.0%} of it"
+        says = f"{key} in {dtype_name(state)} times {float(decay):g} is the same number for {share:.0%} of it"
         yield Finding("optimizer state cannot decay", name, step, says)
 
 
@@ -184,10 +182,6 @@ def _unmoved(tensor: Tensor, factor: float) -> float:
     there = tensor != 0
     alive = int(there.sum())
     return int((there & (tensor * factor == tensor)).sum()) / alive if alive else 0.0
-
-
-def _short(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def faults(report: Report, never_moved: Iterable[str]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from labkit.instrument.guard import Failed, guarded
 from labkit.instrument.histogram import merge
-from labkit.instrument.records import Finding, NonFinite, Skip, WatchedStep, trimmed
+from labkit.instrument.records import Finding, Skip, WatchedStep, trimmed
 from labkit.instrument.report import Report, from_plain, to_plain
 
 WAIT_S = 60.0  # for the reports of ranks whose watch ends later
@@ -118,12 +118,13 @@ def added_up(reports: Sequence[Report], sharded: frozenset[str] = frozenset()) -
     watched = [[w for report in reports for w in report.watched if w.step == number] for number in numbers]
     odd = _disagreement(reports, watched)
     found = {(f.what, f.layer): f for report in reversed(reports) for f in report.findings}
+    first_bad = {bad.step: bad for bad in reversed([bad for report in reports for bad in report.non_finite])}
     return replace(
         reports[0],
         steps=max(report.steps for report in reports),
         watched=tuple(_step(of_ranks, sharded) for of_ranks in watched),
         skips=tuple(_skip(reports, step) for step in sorted({s.step for report in reports for s in report.skips})),
-        non_finite=tuple(_first_of_each_step(found for report in reports for found in report.non_finite)),
+        non_finite=tuple(first_bad[step] for step in sorted(first_bad)),
         against_fp32=tuple(a for report in reports for a in report.against_fp32),
         findings=(*odd, *sorted(found.values(), key=lambda finding: finding.step)),
         unseen=tuple(dict.fromkeys(what for report in reports for what in report.unseen)),
@@ -157,13 +158,6 @@ def _skip(reports: Sequence[Report], step: int) -> Skip:
     skips = [skip for report in reports for skip in report.skips if skip.step == step]
     culprits = tuple(dict.fromkeys(name for skip in skips for name in skip.culprits))
     return replace(max(skips, key=lambda skip: len(skip.culprits)), culprits=culprits)
-
-
-def _first_of_each_step(found: Iterable[NonFinite]) -> list[NonFinite]:
-    first: dict[int, NonFinite] = {}
-    for bad in found:
-        first.setdefault(bad.step, bad)
-    return [first[step] for step in sorted(first)]
 
 
 def _disagreement(reports: Sequence[Report], watched: Sequence[list[WatchedStep]]) -> list[Finding]:

@@ -59,6 +59,11 @@ def floats(tree: Any) -> list[Tensor]:
     return [t for t in tree_leaves(tree) if isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex())]
 
 
+def dtype_name(tensor: Tensor) -> str:
+    """Return "float16" for torch.float16."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
 def own_part(tensor: Tensor) -> Tensor:
     """Return the part of a sharded tensor (a DTensor) that this process holds, in the same memory; another as it is."""
     tensor = tensor.detach()
@@ -310,13 +315,5 @@ class Sample:
 
     def done(self) -> WatchedStep:
         """Return what was counted, as a record."""
-        return WatchedStep(
-            self.step,
-            self._scale(),
-            dict(self.counts),
-            self.moves,
-            self.memory,
-            self.casts,
-            self.clipped,
-            tuple(sorted(self.half)),
-        )
+        counts, half = dict(self.counts), tuple(sorted(self.half))
+        return WatchedStep(self.step, self._scale(), counts, self.moves, self.memory, self.casts, self.clipped, half)

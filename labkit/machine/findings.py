@@ -110,37 +110,30 @@ class Report:
         return f"{self.if_bad}: {bad} of {len(self.findings)}, marked {SIGNS[Status.BAD]} bad."
 
     def __str__(self) -> str:
-        return render_text(self)
+        """Return the report as lines of text, each remedy under its finding."""
+        width = max((len(finding.name) for finding in self.findings), default=0)
+        lines = []
+        for finding in self.findings:
+            lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.seen}")
+            if finding.remedy:
+                lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
+        return "\n".join([*lines, self.summary])
 
     def _repr_html_(self) -> str:
-        return render_html(self)
-
-
-def render_text(report: Report) -> str:
-    """Return the report as lines of text, each remedy under its finding."""
-    width = max((len(finding.name) for finding in report.findings), default=0)
-    lines = []
-    for finding in report.findings:
-        lines.append(f"{SIGNS[finding.status]} {finding.status:<4}  {finding.name:<{width}}  {finding.seen}")
-        if finding.remedy:
-            lines.append(f"{'':8}{'':{width}}  -> {finding.to_do}")
-    return "\n".join([*lines, report.summary])
-
-
-def render_html(report: Report) -> str:
-    """Return the report as an HTML table in the colours of the notebook's theme."""
-    cell = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
-    rows = []
-    for finding in report.findings:
-        remedy = f"<br><strong>What to do:</strong> {escape(finding.to_do)}" if finding.remedy else ""
-        rows.append(
-            f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
-            f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"
-            f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
-            f'<td style="{cell}">{escape(finding.seen)}{remedy}</td></tr>'
+        """Return the report as an HTML table in the colours of the notebook's theme."""
+        cell = "text-align: left; vertical-align: top; padding: 2px 12px 2px 0; white-space: normal;"
+        rows = []
+        for finding in self.findings:
+            remedy = f"<br><strong>What to do:</strong> {escape(finding.to_do)}" if finding.remedy else ""
+            rows.append(
+                f'<tr><td style="{cell} white-space: nowrap; color: {COLOURS[finding.status]}">'
+                f"<strong>{SIGNS[finding.status]} {finding.status}</strong></td>"
+                f'<th scope="row" style="{cell} white-space: nowrap">{escape(finding.name)}</th>'
+                f'<td style="{cell}">{escape(finding.seen)}{remedy}</td></tr>'
+            )
+        ink = "color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)"
+        return (
+            f'<table style="{ink}">'
+            f'<caption style="caption-side: bottom; text-align: left; color: inherit">{escape(self.summary)}</caption>'
+            f"<tbody>{''.join(rows)}</tbody></table>"
         )
-    return (
-        '<table style="color: var(--jp-ui-font-color1, inherit); font-family: var(--jp-ui-font-family, sans-serif)">'
-        f'<caption style="caption-side: bottom; text-align: left; color: inherit">{escape(report.summary)}</caption>'
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
