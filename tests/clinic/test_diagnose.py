@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from labkit import cli
 from labkit.clinic import Report as Diagnosis
@@ -68,35 +67,17 @@ def test_each_fault_that_is_claimed_is_found_when_broken_and_not_when_fixed(name
     assert not wrong
 
 
-def healthy_step() -> tuple:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    optimizer, scaler = torch.optim.AdamW(model.parameters(), lr=1e-3), torch.amp.GradScaler("cpu")
-
-    def step(batch):
-        inputs, targets = batch
-        optimizer.zero_grad()
-        with torch.autocast("cpu", torch.float16):
-            loss = F.cross_entropy(model(inputs), targets)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-
-    batches = [(torch.randn(16, 8), torch.randint(3, (16,))) for _ in range(6)]
-    return step, model, optimizer, scaler, batches
-
-
 def test_worked_example_a_healthy_training_is_well_and_goes_on_as_if_nobody_looked() -> None:
-    step, model, optimizer, scaler, batches = healthy_step()
-    report = diagnose(step, model, optimizer, scaler, batches)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        looked_at = HEALTHY["mlp_one_cycle"]()
+        report = diagnose(looked_at.step, looked_at.model, looked_at.optimizer, looked_at.scaler, looked_at.batches, 6)
+        torch.manual_seed(0)
+        alone = HEALTHY["mlp_one_cycle"]()
+        for batch in alone.batches[:6]:
+            alone.step(batch)
     assert report.healthy, report
-    looked_at = [p.clone() for p in model.parameters()]
-    step, model, optimizer, scaler, batches = healthy_step()
-    for batch in batches:
-        step(batch)
-    assert all(map(torch.equal, looked_at, model.parameters())), "bit for bit"
+    assert all(map(torch.equal, looked_at.model.state_dict().values(), alone.model.state_dict().values())), "every bit"
 
 
 def examined(make: Callable[[], Case], steps: int) -> Diagnosis:
@@ -140,15 +121,15 @@ def test_an_error_is_told_with_its_line_and_its_patient_and_leaves_nothing_behin
 
 
 def test_what_is_no_training_is_refused_in_words() -> None:
-    step, model, optimizer, scaler, batches = healthy_step()
-    with pytest.raises(ValueError, match="batches is empty"):
-        diagnose(step, model, optimizer, scaler, [])
-    with pytest.raises(TypeError, match="step is a function"):
-        diagnose(3, model, optimizer, scaler, batches)
-    with pytest.raises(ValueError, match="has no parameter"):
-        diagnose(step, torch.nn.ReLU(), optimizer, scaler, batches)
-    with pytest.raises(ValueError, match="steps is a positive"):
-        diagnose(step, model, optimizer, scaler, batches, steps=0)
+    well = HEALTHY["accumulation"]()
+    for error, says, wrong in (
+        (ValueError, "batches is empty", {"batches": []}),
+        (TypeError, "step is a function", {"step": 3}),
+        (ValueError, "has no parameter", {"model": torch.nn.ReLU()}),
+        (ValueError, "steps is a positive", {"steps": 0}),
+    ):
+        with pytest.raises(error, match=says):
+            diagnose(**{**vars(well), **wrong})
 
 
 SCRIPT = """

@@ -61,6 +61,26 @@ def usual(
     return Case(train_step, batches, net, opt, scaler)
 
 
+def unscaled(
+    net: nn.Module,
+    opt: torch.optim.Optimizer,
+    loss_of: Callable[[Any], Tensor],
+    batches: Iterable[Any],
+    before_step: Callable[[], object] = lambda: None,
+) -> Case:
+    """The same loop without a scaler."""
+
+    def train_step(batch: Any) -> float:
+        opt.zero_grad()
+        loss = loss_of(batch)
+        loss.backward()
+        before_step()
+        opt.step()
+        return loss.item()
+
+    return Case(train_step, batches, net, opt)
+
+
 def classify(net: nn.Module, factor: float = 1.0) -> Callable[[Any], Tensor]:
     return lambda batch: F.cross_entropy(net(factor * batch[0]).float(), batch[1])
 
@@ -155,18 +175,13 @@ def lstm_tbptt() -> Case:
     opt = torch.optim.Adam(net.parameters(), lr=3e-3, betas=(0.9, 0.99))
     memory: dict[str, Any] = {"state": None}
 
-    def train_step(tokens: Tensor) -> float:
+    def loss_of(tokens: Tensor) -> Tensor:
         with bf16():
             logits, state = net(tokens[:, :-1], memory["state"])
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
         memory["state"] = tuple(s.detach().float() for s in state)
-        opt.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_value_(net.parameters(), 0.5)
-        opt.step()
-        return loss.item()
+        return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), ignore_index=0)
 
-    return Case(train_step, text(), net, opt)
+    return unscaled(net, opt, loss_of, text(), lambda: nn.utils.clip_grad_value_(net.parameters(), 0.5))
 
 
 class Attention(nn.Module):
@@ -418,12 +433,10 @@ def attention_mask_constant() -> Case:
     net.attention = Masked()  # type: ignore[assignment]
     net.half()
 
-    def train_step(tokens: Tensor) -> None:
-        opt.zero_grad()
-        F.cross_entropy(net(tokens[:, :-1]).float().transpose(1, 2), tokens[:, 1:]).backward()
-        opt.step()
+    def loss_of(tokens: Tensor) -> Tensor:
+        return F.cross_entropy(net(tokens[:, :-1]).float().transpose(1, 2), tokens[:, 1:])
 
-    return Case(train_step, text(), net, opt)
+    return unscaled(net, opt, loss_of, text())
 
 
 class HandRMSNorm(nn.Module):
@@ -446,30 +459,20 @@ def row_is_empty() -> Case:
     data = text()
     data[6][0] = 0  # a sample of nothing but padding
 
-    def train_step(tokens: Tensor) -> None:
-        opt.zero_grad()
+    def loss_of(tokens: Tensor) -> Tensor:
         with bf16():
             x = net.norm1(net.tokens(tokens))
             scores = (x @ x.transpose(-1, -2)).masked_fill((tokens == 0)[:, None, :], float("-inf"))
             h = x + scores.softmax(-1).to(x.dtype) @ x
-            loss = F.cross_entropy(net.head(net.norm3(h)).transpose(1, 2).float(), tokens)
-        loss.backward()
-        opt.step()
+            return F.cross_entropy(net.head(net.norm3(h)).transpose(1, 2).float(), tokens)
 
-    return Case(train_step, data, net, opt)
+    return unscaled(net, opt, loss_of, data)
 
 
 def adam_on_half() -> Case:
     net = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)).half()
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
-
-    def train_step(batch: Any) -> None:
-        x, y = batch
-        opt.zero_grad()
-        F.cross_entropy(net(x.half()).float(), y).backward()
-        opt.step()
-
-    return Case(train_step, blobs(), net, opt)
+    return unscaled(net, opt, lambda batch: F.cross_entropy(net(batch[0].half()).float(), batch[1]), blobs())
 
 
 def schedule_runs_ahead() -> Case:

@@ -1,10 +1,10 @@
-"""Probes: what a backward pass produced, layer by layer, without changing it."""
+"""Probes of a backward pass, layer by layer, which change nothing; and updates that are swallowed."""
 
 import pytest
 import torch
 from torch import nn
 
-from labkit.instrument import probe, snapshot, underflow, zeros_inside
+from labkit.instrument import probe, snapshot, swallowed, underflow, zeros_inside
 
 
 def small_net() -> nn.Sequential:
@@ -54,3 +54,21 @@ def test_underflow_counts_what_fp32_had_and_fp16_lost() -> None:
         underflow({"a": torch.ones(1)}, {"b": torch.ones(1)})
     with pytest.raises(ValueError, match=r"reference \(1,\), observed \(2,\)"):
         underflow({"a": torch.ones(1)}, {"a": torch.ones(2)})
+
+
+def test_worked_example_of_a_swallowed_update() -> None:
+    # FP16's spacing from 1 up is 2^-10: half of it is swallowed (a tie, and 1 is even), a little more is not.
+    weights = torch.ones(4).half()
+    updates = torch.tensor([2.0**-11, 2.0**-11 + 2.0**-18, 2.0**-10, 0.0])
+    after = (weights.float() + updates).half()
+    assert swallowed([weights], [after], [updates]) == pytest.approx(1 / 3)
+
+
+def test_parameters_without_a_gradient_are_not_counted() -> None:
+    weight = torch.ones(2)
+    assert swallowed([weight, weight], [weight, weight + 1], [None, torch.ones(2)]) == 0.0
+    assert swallowed([weight], [weight], [torch.zeros(2)]) == 0.0
+    with pytest.raises(ValueError, match="have one shape"):
+        swallowed([weight], [weight], [torch.ones(3)])
+    with pytest.raises(ValueError, match="shorter"):
+        swallowed([weight], [weight], [])

@@ -6,11 +6,10 @@ import sys
 
 import pytest
 import torch
-from torch.nn.modules import module as torch_modules
-from torch.optim import optimizer as torch_optimizers
 
 from labkit.cli import main
 from labkit.instrument import Report
+from tests.instrument.test_watch import hooks
 
 SCRIPT = """
 import sys
@@ -52,12 +51,6 @@ def script(tmp_path):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return path
-
-
-def hooks():
-    places = [torch_modules._global_forward_hooks, torch_modules._global_forward_pre_hooks]
-    places += [torch_optimizers._global_optimizer_pre_hooks, torch_optimizers._global_optimizer_post_hooks]
-    return [len(place) for place in places]
 
 
 def test_a_script_is_itself_and_each_of_its_models_has_a_report(script, tmp_path, capsys):

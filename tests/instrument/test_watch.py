@@ -242,7 +242,7 @@ def test_nothing_is_left_however_the_block_ends():
         assert gone() is None, how
 
 
-def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
+def test_a_report_is_saved_loaded_compared_and_drawn_and_another_file_refused(tmp_path):
     model = Net()
     with watch(model, every=2) as w:
         scaled(model, 3)
@@ -256,9 +256,6 @@ def test_a_report_is_saved_loaded_compared_and_drawn(tmp_path):
     assert "3 steps, 2 sampled, 0 skipped" in (folder / "report.txt").read_text()
     with pytest.raises(ValueError, match=r"step 1 was not watched; these were: 0, 2"):
         report.histograms("weights", step=1)
-
-
-def test_a_file_that_is_no_report_is_refused(tmp_path):
     for stored in ("not json", "[]", "{}"):
         (tmp_path / "report.json").write_text(stored)
         with pytest.raises(ValueError, match="holds no report of a watch"):

@@ -92,19 +92,19 @@ def test_python_memory_and_threads_by_what_was_measured():
     assert check.judge_threads(1, {1: 0.010}).what.startswith("1 core; a tiny step takes 10.0 ms on 1 thread. ")
 
 
-def test_a_package_is_missing_too_old_or_well():
+def test_a_package_is_missing_too_old_or_well_by_numbers_not_by_text():
     asked = {"torch": "2.11", "numpy": "2", "anywidget": "0.9.13"}
     found = {"fp16-lab": "0.1.0", "torch": "2.9.1+cu128", "numpy": "2.4.6"}
     _, torch_, numpy_, anywidget_ = check.packages(asked, found.get)
     assert (torch_.status, torch_.remedy) == ("bad", "`pip install -U 'torch>=2.11'`")
     assert (numpy_.status, numpy_.what) == ("ok", "2.4.6")
     assert (anywidget_.status, anywidget_.what) == ("bad", "is not installed")
-
-
-def test_versions_compare_as_numbers_not_as_text():
     for version, status in (("0.9.9", "bad"), ("0.9.13", "ok"), ("0.10", "ok"), ("1.0rc1", "ok")):
         *_, finding = check.packages({"anywidget": "0.9.13"}, {"fp16-lab": "0.1.0", "anywidget": version}.get)
         assert finding.status == status, version
+    (finding,) = check.packages(None, lambda name: None)  # labkit itself is not installed
+    assert finding.status is Status.BAD
+    assert "pip install -e ." in finding.remedy
 
 
 def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypatch):
@@ -116,12 +116,6 @@ def test_another_distribution_with_a_package_labkit_is_named(tmp_path, monkeypat
     (finding,) = (f for f in check.check_machine().findings if "another package" in f.what)
     assert (finding.name, finding.status) == ("labkit", "warn")
     assert "`pip uninstall labkit`, then install the lab again" in finding.remedy
-
-
-def test_labkit_that_is_not_installed_says_how_to_install_it():
-    (finding,) = check.packages(None, lambda name: None)
-    assert finding.status is Status.BAD
-    assert "pip install -e ." in finding.remedy
 
 
 def extension(folder: Path, name: str, version: str) -> None:
@@ -170,27 +164,12 @@ def test_timing_a_step_puts_the_thread_count_back():
     assert torch.get_num_threads() == before
 
 
-def test_a_gpu_is_told_apart_by_its_tensor_cores(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    for name, (major, minor), says in (
-        ("NVIDIA H100 80GB HBM3", (9, 0), "has Hopper Tensor Cores for FP16, BF16"),
-        ("Tesla T4", (7, 5), "has Turing Tensor Cores for FP16."),
-        ("NVIDIA GeForce GTX 1660 Ti", (7, 5), "has no Tensor Cores, unlike"),
-        ("NVIDIA GeForce GTX 1080", (6, 1), "has no Tensor Cores (those came with 7.0)"),
-    ):
-        properties = SimpleNamespace(name=name, major=major, minor=minor, total_memory=8 * GIB)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, it=properties: it)
-        monkeypatch.setattr(device, "usable_gpus", lambda it=name: [(0, it)])  # whatever this torch has programs for
-        what = check.device().what
-        assert name in what
-        assert says in what
-
-
-def test_a_gpu_that_this_torch_has_no_programs_for_is_named(monkeypatch):
+def test_a_gpu_is_described_and_one_that_this_torch_has_no_programs_for_is_named(monkeypatch):
     """A V100 before a torch for CUDA 13: torch sees it, and every product would fail."""
-    report = device.DeviceReport("cuda", "Tesla V100", 0, 80, (7, 0))
+    report = device.DeviceReport("cuda", "Tesla V100", 16 * GIB, 80, (7, 0), device.generation_of("", (7, 0)))
     monkeypatch.setattr(device, "device_report", lambda: report)
+    monkeypatch.setattr(device, "usable_gpus", lambda: [(0, "Tesla V100")])
+    assert check.device() == Finding("device", Status.OK, f"{report.facts}. {report.meaning}")
     monkeypatch.setattr(device, "usable_gpus", list)
     finding = check.device()
     assert finding.status is Status.WARN
