@@ -93,21 +93,16 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} is no checkpoint, or was cut short: torch cannot read it ({said})") from error
     schema = bundle.get("schema") if isinstance(bundle, dict) else None
     if schema != SCHEMA:
-        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {_kind(bundle)}")
+        kind = f"of schema {schema!r}" if isinstance(bundle, dict) else f"a {type(bundle).__name__}"
+        if isinstance(bundle, dict) and bundle and all(isinstance(value, Tensor) for value in bundle.values()):
+            kind = "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
+        raise ValueError(f"{path} is no bundle of {SCHEMA!r}, but {kind}")
     if bundle.pop("digest", None) != digest(bundle):
         raise ValueError(
             f"{path} is damaged: its content is not what was written, by its digest. Take an older checkpoint, or copy "
             "the file again from where it came from."
         )
     return dict(bundle)
-
-
-def _kind(content: object) -> str:
-    if not isinstance(content, dict):
-        return f"a {type(content).__name__}"
-    if content and all(isinstance(value, Tensor) for value in content.values()):
-        return "a plain state dict: begin with it by engine.load_model(torch.load(path, weights_only=True))"
-    return f"of schema {content.get('schema')!r}"
 
 
 def _require_readable(bundle: Mapping[str, Any]) -> None:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,16 +38,60 @@ from labkit.modes import is_composite
 SILENT = frozenset("__get__ __set__ contiguous reshape flatten clone detach requires_grad_ data_ptr".split())
 
 
+MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
+
+
 @dataclass(frozen=True)
-class Call:
-    """What one run wrote down about one operation."""
+class LedgerRow:
+    """One operation of a forward pass.
+
+    key          its name and which call of that name it is: "softmax 1"
+    op           name of the operation
+    where        path of the module it was called in, "" outside of one
+    rule, why    the list it stood on in this run, and the reason
+    home         the list it stands on by itself
+    given        dtypes of its floating-point tensors, in order
+    to           the dtype they were cast to (for an emulated format, the format), or None where they were left alone
+    result       dtype of what it returned, or None if it was not reached
+    shape        shape of what it returned
+    error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
+    largest      largest |value| of its FP32 result
+    overflowed   elements that are inf or NaN here and finite in FP32
+    lost         elements that are 0 here and not in FP32: underflow, or the other side of a ReLU
+    problem      what torch said if it refused; the rows after it are not reached
+    """
 
     key: str
     op: str
     where: str
-    entry: Entry
+    rule: Rule
+    why: str
+    home: Rule
     given: tuple[torch.dtype, ...]
     to: torch.dtype | Format | None
+    result: torch.dtype | None
+    shape: tuple[int, ...]
+    error: float = math.nan
+    largest: float = math.nan
+    overflowed: int = 0
+    lost: int = 0
+    problem: str = ""
+
+    @property
+    def ulps(self) -> float:
+        """The error in ulps of FP16, for values near 1; rounding once costs about a third of one."""
+        return self.error / FP16.epsilon
+
+    @property
+    def moved(self) -> bool:
+        """Whether it stood on another list than its own."""
+        return self.rule is not self.home
+
+
+class Call(NamedTuple):
+    """What one run wrote down about one operation: its row, without errors yet, and what it returned."""
+
+    row: LedgerRow
     output: Tensor
 
 
@@ -106,12 +151,21 @@ class Recording(autocast):
         memory = result.untyped_storage().data_ptr()
         if not in_place and any(tensor.untyped_storage().data_ptr() == memory for tensor in given):
             return
-        to = self.event.to if self.event is not None else None
-        dtypes = tuple(tensor.dtype for tensor in given)
-        where = self.path[-1] if self.path else ""
-        key = self._key(name)
-        self.calls.append(Call(key, _bare(name), where, entry, dtypes, to, result.detach().clone()))
-        self.counts[_bare(name)] += 1
+        op = _bare(name)
+        row = LedgerRow(
+            key=self._key(name),
+            op=op,
+            where=self.path[-1] if self.path else "",
+            rule=entry.rule,
+            why=entry.why,
+            home=rule_for(op).rule,
+            given=tuple(tensor.dtype for tensor in given),
+            to=self.event.to if self.event is not None else None,
+            result=result.dtype,
+            shape=tuple(result.shape),
+        )
+        self.calls.append(Call(row, result.detach().clone()))
+        self.counts[op] += 1
 
 
 def list_calls(
@@ -156,56 +210,6 @@ def _bare(name: str) -> str:
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
-MOVABLE = (Rule.ALLOW, Rule.DENY, Rule.PROMOTE, Rule.KEEP)  # the lists an operation can be put on
-
-
-@dataclass(frozen=True)
-class LedgerRow:
-    """One operation of a forward pass.
-
-    key          its name and which call of that name it is: "softmax 1"
-    op           name of the operation
-    where        path of the module it was called in, "" outside of one
-    rule, why    the list it stood on in this run, and the reason
-    home         the list it stands on by itself
-    given        dtypes of its floating-point tensors, in order
-    to           the dtype they were cast to (for an emulated format, the format), or None where they were left alone
-    result       dtype of what it returned, or None if it was not reached
-    shape        shape of what it returned
-    error        relative RMS error against FP32: |result - exact| / |exact|; inf if something overflowed
-    largest      largest |value| of its FP32 result
-    overflowed   elements that are inf or NaN here and finite in FP32
-    lost         elements that are 0 here and not in FP32: underflow, or the other side of a ReLU
-    problem      what torch said if it refused; the rows after it are not reached
-    """
-
-    key: str
-    op: str
-    where: str
-    rule: Rule
-    why: str
-    home: Rule
-    given: tuple[torch.dtype, ...]
-    to: torch.dtype | Format | None
-    result: torch.dtype | None
-    shape: tuple[int, ...]
-    error: float
-    largest: float
-    overflowed: int = 0
-    lost: int = 0
-    problem: str = ""
-
-    @property
-    def ulps(self) -> float:
-        """The error in ulps of FP16, for values near 1; rounding once costs about a third of one."""
-        return self.error / FP16.epsilon
-
-    @property
-    def moved(self) -> bool:
-        """Whether it stood on another list than its own."""
-        return self.rule is not self.home
-
-
 def ledger(
     model: Callable[..., Any], *inputs: Any, format: Format = FP16, overrides: Mapping[str, Rule] | None = None
 ) -> tuple[LedgerRow, ...]:
@@ -234,41 +238,26 @@ def ledger(
     if wrong:
         raise ValueError(f"an operation can be moved to {', '.join(r.value for r in MOVABLE)}; it was given {wrong}")
     exact, _ = list_calls(model, inputs, Recording(FP16, moved, casts=False))
-    known = {call.key for call in exact} | {call.op for call in exact}
+    known = {name for call in exact for name in (call.row.key, call.row.op)}
     if set(moved) - known:
         unknown = ", ".join(sorted(set(moved) - known))
         raise ValueError(f"this forward pass calls no {unknown}; it calls {', '.join(sorted(known))}")
     cast, failure = list_calls(model, inputs, Recording(format, moved, casts=True))
-    done = [call.key for call in cast]
-    if done != [call.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
+    done = [call.row.key for call in cast]
+    if done != [call.row.key for call in exact[: len(done)]] or (failure is None and len(done) < len(exact)):
         raise ValueError("this model calls other operations under autocast than in FP32; a ledger needs the same ones")
-    rows = [_row(one, other) for one, other in zip(cast, exact, strict=False)]
-    for call in exact[len(done) :]:  # what torch refused, and what comes after it
-        problem, failure = str(failure or ""), None
-        nothing = replace(_row(call, call), given=(), to=None, result=None, error=float("nan"), problem=problem)
-        rows.append(nothing)
+    rows = []
+    for number, (_, output) in enumerate(exact):
+        finite = output[output.isfinite()]
+        largest = float(finite.abs().max()) if finite.numel() else 0.0
+        if number < len(done):
+            error, overflowed, lost = difference(cast[number].output, output)
+            rows.append(replace(cast[number].row, error=error, largest=largest, overflowed=overflowed, lost=lost))
+        else:  # what torch refused, and what comes after it
+            problem = str(failure) if number == len(done) else ""
+            nothing = replace(exact[number].row, given=(), to=None, result=None, largest=largest, problem=problem)
+            rows.append(nothing)
     return tuple(rows)
-
-
-def _row(call: Call, exact: Call) -> LedgerRow:
-    error, overflowed, lost = difference(call.output, exact.output)
-    finite = exact.output[exact.output.isfinite()]
-    return LedgerRow(
-        key=call.key,
-        op=call.op,
-        where=call.where,
-        rule=call.entry.rule,
-        why=call.entry.why,
-        home=rule_for(call.op).rule,
-        given=call.given,
-        to=call.to,
-        result=call.output.dtype,
-        shape=tuple(call.output.shape),
-        error=error,
-        largest=float(finite.abs().max()) if finite.numel() else 0.0,
-        overflowed=overflowed,
-        lost=lost,
-    )
 
 
 def difference(result: Tensor, exact: Tensor) -> tuple[float, int, int]:

@@ -39,22 +39,17 @@ def build(trace: Trace) -> fx.Graph:
         if step.grad != grad:
             graph.call_function(torch._C._set_grad_enabled, (step.grad,))
             grad = step.grad
-        _add(graph, nodes, step)
+        target, args, kwargs = step.target, _with_nodes(step.args, nodes), _with_nodes(step.kwargs, nodes)
+        if target == "to" and len(args) == 2 and not kwargs and args[1] in _METHODS:
+            target, args = _METHODS[args[1]], args[:1]  # the same, in half the time
+        target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
+        node = graph.create_node("call_method" if isinstance(target, str) else "call_function", target, args, kwargs)
+        node.meta["step"] = step
+        _name_results(graph, nodes, node, step.out)
     if grad != trace.grad:
         graph.call_function(torch._C._set_grad_enabled, (trace.grad,))
     graph.output(_with_nodes(tuple(trace.leaves), nodes))
     return graph
-
-
-def _add(graph: fx.Graph, nodes: dict[int, fx.Node], step: Step) -> None:
-    target, args, kwargs = step.target, _with_nodes(step.args, nodes), _with_nodes(step.kwargs, nodes)
-    if target == "to" and len(args) == 2 and not kwargs and args[1] in _METHODS:
-        target, args = _METHODS[args[1]], args[:1]  # the same, in half the time
-    target = target if isinstance(target, str) or _has_its_name(target) else _by_itself(target)
-    kind = "call_method" if isinstance(target, str) else "call_function"
-    node = graph.create_node(kind, target, args, kwargs)
-    node.meta["step"] = step
-    _name_results(graph, nodes, node, step.out)
 
 
 def _has_its_name(function: Callable[..., Any]) -> bool:

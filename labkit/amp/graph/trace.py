@@ -144,9 +144,11 @@ class Recorder(TorchFunctionMode):
 
     def written(self, values: Any) -> Any:
         """Return values with a `Ref` for each tensor; refuse what cannot be written into a graph."""
-        wrong = [leaf for leaf in tree_leaves(values) if not isinstance(leaf, Tensor | Ref) and not _is_plain(leaf)]
-        if wrong:
-            self.refuse(f"a {type(wrong[0]).__name__} is no value that a graph can hold")
+        for leaf in tree_leaves(values):
+            parts = (leaf.start, leaf.stop, leaf.step) if isinstance(leaf, slice) else ()
+            numbers = isinstance(leaf, slice) and all(part is None or isinstance(part, int) for part in parts)
+            if not (numbers or leaf is None or leaf is Ellipsis or isinstance(leaf, (Tensor, Ref, *_PLAIN))):
+                self.refuse(f"a {type(leaf).__name__} is no value that a graph can hold")
         return mapped(values, self._ref)
 
     def _write(self, name: str, target: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -193,13 +195,6 @@ def _is_masked(args: Any, tensors: list[Tensor]) -> bool:
     refs = [leaf for leaf in tree_leaves(args[1:]) if isinstance(leaf, Ref)]
     with torch._C.DisableTorchFunction():
         return any(tensors[ref.number].dtype in (torch.bool, torch.uint8) for ref in refs)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value that is no tensor stays what it is in a graph: a number, a name, a dtype, a slice of numbers."""
-    if isinstance(value, slice):
-        return all(part is None or isinstance(part, int) for part in (value.start, value.stop, value.step))
-    return value is None or value is Ellipsis or isinstance(value, _PLAIN)
 
 
 def where() -> str:
