@@ -1,29 +1,37 @@
-"""Training with matrix products of 8- or 4-bit numbers.
+"""Training with matrix products of 8- or 4-bit numbers, and what their scales remember from one step to the next.
 
-Idea: a mode sees each layer's call, linear or convolution, and carries it out as products of scaled, rounded operands.
-Each of a layer's three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
-autograd gets the two of the backward pass. What the scales have to remember is kept by the weight's name
-(`ScaleMemory`).
+A mode sees each layer's call, linear or convolution, and carries it out as products of scaled, rounded operands. Each
+of a layer's three products takes operands that are written for it (`ProductFormat`), along the axis it sums over;
+autograd gets the two of the backward pass. A delayed scale needs the largest magnitudes of earlier steps, unit scaling
+one number of the first backward pass, stochastic rounding its random numbers. All of it is kept by the weight's name
+(`ScaleMemory`), and is part of a checkpoint. Magnitudes and scales stay on the device that they were computed on; only
+a checkpoint waits for them.
 
 Invariant: a product is that of the written operands, added up in FP32, divided by the tensors' scales once. An operand
-that holds inf or NaN makes its product NaN where it is used, so that the step finds it. Looking, a pass without
-gradients, changes no state.
+that holds inf or NaN makes its product NaN where it is used, so that the step finds it. A step's magnitudes join the
+history when the next step begins; looking, a pass without gradients, changes no state.
 
 What it does not do: products of two activations (attention) and embeddings stay FP32. A recurrent layer's inputs,
 weights and the gradient of its outputs are written, but what happens between its steps is FP32. Second derivatives and
 transforms of torch.func are refused: no recipe says how their operands are written.
+
+Source: NVIDIA Transformer Engine, common/recipe/delayed_scaling.cu (a history of zeros keeps the scale as it is).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labkit.amp.scales.memory import ScaleMemory, quotient
+from labkit.amp.masters.without_master import restore
 from labkit.amp.scales.operands import (
     ProductFormat,
     TensorScale,
@@ -35,10 +43,129 @@ from labkit.amp.scales.operands import (
     untiled,
 )
 from labkit.amp.scaling.unscale import largest_magnitude
-from labkit.formats import BlockFormat, Format
+from labkit.formats import FP32, BlockFormat, Format
 from labkit.gemm.product import run
 from labkit.gemm.recurrent import RECURRENT
 from labkit.modes import LabMode, body_of, break_graph, is_composite
+
+
+class ScaleMemory:
+    """The memory of one engine's scales.
+
+    Args:
+        steps: how many steps a history goes back.
+        device: where the random numbers of stochastic rounding are drawn.
+        seed: of stochastic rounding.
+    """
+
+    def __init__(self, steps: int, device: torch.device | str = "cpu", seed: int = 0) -> None:
+        self.steps = steps
+        self.loss_size = 0.0  # of UNIT: a gradient times the root of its layer's width, in the first backward pass
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.went_back = False  # a backward pass has come to a layer: the next region begins another step
+        self._history: dict[str, Tensor] = {}  # by weight and operand: the largest magnitudes, the oldest first
+        self._largest: dict[str, tuple[Tensor, float]] = {}  # in this step; and where the format ends
+        self._scales: dict[str, Tensor] = {}  # that follow from the history
+
+    def scale(self, key: str, top: float) -> Tensor | float:
+        """Return the scale that brings an operand's largest magnitude of earlier steps to `top`; 1 if there is none."""
+        if key not in self._scales and key in self._history:
+            size = float(self._history[key].max())  # of a checkpoint: one look, in the first step after it
+            value = float(np.float32(min(top / size, FP32.max))) if size else 1.0
+            self._scales[key] = torch.full((), value, device=self._history[key].device)
+        return self._scales.get(key, 1.0)
+
+    def note(self, key: str, size: Tensor, top: float) -> None:
+        """Note an operand's largest magnitude in this step, a scalar on its device."""
+        before = self._largest.get(key)
+        self._largest[key] = (size if before is None else torch.maximum(before[0], size), top)
+
+    def end_step(self) -> None:
+        """Append this step's largest magnitudes to the history, if its backward pass has begun."""
+        if not self.went_back:
+            return
+        groups: dict[tuple[torch.device, float, int], list[str]] = {}
+        for key, (size, top) in self._largest.items():
+            known = len(self._history[key]) if key in self._history else 0
+            groups.setdefault((size.device, top, known), []).append(key)
+        for (device, top, known), keys in groups.items():
+            self._append(keys, device, top, known)
+        self._largest, self.went_back = {}, False
+
+    @torch.no_grad()
+    def _append(self, keys: list[str], device: torch.device, top: float, known: int) -> None:
+        """Append magnitudes to histories of one length, all at once, and compute the scales that follow."""
+        now = torch.stack([self._largest[key][0] for key in keys])[:, None]
+        if known:
+            before = torch.stack([self._history[key].to(device) for key in keys])
+            now = torch.cat([before, now], 1)[:, -self.steps :]
+        earlier = [self.scale(key, top) for key in keys]
+        kept = torch.stack([s.to(device) if isinstance(s, Tensor) else torch.ones((), device=device) for s in earlier])
+        largest = now.amax(1)
+        scales = torch.where(largest > 0, quotient(top, largest), kept)
+        for key, row, scale in zip(keys, now, scales, strict=True):
+            self._history[key], self._scales[key] = row, scale
+
+    @property
+    def history(self) -> dict[str, list[float]]:
+        """The largest magnitudes of earlier steps, by weight and operand, on the host."""
+        return {key: row.tolist() for key, row in self._history.items()}
+
+    @history.setter
+    def history(self, values: Mapping[str, Sequence[float]]) -> None:
+        devices = {key: scale.device for key, scale in self._scales.items()}
+        self._history = {k: torch.tensor(list(v), device=devices.get(k, "cpu")) for k, v in values.items() if len(v)}
+        self._scales = {key: scale for key, scale in self._scales.items() if not any(values.get(key, ()))}
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what the processes of one training exchange: magnitudes of ended steps, and the loss's size."""
+        self.end_step()
+        return {"history": self.history, "loss_size": self.loss_size}
+
+    def take_largest(self, every: Sequence[Mapping[str, Any]]) -> None:
+        """Take, step by step, the largest magnitude that any process remembers; afterwards all remember the same."""
+        keys = dict.fromkeys(key for each in every for key in each["history"])
+        backward = {key: [each["history"].get(key, ())[::-1] for each in every] for key in keys}
+        self.history = {key: [*map(max, zip_longest(*lists, fillvalue=0.0))][::-1] for key, lists in backward.items()}
+        self.loss_size = max(each["loss_size"] for each in every)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let a forward and a backward pass leave what the scales remember as it is."""
+        kept = dict(self._history), dict(self._scales), dict(self._largest), self.loss_size, self.went_back
+        random = self.generator.get_state()
+        try:
+            yield
+        finally:
+            self._history, self._scales, self._largest, self.loss_size, self.went_back = kept
+            self.generator.set_state(random)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the scales remember, in plain values and tensors."""
+        self.end_step()
+        scales = {key: float(scale) for key, scale in self._scales.items() if not self._history[key].any()}
+        kept = {"scales": scales} if scales else {}  # those that do not follow from their history, of zeros
+        return self.remembered() | kept | {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; what cannot be read raises, and nothing has changed."""
+        history = {str(key): [float(value) for value in values] for key, values in state["history"].items()}
+        scales = {str(key): torch.tensor(float(value)) for key, value in state.get("scales", {}).items()}
+        loss_size = float(state["loss_size"])
+        restore(self.generator, state["generator"])
+        self.history, self.loss_size, self._largest, self.went_back = history, loss_size, {}, False
+        self._scales = scales
+
+
+def quotient(top: float, sizes: Tensor) -> Tensor:
+    """Return top / sizes in FP32, rounded once and at most FP32's largest number; that of size 0, too."""
+    return torch.div(_number(top, sizes.device), sizes).clamp_(max=FP32.max)
+
+
+@cache
+def _number(value: float, device: torch.device) -> Tensor:
+    """Return a number on a device. One of the host's would be multiplied by the reciprocal of what divides it."""
+    return torch.full((), value, device=device)
 
 
 class Written(NamedTuple):
@@ -116,7 +243,9 @@ class Layer:
         scaled = tensor if _is_one(scale) else tensor * scale
         if not isinstance(format, BlockFormat):
             return Written(self._found(round_saturating(scaled, format, random), scaled), scale)
-        tiles = tiled(scaled, self._tile(format, role, axis))
+        square = role == "weight" and self.format.square_weights
+        along = (1, format.size) if axis == -1 else (format.size, 1)  # the axis that the product sums over
+        tiles = tiled(scaled, (format.size, format.size) if square else along)
         rounded = round_tiles(
             tiles,
             largest_in(tiles),
@@ -137,12 +266,6 @@ class Layer:
     def keeps(self, role: str) -> bool:
         """Say whether an operand is the same numbers in the backward pass, along whichever axis it is summed over."""
         return not self.format.blocks or (role == "weight" and self.format.square_weights)
-
-    def _tile(self, format: BlockFormat, role: str, axis: int) -> tuple[int, int]:
-        """Return rows and columns of a block: along the axis that the product sums over, or square."""
-        if role == "weight" and self.format.square_weights:
-            return format.size, format.size
-        return (1, format.size) if axis == -1 else (format.size, 1)
 
     def _scale(self, tensor: Tensor, role: str, format: Format | BlockFormat) -> Tensor | float:
         """Return the FP32 number that a whole tensor is multiplied by, on its device unless the host knows it.
