@@ -150,7 +150,14 @@ class StepGradients:
     def _collect(self) -> None:
         """Take the gradients out of the model, and add them to those of the same loss and scale."""
         if self._left is None:
-            self._require_none()
+            foreign = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
+            made = self._made
+            if foreign and (made is None or len(foreign) != len(made.gradients) or made.changed()):
+                raise RuntimeError(
+                    f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
+                    "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
+                    "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
+                )
             return
         if self._left.scale != 1 and self._left.changed():
             raise RuntimeError(
@@ -164,17 +171,6 @@ class StepGradients:
         for parameter in self.weights.model_weights:
             parameter.grad = None
         self._left = None
-
-    def _require_none(self) -> None:
-        foreign = [name for parameter, name in self.weights.names.items() if parameter.grad is not None]
-        if self._made is not None and len(foreign) == len(self._made.gradients) and not self._made.changed():
-            return
-        if foreign:
-            raise RuntimeError(
-                f"{foreign[0]!r} has a gradient that this engine's backward() did not leave, and nobody knows how "
-                "it is scaled. Call engine.backward(loss), not loss.backward(); where another engine's loss comes "
-                "through this model, engine.backward(loss, also=[this]), or zero_grad() before this engine's turn."
-            )
 
     def unscaled(self) -> Sum:
         """Return the sum of all losses' gradients, unscaled; None for a tensor that none reached.

@@ -2,8 +2,7 @@
 
 from labkit.modes.arguments import are_plain, mapped, mapped_anywhere, require_one_device, tensors_in
 from labkit.modes.composites import body_of, calls_any, is_composite
-from labkit.modes.recompute import ATTRIBUTE, LabMode, as_now, break_graph, open_modes, under
-from labkit.modes.together import together
+from labkit.modes.mode import ATTRIBUTE, LabMode, as_now, break_graph, open_modes, together, under
 
 __all__ = [
     "ATTRIBUTE", "LabMode", "are_plain", "as_now", "body_of", "break_graph", "calls_any", "is_composite", "mapped",

@@ -202,8 +202,12 @@ class autocast(LabMode, ContextDecorator):
         if type(func) is ATTRIBUTE:
             return self.call_below(func, types, args, kwargs)
         break_graph()
-        if not _open.regions:
-            return self._in_a_thread_of_autograd(func, types, args, kwargs)
+        if not _open.regions:  # torch has opened the modes of another thread, of which this one has no record
+            _open.regions = (*_given_modes(), self)  # torch takes a mode off its stack while the mode handles a call
+            try:
+                return self.__torch_function__(func, types, args, kwargs)
+            finally:
+                _open.regions = ()
         if not self.enabled or self is not _open.regions[-1]:
             return self.call_below(func, types, args, kwargs)
         name = getattr(func, "__name__", "")
@@ -221,14 +225,6 @@ class autocast(LabMode, ContextDecorator):
         """Call a function that is no operation of torch's by a rule; inside it, the lists go on to hold."""
         args, kwargs = self._cast(name, entry, args, kwargs)
         return self._finished(entry, function(*args, **kwargs))
-
-    def _in_a_thread_of_autograd(self, func: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
-        """Handle a call where torch has opened the modes of another thread, of which this one has no record."""
-        _open.regions = (*_given_modes(), self)  # torch takes a mode off its stack while the mode handles a call
-        try:
-            return self.__torch_function__(func, types, args, kwargs)
-        finally:
-            _open.regions = ()
 
     def _cast(self, name: str, entry: Entry, args: Any, kwargs: Any, types: Iterable[type] = ()) -> tuple[Any, Any]:
         """Return the arguments as the rule wants them."""

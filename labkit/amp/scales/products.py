@@ -80,6 +80,7 @@ class ScaleMemory:
         before = self._largest.get(key)
         self._largest[key] = (size if before is None else torch.maximum(before[0], size), top)
 
+    @torch.no_grad()
     def end_step(self) -> None:
         """Append this step's largest magnitudes to the history, if its backward pass has begun."""
         if not self.went_back:
@@ -88,23 +89,19 @@ class ScaleMemory:
         for key, (size, top) in self._largest.items():
             known = len(self._history[key]) if key in self._history else 0
             groups.setdefault((size.device, top, known), []).append(key)
-        for (device, top, known), keys in groups.items():
-            self._append(keys, device, top, known)
+        for (device, top, known), keys in groups.items():  # histories of one length, all at once
+            now = torch.stack([self._largest[key][0] for key in keys])[:, None]
+            if known:
+                before = torch.stack([self._history[key].to(device) for key in keys])
+                now = torch.cat([before, now], 1)[:, -self.steps :]
+            earlier = [self.scale(key, top) for key in keys]
+            one = torch.ones((), device=device)
+            kept = torch.stack([scale.to(device) if isinstance(scale, Tensor) else one for scale in earlier])
+            largest = now.amax(1)
+            scales = torch.where(largest > 0, quotient(top, largest), kept)
+            for key, row, scale in zip(keys, now, scales, strict=True):
+                self._history[key], self._scales[key] = row, scale
         self._largest, self.went_back = {}, False
-
-    @torch.no_grad()
-    def _append(self, keys: list[str], device: torch.device, top: float, known: int) -> None:
-        """Append magnitudes to histories of one length, all at once, and compute the scales that follow."""
-        now = torch.stack([self._largest[key][0] for key in keys])[:, None]
-        if known:
-            before = torch.stack([self._history[key].to(device) for key in keys])
-            now = torch.cat([before, now], 1)[:, -self.steps :]
-        earlier = [self.scale(key, top) for key in keys]
-        kept = torch.stack([s.to(device) if isinstance(s, Tensor) else torch.ones((), device=device) for s in earlier])
-        largest = now.amax(1)
-        scales = torch.where(largest > 0, quotient(top, largest), kept)
-        for key, row, scale in zip(keys, now, scales, strict=True):
-            self._history[key], self._scales[key] = row, scale
 
     @property
     def history(self) -> dict[str, list[float]]:
@@ -273,10 +270,16 @@ class Layer:
         If it follows from a magnitude that is inf, it is 0, and the product NaN: the step finds it.
         """
         kind = self.format.scale
-        if kind is TensorScale.NONE:
+        if kind is TensorScale.NONE or (kind is TensorScale.UNIT and role == "input"):
             return 1.0
-        if kind is TensorScale.UNIT:
-            return 2.0 ** self._log2_unit(tensor, role)
+        if kind is TensorScale.UNIT:  # brings an operand near size 1: a weight is of size fan_in^-1/2, so that
+            if role == "weight":  # activations keep theirs
+                return 2.0 ** round(math.log2(self.fan_in) / 2)
+            # Then a gradient is of size width^-1/2 times one number for the whole network, which the first one tells.
+            memory, root = self.memory, math.sqrt(self.width)
+            if not memory.loss_size:
+                memory.loss_size = float(tensor.square().mean().sqrt()) * root
+            return 2.0 ** round(math.log2(root / memory.loss_size)) if memory.loss_size else 1.0
         top = format.element.max * format.scale.max if isinstance(format, BlockFormat) else format.max
         size = largest_magnitude(tensor)
         if kind is TensorScale.CURRENT:
@@ -286,21 +289,6 @@ class Layer:
         if self._notes or role == "gradient":
             self.memory.note(key, size, top)
         return scale
-
-    def _log2_unit(self, tensor: Tensor, role: str) -> int:
-        """Return the power of two that brings an operand near size 1, from the layer's shape.
-
-        A weight is of size fan_in^-1/2, so that activations keep theirs; a gradient is then of size width^-1/2 times
-        one number for the whole network, which the first backward pass tells.
-        """
-        if role == "input":
-            return 0
-        if role == "weight":
-            return round(math.log2(self.fan_in) / 2)
-        memory, root = self.memory, math.sqrt(self.width)
-        if not memory.loss_size:
-            memory.loss_size = float(tensor.square().mean().sqrt()) * root
-        return round(math.log2(root / memory.loss_size)) if memory.loss_size else 0
 
 
 class _Product(torch.autograd.Function):
