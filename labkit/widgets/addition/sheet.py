@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 
@@ -61,34 +62,25 @@ class Sheet:
     @property
     def first(self) -> Align | Multiply:
         """The station where both terms are first seen."""
-        station = self.calculation.steps[0]
-        assert isinstance(station, Align | Multiply)
-        return station
+        return cast(Align | Multiply, self.calculation.steps[0])
 
     @property
     def total(self) -> Term:
         """The exact result (of what alignment left), before the format cuts it."""
-        station = self.calculation.steps[-3]
-        assert isinstance(station, Add | Multiply)
+        station = cast(Add | Multiply, self.calculation.steps[-3])
         return station.total if isinstance(station, Add) else station.product
 
     @property
     def cut(self) -> Normalise:
         """The station that moves the window and names guard, round and sticky."""
-        station = self.calculation.steps[-2]
-        assert isinstance(station, Normalise)
-        return station
+        return cast(Normalise, self.calculation.steps[-2])
 
     @property
     def final(self) -> Round:
-        """The last station."""
-        station = self.calculation.steps[-1]
-        assert isinstance(station, Round)
-        return station
+        return cast(Round, self.calculation.steps[-1])
 
     @property
     def value(self) -> float:
-        """The result."""
         return float(self.calculation.value)
 
     @property
@@ -168,16 +160,14 @@ def bit(term: Term, place: int) -> str:
     return str(int(term.significand) >> behind & 1) if behind >= 0 else "0"
 
 
-def scientific(term: Term, format: Format) -> str:
-    """Write a term as its format holds it: 1.1010001110 × 2^-14."""
-    exponent = int(term.exponent) + format.significand_bits
-    return f"{MINUS if term.negative else ''}{significand(term, exponent)} × 2^{exponent}"
-
-
 def sentences(sheet: Sheet) -> list[tuple[str, str]]:
     """Return (name of the station, what happens there), from the first to the last."""
     if not sheet.finite:
-        return [("Write", _write(sheet)), ("Result", _special(sheet))]
+        (a, b), sign = map(number, sheet.values), OPERATIONS[sheet.operation][0]
+        said = (
+            f"{a} {sign} {b} = {number(sheet.value)}: with an infinity or a NaN a rule decides, and no bits are added."
+        )
+        return [("Write", _write(sheet)), ("Result", said)]
     if sheet.operation == "multiply":
         middle = [("Multiply", _multiply(sheet))]
     else:
@@ -224,13 +214,14 @@ def _write(sheet: Sheet) -> str:
             continue
         rounded = reading.exact is not None and reading.exact != Fraction(reading.value)
         becomes = f", rounded to {sheet.format.name}," if rounded else ""
-        said.append(f"{name}{becomes} is {scientific(term, sheet.format)}")
+        exponent = int(term.exponent) + sheet.format.significand_bits
+        sign = MINUS if term.negative else ""
+        said.append(f"{name}{becomes} is {sign}{significand(term, exponent)} × 2^{exponent}")
     return f"{' and '.join(said)}."
 
 
 def _align(sheet: Sheet) -> str:
-    align, precision = sheet.first, sheet.format.precision
-    assert isinstance(align, Align)
+    align, precision = cast(Align, sheet.first), sheet.format.precision
     if 0 in sheet.values:
         return "One of them is 0: there is nothing to align."
     shift = int(align.shift)
@@ -249,9 +240,8 @@ def _align(sheet: Sheet) -> str:
 
 
 def _add(sheet: Sheet) -> str:
-    station = sheet.calculation.steps[1]
-    assert isinstance(station, Add)
     low = sheet.home - sheet.format.significand_bits
+    station = cast(Add, sheet.calculation.steps[1])
     total = station.total
     kept = significand(total, sheet.home, max(low, int(total.exponent)))
     beyond = "".join(bit(total, place) for place in range(low - 1, int(total.exponent) - 1, -1)).rstrip("0")
@@ -320,12 +310,6 @@ def _round(sheet: Sheet) -> str:
         return f"{said}, exactly."
     trace = _lost(sheet, "; {} left no trace.", ".")
     return f"{said}. The exact {what} is {exact_number(sheet.exact, 12)}, so the error is {_ulps(sheet.error)}{trace}"
-
-
-def _special(sheet: Sheet) -> str:
-    sign = OPERATIONS[sheet.operation][0]
-    a, b = (number(value) for value in sheet.values)
-    return f"{a} {sign} {b} = {number(sheet.value)}: with an infinity or a NaN a rule decides, and no bits are added."
 
 
 def _lost(sheet: Sheet, words: str, otherwise: str) -> str:

@@ -101,9 +101,14 @@ def scenes(sheet: Sheet) -> list[Scene]:
         aligned = tuple(_aligned(sheet, name) for name in "ab")
         drawn += [(aligned, home, _sticky(sheet, home)), ((*aligned, total), home, _sticky(sheet, home))]
     drawn += [((*aligned, cut), window, end)] * 2
-    rounded = _result(sheet)
-    assert rounded.point is not None
-    drawn.append(((*aligned, cut, *_plus_one(sheet), rounded), _window(sheet, rounded.point), end))
+    one = Row("", "+", "", (Cell("one", "1", int(sheet.cut.kept.exponent), "kept"),), None, None)
+    point, bits = sheet.window + int(sheet.final.carried), sheet.final.rounded
+    last_window = _window(sheet, point)
+    places = range(point, last_window[1] - 1, -1)
+    cells = tuple(Cell(f"r@{place}", bit(bits, place), place, "kept") for place in places)
+    sign = MINUS if bits.negative and bits.significand else ""
+    rounded = Row("result", "=", sign, cells, point, point)
+    drawn.append(((*aligned, cut, *[one] * bool(sheet.final.up), rounded), last_window, end))
     return [
         Scene(*word, rows, kept, sticky, named=i > 0)
         for i, (word, (rows, kept, sticky)) in enumerate(zip(words, drawn, strict=True))
@@ -138,12 +143,9 @@ def columns(found: list[Scene]) -> list[int | None]:
 
 def as_json(found: list[Scene]) -> list[dict[str, Any]]:
     """Return the scenes as the browser gets them: cells as [key, text, place, kind]."""
-    sent = []
-    for scene in found:
-        one = asdict(scene)
-        for row, source in zip(one["rows"], scene.rows, strict=True):
-            row["cells"] = [[cell.key, cell.text, cell.place, cell.kind] for cell in source.cells]
-        sent.append(one)
+    sent = [asdict(scene) for scene in found]
+    for row in (row for scene in sent for row in scene["rows"]):
+        row["cells"] = [list(cell.values()) for cell in row["cells"]]
     return sent
 
 
@@ -192,7 +194,8 @@ def _operand(sheet: Sheet, name: str, first: int) -> Row:
     own = int(term.exponent) + sheet.format.significand_bits
     places = range(own, own - sheet.format.precision, -1)
     cells = tuple(Cell(f"{name}{i}", bit(term, place), first - i, "kept") for i, place in enumerate(places))
-    return Row(name, _before(sheet, name), MINUS if term.negative else "", cells, first, own)
+    before = OPERATIONS[sheet.operation][0] if name == "b" else ""
+    return Row(name, before, MINUS if term.negative else "", cells, first, own)
 
 
 def _aligned(sheet: Sheet, name: str) -> Row:
@@ -220,10 +223,6 @@ def _term(sheet: Sheet, name: str) -> Term:
     return sheet.first.a if name == "a" else sheet.first.b
 
 
-def _before(sheet: Sheet, name: str) -> str:
-    return OPERATIONS[sheet.operation][0] if name == "b" else ""
-
-
 def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:
     """Write the exact result with its point, and say which of its bits the window keeps."""
     total = sheet.total
@@ -236,22 +235,6 @@ def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:
         cells.append(Cell(f"t@{place}", bit(total, place), place, kind))
     sign = MINUS if total.negative and total.significand else ""
     return Row(OPERATIONS[sheet.operation][1], "=", sign, tuple(cells), point, point)
-
-
-def _plus_one(sheet: Sheet) -> tuple[Row, ...]:
-    if not sheet.final.up:
-        return ()
-    place = int(sheet.cut.kept.exponent)
-    return (Row("", "+", "", (Cell("one", "1", place, "kept"),), None, None),)
-
-
-def _result(sheet: Sheet) -> Row:
-    rounded = sheet.final.rounded
-    point = sheet.window + int(sheet.final.carried)
-    low = point - sheet.format.significand_bits
-    cells = tuple(Cell(f"r@{place}", bit(rounded, place), place, "kept") for place in range(point, low - 1, -1))
-    sign = MINUS if rounded.negative and rounded.significand else ""
-    return Row("result", "=", sign, cells, point, point)
 
 
 def _name(name: str, value: float) -> Row:
@@ -324,7 +307,6 @@ class AdditionPlayer(LabWidget):
 
     @property
     def value(self) -> float:
-        """The result."""
         return self.sheet.value
 
     @limited("operation", "format_name", "step")
@@ -333,10 +315,15 @@ class AdditionPlayer(LabWidget):
 
     @traitlets.observe("a", "b", "format_name", "operation")
     def _calculate(self, _change: object = None) -> None:
-        problems = {name: _problem(getattr(self, name), self.format) for name in "ab"}
+        problems = {}
+        for name in "ab":
+            try:
+                parse(getattr(self, name), self.format)
+            except ValueError as error:
+                problems[name] = str(error)
         with self.hold_sync():
-            self.problems = {name: words for name, words in problems.items() if words}
-            if self.problems:
+            self.problems = problems
+            if problems:
                 return
             self.sheet = sheet(self.a, self.b, self.format, self.operation)
             self._scenes = scenes(self.sheet)
@@ -356,7 +343,6 @@ class AdditionPlayer(LabWidget):
         self.sentence = self._scenes[self.step].sentence
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(f"{paper(self._scenes)}\n", WHY_STATIC)
 
 
@@ -367,12 +353,3 @@ def _text(value: float | str) -> str:
     ('1', '0.0001', '0x3C00')
     """
     return value if isinstance(value, str) else repr(float(value)).removesuffix(".0")
-
-
-def _problem(text: str, format: Format) -> str:
-    """Say why a text is no number of a format, or nothing."""
-    try:
-        parse(text, format)
-    except ValueError as error:
-        return str(error)
-    return ""

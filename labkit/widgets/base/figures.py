@@ -57,6 +57,13 @@ def on_any_page(draw: Callable[P, Figure]) -> Callable[P, Figure]:
     return drawn
 
 
+def new_figure(width: float, height: float, **options: Any) -> Figure:
+    """Return an empty figure, `width` by `height` inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), **options)
+
+
 def why_still(how: str, what: str = "This picture stands") -> str:
     """Say why something does not move, and how it would: `how` ends "Open the notebook in JupyterLab (`make lab`)".
 
@@ -125,6 +132,11 @@ def panel(axes: Axes, title: str = "") -> None:
     axes.tick_params(which="both", labelsize=8.5, colors=QUIET)
     if title:
         axes.set_title(title, loc="left", fontsize=10, color=INK)
+
+
+def power_ticks(axis: Callable[..., Any], exponents: range) -> None:
+    """Mark powers of two on an axis of exponents; `axis` is `set_yticks` or `set_xticks` of its Axes."""
+    axis(list(exponents), [raised(f"2^{e}") for e in exponents], fontsize=9)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -58,13 +58,11 @@ def style(*names: str) -> str:
 
 
 def _joined(folders: tuple[str, ...], ending: str) -> str:
-    found = [file for folder in folders for file in sorted((FOLDERS / folder).iterdir(), key=_place)]
+    def place(file: Traversable) -> tuple[int, str]:  # in a folder, base.js is first and view.js last
+        return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
+
+    found = [file for folder in folders for file in sorted((FOLDERS / folder).iterdir(), key=place)]
     return "\n".join(file.read_text(encoding="utf-8") for file in found if file.name.endswith(ending))
-
-
-def _place(file: Traversable) -> tuple[int, str]:
-    """Return where a file stands among those of its folder: base.js opens it, view.js ends it."""
-    return {"base.js": -1, "view.js": 1}.get(file.name, 0), file.name
 
 
 @cache
@@ -82,17 +80,6 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
     return [{"set": {}, **step} for step in steps]
 
 
-def take_step(widget: object, step: dict[str, Any]) -> None:
-    """Bring a widget into the state of a step: traits are set, methods are called, in the order of the data."""
-    for name, to in step["set"].items():
-        if not callable(getattr(widget, name)):
-            setattr(widget, name, to)
-        elif isinstance(to, dict):
-            getattr(widget, name)(**to)
-        else:
-            getattr(widget, name)(to)
-
-
 def limited(*names: str) -> Callable[[Places], Any]:
     """Let traits take only what a method of the widget offers for each of them: trait -> a range, or a collection.
 
@@ -100,20 +87,19 @@ def limited(*names: str) -> Callable[[Places], Any]:
     """
 
     def validator(places: Places) -> Any:
-        return traitlets.validate(*names)(lambda widget, proposal: _offered(places(widget), proposal))
+        def offered(widget: Any, proposal: Mapping[str, Any]) -> Any:
+            name, value = proposal["trait"].name, proposal["value"]
+            there = places(widget)[name]
+            if value in there:
+                return value
+            if isinstance(there, range):
+                raise traitlets.TraitError(f"{name} goes from {there[0]} to {there[-1]} here; it was given {value!r}")
+            what = name.removesuffix("_name")
+            raise traitlets.TraitError(f"there is no {what} {value!r} here; there are {', '.join(map(repr, there))}")
+
+        return traitlets.validate(*names)(offered)
 
     return validator
-
-
-def _offered(places: Mapping[str, Collection[Any]], proposal: Mapping[str, Any]) -> Any:
-    name, value = proposal["trait"].name, proposal["value"]
-    there = places[name]
-    if value in there:
-        return value
-    if isinstance(there, range):
-        raise traitlets.TraitError(f"{name} goes from {there[0]} to {there[-1]} here; it was given {value!r}")
-    what = name.removesuffix("_name")
-    raise traitlets.TraitError(f"there is no {what} {value!r} here; there are {', '.join(map(repr, there))}")
 
 
 class LabWidget(anywidget.AnyWidget):
@@ -143,8 +129,15 @@ class LabWidget(anywidget.AnyWidget):
 
     @traitlets.observe("tour_step")
     def _guide(self, change: dict[str, Any]) -> None:
-        if change["new"] >= 0:
-            take_step(self, self.tour[change["new"]])
+        """Bring the widget into the state of a step: traits are set, methods called, in the order of the data."""
+        step = self.tour[change["new"]]["set"] if change["new"] >= 0 else {}
+        for name, to in step.items():
+            if not callable(getattr(self, name)):
+                setattr(self, name, to)
+            elif isinstance(to, dict):
+                getattr(self, name)(**to)
+            else:
+                getattr(self, name)(to)
 
     def still(self) -> dict[str, Any]:
         """Return what is shown where widgets do not run: MIME type -> content (`labkit.widgets.base.figures.still`)."""

@@ -113,7 +113,6 @@ class WeightedRun(TrainingRun):
         self.log2_weights = weights
 
     def loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the weighted loss of the present step."""
         return super().loss(inputs, targets) * 2.0 ** self.log2_weights[self.steps_done]
 
     def window(self) -> tuple[float, float]:
@@ -129,7 +128,6 @@ class ClippedAdam(torch.optim.Adam):
     """Adam on gradients that are clipped together, to a norm so small that they always are."""
 
     def step(self, closure: Any = None) -> Any:
-        """Clip, then step."""
         torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], CLIP_NORM)
         return super().step(closure)
 
@@ -191,10 +189,8 @@ def sentence(phase: Phase, total: int, yours: Tally, scaler: Tally, *, in_sight:
     where = f"{'Paused at step' if phase is Phase.PAUSED else 'Step'} {yours.steps} of {total}: "
     if in_sight:
         return where + f"{_share(yours)} of your steps were useful, {_share(scaler)} of the scaler's."
-    return where + (
-        f"you have skipped {_steps(yours.skipped)}, the scaler {scaler.skipped}. How many more have lost gradients is "
-        "told at the end."
-    )
+    skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
+    return f"{where}{skipped} How many more have lost gradients is told at the end."
 
 
 def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
@@ -211,10 +207,6 @@ def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
 
 def _share(side: Tally) -> str:
     return f"{100 * side.useful:.0f}%"
-
-
-def _steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 @dataclass(frozen=True)
@@ -248,8 +240,9 @@ class Side:
         self.steps: list[GameStep] = []
         self._window = (0.0, 0.0)
 
-    def step(self, log2_weight: int) -> None:
+    def step(self, course: Sequence[int]) -> None:
         """Do one step and note it, with the window where it lies under the step's weight."""
+        log2_weight = course[len(self.steps)]
         if len(self.steps) % MEASURE_EVERY == 0:
             self._window = self.run.window()
         keeps, overflows = self._window
@@ -300,7 +293,6 @@ class Duel(Lockstep):
         self.begin_again()
 
     def carry_out(self, command: Move | Show | Place) -> None:
-        """Move the scale, show the window or hide it, or begin a new game on another device."""
         match command:
             case Move():
                 self.log2_scale = command.log2_scale
@@ -324,11 +316,9 @@ class Duel(Lockstep):
 
     @property
     def built(self) -> bool:
-        """Whether both runs are made."""
         return self.yours is not None and self.scalers is not None
 
     def make(self) -> None:
-        """Make the runs that are not there yet."""
         if not self.built:
             self.scalers, self.yours = (
                 Side(self.make_run(self.task, recipe, self.seed, self.course, device=self.place))
@@ -342,28 +332,23 @@ class Duel(Lockstep):
             return False
         self._wait(max(0.0, self._next - self._clock()))
         self._next = max(self._next, self._clock()) + 1 / self.pace
-        self._advance(self.scalers)
+        self.scalers.step(self.course)
         return True
 
     def follow(self) -> None:
         """Do your step, with the scale that your hand asks for."""
         assert self.yours is not None
         self.yours.run.scaler = ScalerState(2.0**self.log2_scale)
-        self._advance(self.yours)
-
-    def _advance(self, side: Side) -> None:
-        side.step(self.course[len(side.steps)])
+        self.yours.step(self.course)
 
     @property
     def complete(self) -> bool:
-        """Whether you have done the last step."""
         return self.steps_done >= self.total
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
     @property
     def steps_done(self) -> int:
-        """How many steps you have done."""
         return 0 if self.yours is None else len(self.yours.steps)
 
     @property
@@ -377,7 +362,6 @@ class Duel(Lockstep):
         return tally(yours), tally(scalers)
 
     def sentence(self) -> str:
-        """Say how the game stands."""
         if self.building:
             return "Getting ready: the data, and the same network twice."
         yours, scaler = self.tallies()

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from labkit.train import TASKS, Place, Task
-from labkit.train import place as place_of
+from labkit.train import TASKS, Task
 from labkit.widgets.base.figures import (
     FATE_COLOURS,
     FORMAT_COLOURS,
     INK,
     QUIET,
     captioned,
+    new_figure,
     on_any_page,
     panel,
     why_still,
@@ -27,7 +27,7 @@ from labkit.widgets.base.figures import (
 from labkit.widgets.base.widget import script, style
 from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, GameStep, MakeRun, Move, Show, Side, make_run
 from labkit.widgets.driven.driver import Send, Sender, enabled, pack
-from labkit.widgets.driven.widget import DrivenWidget, chosen, offered, on, row_of
+from labkit.widgets.driven.widget import DrivenWidget, offered, on, row_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
 @on_any_page
 def static_duel(duel: Duel, *, why: str = "") -> Figure:
     """Draw the game so far."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.6))
+    figure = new_figure(9, 5.6)
     loss, scale = figure.subplots(2, 1, sharex=True)
     figure.subplots_adjust(left=0.09, right=0.97, top=0.94, bottom=0.25, hspace=0.3)
     sides = ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"]))
@@ -104,25 +102,14 @@ class BeatTheScaler(DrivenWidget):
     ) -> None:
         self.duel = Duel(row_of(TASKS, task, "task"), seed, steps=steps, pace=pace, device=device, make_run=make_run)
         super().__init__(self.duel, DuelOutbox(self.duel, self._send_frame))
-        self._offers = {
-            "range": list(LOG2_RANGE),
-            "start": self.duel.log2_scale,
-            "places": offered(self.duel.place),
-        }
+        self._offers = {"range": list(LOG2_RANGE), "start": self.duel.log2_scale, "places": offered(self.duel.place)}
 
     @property
     def history(self) -> tuple[GameStep, ...]:
-        """Your steps so far."""
         return tuple(self.duel.yours.steps) if self.duel.yours else ()
 
     @property
-    def place(self) -> Place:
-        """Where both train."""
-        return self.duel.place
-
-    @property
     def sentence(self) -> str:
-        """How the game stands, in words."""
         return self.duel.sentence()
 
     def move(self, log2_scale: int) -> None:
@@ -133,32 +120,16 @@ class BeatTheScaler(DrivenWidget):
         """Show the window of good scales during the game, or hide it; returns at once."""
         self.driver.command(Show(window))
 
-    def train_on(self, device: str | Place) -> None:
-        """Begin a new game on another device; returns at once.
-
-        Raises:
-            ValueError: there is no such device here.
-        """
-        self.driver.command(place_of(device))
-
     def figure(self, why: str = "") -> Figure:
-        """Return a picture of the game so far that stands still."""
         return static_duel(self.duel, why=why)
 
-    def command(self, content: Mapping[str, Any]) -> Move | Show | Place:
-        """Return the command in a browser's message.
-
-        Raises:
-            ValueError: it holds none.
-        """
+    def command(self, content: Mapping[str, Any]) -> Any:
         match content.get("do"):
             case "move":
                 return Move(int(content["log2_scale"]))
             case "show":
                 return Show(bool(content["window"]))
-            case "choose":
-                return chosen(content["place"], self.duel.place)
-        raise ValueError(f'a message says {{"do": "press", "move", "show" or "choose"}}; it was given {content!r}')
+        return super().command(content)
 
 
 class DuelOutbox(Sender):
@@ -169,25 +140,19 @@ class DuelOutbox(Sender):
         super().__init__(send, **clock)
 
     def start_over(self) -> None:
-        """Tell everything from the start with the next frame."""
         self._side: Side | None = None
         self._told = 0
 
     def contents(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the steps since the last frame, yours and the scaler's, and the state beside them."""
         duel = self.duel
         whole = self._side is not duel.yours or self._side is None
         if whole:
             self._side, self._told = duel.yours, 0
         new = slice(self._told, duel.steps_done)
         self._told = duel.steps_done
-        buffers = [_columns(side, new) for side in (duel.yours, duel.scalers)]
-        return {"whole": whole, **state(duel)}, buffers
-
-
-def _columns(side: Side | None, new: slice) -> bytes:
-    steps = side.steps[new] if side else []
-    return pack([(s.loss, s.scale, s.skipped, s.keeps_from, s.overflows_at) for s in steps])
+        steps = [side.steps[new] if side else [] for side in (duel.yours, duel.scalers)]
+        rows = [[(s.loss, s.scale, s.skipped, s.keeps_from, s.overflows_at) for s in each] for each in steps]
+        return {"whole": whole, **state(duel)}, [pack(each) for each in rows]
 
 
 def state(duel: Duel) -> dict[str, Any]:

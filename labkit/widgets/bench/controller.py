@@ -12,7 +12,7 @@ is trained is the recipe that was given, to its last field; a copy never moves, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -63,12 +63,11 @@ class Fork:
 
 @dataclass(frozen=True)
 class Choose:
-    """A command: another task, recipe or device, or the branch that the knobs turn (0 the run, 1 its fork)."""
+    """A command: another task or recipe, or the branch that the knobs turn (0 the run, 1 its fork)."""
 
     task: Task | None = None
     recipe: Recipe | None = None
     branch: int | None = None
-    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ class Branch:
 
     @property
     def done(self) -> int:
-        """The number of its last step."""
         return self.origin + len(self.steps)
 
     @property
@@ -140,7 +138,6 @@ class Branch:
         return median(self.seconds) if len(self.seconds) > 1 else None
 
     def build(self) -> None:
-        """Make the run if it is not there."""
         if self.run is None:
             self.run = self.begin(recipe_of(self.wanted))
             self.run.measure_every = 0 if self.wanted.format == "FP32" else MEASURE_EVERY
@@ -162,16 +159,13 @@ class Branch:
         if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
             self.copies[self.done] = (self.run.fork(), self.wanted)
         with self._measured_when_settled(changed_now):
-            self._timed_step()
+            began = time.perf_counter()
+            record = self.run.step()
+            if record.underflow is None and self.steps:  # the first step is slower than the others
+                self.seconds = [*self.seconds[1 - TIMED_STEPS :], max(time.perf_counter() - began, 1e-9)]
+            self.steps.append(record)
         if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
             self.metrics[self.done] = self.run.evaluate()
-
-    def _timed_step(self) -> None:
-        began = time.perf_counter()
-        record = self.run.step()
-        if record.underflow is None and self.steps:  # the first step is slower than the others
-            self.seconds = [*self.seconds[1 - TIMED_STEPS :], max(time.perf_counter() - began, 1e-9)]
-        self.steps.append(record)
 
     @contextmanager
     def _measured_when_settled(self, changed_now: bool) -> Iterator[None]:
@@ -200,17 +194,13 @@ class Branch:
             self.run.scaler = initial(recipe.scaler)  # also where a dynamic scale had wandered off and is asked back
         self.knobs = self.wanted
         self._set_optimizer()
-        self._mark(before)
-        self.rescaled = False
-
-    def _mark(self, before: Knobs) -> None:
         step = self.done + 1
         mark = Mark(step, before, self.wanted, self.rescaled)
-        if not self.steps or not mark.label:
-            return  # not a change of this run but its beginning
-        if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
-            mark = Mark(step, self.marks.pop().before, self.wanted, self.rescaled)
-        self.marks += [mark] * bool(mark.label)
+        if self.steps and mark.label:  # else not a change of this run but its beginning
+            if self.marks and step - self.marks[-1].step <= MERGE_STEPS:
+                mark = Mark(step, self.marks.pop().before, self.wanted, self.rescaled)
+            self.marks += [mark] * bool(mark.label)
+        self.rescaled = False
 
     def _set_optimizer(self) -> None:
         """Set learning rate and epsilon: the task's, times or instead. What no knob has touched is left alone."""
@@ -246,21 +236,6 @@ class Branch:
 def make_run(task: Task, recipe: Recipe, seed: int, **where: Any) -> TrainingRun:
     """Return a run that trains."""
     return TrainingRun(task, recipe, seed, **where)
-
-
-def streak(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> tuple[int, int | None]:
-    """Return how many steps at the end fulfil a condition, and the number of the first of them."""
-    count = 0
-    for step in reversed(steps):
-        if not holds(step):
-            break
-        count += 1
-    return count, steps[-count].step if count else None
-
-
-def latest(steps: Sequence[StepRecord], what: str) -> float | None:
-    """Return the last measured share of a kind ("underflow", "swallowed"), or None."""
-    return next((v for s in reversed(steps) if (v := getattr(s, what)) is not None), None)
 
 
 class Bench(Lockstep):
@@ -323,12 +298,10 @@ class Bench(Lockstep):
 
     @property
     def run(self) -> Branch:
-        """The first run, which can be forked."""
         return self.branches[0]
 
     @property
     def fork(self) -> Branch | None:
-        """The run that left it, if there is one."""
         return self.branches[1] if len(self.branches) > 1 else None
 
     @property
@@ -336,19 +309,9 @@ class Bench(Lockstep):
         """The branch whose knobs are on show."""
         return self.branches[self.active]
 
-    @property
-    def fixed(self) -> dict[str, str]:
-        """Knob -> why it cannot be turned now."""
-        return why_fixed(self.shown.wanted, self.task, self.offered)
-
     # --- commands -----------------------------------------------------------------------------------------------
 
     def carry_out(self, command: Any) -> None:
-        """Turn, fork, choose or do.
-
-        Raises:
-            ValueError: it cannot be done.
-        """
         match command:
             case Turn():
                 self._turn(command.knobs)
@@ -356,10 +319,12 @@ class Bench(Lockstep):
                 self._fork(command)
             case Choose():
                 self._choose(command)
+            case Place():
+                self._move(self.task, command)
             case Do():
                 self.notice = command.work()
             case _:
-                raise TypeError(f"a command is a Turn, Fork, Choose, Do or Button; it was given {command!r}")
+                raise TypeError(f"a command is a Turn, Fork, Choose, Place, Do or Button; it was given {command!r}")
 
     def begin_again(self) -> None:
         """Keep the steps so far as the run before, and the knobs."""
@@ -376,9 +341,10 @@ class Bench(Lockstep):
         unknown = [name for name in knobs if name not in self.offered]
         if unknown:
             raise ValueError(f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}")
+        fixed = why_fixed(self.shown.wanted, self.task, self.offered)
         for name in knobs:
-            if name in self.fixed and name != "accumulator":
-                raise ValueError(self.fixed[name])
+            if name in fixed and name != "accumulator":
+                raise ValueError(fixed[name])
         self._want(turn(self.shown.wanted, knobs))
         self.shown.rescaled |= not knobs.keys().isdisjoint(("scaling", "log2_scale")) and self.shown.run is not None
         if knobs.get("accumulator", "FP32") != "FP32":
@@ -419,9 +385,7 @@ class Bench(Lockstep):
     def _choose(self, choice: Choose) -> None:
         if choice.branch is not None:
             self.active = min(choice.branch, len(self.branches) - 1)
-        task, where = choice.task or self.task, choice.place or self.place
-        if task is not self.task or where != self.place:
-            self._move(task, where)
+        self._move(choice.task or self.task, self.place)
         if choice.recipe is not None:
             own = self.shown.wanted
             kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
@@ -429,6 +393,8 @@ class Bench(Lockstep):
 
     def _move(self, task: Task, where: Place) -> None:
         """Leave the runs of this task and device as they are; take up those of another, or begin there."""
+        if task is self.task and where == self.place:
+            return
         self.stand(Phase.PAUSED if self.phase is Phase.RUNNING else self.phase)
         if self.run.steps:
             here = (self.fp32, self.branches, self.active, self.previous, self.phase, self.error)
@@ -448,11 +414,9 @@ class Bench(Lockstep):
 
     @property
     def built(self) -> bool:
-        """Whether all runs are made."""
         return all(branch.run is not None for branch in (self.fp32, *self.branches))
 
     def make(self) -> None:
-        """Make the runs that are not there yet."""
         for branch in (self.fp32, *self.branches):
             branch.build()
 
@@ -469,7 +433,6 @@ class Bench(Lockstep):
 
     @property
     def complete(self) -> bool:
-        """Whether every branch has done its last step."""
         return all(branch.done >= self.total for branch in self.branches)
 
     # --- what is seen -------------------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def describe(knobs: Knobs) -> str:
     emulated, converted = knobs.format != "FP32", knobs.format != "FP32" and not knobs.autocast
     static_scale = f"a static scale of 2^{knobs.log2_scale}"
     has = {Scaling.OFF: [], Scaling.STATIC: [static_scale], Scaling.DYNAMIC: ["dynamic scaling"]}[knobs.scaling]
-    has += [f"{_an(knobs.format)} optimizer"] * (converted and knobs.masters == "none")
+    an = "an" if knobs.format == "FP16" else "a"
+    has += [f"{an} {knobs.format} optimizer"] * (converted and knobs.masters == "none")
     has += [f"norms in {knobs.format}"] * (converted and not knobs.norms_fp32)
     forgets = converted and knobs.masters == "forgotten"
     has += [f"{knobs.given.rounding.value} rounding"] * (forgets and knobs.given.rounding is not WeightRounding.NEAREST)
@@ -191,10 +192,6 @@ def _sums(accumulator: str) -> str:
     return {"FP16": "FP16", "FP32": "FP32"}.get(accumulator, f"a {accumulator}")
 
 
-def _an(format: str) -> str:
-    return f"{'an' if format == 'FP16' else 'a'} {format}"
-
-
 def _times(exponent: int, word: str = " times") -> str:
     return f"{2**exponent}{word}" if exponent >= 0 else f"1/{2**-exponent}" + (" of" if word else "")
 
@@ -235,15 +232,17 @@ def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
         there = POSITIONS.get(name, ())
         whole = not isinstance(there, range) or type(position) is int
         if position not in there or not whole:
-            words = f"a whole number from {there[0]} to {there[-1]}" if isinstance(there, range) else one_of(there)
-            raise ValueError(f"{name} is {words}; it was given {position!r}")
+            number = "a whole number " * isinstance(there, range)
+            raise ValueError(f"{name} is {number}{span(there)}; it was given {position!r}")
     result = replace(knobs, **to)
     recipe_of(result)
     return result
 
 
-def one_of(positions: Collection[object]) -> str:
-    """Return "one of a, b, c"."""
+def span(positions: Collection[object]) -> str:
+    """Return "from a to b" of a range, and "one of a, b, c" of anything else."""
+    if isinstance(positions, range):
+        return f"from {positions[0]} to {positions[-1]}"
     return f"one of {', '.join(map(str, positions))}"
 
 
@@ -259,7 +258,9 @@ def recipe_of(knobs: Knobs) -> Recipe:
     given = knobs.given
     if replace(knobs, log2_lr=0, epsilon=None, growth_interval=GROWTH_INTERVAL) == _read(given):
         return given
-    number, emulated = _format(knobs), knobs.format != "FP32"
+    number, emulated = FORMATS.get(knobs.format, given.autocast or given.model), knobs.format != "FP32"
+    no_bf16 = knobs.accumulator == "V100" and knobs.format == "BF16"  # on its Tensor Cores: `why_fixed` says so
+    accumulator = None if no_bf16 else ACCUMULATORS.get(knobs.accumulator, given.accumulator)
     converted = emulated and not knobs.autocast
     forgets = converted and knobs.masters == "forgotten"
     recipe = replace(
@@ -274,15 +275,11 @@ def recipe_of(knobs: Knobs) -> Recipe:
         master_weights=knobs.masters == "kept" or not converted,
         optimizer=number if converted and knobs.masters == "none" else FP32,
         scaler=_scaler(knobs),
-        accumulator=_accumulator(knobs) if emulated else None,
+        accumulator=accumulator if emulated else None,
         graph=False,  # it changes no number
     )
     name = given.name if replace(recipe, name=given.name) == given else preset_of(recipe)
     return replace(recipe, name=name or recipe.name)
-
-
-def _format(knobs: Knobs) -> Format:
-    return FORMATS.get(knobs.format, knobs.given.autocast or knobs.given.model)
 
 
 def _scaler(knobs: Knobs) -> ScalerConfig:
@@ -296,12 +293,6 @@ def _scaler(knobs: Knobs) -> ScalerConfig:
         return static(scale, skip_on_inf=own.skip_on_inf)
     moving = own if own.dynamic else replace(DYNAMIC, growth_interval=knobs.growth_interval)
     return replace(moving, init_scale=scale)
-
-
-def _accumulator(knobs: Knobs) -> object:
-    if knobs.accumulator == "V100" and knobs.format == "BF16":
-        return None  # its Tensor Cores know no BF16: `why_fixed` says so
-    return ACCUMULATORS.get(knobs.accumulator, knobs.given.accumulator)
 
 
 def preset_of(recipe: Recipe) -> str:
@@ -328,17 +319,11 @@ def knobs_of(recipe: Recipe, offered: Collection[str] = ALL) -> Knobs:
             f"{scale:g}. Take 2^{near}."
         )
     missing = [name for name in offered if getattr(knobs, name) not in (*POSITIONS[name], None)]
-    if missing or ("format" in offered and not _told_by_knobs(knobs)):
+    beside = {name: getattr(recipe, name) for name in ("name", "scaler", "graph", "rounding", "products", "tf32")}
+    again = replace(recipe_of(replace(knobs, given=RECIPES["FP32"])), **beside)  # but for what `describe` adds
+    if missing or ("format" in offered and again != recipe):
         raise ValueError(f"there is no knob for all of {recipe.name!r}. Take one of {', '.join(PRESETS)}.")
     return knobs
-
-
-def _told_by_knobs(knobs: Knobs) -> bool:
-    """Say whether the knobs give the recipe back, but for what is told beside them: see `labels.describe`."""
-    again = recipe_of(replace(knobs, given=RECIPES["FP32"]))
-    given = knobs.given
-    beside = {name: getattr(given, name) for name in ("name", "scaler", "graph", "rounding", "products", "tf32")}
-    return replace(again, **beside) == given
 
 
 def _read(recipe: Recipe) -> Knobs:

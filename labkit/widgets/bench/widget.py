@@ -14,9 +14,8 @@ import traitlets
 
 from labkit.amp import ScalerConfig
 from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, StepRecord, Task
-from labkit.train import place as place_of
 from labkit.widgets.base.number_words import power
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.controller import Bench, Turn
 from labkit.widgets.bench.knobs import (
     ACCUMULATORS,
     EPSILONS,
@@ -28,10 +27,11 @@ from labkit.widgets.bench.knobs import (
     epsilon_text,
     own_epsilon,
     recipe_of,
+    why_fixed,
 )
 from labkit.widgets.bench.words import names, rates_text, record_of, scene, sentence, static_bench
 from labkit.widgets.driven.driver import Send, Sender, enabled, pack
-from labkit.widgets.driven.widget import DrivenWidget, chosen, offered
+from labkit.widgets.driven.widget import DrivenWidget, offered
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def _knobs(bench: Bench) -> dict[str, Any]:
         plain["epsilon"] = epsilon_text(own_epsilon(bench.task) if knobs.epsilon is None else knobs.epsilon)
     return {
         "knobs": plain,
-        "fixed": bench.fixed,
+        "fixed": why_fixed(knobs, bench.task, bench.offered),
         "scale": math.log2(branch.scale),
         "scale_text": power(branch.scale),
         "growth_interval": recipe_of(knobs).scaler.growth_interval,
@@ -98,10 +98,9 @@ def rule(scaler: ScalerConfig) -> str:
     'the scale halves after inf or NaN, and doubles after 25 clean steps'
     """
     if scaler.dynamic:
-        return (
-            f"the scale {_times(scaler.backoff_factor)} after {_overflows(scaler.hysteresis)}, and "
-            f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
-        )
+        bad = "inf or NaN" if scaler.hysteresis == 1 else f"{scaler.hysteresis} steps with inf or NaN"
+        grows = f"{_times(scaler.growth_factor)} after {scaler.growth_interval:,} clean steps"
+        return f"the scale {_times(scaler.backoff_factor)} after {bad}, and {grows}"
     skips = "steps whose gradients overflow are " + ("skipped" if scaler.skip_on_inf else "taken: nobody looks for inf")
     stays = "the loss is not multiplied" if scaler.init_scale == 1 else "the scale stays where you put it"
     return stays if scaler.init_scale == 1 and scaler.skip_on_inf else f"{stays}; {skips}"
@@ -109,10 +108,6 @@ def rule(scaler: ScalerConfig) -> str:
 
 def _times(factor: float) -> str:
     return {0.5: "halves", 2.0: "doubles"}.get(factor, f"is multiplied by {factor:g}")
-
-
-def _overflows(hysteresis: int) -> str:
-    return "inf or NaN" if hysteresis == 1 else f"{hysteresis} steps with inf or NaN"
 
 
 def tasks(here: Sequence[Place]) -> dict[str, Task]:
@@ -156,12 +151,10 @@ class BenchOutbox(Sender):
         super().__init__(send, clock)
 
     def start_over(self) -> None:
-        """Tell everything from the start with the next frame."""
         self._told: list[int] = []
         self._lists: list[object] = []
 
     def contents(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return the points since the last frame, and the state beside them."""
         b = self.bench
         lists = [branch.steps for branch in (b.fp32, *b.branches)]
         whole = len(lists) != len(self._lists) or any(x is not y for x, y in zip(lists, self._lists, strict=True))
@@ -186,21 +179,13 @@ class BenchWidget(DrivenWidget):
 
     @property
     def history(self) -> tuple[StepRecord, ...]:
-        """The steps of the run so far."""
         return tuple(self.bench.run.steps)
 
     @property
-    def place(self) -> Place:
-        """Where it trains."""
-        return self.bench.place
-
-    @property
     def sentence(self) -> str:
-        """What the figure shows now, in words."""
         return sentence(scene(self.bench))
 
     def figure(self, why: str = "") -> Figure:
-        """Return a picture of the steps so far that stands still, for reports and for hosts without widgets."""
         return static_bench(self.bench, why=why)
 
     def record(self) -> RunRecord:
@@ -211,26 +196,10 @@ class BenchWidget(DrivenWidget):
         """
         return record_of(self.bench)
 
-    def train_on(self, device: str | Place) -> None:
-        """Begin anew on another device: "cpu", "gpu", or one of `labkit.train.places()`; returns at once.
-
-        Raises:
-            ValueError: there is no such device here.
-        """
-        self.driver.command(Choose(place=place_of(device)))
-
-    def command(self, content: Mapping[str, Any]) -> Turn | Fork | Choose | Do:
-        """Return the command in a browser's message: a knob that was turned, or a device.
-
-        Raises:
-            ValueError: it holds none.
-        """
-        match content.get("do"):
-            case "turn":
-                return Turn({content["knob"]: position(content["knob"], content["to"])})
-            case "choose" if "place" in content:
-                return Choose(place=chosen(content["place"], self.place))
-        raise ValueError(f"the page asked for {content!r}, which this widget does not know")
+    def command(self, content: Mapping[str, Any]) -> Any:
+        if content.get("do") == "turn":
+            return Turn({content["knob"]: position(content["knob"], content["to"])})
+        return super().command(content)
 
 
 def position(knob: str, to: Any) -> Any:

@@ -10,8 +10,9 @@ gap and a name in the picture.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from labkit.train import RunRecord, StepRecord, bytes_held
@@ -21,12 +22,14 @@ from labkit.widgets.base.figures import (
     FORMAT_COLOURS,
     QUIET,
     captioned,
+    new_figure,
     on_any_page,
     panel,
+    power_ticks,
     raised,
 )
 from labkit.widgets.base.number_words import percent, power, short
-from labkit.widgets.bench.controller import Bench, Branch, latest, streak
+from labkit.widgets.bench.controller import Bench
 from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
 from labkit.widgets.driven.driver import Phase
 from labkit.widgets.driven.widget import on
@@ -39,6 +42,17 @@ MANY_SKIPS = 3  # as many skipped steps in a row are a story; one or two are how
 OPT_LEVELS = ("O0", "O1", "O2", "O3")  # names that say something which their description does not
 
 
+def streak(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> tuple[int, int | None]:
+    """Return how many steps at the end fulfil a condition, and the number of the first of them."""
+    held = list(takewhile(holds, reversed(steps)))
+    return len(held), held[-1].step if held else None
+
+
+def latest(steps: Sequence[StepRecord], what: str) -> float | None:
+    """Return the last measured share of a kind ("underflow", "swallowed"), or None."""
+    return next((v for s in reversed(steps) if (v := getattr(s, what)) is not None), None)
+
+
 def record_of(bench: Bench) -> RunRecord:
     """Return the record of the branch whose knobs are on show.
 
@@ -48,23 +62,19 @@ def record_of(bench: Bench) -> RunRecord:
     branch = bench.shown
     if branch.run is None or not bench.path(branch):
         raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
+    marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
+    if branch.origin:
+        marks.insert(0, f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
+    plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
     record: RunRecord = branch.run.record(
         bench.path(branch),
-        recipe=_name_on_record(bench, branch),
+        recipe="; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks)),
         seconds=float("nan"),  # it waited for a hand: its time says nothing
         stopped=branch.done < bench.total,
         memory=bytes_held(branch.run.engine),
         step_seconds=branch.step_seconds,
     )
     return record
-
-
-def _name_on_record(bench: Bench, branch: Branch) -> str:
-    marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
-    if branch.origin:
-        marks.insert(0, f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
-    plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
-    return "; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks))
 
 
 def memory(bench: Bench) -> list[tuple[str, dict[str, int]]]:
@@ -205,7 +215,12 @@ def sentence(scene: Scene) -> str:
             f"Nothing has run yet. Press Start: {scene.who} trains beside FP32{where}, with the same first weights and "
             f"the same batches, for {scene.total} steps."
         )
-    parts = (_where(scene) + _state(scene), _skips(scene), scene.fork, _speed(scene), _next(scene))
+    parts = [_where(scene) + _state(scene), _skips(scene), scene.fork]
+    if scene.phase is Phase.FINISHED and scene.rates is not None and scene.where:
+        fp32, own = scene.rates
+        parts.append(f"On {scene.where}, FP32 did {fp32:.3g} steps a second, this run {own:.3g}.")
+    if scene.phase is not Phase.RUNNING and scene.who_next:
+        parts.append(f"The next {'run' if scene.phase is Phase.FINISHED else 'step'} will be {scene.who_next}.")
     return " ".join(filter(None, parts))
 
 
@@ -254,21 +269,6 @@ def _skips(scene: Scene) -> str:
     return f"{scene.skipped} step was skipped." if scene.skipped == 1 else f"{scene.skipped} steps were skipped."
 
 
-def _speed(scene: Scene) -> str:
-    """Say where it ran, and how quickly, when a run has ended."""
-    if scene.phase is not Phase.FINISHED or scene.rates is None or not scene.where:
-        return ""
-    fp32, own = scene.rates
-    return f"On {scene.where}, FP32 did {fp32:.3g} steps a second, this run {own:.3g}."
-
-
-def _next(scene: Scene) -> str:
-    if scene.phase is Phase.RUNNING or not scene.who_next:
-        return ""
-    when = "The next run" if scene.phase is Phase.FINISHED else "The next step"
-    return f"{when} will be {scene.who_next}."
-
-
 def _fork(bench: Bench) -> str:
     fork = bench.fork
     if fork is None:
@@ -277,25 +277,17 @@ def _fork(bench: Bench) -> str:
     how = f"({apart})" if apart else "with the same settings"
     if not fork.steps:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."
-    end = _fork_metric(bench, fork) or f"is at {short(fork.steps[-1].loss)}"
+    end, trouble = f"is at {short(fork.steps[-1].loss)}", ""
+    if bench.phase is Phase.FINISHED and fork.metrics:
+        at = max(fork.metrics)
+        end = f"has {bench.task.metric_name} {fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
+    since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
+    if since is not None:
+        lost = short(fork.steps[-1].loss)
+        trouble = f" Its loss has been {lost} since step {since}, and no loss scale takes that out."
     same = [s.loss for s in fork.steps] == [s.loss for s in bench.run.steps[fork.origin : fork.done]]
     equal = f" Up to step {fork.done} every loss is the same, bit for bit." if same and not apart else ""
-    return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{_fork_trouble(fork)}"
-
-
-def _fork_metric(bench: Bench, fork: Branch) -> str:
-    if bench.phase is not Phase.FINISHED or not fork.metrics:
-        return ""
-    at = max(fork.metrics)
-    when = "" if at == fork.done else f" at step {at}"
-    return f"has {bench.task.metric_name} {fork.metrics[at]:.3f}{when}"
-
-
-def _fork_trouble(fork: Branch) -> str:
-    since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
-    if since is None:
-        return ""
-    return f" Its loss has been {short(fork.steps[-1].loss)} since step {since}, and no loss scale takes that out."
+    return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{trouble}"
 
 
 class Curve(NamedTuple):
@@ -310,10 +302,8 @@ class Curve(NamedTuple):
 @on_any_page
 def static_bench(bench: Bench, *, why: str = "") -> Figure:
     """Draw the steps so far: losses, scale, underflow and, where its knobs are there, swallowed updates."""
-    from matplotlib.figure import Figure
-
     shares = ["underflow", "swallowed"] if "epsilon" in bench.offered else ["underflow"]
-    figure = Figure(figsize=(9, 5.8 + 0.8 * len(shares)))
+    figure = new_figure(9, 5.8 + 0.8 * len(shares))
     panels = figure.subplots(2 + len(shares), 1, sharex=True, height_ratios=(3, 1.2, *(1.0 for _ in shares)))
     figure.subplots_adjust(left=0.09, right=0.92, top=0.95, bottom=0.19, hspace=0.4)
     curves = [
@@ -326,18 +316,13 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
         _draw_share(axes, curves, what)
     panels[-1].set_xlim(0, bench.total)
     panels[-1].set_xlabel("step", fontsize=9, color=QUIET)
+    forked = [] if bench.fork is None else [(bench.fork.origin, ":")]
+    marks = [(mark.step - 0.5, "-") for branch in bench.branches for mark in branch.marks]
     for axes in panels:
-        _draw_marks(axes, bench)
+        for at, dash in (*marks, *forked):
+            axes.axvline(at, color=QUIET, linewidth=0.8, linestyle=dash)
     figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
     return captioned(figure, (0.09, 0.115), sentence(scene(bench)), why, foot=0.01)
-
-
-def _draw_marks(axes: Axes, bench: Bench) -> None:
-    for branch in bench.branches:
-        for mark in branch.marks:
-            axes.axvline(mark.step - 0.5, color=QUIET, linewidth=0.8)
-    if bench.fork is not None:
-        axes.axvline(bench.fork.origin, color=QUIET, linewidth=0.8, linestyle=":")
 
 
 def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:
@@ -372,8 +357,7 @@ def _draw_scale(axes: Axes, curves: Sequence[Curve]) -> None:
         axes.plot(x, y, "x", color=FATE_COLOURS["overflowed"])
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, -0.5), max(high, 16.5))
-    ticks = range(0, math.ceil(axes.get_ylim()[1]) + 1, 8)
-    axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
+    power_ticks(axes.set_yticks, range(0, math.ceil(axes.get_ylim()[1]) + 1, 8))
     panel(axes, "Loss scale" + f"; {skipped} skipped ×" * bool(skipped))
 
 

@@ -37,6 +37,7 @@ Piece = tuple[str, str, bool]  # text; the field it belongs to: "S", "E", "F" or
 SHORT = 12  # stored significand bits that still make a readable fraction, 1/1024
 SHORT_POWER = 10  # 512 still fits under a bit
 NAMES = {"S": "sign", "E": "exponent", "F": "significand"}
+WAYS = {"before": -1, "after": +1}
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,10 @@ class Explored:
 
     @property
     def value(self) -> float:
-        """What the code stands for."""
         return float(decode(self.code, self.format))
 
     @property
     def kind(self) -> str:
-        """The class of the code, a `NumberClass`."""
         return str(classify(self.code, self.format))
 
     @property
@@ -252,8 +251,7 @@ def view(state: Explored, others: list[Format]) -> dict[str, Any]:
         "about": f"≈ {brief(value)}".replace("-", "−") if np.isfinite(value) and len(written) > 18 else "",
         "formula": formula(state),
         "facts": facts(state),
-        "before": _named(neighbour(state, -1)),
-        "after": _named(neighbour(state, +1)),
+        **{side: None if (there := neighbour(state, way)) is None else name_of(there) for side, way in WAYS.items()},
         "sentence": sentence(state),
         "rows": [comparison(state, format) for format in (state.format, *others)],
     }
@@ -266,10 +264,12 @@ def fields(state: Explored) -> list[dict[str, Any]]:
     parts = zip("SEF", _widths(format), split(state.code, format), _readings(state), strict=True)
     for letter, width, field, says in parts:
         bit -= width
-        bits = [
-            {"bit": bit + i, "on": bool(int(field) >> i & 1), "weight": _weight(letter, i, format)}
-            for i in reversed(range(width))
-        ]
+        weights = {
+            "S": ["±"],
+            "E": [str(1 << i) if i < SHORT_POWER else f"2^{i}" for i in range(width)],
+            "F": [f"2^{i - width}" for i in range(width)],
+        }[letter]
+        bits = [{"bit": bit + i, "on": bool(int(field) >> i & 1), "weight": weights[i]} for i in reversed(range(width))]
         if bits:
             rows.append({"letter": letter, "name": NAMES[letter], "bits": bits, "says": says})
     return rows
@@ -288,8 +288,13 @@ def formula(state: Explored) -> list[list[Piece]]:
     format, kind = state.format, state.kind
     sign, exponent, significand = (int(field) for field in split(state.code, format))
     minus: Piece = ("−" if sign else "", "S", False)
-    if kind in (NumberClass.INFINITY, NumberClass.NAN):
-        return [[minus, (_why_special(format, kind), "", False)]]
+    if kind == NumberClass.INFINITY:
+        return [[minus, ("infinity: all bits of E are 1 and all bits of F are 0", "", False)]]
+    if kind == NumberClass.NAN:
+        why = "all bits of E are 1 and F is not 0"
+        if format.infinity_code is None:
+            why = f"all bits of {'E and F' if format.significand_bits else 'E'} are 1 ({format.name} has no infinity)"
+        return [[minus, (f"NaN, not a number: {why}", "", False)]]
     if kind == NumberClass.ZERO:
         return [[minus, ("0: all bits of E and F are 0, and the formula would give 0 too", "", False)]]
     subnormal = kind == NumberClass.SUBNORMAL
@@ -297,10 +302,8 @@ def formula(state: Explored) -> list[list[Piece]]:
     bits = f"{significand:0{format.significand_bits}b}" if format.significand_bits else ""
     whole = leading(hidden + Fraction(significand, 1 << format.significand_bits), 20)
     letters = _product("S", "E", "F", format, subnormal)
-    filled = [
-        *_product(str(sign), str(exponent), bits, format, subnormal),
-        *([(" (binary)", "", False)] if bits else []),
-    ]
+    filled = _product(str(sign), str(exponent), bits, format, subnormal)
+    filled += [(" (binary)", "", False)] if bits else []
     amounts = [minus, ("2", "", False), (_minus(power), "E", True), (" × ", "", False), (whole, "F", False)]
     return [[piece for piece in line if piece[0]] for line in (letters, filled, amounts)]
 
@@ -342,20 +345,8 @@ def comparison(state: Explored, format: Format) -> dict[str, Any]:
     }
 
 
-def _named(value: float | None) -> str | None:
-    return None if value is None else name_of(value)
-
-
 def _widths(format: Format) -> tuple[int, int, int]:
     return int(format.signed), format.exponent_bits, format.significand_bits
-
-
-def _weight(letter: str, i: int, format: Format) -> str:
-    if letter == "S":
-        return "±"
-    if letter == "E":
-        return str(1 << i) if i < SHORT_POWER else f"2^{i}"
-    return f"2^{i - format.significand_bits}"
 
 
 def _readings(state: Explored) -> tuple[str, str, str]:
@@ -369,15 +360,6 @@ def _readings(state: Explored) -> tuple[str, str, str]:
     if kind in (NumberClass.ZERO, NumberClass.SUBNORMAL):
         return signs, f"0: exponent stays {_minus(format.emin)}", f"hidden bit 0, plus {part}"
     return signs, f"{exponent} − {format.bias} = {_minus(exponent - format.bias)}", f"hidden bit 1, plus {part}"
-
-
-def _why_special(format: Format, kind: str) -> str:
-    if kind == NumberClass.INFINITY:
-        return "infinity: all bits of E are 1 and all bits of F are 0"
-    if format.infinity_code is None:
-        fields = "E and F" if format.significand_bits else "E"
-        return f"NaN, not a number: all bits of {fields} are 1 ({format.name} has no infinity)"
-    return "NaN, not a number: all bits of E are 1 and F is not 0"
 
 
 def _product(sign: str, exponent: str, significand: str, format: Format, subnormal: bool) -> list[Piece]:

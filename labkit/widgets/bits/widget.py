@@ -9,13 +9,23 @@ them and is answered in `problem`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import traitlets
 
 from labkit.formats import BF16, E4M3, FORMATS, FP16, FP32, Format
-from labkit.widgets.base.figures import INK, QUIET, captioned, on_any_page, raised, still, why_still, wrapped
+from labkit.widgets.base.figures import (
+    INK,
+    QUIET,
+    captioned,
+    new_figure,
+    on_any_page,
+    raised,
+    still,
+    why_still,
+    wrapped,
+)
 from labkit.widgets.base.widget import LabWidget, script, style
 from labkit.widgets.bits.explored import Explored, explore, flipped, in_format, stepped, typed, view, with_code
 
@@ -35,9 +45,7 @@ def static_bits(view: dict[str, Any]) -> Figure:
 
     view: as `labkit.widgets.bits.view.view` returns it.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.1))
+    figure = new_figure(9, 3.1)
     axes = figure.add_axes((0.02, 0.46, 0.96, 0.48))
     axes.set_axis_off()
     bits = sum(len(field["bits"]) for field in view["fields"])
@@ -63,20 +71,10 @@ def _draw_field(axes: Axes, field: dict[str, Any], left: float, *, small: bool) 
         ink = "white" if bit["on"] else INK
         axes.text(left + i + 0.5, 1.5, str(int(bit["on"])), ha="center", va="center", fontsize=size, color=ink)
     wide = len(field["bits"]) > 1
-    axes.text(
-        left + 0.05, 2.35, f"{letter} {field['name']}" if wide else letter, fontsize=9.5, color=INK, weight="bold"
-    )
+    name = f"{letter} {field['name']}" if wide else letter
+    axes.text(left + 0.05, 2.35, name, fontsize=9.5, color=INK, weight="bold")
     if wide:
         axes.text(left + 0.05, 0.5, raised(wrapped(field["says"], 80)), fontsize=9, color=QUIET)
-
-
-def about(format: Format) -> str:
-    """Say how a format spends its bits: sign, exponent, significand.
-
-    >>> about(FP16)
-    '1 + 5 + 10 bits'
-    """
-    return f"{int(format.signed)} + {format.exponent_bits} + {format.significand_bits} bits"
 
 
 class BitExplorer(LabWidget):
@@ -114,26 +112,22 @@ class BitExplorer(LabWidget):
     _formats: traitlets.List[dict[str, str]] = traitlets.List().tag(sync=True)
     _view = traitlets.Dict().tag(sync=True)
 
-    _ACTIONS: ClassVar[dict[str, str]] = {"type": "_type", "flip": "flip", "step": "step", "format": "_choose"}
-
     def __init__(
-        self,
-        format: Format = FP16,
-        value: float | str = 1.0,
-        compare: Iterable[Format] = (FP32, BF16, E4M3),
+        self, format: Format = FP16, value: float | str = 1.0, compare: Iterable[Format] = (FP32, BF16, E4M3)
     ) -> None:
         self._compare = tuple(compare)
         self._known = {row.name: row for row in (*FORMATS.values(), *self._compare, format)}
         self._answered: tuple[str, int] | None = None
         self._state = explore(value if isinstance(value, str) else repr(float(value)), format)
         self._following = True
-        super().__init__(_formats=[{"name": row.name, "about": about(row)} for row in self._known.values()])
+        known = self._known.values()
+        bits = {r.name: f"{int(r.signed)} + {r.exponent_bits} + {r.significand_bits} bits" for r in known}
+        super().__init__(_formats=[{"name": name, "about": about} for name, about in bits.items()])
         self._become(self._state)
         self.on_msg(self._told)
 
     @property
     def value(self) -> float:
-        """What the bits stand for."""
         return self._state.value
 
     def flip(self, bit: int) -> None:
@@ -143,12 +137,6 @@ class BitExplorer(LabWidget):
     def step(self, direction: int) -> None:
         """Go to the next larger (+1) or next smaller (-1) value."""
         self._become(stepped(self._state, direction))
-
-    def _type(self, text: str) -> None:
-        self._become(typed(self._state, text))
-
-    def _choose(self, name: str) -> None:
-        self._become(in_format(self._state, self._known[name]))
 
     def _become(self, state: Explored) -> None:
         """Take a new state, and let every trait follow it."""
@@ -196,9 +184,16 @@ class BitExplorer(LabWidget):
         if overtaken and content["do"] in ("type", "format"):
             return
         self._answered = self._answered if overtaken else (page, number)
-        action: Callable[[Any], None] = getattr(self, self._ACTIONS[content["do"]])
-        action(content["with"])
+        value = content["with"]
+        match content["do"]:
+            case "type":
+                self._become(typed(self._state, value))
+            case "format":
+                self._become(in_format(self._state, self._known[value]))
+            case "flip":
+                self.flip(value)
+            case "step":
+                self.step(value)
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, WHY_STILL, static_bits(self._view))

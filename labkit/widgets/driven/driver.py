@@ -25,6 +25,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from labkit.train import Place
+
 FRAME_SECONDS = 1 / 30
 UNANSWERED_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
 IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
@@ -98,6 +100,7 @@ class Lockstep(ABC):
     """
 
     buttons: ClassVar[frozenset[Button]] = frozenset(Button)  # others mean nothing
+    place: Place  # where they train
 
     def __init__(self) -> None:
         self.phase = Phase.IDLE
@@ -179,7 +182,6 @@ class Lockstep(ABC):
         return self.due and not self.built
 
     def build(self) -> None:
-        """Make the runs that are not there yet."""
         self._guard(self.make)
 
     def tick_other(self) -> bool:
@@ -317,7 +319,6 @@ class Driver:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def _take_turn(self) -> None:

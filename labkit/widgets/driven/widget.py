@@ -50,15 +50,6 @@ def offered(own: Place) -> list[dict[str, str]]:
     return [{"key": each.key, "label": each.label} for each in dict.fromkeys((*places(), own))]
 
 
-def chosen(key: str, own: Place) -> Place:
-    """Return the place of a key, which may be the widget's own.
-
-    Raises:
-        ValueError: there is no such place here.
-    """
-    return own if key == own.key else place(key)
-
-
 def between_cells(act: Callable[[], Any]) -> None:
     """Call a method when the kernel is interrupted while no cell runs. A cell calls this; the object may go away."""
     if threading.current_thread() is threading.main_thread() and hasattr(get_ipython(), "kernel"):
@@ -120,13 +111,28 @@ class DrivenWidget(LabWidget):
     def figure(self, why: str = "") -> Figure:
         """Return a picture of the steps so far that stands still; `why` is written under it."""
 
-    @abstractmethod
     def command(self, content: Mapping[str, Any]) -> Any:
-        """Return the command in a browser's message that presses no button.
+        """Return the command in a browser's message that presses no button; here a device that was chosen.
 
         Raises:
             ValueError: it holds none.
         """
+        if content.get("do") == "choose" and "place" in content:
+            return self.place if content["place"] == self.place.key else place(content["place"])
+        raise ValueError(f"the page asked for {content!r}, which this widget does not know")
+
+    @property
+    def place(self) -> Place:
+        """Where it trains."""
+        return self.lockstep.place
+
+    def train_on(self, device: str | Place) -> None:
+        """Go on, or begin, on another device: "cpu", "gpu", or one of `labkit.train.places()`; returns at once.
+
+        Raises:
+            ValueError: there is no such device here.
+        """
+        self.driver.command(place(device))
 
     @property
     def phase(self) -> Phase:
@@ -162,7 +168,6 @@ class DrivenWidget(LabWidget):
                 self.driver.command(self.command(content), int(content.get("number", 0)))
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, self.why_static, self.figure(self.why_static) if self.history else None)
 
 

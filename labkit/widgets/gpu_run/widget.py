@@ -17,7 +17,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import traitlets
@@ -72,7 +71,6 @@ class BackgroundProcess:
 
     @property
     def running(self) -> bool:
-        """Say whether the process or the thread that hears it is there."""
         return self._thread.is_alive()
 
     def tell(self, line: str) -> None:
@@ -94,7 +92,6 @@ class BackgroundProcess:
             system.end_group(self._process)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until the process and the thread have ended."""
         self._thread.join(timeout_s)
 
     def _listen(self, on_line: Callable[[str], None], on_end: Callable[[int], None]) -> None:
@@ -107,30 +104,16 @@ class BackgroundProcess:
         on_end(status)
 
 
-@dataclass(frozen=True)
-class Beginning:
-    """A part of the command that begins: which of how many, what it does, and its seconds at most."""
+def beginning(line: str) -> tuple[int, int, str] | None:
+    """Return which part of `labkit gpu` a line begins, of how many, and a sentence; None where it begins nothing.
 
-    number: int
-    of: int
-    name: str
-    about: str
-    seconds: int
-
-    def __str__(self) -> str:
-        return f"Part {self.number} of {self.of}, {self.seconds} s at most: {self.about}."
-
-
-def beginning(line: str) -> Beginning | None:
-    """Return what a line of `labkit gpu` begins; None where it begins nothing.
-
-    >>> str(beginning("--- 2 of 5, size: time products of every size and format, 35 s"))
-    'Part 2 of 5, 35 s at most: time products of every size and format.'
+    >>> beginning("--- 2 of 5, size: time products of every size and format, 35 s")
+    (2, 5, 'Part 2 of 5, 35 s at most: time products of every size and format.')
     """
-    found = BEGINNING.match(line)
-    if found is None:
+    if (found := BEGINNING.match(line)) is None:
         return None
-    return Beginning(int(found["number"]), int(found["of"]), found["name"], found["about"], int(found["seconds"]))
+    said = "Part {number} of {of}, {seconds} s at most: {about}.".format(**found.groupdict())
+    return int(found["number"]), int(found["of"]), said
 
 
 def failed_parts(lines: list[str]) -> list[str]:
@@ -184,16 +167,15 @@ def pictures(where: Place) -> list[dict[str, str]]:
 
     One that cannot be drawn, since too little was measured for it, has no "src", and "alt" says why.
     """
-    return [_picture(sweep) for sweep in measured(where)]
-
-
-def _picture(sweep: str) -> dict[str, str]:
-    try:
-        figure = FIGURES[sweep]()
-    except ValueError as too_little:
-        return {"src": "", "alt": f"{sweep} is not drawn: {too_little}"}
-    alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
-    return {"src": data_url(png(figure)), "alt": alt}
+    found = []
+    for sweep in measured(where):
+        try:
+            figure = FIGURES[sweep]()
+            alt = f"{figure.get_suptitle()} {figure.get_supxlabel()}".replace("\n", " ").strip()
+            found.append({"src": data_url(png(figure)), "alt": alt})
+        except ValueError as too_little:
+            found.append({"src": "", "alt": f"{sweep} is not drawn: {too_little}"})
+    return found
 
 
 def paces(where: Place) -> list[str]:
@@ -260,22 +242,18 @@ class GpuRun(LabWidget):
         return str(self.sentence)
 
     def close(self) -> None:
-        """End the measurement with the widget."""
         self.stop()
         super().close()
 
     def _on_message(self, _: object, content: dict[str, Any], __: object) -> None:
-        if content.get("do") == "start":
-            self.start()
-        elif content.get("do") == "stop":
-            self.stop()
+        {"start": self.start, "stop": self.stop}[content["do"]]()
 
     def _on_line(self, line: str) -> None:
         self._lines = [*self._lines, line][-LINES_KEPT:]
         self.printed = "\n".join(self._lines)
         begun = beginning(line)
         if begun is not None:
-            self.part, self.parts, self.sentence = begun.number, begun.of, str(begun)
+            self.part, self.parts, self.sentence = begun
             self._draw()  # what the part before it has kept
 
     def _on_end(self, status: int) -> None:
@@ -290,5 +268,4 @@ class GpuRun(LabWidget):
             self.sentence = f"{self.sentence} What was measured could not be drawn: {error}"
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, "(Widgets do not run here: `labkit gpu --quick` in a terminal does the same.)")

@@ -44,8 +44,7 @@ def row_view(row: GraphRow) -> dict[str, Any]:
 
 def said(explanation: Explanation) -> list[str]:
     """Return a sentence for each look of each pass at an operation, the one before the first and the one at the end."""
-    looks = (_colour, _propagate, _insert, _cancel, _hoist)
-    between = [f"{name}: {look(row)}" for name, look in zip(PASSES, looks, strict=True) for row in explanation.rows]
+    between = [f"{name}: {_look(name, row)}" for name in PASSES for row in explanation.rows]
     return ["A forward pass as it was called. Five passes decide its casts, once.", *between[:-1], explanation.sentence]
 
 
@@ -53,34 +52,27 @@ def _text(cast: GraphCast) -> str:
     return f"{cast.name} {cast.given} → {cast.to}"
 
 
-def _colour(row: GraphRow) -> str:
-    return f"{row.op} is on the {list_of(row.rule)} list. {row.why[:1].upper()}{row.why[1:]}."
-
-
-def _propagate(row: GraphRow) -> str:
-    return f"{row.op} returns {row.result}." if row.result else f"{row.op} returns no floating-point numbers."
-
-
-def _insert(row: GraphRow) -> str:
-    if not row.casts:
-        return f"{row.op} takes what it is given."
-    kib = sum(cast.bytes for cast in row.casts) / 2**10
-    return f"{row.op} asks for {', '.join(map(_text, row.casts))}: {kib:.1f} KiB to read and write."
-
-
-def _cancel(row: GraphRow) -> str:
-    gone = [cast for cast in row.casts if cast.fate == "cancelled"]
-    if not gone:
-        return f"at {row.op} there is nothing to take out."
-    return f"at {row.op}, {', '.join(map(_text, gone))} gives what is there already, and goes."
-
-
-def _hoist(row: GraphRow) -> str:
-    shared = [cast for cast in row.casts if cast.fate == "hoisted"]
-    if not shared:
+def _look(name: str, row: GraphRow) -> str:
+    """Say what a pass finds at an operation."""
+    match name:
+        case "colour":
+            return f"{row.op} is on the {list_of(row.rule)} list. {row.why[:1].upper()}{row.why[1:]}."
+        case "propagate":
+            return f"{row.op} returns {row.result or 'no floating-point numbers'}."
+        case "insert" if not row.casts:
+            return f"{row.op} takes what it is given."
+        case "insert":
+            kib = sum(cast.bytes for cast in row.casts) / 2**10
+            return f"{row.op} asks for {', '.join(map(_text, row.casts))}: {kib:.1f} KiB to read and write."
+        case "cancel":
+            if gone := [_text(cast) for cast in row.casts if cast.fate == "cancelled"]:
+                return f"at {row.op}, {', '.join(gone)} gives what is there already, and goes."
+            return f"at {row.op} there is nothing to take out."
+    shared = next((cast for cast in row.casts if cast.fate == "hoisted"), None)
+    if shared is None:
         return f"{row.op} has no weight that is used again."
-    done = "is cast here, for all its uses" if shared[0].times else "was cast already"
-    return f"the {shared[0].name} of {row.op} {done}; the gradient of each use reaches the FP32 tensor by itself."
+    done = "is cast here, for all its uses" if shared.times else "was cast already"
+    return f"the {shared.name} of {row.op} {done}; the gradient of each use reaches the FP32 tensor by itself."
 
 
 class TwoScores(nn.Module):
@@ -133,7 +125,6 @@ class CastPasses(LabWidget):
 
     @property
     def sentence(self) -> str:
-        """What is said at this position."""
         return self._said[self.position]
 
     @limited("position")
@@ -141,7 +132,6 @@ class CastPasses(LabWidget):
         return {"position": range(len(self._said))}
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run: the end of the last pass."""
         return still(str(self.explanation), WHY_STATIC)
 
 

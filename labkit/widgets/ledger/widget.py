@@ -83,11 +83,13 @@ def ran_in(row: LedgerRow) -> str:
 def row_view(row: LedgerRow) -> dict[str, Any]:
     """Return what the browser needs to draw a row."""
     takes = list(dict.fromkeys(name_of(dtype) for dtype in row.given))
+    why = f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
+    flag = f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
     return {
         "key": row.key,
         "op": row.op,
         "where": row.where,
-        "why": _why(row),
+        "why": f"you moved it here; its own list is {list_of(row.home)}" if row.moved else why,
         "list": list_of(row.rule),
         "home": list_of(row.home),
         "moved": row.moved,
@@ -97,7 +99,7 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
         "gives": "" if row.result is None else name_of(row.result),
         "bar": 0.0 if row.result is None else _length(row.error),
         "error": "" if row.result is None else relative(row.error),
-        "flag": _flag(row),
+        "flag": "refused" if row.problem else "not reached" if row.result is None else flag,
         "detail": _detail(row),
         "problem": row.problem,
     }
@@ -108,7 +110,11 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
 
     before  the error of the last result with every operation on its own list
     """
-    moved = _with([row for row in rows if row.moved])
+    places = [f"{row.op} on the {list_of(row.rule)} list" for row in rows if row.moved]
+    unique = list(dict.fromkeys(places))
+    moved = ""
+    if places:
+        moved = f"With {' and '.join(unique) if len(unique) < 3 else f'{len(places)} operations moved'}, "
     last = rows[-1]
     stopped = next((row for row in rows if row.problem), None)
     if stopped is not None:
@@ -116,10 +122,16 @@ def sentence(rows: Sequence[LedgerRow], before: float, format: Format) -> str:
         return f"{moved}{stopped.op} is refused: {_said(stopped.problem)}.{after}"
     broken = next((row for row in rows if row.overflowed), None)
     if broken is not None:
-        after = "" if broken is last else _ending(last)
-        return f"{moved}{broken.op} overflows: {_overflow(broken)}.{after}"
+        size = math.prod(broken.shape)
+        which = f"{broken.overflowed:,} of its {size:,} results are" if size > 1 else "its result is"
+        after = (
+            " It reaches the last result." if last.overflowed else f" The last result survives and {_away(last.error)}."
+        )
+        where = f"where FP32 has up to {brief(broken.largest)}.{'' if broken is last else after}"
+        return f"{moved}{broken.op} overflows: {which} inf or NaN, {where}"
     usual = f" ({relative(before)} when every operation is on its own list)" if moved else ""
-    return f"{_capital(f'{moved}{_counts(rows, format)}')}; the last result {_away(last.error)}{usual}."
+    said = f"{moved}{_counts(rows, format)}"
+    return f"{said[:1].upper()}{said[1:]}; the last result {_away(last.error)}{usual}."
 
 
 def as_text(rows: Sequence[LedgerRow]) -> str:
@@ -134,7 +146,6 @@ def as_text(rows: Sequence[LedgerRow]) -> str:
 
 
 def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
-    """Say how many operations run in which format."""
     counts = Counter(ran_in(row) for row in rows)
     names = sorted(counts, key=lambda name: name != format.name)
     if len(names) == 1:
@@ -143,43 +154,12 @@ def _counts(rows: Sequence[LedgerRow], format: Format) -> str:
     return f"{first.replace(' in ', f' of these {len(rows)} operations run in ')} and {' and '.join(others)}"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _with(moved: Sequence[LedgerRow]) -> str:
-    """Begin a sentence with what was moved."""
-    if not moved:
-        return ""
-    places = list(dict.fromkeys(f"{row.op} on the {list_of(row.rule)} list" for row in moved))
-    return f"With {' and '.join(places) if len(places) < 3 else f'{len(moved)} operations moved'}, "
-
-
 def _said(problem: str) -> str:
-    """Return the first line of what torch said, without its full stop."""
     return problem.strip().splitlines()[0].rstrip(".")
-
-
-def _overflow(row: LedgerRow) -> str:
-    size = math.prod(row.shape)
-    which = "its result is inf or NaN" if size == 1 else f"{row.overflowed:,} of its {size:,} results are inf or NaN"
-    return f"{which}, where FP32 has up to {brief(row.largest)}"
-
-
-def _ending(last: LedgerRow) -> str:
-    if last.overflowed:
-        return " It reaches the last result."
-    return f" The last result survives and {_away(last.error)}."
 
 
 def _away(error: float) -> str:
     return "equals FP32's" if error == 0 else f"is {relative(error).replace('<', 'less than ')} away from FP32's"
-
-
-def _why(row: LedgerRow) -> str:
-    if row.moved:
-        return f"you moved it here; its own list is {list_of(row.home)}"
-    return f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
 
 
 def _length(error: float) -> float:
@@ -187,14 +167,6 @@ def _length(error: float) -> float:
     if not math.isfinite(error):
         return 1.0
     return min(max(1 + math.log2(error) / BAR, 0.0), 1.0) if error else 0.0
-
-
-def _flag(row: LedgerRow) -> str:
-    if row.problem:
-        return "refused"
-    if row.result is None:
-        return "not reached"
-    return f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
 
 
 def _detail(row: LedgerRow) -> str:
@@ -269,7 +241,6 @@ class CastLedger(LabWidget):
 
     @property
     def rows(self) -> tuple[LedgerRow, ...]:
-        """What was measured, one row for each operation."""
         return self._measured
 
     def move(self, operation: str, to: str) -> None:
@@ -277,7 +248,6 @@ class CastLedger(LabWidget):
         self.overrides = {**self.overrides, **self._by_key({operation: to})}
 
     def reset(self) -> None:
-        """Put every operation back on its own list."""
         self.overrides = {}
 
     def _run(self, format: Format, moved: Mapping[str, Rule]) -> tuple[LedgerRow, ...]:
@@ -329,5 +299,4 @@ class CastLedger(LabWidget):
             self.sentence = sentence(self._measured, usual[-1].error, format)
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(f"{as_text(self._measured)}\n\n{self.sentence}", WHY_STATIC)

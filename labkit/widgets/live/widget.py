@@ -15,7 +15,7 @@ from labkit.amp import DYNAMIC, RECIPES, Recipe
 from labkit.train import Task, places
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.base.widget import script, style
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, MakeRun, Turn, make_run
+from labkit.widgets.bench.controller import Bench, MakeRun, Turn, make_run
 from labkit.widgets.bench.knobs import GROWTH_INTERVAL, Scaling
 from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, state, tasks
 from labkit.widgets.driven.widget import row_of
@@ -72,17 +72,10 @@ class LiveTraining(BenchWidget):
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
             scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
             chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
-        bench = Bench(
-            row_of(tasks(places()), task, "task"),
-            chosen,
-            seed,
-            steps=steps,
-            device=device,
-            offered=OFFERED,
-            forkable=False,
-            growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
-            make_run=make_run,
-        )
+        options: dict[str, Any] = {"steps": steps, "device": device, "make_run": make_run, "offered": OFFERED}
+        interval = GROWTH_INTERVAL if growth_interval is None else growth_interval
+        what = row_of(tasks(places()), task, "task"), chosen, seed
+        bench = Bench(*what, forkable=False, growth_interval=interval, **options)
         super().__init__(bench, BenchOutbox(bench, self._send_frame, state=_state))
 
     def change(
@@ -93,12 +86,7 @@ class LiveTraining(BenchWidget):
         asked = {"scaling": scaling and Scaling(scaling), "log2_scale": log2_scale, "masters": masters}
         self.driver.command(Turn({knob: to for knob, to in asked.items() if to is not None}))
 
-    def command(self, content: Mapping[str, Any]) -> Turn | Fork | Choose | Do:
-        """Return the command in a browser's message.
-
-        Raises:
-            ValueError: it holds none.
-        """
+    def command(self, content: Mapping[str, Any]) -> Any:
         if content.get("do") == "turn" and content["knob"] == "masters":
             return Turn({"masters": MASTERS[bool(content["to"])]})
         return super().command(content)

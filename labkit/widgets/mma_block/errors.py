@@ -18,7 +18,7 @@ import torch
 
 from labkit.formats import FP16
 from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, on_any_page
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, new_figure, on_any_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,10 +105,8 @@ def _parts(error: float) -> str:
 @on_any_page
 def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     """Draw errors against K on logarithmic axes, and say what they show."""
-    from matplotlib.figure import Figure
-
     found = found or sum_errors()
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    figure = new_figure(9, 4.6, layout="constrained")
     axes = figure.subplots()
     for name, each in found.errors.items():
         axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])

@@ -138,7 +138,13 @@ def sentence(blocks: Sequence[BlockSum], index: int, terms: Terms, found: Mappin
     last, many = blocks[-1], len(blocks)
     when = "" if many == 1 else f"After {'both' if many == 2 else f'all {many}'} blocks "
     end = when + _end(last, exact_sum(terms))
-    return " ".join([_aligned(blocks, index), *_rounded(blocks[index]), end, *_others(last, found)])
+    elsewhere: dict[float, list[str]] = {}
+    for gpu, value in found.items():
+        if value != last.result:
+            elsewhere.setdefault(value, []).append(gpu)
+    said = [f"{_list(gpus)} {'gets' if len(gpus) == 1 else 'get'} {told(value)}" for value, gpus in elsewhere.items()]
+    others = f"{'; '.join(said)}." if said else "All generations agree."
+    return " ".join([_aligned(blocks, index), *_rounded(blocks[index]), end, others])
 
 
 def _aligned(blocks: Sequence[BlockSum], index: int) -> str:
@@ -149,24 +155,16 @@ def _aligned(blocks: Sequence[BlockSum], index: int) -> str:
         f"The {block.spec.name}{where} aligns {products} and C to 2^{block.exponent} and "
         f"keeps {block.spec.fraction_bits} bits behind the point, down to 2^{block.unit_exponent}"
     )
-    return f"{said}: {_cut(block)}."
-
-
-def _cut(block: BlockSum) -> str:
-    """Say how many terms lose how much.
-
-    A term whose every bit is cut is gone.
-    """
     lost = [term for term in block.terms if term.cut]
     gone = [term for term in lost if not term.kept]
     if not lost:
-        return "nothing is cut off"
+        return f"{said}: nothing is cut off."
     if len(gone) == len(lost):
-        return f"{_count(len(gone), 'term')} {'is' if len(gone) == 1 else 'are'} cut off altogether"
+        return f"{said}: {_count(len(gone), 'term')} {'is' if len(gone) == 1 else 'are'} cut off altogether."
     bits = max(len(term.cut_bits) for term in lost)
     and_gone = f", and {len(gone)} all of theirs" if gone else ""
     part = len(lost) - len(gone)
-    return f"{_count(part, 'term')} {'loses' if part == 1 else 'lose'} up to {_count(bits, 'bit')}{and_gone}"
+    return f"{said}: {_count(part, 'term')} {'loses' if part == 1 else 'lose'} up to {_count(bits, 'bit')}{and_gone}."
 
 
 def _rounded(block: BlockSum) -> list[str]:
@@ -187,16 +185,6 @@ def _end(last: BlockSum, exact: Fraction) -> str:
     if exact.denominator == 1 or "^" in told(exact):
         return f"D = {told(last.result)}, where the exact sum is {told(exact)}."
     return f"D = {told(last.result)}, {brief(abs(places), 2)} ulp {way} the exact sum."
-
-
-def _others(last: BlockSum, found: Mapping[str, float]) -> list[str]:
-    """Name the GPUs that end elsewhere, grouped by where."""
-    elsewhere: dict[float, list[str]] = {}
-    for gpu, value in found.items():
-        if value != last.result:
-            elsewhere.setdefault(value, []).append(gpu)
-    said = [f"{_list(gpus)} {'gets' if len(gpus) == 1 else 'get'} {told(value)}" for value, gpus in elsewhere.items()]
-    return [f"{'; '.join(said)}."] if said else ["All generations agree."]
 
 
 def _list(names: Sequence[str]) -> str:
@@ -379,12 +367,10 @@ class MmaBlock(LabWidget):
 
     @property
     def terms(self) -> Terms:
-        """The operands and C: (a, b, c)."""
         return self._preset.make(self.knob)
 
     @property
     def value(self) -> float:
-        """D, after the last block."""
         return self.blocks[-1].result
 
     @property
@@ -439,5 +425,4 @@ class MmaBlock(LabWidget):
             self.sentence = sentence(self.blocks, self.block, self.terms, self.found)
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(f"{self.blocks[self.block]}\n\n{self.sentence}", WHY_STATIC)

@@ -32,7 +32,7 @@ from labkit.formats import (
     rounding_interval,
     ulp,
 )
-from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, captioned, on_any_page, still, why_still
+from labkit.widgets.base.figures import FORMAT_COLOURS, INK, QUIET, captioned, new_figure, on_any_page, still, why_still
 from labkit.widgets.base.number_words import brief, spaced
 from labkit.widgets.base.widget import LabWidget, script, style
 from labkit.widgets.bits.explored import name_of
@@ -95,19 +95,15 @@ def interval(x: float, format: Format, rounding: Rounding) -> dict[str, Any] | N
     if np.isnan(values).any():
         return None
     if rounding is Rounding.STOCHASTIC:
-        return _interval(values[0], values[-1], True, True)
+        return {"low": finite(values[0]), "high": finite(values[-1]), "low_in": True, "high_in": True}
     (value,) = values
     code = int(encode(value, format))
     codes = [code] if value else [*([format.sign_mask] if format.signed else []), 0]  # zero: from -0's end to +0's
     ends = rounding_interval(codes, format, rounding)
     some = np.flatnonzero((ends.low < ends.high) | (ends.low_included & ends.high_included))  # one zero may have none
     first, last = some[0], some[-1]
-    return _interval(ends.low[first], ends.high[last], bool(ends.low_included[first]), bool(ends.high_included[last]))
-
-
-def _interval(low: float, high: float, low_in: bool, high_in: bool) -> dict[str, Any]:
-    ends = {"low": finite(low), "high": finite(high)}
-    return {**ends, "low_in": low_in, "high_in": high_in}
+    included = {"low_in": bool(ends.low_included[first]), "high_in": bool(ends.high_included[last])}
+    return {"low": finite(ends.low[first]), "high": finite(ends.high[last]), **included}
 
 
 def finite(value: float) -> float | None:
@@ -132,19 +128,13 @@ def rounded(x: float, format: Format, rounding: Rounding) -> dict[str, Any]:
 def row(x: float, format: Format, rounding: Rounding) -> dict[str, str]:
     """Return one rounding in words: its name, what x becomes, by how much it is off."""
     found = outcomes(x, format, rounding)
-    values = [o.value for o in found]
-    if len(found) > 1:
-        return {
-            "mode": rounding.name,
-            "name": NAMES[rounding],
-            "value": " or ".join(name_of(value) for value in values),
-            "error": " or ".join(odds(o.odds) for o in found),
-        }
-    (value,) = values
-    error = Fraction(value) - Fraction(x) if np.isfinite(value) else None
+    error = Fraction(found[0].value) - Fraction(x) if np.isfinite(found[0].value) else None
     sign = "+" if error and error > 0 else ""
     said = "" if error is None else "exact" if error == 0 else sign + brief(error)
-    return {"mode": rounding.name, "name": NAMES[rounding], "value": name_of(value), "error": said}
+    if len(found) > 1:
+        said = " or ".join(odds(o.odds) for o in found)
+    value = " or ".join(name_of(o.value) for o in found)
+    return {"mode": rounding.name, "name": NAMES[rounding], "value": value, "error": said}
 
 
 def odds(share: Fraction) -> str:
@@ -237,9 +227,7 @@ def static_number_line(format: Format, window: tuple[float, float], scale: str, 
 
     rounded: as `labkit.widgets.number_line_words.rounded` returns it.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 2.9))
+    figure = new_figure(9, 2.9)
     axes = figure.add_axes((0.03, 0.5, 0.94, 0.36))
     if scale == "log":
         axes.set_xscale("log", base=2)
@@ -362,7 +350,6 @@ class NumberLine(LabWidget):
         self._follow()
 
     def whole(self) -> None:
-        """Show all numbers of the format."""
         self.window = whole(self.format, self.scale)
 
     @traitlets.validate("format")
@@ -425,6 +412,5 @@ class NumberLine(LabWidget):
         return value
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         figure = static_number_line(self.format, self.window, self.scale, self.rounded)
         return still(self.sentence, WHY_STILL, figure)

@@ -71,24 +71,18 @@ def compared(broken: str, cured: str) -> list[list[list[Any]]]:
 def outcome_view(patient: Fault, outcome: Outcome, warned: str = "") -> dict[str, Any]:
     """Return what a card shows of a run: its losses, None where one is inf or NaN, and what came of it in words."""
     losses = [loss if math.isfinite(loss) else None for loss in outcome.losses]
-    return {"losses": losses, "failed": patient.failed(outcome), "sentence": _came_of(patient, outcome, warned)}
-
-
-def _came_of(patient: Fault, outcome: Outcome, warned: str) -> str:
-    steps = f"{len(outcome.losses)} step{'s' * (len(outcome.losses) != 1)}"
-    if outcome.error:
-        return f"Ended after {steps} by {outcome.error}"
+    known = [loss for loss in losses if loss is not None]
+    steps = f"{len(losses)} step{'s' * (len(losses) != 1)}"
+    course = f"{steps} without a finite loss" if losses else "No step"
+    if known:
+        gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
+        course = f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
     score = "NaN" if math.isnan(outcome.score) else f"{outcome.score:.3g}"
-    numbers = f"its score is {score}, and it is well from {patient.limit:g} on"
-    return f"{_losses(outcome.losses, steps)}; {numbers}.{f' It warned: {warned}' if warned else ''}"
-
-
-def _losses(losses: tuple[float, ...], steps: str) -> str:
-    known = [loss for loss in losses if math.isfinite(loss)]
-    if not known:
-        return f"{steps} without a finite loss" if losses else "No step"
-    gone = f", inf or NaN in {len(losses) - len(known)}" if len(known) < len(losses) else ""
-    return f"{steps}, loss {known[0]:.4g} at first and {known[-1]:.4g} at last{gone}"
+    said = f"{course}; its score is {score}, and it is well from {patient.limit:g} on."
+    said += f" It warned: {warned}" if warned else ""
+    if outcome.error:
+        said = f"Ended after {steps} by {outcome.error}"
+    return {"losses": losses, "failed": patient.failed(outcome), "sentence": said}
 
 
 def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[list[str], str]:
@@ -102,7 +96,8 @@ def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[l
     if known := [card.id for card in explain(query) if card.id in cards]:
         return known, f"{_cards(len(known))} known by this message, among all kinds of symptoms."
     words = plain(query).split()
-    found = [card.id for card in shown if all(word in _text(card) for word in words)]
+    texts = {c.id: plain(" ".join((c.id, c.title, c.symptom, c.cause, c.repair, *c.errors))) for c in shown}
+    found = [id for id, text in texts.items() if all(word in text for word in words)]
     if found:
         return found, f"{_cards(len(found))} with {'these words' if len(words) > 1 else 'this word'}."
     return [], "No card is known by this message, and none has all of these words."
@@ -110,10 +105,6 @@ def find(cards: Mapping[str, Fault | GpuCard], query: str, kind: str) -> tuple[l
 
 def _cards(number: int) -> str:
     return f"{number} card{'s' * (number != 1)}"
-
-
-def _text(card: Fault | GpuCard) -> str:
-    return plain(" ".join((card.id, card.title, card.symptom, card.cause, card.repair, *card.errors)))
 
 
 class PatientWall(LabWidget):
@@ -198,6 +189,5 @@ class PatientWall(LabWidget):
             self.run(content["run"], content["form"])
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         cards = [f"- {self._known[id].symptom}\n  {id}: {self._known[id].title}" for id in self.shown]
         return still("\n".join([self.sentence, *cards]), WHY_STATIC)

@@ -14,7 +14,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import traitlets
@@ -146,8 +145,8 @@ def reply_to_number(prediction: Prediction, choice: str, truth: float) -> str:
         raise ValueError(f"the truth was measured as {truth}: on a logarithmic line there is no such number")
     guess = ruler.read(choice)
     side = ruler.side(guess, truth)
-    distance = ruler.distance(guess, truth)
-    return f"{'Yes' if side == 'near' else 'Not quite'}: {distance} {prediction.choices[side]}"
+    verdict = "Yes" if side == "near" else "Not quite"
+    return f"{verdict}: {ruler.distance(guess, truth)} {prediction.choices[side]}"
 
 
 class Predict(LabWidget):
@@ -188,7 +187,6 @@ class Predict(LabWidget):
         self.right, self.answered = self._replied(change["new"])
 
     def _replied(self, choice: str) -> tuple[bool, str]:
-        """Return whether a choice is right, and the reply to it."""
         ruler = self._prediction.ruler
         if ruler is None or self._measure is None:
             return choice == self._prediction.answer, reply(self._prediction, choice)
@@ -197,15 +195,12 @@ class Predict(LabWidget):
             truth = float(self._measure())
             said = reply_to_number(self._prediction, choice, truth)
         except Exception as error:  # a lesson's own code: an error out of a message of the browser is not seen
-            return (
-                False,
-                f"Noted. The true one could not be measured: {error}. Run the cells above, then this one again.",
-            )
+            lost = f"The true one could not be measured: {error}."
+            return False, f"Noted. {lost} Run the cells above, then this one again."
         self.truth = truth
         return ruler.side(guess, truth) == "near", said
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)
         if ruler := self._prediction.ruler:
             lines = f"  ____{ruler.unit}   (a number from {short(ruler.low)} to {short(ruler.high)})"
@@ -231,13 +226,8 @@ def predict(id: str, measure: Callable[[], float] | None = None) -> Predict:
     if id not in predictions():
         raise KeyError(f"no prediction is called {id!r}; there are {sorted(predictions())}")
     widget, journal = Predict(predictions()[id], measure), journal_here()
-    if journal is not None:
-        _keep(widget, journal, id)
-    return widget
-
-
-def _keep(widget: Predict, journal: Path, id: str) -> None:
-    """Give the widget the answer that the journal holds, and note the one that will be given."""
+    if journal is None:
+        return widget
     earlier = last_answers(journal, "prediction").get(id, "")
     if widget.accepts(earlier):
         widget.choice = earlier
@@ -249,3 +239,4 @@ def _keep(widget: Predict, journal: Path, id: str) -> None:
         widget.answered += "".join(f" ({warning.message})" for warning in said)
 
     widget.observe(committed, "choice")
+    return widget

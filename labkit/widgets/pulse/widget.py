@@ -99,7 +99,6 @@ class Pulse(LabWidget):
         return super()._repr_mimebundle_(**kwargs)
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         first, *rest = WHAT_TO_DO
         html = f"<p><b>{first}</b></p><ul>{''.join(f'<li>{line}</li>' for line in rest)}</ul>"
         return {"text/plain": "\n".join(WHAT_TO_DO), "text/html": html}

@@ -19,7 +19,7 @@ import numpy as np
 from labkit.bench import ElementwiseCase, GemmCase, GemmRecord, GemmRun, Roofline, from_json, intensity, roofline
 from labkit.formats import Format
 from labkit.records import on_record
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page
 from labkit.widgets.base.number_words import two_digits
 from labkit.widgets.results.published import CARD, draw_published
 
@@ -182,7 +182,8 @@ def sweep_figure(sweep: str, here: GemmRecord | None = None, card: str = CARD) -
     """
     if here is not None and here.sweep != sweep:
         raise ValueError(f"this is a picture of the sweep {sweep!r}; `here` is of {here.sweep!r}. Measure {sweep!r}.")
-    shown, is_here = _two_records(sweep, here)
+    right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
+    shown, is_here = [next(iter(recorded_gemm(sweep, "cuda")), None), right], [False, here is not None]
     bars = 0 if sweep in DRAWINGS else max((len(record.runs) for record in shown if record), default=0)
     figure, panels = _two_panels(height=max(4.4, 1.6 + 0.15 * bars))
     words = [] if shown[0] else [draw_published(panels[0], sweep, card)]
@@ -226,32 +227,16 @@ def roofline_figure(
             continue
         runs = [run for record in records for run in record.runs]
         roof = roofline(runs)
-        _draw_roof(axes, roof, runs)
+        counted = [r for r in runs if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks]
+        _draw_roof(axes, roof, counted)
         axes.set_title(fill(made_where(records[0], here=is_here), 44), fontsize=9, loc="left")
-        sentences.append(roofline_sentence(roof, runs, records[0].device))
+        ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
+        waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
+        sentences.append(
+            f"{records[0].device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case "
+            f"waits for memory: {ridges}. So do {waiting} of these {len(counted)} cases."
+        )
     return _finished(figure, [said for said in sentences if said] or [f"A roofline was {NOT_RECORDED}."])
-
-
-def roofline_sentence(roof: Roofline, runs: Sequence[GemmRun], device: str) -> str:
-    """Return where the ridges are, and how many cases wait for memory."""
-    ridges = ", ".join(f"{format.name} {two_digits(roof.ridge(format))}" for format in roof.peaks)
-    counted = _under_roof(roof, runs)
-    waiting = sum(roof.bound(run.case) == "bandwidth" for run in counted)
-    return (
-        f"{device} copies {two_digits(roof.bandwidth / 1e9)} GB/s; below so many FLOP a byte a case waits for memory: "
-        f"{ridges}. So do {waiting} of these {len(counted)} cases."
-    )
-
-
-def _under_roof(roof: Roofline, runs: Sequence[GemmRun]) -> list[GemmRun]:
-    """Return the runs that multiply matrices in a format whose ceiling is known."""
-    return [r for r in runs if not isinstance(r.case, ElementwiseCase) and r.case.format in roof.peaks]
-
-
-def _two_records(sweep: str, here: GemmRecord | None) -> tuple[list[GemmRecord | None], list[bool]]:
-    gpu = recorded_gemm(sweep, "cuda")
-    right = here or next(iter(recorded_gemm(sweep, "cpu")), None)
-    return [gpu[0] if gpu else None, right], [False, here is not None]
 
 
 def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
@@ -261,9 +246,7 @@ def _of_newest_device(sweeps: Sequence[str], kind: str) -> list[GemmRecord]:
 
 
 def _two_panels(height: float = 4.4) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, height), layout="constrained")
+    figure = new_figure(11, height, layout="constrained")
     panels = figure.subplots(1, 2)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
@@ -289,11 +272,12 @@ def _lines(axes: Axes, points: dict[Format, list[tuple[float, float]]], **style:
         axes.plot(xs, ys, label=format.name, ms=4, lw=1.4, **{**STYLES[format.name], **style})
 
 
-def _by_format(record: GemmRecord, x: str, y: str) -> dict[Format, list[tuple[float, float]]]:
-    """Return format -> points (x of the case, y of the run)."""
+def _by_format(
+    record: GemmRecord, x: Callable[[GemmCase], float], y: Callable[[GemmRun], float]
+) -> dict[Format, list[tuple[float, float]]]:
     found: dict[Format, list[tuple[float, float]]] = {}
     for case, run in products(record):
-        found.setdefault(case.format, []).append((getattr(case, x), getattr(run, y)))
+        found.setdefault(case.format, []).append((x(case), y(run)))
     return found
 
 
@@ -312,8 +296,7 @@ def _log_speed(axes: Axes, unit: str) -> None:
 
 def _size(axes: Axes, record: GemmRecord) -> None:
     factor, unit = _unit(record.runs)
-    points = _by_format(record, "m", "tflops")
-    _lines(axes, {format: [(m, factor * tflops) for m, tflops in each] for format, each in points.items()})
+    _lines(axes, _by_format(record, lambda case: case.m, lambda run: factor * run.tflops))
     _log_speed(axes, unit)
     axes.set(xlabel="m = n = k")
 
@@ -325,11 +308,9 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
         points: dict[Format, list[tuple[float, float]]] = {}
         for format in dict.fromkeys(case.format for case, _ in products(record)):
             own = {(c.n, c.k): run.tflops for c, run in products(record) if c.format == format}
-            whole = own.get((base, base))
-            if whole:
-                moved = [(float(n if side == "n" else k), value / whole) for (n, k), value in own.items()
-                         if (k if side == "n" else n) == base]  # fmt: skip
-                points[format] = moved
+            if whole := own.get((base, base)):
+                points[format] = [(float(n if side == "n" else k), value / whole) for (n, k), value in own.items()
+                                  if (k if side == "n" else n) == base]  # fmt: skip
         _lines(axes, points, **look)
     handles, labels = axes.get_legend_handles_labels()
     half = len(handles) // 2
@@ -340,8 +321,7 @@ def _alignment(axes: Axes, record: GemmRecord) -> None:
 
 
 def _batch(axes: Axes, record: GemmRecord) -> None:
-    scaled = _by_format(record, "m", "seconds")
-    _lines(axes, {format: [(m, 1000 * seconds) for m, seconds in each] for format, each in scaled.items()})
+    _lines(axes, _by_format(record, lambda case: case.m, lambda run: 1000 * run.seconds))
     base = max(case.k for case, _ in products(record))
     axes.set(xlabel=f"rows of the batch m (n = k = {base})", ylabel="milliseconds")
     axes.set_ylim(bottom=0)
@@ -365,8 +345,8 @@ def _bars(axes: Axes, record: GemmRecord) -> None:
     axes.set(xlabel=unit)
 
 
-def _draw_roof(axes: Axes, roof: Roofline, runs: Sequence[GemmRun]) -> None:
-    counted = _under_roof(roof, runs)
+def _draw_roof(axes: Axes, roof: Roofline, counted: Sequence[GemmRun]) -> None:
+    """Draw the ceilings, and the runs that multiply matrices in a format whose ceiling is known."""
     factor, unit = _unit(counted)
     xs = np.geomspace(0.25, 2 * max(intensity(run.case) for run in counted), 200)
     for format in roof.peaks:

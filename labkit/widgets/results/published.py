@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.bench import Published, Roofline, data_sheet, gains, published
+from labkit.bench import Published, data_sheet, gains, published
 from labkit.formats import FP16, FP32
-from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, on_any_page, wrapped
+from labkit.widgets.base.figures import FORMAT_COLOURS, QUIET, described, new_figure, on_any_page, wrapped
 from labkit.widgets.base.number_words import two_digits
 
 if TYPE_CHECKING:
@@ -38,8 +38,7 @@ def draw_published(axes: Axes, figure: str, card: str) -> str:
     Raises:
         ValueError: there is no such card.
     """
-    rows = published(card=card)
-    if figure not in DRAWINGS or not rows:
+    if figure not in DRAWINGS or not published(card=card):
         return ""
     sentence = DRAWINGS[figure](axes, card)
     axes.set_title(f"Published by others: {card}\n(sources and dates: data/published.csv)", fontsize=9, loc="left")
@@ -53,10 +52,8 @@ def gains_figure(card: str = CARD) -> Figure:
     Raises:
         ValueError: there is no such card; the message lists those there are.
     """
-    from matplotlib.figure import Figure
-
     told = [(kind, reference, ratios) for kind in KINDS for reference, ratios in gains(kind, card).items()]
-    shown = Figure(figsize=(9, 1.6 + 0.55 * len(told)), layout="constrained")
+    shown = new_figure(9, 1.6 + 0.55 * len(told), layout="constrained")
     axes = shown.subplots()
     axes.spines[["top", "right"]].set_visible(False)
     for row, (_, _, ratios) in enumerate(told):
@@ -84,10 +81,8 @@ def gains_sentence(card: str) -> str:
     >>> gains_sentence("RTX 4090")[:75]
     'On the RTX 4090 others measured FP16 in products 3.1 to 3.2 times (3.2 in t'
     """
-    parts = []
-    for kind, name in KINDS.items():
-        for wide, ratios in gains(kind, card).items():
-            parts.append(f"{name} {_range(ratios)} as fast as {wide}")
+    found = [(name, wide, ratios) for kind, name in KINDS.items() for wide, ratios in gains(kind, card).items()]
+    parts = [f"{name} {_range(ratios)} as fast as {wide}" for name, wide, ratios in found]
     promised = [f"{two_digits(value)} over {name}" for name, value in _promises(card).items()]
     sheet = f". Its data sheet promises {' and '.join(promised)}" if promised else ""
     return f"On the {card} others measured FP16 in {', '.join(parts)}{sheet}." if parts else ""
@@ -162,19 +157,16 @@ def _roofline(axes: Axes, card: str) -> str:
         return f"Of the {card} no bandwidth is on file, so its roofline cannot be drawn; choose another card."
     for name, own in _by_format(rows).items():
         axes.plot([row.intensity for row in own], [row.value for row in own], color=COLOURS[name], **MARK)
-    _ceilings(axes, roof, max([row.intensity for row in rows], default=2 * roof.ridge(FP16)))
+    furthest = max([row.intensity for row in rows], default=2 * roof.ridge(FP16))
+    xs = np.geomspace(0.25, 2 * furthest, 200)
+    for format in roof.peaks:
+        heights = [roof.ceiling(x, format) / 1e12 for x in xs]
+        axes.plot(xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED)
     _speeds(axes, "arithmetic intensity, FLOP for each byte")
     return (
         f"By its data sheet the {card} moves {roof.bandwidth / 1e9:,.0f} GB/s, so its ridge is at "
         f"{two_digits(roof.ridge(FP32))} FLOP a byte in FP32 and at {two_digits(roof.ridge(FP16))} in FP16."
     )
-
-
-def _ceilings(axes: Axes, roof: Roofline, furthest: float) -> None:
-    xs = np.geomspace(0.25, 2 * furthest, 200)
-    for format in roof.peaks:
-        heights = [roof.ceiling(x, format) / 1e12 for x in xs]
-        axes.plot(xs, heights, color=COLOURS[format.name], label=f"{format.name}, data sheet", **PROMISED)
 
 
 def _bandwidth(axes: Axes, card: str) -> str:
@@ -188,14 +180,11 @@ def _bandwidth(axes: Axes, card: str) -> str:
     axes.set_yticks(range(len(rows)), [row.card for row in rows])
     axes.margins(x=0.15)
     axes.set(xlabel="GB/s by data sheet", xlim=(0, None))
-    own = [row.value for row in rows if row.card == card]
-    if not own:
+    own = next((row.value for row in rows if row.card == card), None)
+    if own is None:
         return f"Of the {card} no bandwidth is on file."
-    return (
-        f"The {card} moves {own[0]:,.0f} GB a second by its data sheet: "
-        f"{own[0] / 4:,.0f} thousand million numbers in FP32, "
-        f"{own[0] / 2:,.0f} in FP16, twice as many."
-    )
+    numbers = f"{own / 4:,.0f} thousand million numbers in FP32, {own / 2:,.0f} in FP16, twice as many"
+    return f"The {card} moves {own:,.0f} GB a second by its data sheet: {numbers}."
 
 
 def _alignment(axes: Axes, card: str) -> str:

@@ -125,21 +125,19 @@ class RecipeTable:
 
     def _row(self, task: str) -> str:
         lost = self.lost(task)
-        cells = [self._reference(task), *(self._cell(task, recipe) for recipe in self.recipes)]
-        cells.append(("?" if lost is None else percent(lost), "", "", "transparent"))
+        metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
+        first = ("?", "", "not run yet", "transparent")
+        if metrics:
+            name = f"{self.records[task][0].metric_name}, margin {margin_of(task):g}"
+            first = (f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent")
+        last = ("?" if lost is None else percent(lost), "", "", "transparent")
+        cells = [first, *(self._cell(task, recipe) for recipe in self.recipes), last]
         made = "".join(
             f"<td style='{CELL};background:{tint}' title='{html.escape(why, quote=True)}'>{html.escape(text)}"
             f"<br><span style='opacity:0.75'>{html.escape(below) or '&nbsp;'}</span></td>"
             for text, below, why, tint in cells
         )
         return f"<tr><th style='{CELL};text-align:left'>{html.escape(task.replace('_', ' '))}</th>{made}</tr>"
-
-    def _reference(self, task: str) -> tuple[str, str, str, str]:
-        metrics = [r.metric for r in self.records[task] if r.recipe == "FP32"]
-        if not metrics:
-            return "?", "", "not run yet", "transparent"
-        name = f"{self.records[task][0].metric_name}, margin {margin_of(task):g}"
-        return f"{min(metrics):.2f} to {max(metrics):.2f}", name, f"{len(metrics)} seeds", "transparent"
 
     def _cell(self, task: str, recipe: str) -> tuple[str, str, str, str]:
         """Return the word, what stands below it, what the pointer is told, and the tint."""
@@ -151,9 +149,8 @@ class RecipeTable:
 
     def _where(self) -> str:
         places = sorted({(r.device, r.versions["torch"]) for runs in self.records.values() for r in runs})
-        return "; ".join(f"Recorded on {device} with torch {version}" for device, version in places) + "." * bool(
-            places
-        )
+        said = "; ".join(f"Recorded on {device} with torch {version}" for device, version in places)
+        return said + "." * bool(places)
 
 
 def recipe_table(
@@ -175,31 +172,18 @@ def recipe_table(
     """
     chosen, given = tuple(dict.fromkeys(recipes)), None if seeds is None else tuple(seeds)
     place = results_folder() / "runs" if folder is None else Path(folder)
-    records = {
-        task: tuple(
-            kept_record(files[name])
-            for files in [_files(task, None if folder is None else place)]
-            for recipe in dict.fromkeys(("FP32", *chosen, UNSCALED))
-            for seed in (_seeds(files) if given is None else given)
-            if (name := record_path(Path(), task, recipe, seed).name) in files
-        )
-        for task in tasks
-    }
+    records = {}
+    for task in tasks:
+        pattern = "*-seed*.json"
+        found = on_record(f"runs/{task}/{pattern}").values() if folder is None else (place / task).glob(pattern)
+        files = {path.name: path for path in found}
+        own = sorted({int(Path(name).stem.rpartition("seed")[2]) for name in files}) if given is None else given
+        recorded = dict.fromkeys(("FP32", *chosen, UNSCALED))
+        names = [record_path(Path(), task, recipe, seed).name for recipe in recorded for seed in own]
+        records[task] = tuple(kept_record(files[name]) for name in names if name in files)
     return RecipeTable(chosen, records, SEEDS if given is None else given, place)
 
 
 def margin_of(task: str) -> float:
     """Return how large a difference may be and still not matter: the task's own margin, if the lab knows the task."""
     return TASKS[task].margin if task in TASKS else MARGIN
-
-
-def _files(task: str, folder: Path | None) -> dict[str, Path]:
-    """Return the files of a task's records by name, of this folder or of all that is on record here."""
-    name = "*-seed*.json"
-    found = on_record(f"runs/{task}/{name}").values() if folder is None else (folder / task).glob(name)
-    return {path.name: path for path in found}
-
-
-def _seeds(names: Iterable[str]) -> list[int]:
-    """Return the seeds of these records, in order."""
-    return sorted({int(Path(name).stem.rpartition("seed")[2]) for name in names})

@@ -23,8 +23,10 @@ from labkit.widgets.base.figures import (
     End,
     described,
     name_ends,
+    new_figure,
     on_any_page,
     panel,
+    power_ticks,
     raised,
     wrapped,
 )
@@ -48,14 +50,13 @@ def race_figure(records: Sequence[RunRecord]) -> Figure:
     Raises:
         ValueError: there are no records, or they are of several tasks or devices.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
     tasks = sorted({(r.task, r.device, r.versions["torch"]) for r in records})
     if len(tasks) != 1:
         raise ValueError(f"race_figure draws runs of one task, device and torch; these are {tasks or 'none'}")
     recipes = list(dict.fromkeys(r.recipe for r in records))
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = new_figure(11, 4, layout="constrained")
     losses, metrics = figure.subplots(1, 2, width_ratios=(3, 2))
     ends = []
     for i, recipe in enumerate(recipes):
@@ -134,10 +135,8 @@ def _draw_metrics(axes: Axes, runs: Sequence[RunRecord], row: int) -> None:
 @on_any_page
 def treatment_figure(treatment: Treatment) -> Figure:
     """Draw the losses and the loss scale of a training of the clinic."""
-    from matplotlib.figure import Figure
-
     rows = 1 + bool(treatment.scales)
-    figure = Figure(figsize=(8, 0.7 + 1.7 * rows), layout="constrained")
+    figure = new_figure(8, 0.7 + 1.7 * rows, layout="constrained")
     losses, *scale = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
     _draw_treatment(losses, np.array(treatment.losses, float))
     panel(losses, "Loss")
@@ -187,5 +186,4 @@ def _draw_scales(axes: Axes, exponents: np.ndarray[tuple[int], np.dtype[np.float
     axes.plot(fallen, exponents[fallen], "x", color=INK, ms=5)
     low, high = math.floor(exponents.min()) - 1, math.ceil(exponents.max()) + 1
     axes.set_ylim(low, high)
-    ticks = range(low, high + 1, max(1, (high - low) // 4))
-    axes.set_yticks(list(ticks), [raised(f"2^{exponent}") for exponent in ticks])
+    power_ticks(axes.set_yticks, range(low, high + 1, max(1, (high - low) // 4)))

@@ -156,7 +156,6 @@ class Replay:
 
     @property
     def skips(self) -> int:
-        """How many steps were skipped."""
         return int(self.skipped.sum())
 
 

@@ -25,9 +25,10 @@ from labkit.widgets.base.figures import (
     INK,
     QUIET,
     captioned,
+    new_figure,
     on_any_page,
     panel,
-    raised,
+    power_ticks,
     still,
     why_still,
 )
@@ -64,9 +65,7 @@ ALIKE_INTERVAL = 20
 @on_any_page
 def static_timeline(replays: Mapping[str, Replay], trace: Trace, *, why: str = WHY_STATIC) -> Figure:
     """Draw one or more scalers on a trace, name -> replay, one under another."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 1.9 + (2.6 if len(replays) == 1 else 1.3 * len(replays))))
+    figure = new_figure(9, 1.9 + (2.6 if len(replays) == 1 else 1.3 * len(replays)))
     panels = figure.subplots(len(replays), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     bottom = 1.45 / float(figure.get_figheight())
     figure.subplots_adjust(left=0.09, right=0.97, top=1 - 0.24 * bottom, bottom=bottom, hspace=0.45)
@@ -93,8 +92,7 @@ def _draw(axes: Axes, what: Replay, trace: Trace) -> None:
     axes.plot(steps[bad], scale[bad], "x", color=INK, markersize=5)
     axes.set_ylim(min(0.0, float(scale.min())), high)
     axes.set_xlim(1, len(what))
-    ticks = range(0, int(high) + 1, 8)
-    axes.set_yticks(list(ticks), [raised(f"2^{e}") for e in ticks])
+    power_ticks(axes.set_yticks, range(0, int(high) + 1, 8))
 
 
 class ScalerTimeline(LabWidget):
@@ -157,7 +155,6 @@ class ScalerTimeline(LabWidget):
 
     @property
     def config(self) -> ScalerConfig:
-        """The scaler that the sliders make."""
         return _config(**self._knobs)
 
     @property
@@ -195,7 +192,6 @@ class ScalerTimeline(LabWidget):
         return static_timeline({"": self.replay}, self.trace, why="")
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, WHY_STATIC, static_timeline({"": self.replay}, self.trace))
 
 
@@ -207,16 +203,13 @@ def _config(init_log2_scale: int, growth_factor: float, backoff_factor: float, g
 
 def _places() -> dict[str, dict[str, list[Any]]]:
     """Return where each slider can stand, and what it says there."""
+    clean_steps = [f"{n:,} clean step{'s' * (n > 1)}" for n in INTERVALS]
     return {
         "init_log2_scale": {"values": list(LOG2_SCALES), "texts": [power(2.0**k) for k in LOG2_SCALES]},
         "growth_factor": {"values": list(GROWTH_FACTORS), "texts": [f"× {short(f)}" for f in GROWTH_FACTORS]},
         "backoff_factor": {"values": list(BACKOFF_FACTORS), "texts": [f"× {short(f)}" for f in BACKOFF_FACTORS]},
-        "growth_interval": {"values": list(INTERVALS), "texts": [_clean_steps(n) for n in INTERVALS]},
+        "growth_interval": {"values": list(INTERVALS), "texts": clean_steps},
     }
-
-
-def _clean_steps(count: int) -> str:
-    return "1 clean step" if count == 1 else f"{count:,} clean steps"
 
 
 class ScalerPresets(LabWidget):
@@ -277,11 +270,10 @@ class ScalerPresets(LabWidget):
         return self._replays["alike" if self.alike else "shipped"]
 
     @traitlets.validate("selected")
-    def _valid_selected(self, proposal: dict[str, Any]) -> str:
-        value: str = proposal["value"]
-        if value not in self.presets:
-            raise traitlets.TraitError(f"there is no preset {value!r}; there are {', '.join(self.presets)}")
-        return value
+    def _valid_selected(self, proposal: dict[str, Any]) -> Any:
+        if (name := proposal["value"]) not in self.presets:
+            raise traitlets.TraitError(f"there is no preset {name!r}; there are {', '.join(self.presets)}")
+        return name
 
     @traitlets.observe("alike", "selected")
     def _follow(self, _change: object = None) -> None:
@@ -290,14 +282,13 @@ class ScalerPresets(LabWidget):
             self.sentence = next(row["sentence"] for row in mode["rows"] if row["name"] == self.selected)
 
     def _described(self, mode: str, configs: Mapping[str, ScalerConfig]) -> dict[str, Any]:
-        rows = [
-            {"name": name, **knobs(config), **_fared(what), "sentence": preset_sentence(name, config, what)}
-            for (name, config), what in zip(configs.items(), self._replays[mode].values(), strict=True)
-        ]
-        return {"steps": len(next(iter(self._replays[mode].values()))), "rows": rows}
+        rows = []
+        for (name, config), what in zip(configs.items(), self._replays[mode].values(), strict=True):
+            fared = {"skips": str(what.skips), "lossy": percent(float(what.lossy.mean()))}
+            rows.append({"name": name, **knobs(config), **fared, "sentence": preset_sentence(name, config, what)})
+        return {"steps": len(what), "rows": rows}
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, WHY_STATIC, static_timeline(self.replays, self.trace))
 
 
@@ -324,10 +315,6 @@ def knobs(config: ScalerConfig) -> dict[str, str]:
         "hysteresis": short(config.hysteresis),
         "limits": " ".join(part for part in (floor, cap) if part) or "none",
     }
-
-
-def _fared(what: Replay) -> dict[str, str]:
-    return {"skips": str(what.skips), "lossy": percent(float(what.lossy.mean()))}
 
 
 def preset_sentence(name: str, config: ScalerConfig, what: Replay) -> str:

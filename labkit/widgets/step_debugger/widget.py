@@ -98,9 +98,8 @@ def as_text(step: StepInStages, recipe: Recipe) -> str:
         for tensor in stage.tensors:
             view = tensor_view(tensor)
             span = f"{view['smallest']:>9} .. {view['largest']:<9}" if view["bar"] else " " * 22
-            rest = f"{view['zeros']} zero" * bool(view["zeros"]) + f" {view['non_finite']} inf or NaN" * bool(
-                view["non_finite"]
-            )
+            rest = f"{view['zeros']} zero" * bool(view["zeros"])
+            rest += f" {view['non_finite']} inf or NaN" * bool(view["non_finite"])
             lines.append(f"    {view['name']:<22} {view['format']}  {span} {rest}".rstrip())
     return "\n".join(lines)
 
@@ -113,7 +112,7 @@ def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
         )
     if recipe.model == FP32:
         return "Nothing is cast: everything in this step is FP32."
-    low = _count(stage.tensors, recipe.model.name)
+    low = sum(format_of(tensor.dtype) == recipe.model for tensor in stage.tensors)
     kept = len(stage.tensors) - low
     norms = f"; {kept} normalisation layer{'s keep' if kept > 1 else ' keeps'} FP32" if kept else ""
     if not recipe.master_weights:
@@ -208,10 +207,6 @@ def _copy_back(step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     return f"Rounded into the model's {recipe.model.name}, {moved}; {missed}."
 
 
-def _count(tensors: Sequence[Seen], name: str) -> int:
-    return sum(format_of(tensor.dtype).name == name for tensor in tensors)
-
-
 class StepDebugger(LabWidget):
     """One training step in eight stages, with dtype, smallest and largest number, zeros and inf of every tensor.
 
@@ -251,35 +246,22 @@ class StepDebugger(LabWidget):
     _about = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self,
-        task: Task,
-        recipe: Recipe = RECIPES["O2"],
-        recipes: Sequence[Recipe] = OFFERED,
-        *,
-        seed: int = 0,
+        self, task: Task, recipe: Recipe = RECIPES["O2"], recipes: Sequence[Recipe] = OFFERED, *, seed: int = 0
     ) -> None:
         self._task, self._seed = task, seed
         self._recipes = {row.name: row for row in (*recipes, recipe)}
         self._following = False
-        about = {
-            "stages": STAGES,
-            "recipes": list(self._recipes),
-            "most": MOST_LOG2_SCALE,
-            "task": task.name,
-            **window(),
-        }
-        super().__init__(_about=about, recipe_name=recipe.name)
-        self._begin()
-        self.on_msg(self._told)
+        about = {"stages": STAGES, "recipes": list(self._recipes), "most": MOST_LOG2_SCALE, "task": task.name}
+        super().__init__(_about=about | window(), recipe_name=recipe.name)
+        self.reset()
+        self.on_msg(lambda _, content, __: self.another_step() if content["do"] == "step" else self.reset())
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe of the run."""
         return self._recipes[self.recipe_name]
 
     @property
     def watched(self) -> StepInStages:
-        """What was measured."""
         return self._watched
 
     def another_step(self) -> None:
@@ -287,10 +269,6 @@ class StepDebugger(LabWidget):
         self._taken.append(self._watched.scale)
         self._show_scale(self._watched.scale_after)
         self._take()
-
-    def reset(self) -> None:
-        """Go back to the first step."""
-        self._begin()
 
     @limited("stage", "log2_scale", "recipe_name")
     def _places(self) -> dict[str, Collection[Any]]:
@@ -302,14 +280,14 @@ class StepDebugger(LabWidget):
         if not self._following:
             return
         if change["name"] == "recipe_name":
-            self._begin()
+            self.reset()
         elif change["name"] == "log2_scale":
             self._scale = 2.0**self.log2_scale
             self._take()
         else:
             self.sentence = self._sentences[self.stage]
 
-    def _begin(self) -> None:
+    def reset(self) -> None:
         """Stand before the first step of a new run."""
         self._taken = []
         self._show_scale(self.recipe.scaler.init_scale)
@@ -332,21 +310,9 @@ class StepDebugger(LabWidget):
         self._sentences = sentences(self._watched, self.recipe)
         views = [[tensor_view(tensor) for tensor in stage.tensors] for stage in self._watched.stages]
         with self.hold_sync():
-            self._view = {
-                "stages": views,
-                "sentences": self._sentences,
-                "step": self._watched.step,
-                "stepped": self._watched.stepped,
-            }
+            step = {"step": self._watched.step, "stepped": self._watched.stepped}
+            self._view = {"stages": views, "sentences": self._sentences, **step}
             self.sentence = self._sentences[self.stage]
 
-    def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
-        """Do what a button asks."""
-        if content["do"] == "step":
-            self.another_step()
-        else:
-            self.reset()
-
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(f"{as_text(self._watched, self.recipe)}\n", WHY_STATIC)

@@ -27,6 +27,7 @@ from labkit.widgets.base.figures import (
     End,
     captioned,
     name_ends,
+    new_figure,
     on_any_page,
     panel,
     raised,
@@ -84,7 +85,7 @@ def rows(curves: Mapping[str, Curve], exact_end: float) -> list[dict[str, Any]]:
         {
             "name": name,
             "end": short(float(curve[-1])),
-            "off": _signed(float(curve[-1]) - exact_end),
+            "off": "+" * bool(curve[-1] > exact_end) + short(float(curve[-1]) - exact_end),
             "moved": f"{moved(curve):,}",
         }
         for name, curve in curves.items()
@@ -131,16 +132,10 @@ def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _signed(value: float) -> str:
-    return ("+" if value > 0 else "") + short(value)
-
-
 @on_any_page
 def static_swallowed(curves: Mapping[str, Curve], weight: float, update: float, *, why: str = WHY_STATIC) -> Figure:
     """Draw the weight against the steps for each method, beside the exact line."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.6))
+    figure = new_figure(9, 4.6)
     axes = figure.add_axes((0.08, 0.33, 0.66, 0.58))
     steps = len(next(iter(curves.values()))) - 1
     exact = [weight, weight - steps * update]
@@ -255,7 +250,11 @@ class SwallowedUpdates(LabWidget):
         self.send({"kind": "ahead", "axis": axis, "places": texts}, [drawn.tobytes()])
 
     def _curves_at(self, weight: float, update: float) -> dict[str, Curve]:
-        return curves(weight, update, self.steps, _known_stochastic(weight, update, self.steps))
+        known = None  # the stochastic curve, whose steps are chance and cannot be guessed ahead
+        if weight in WEIGHTS and update in UPDATES and self.steps <= 1000:
+            column = WEIGHTS.index(weight) * len(UPDATES) + UPDATES.index(update)
+            known = np.asarray(_all_positions(self.steps)[:, column], np.float64)
+        return curves(weight, update, self.steps, known)
 
     def _described(self, weight: float, update: float, curves: dict[str, Curve]) -> dict[str, Any]:
         exact = weight - self.steps * update
@@ -271,16 +270,7 @@ class SwallowedUpdates(LabWidget):
         }
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, WHY_STATIC, static_swallowed(self.curves, self.weight, self.update))
-
-
-def _known_stochastic(weight: float, update: float, steps: int) -> Curve | None:
-    """Look up the curve at a position of the sliders; its steps are chance and cannot be guessed ahead."""
-    if weight not in WEIGHTS or update not in UPDATES or steps > 1000:
-        return None
-    column = WEIGHTS.index(weight) * len(UPDATES) + UPDATES.index(update)
-    return np.asarray(_all_positions(steps)[:, column], np.float64)
 
 
 @cache

@@ -81,7 +81,6 @@ class TrainingBar(LabWidget):
         return self.record
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, "(Widgets do not run here: call .start(), then .wait(), and look at .record.)")
 
     @traitlets.observe("wanted")
@@ -91,15 +90,13 @@ class TrainingBar(LabWidget):
 
     def _run(self) -> None:
         try:
-            self.record = train(
-                *self._what,
-                steps=self.total,
-                progress=self._tell,
-                stop=self._stop.is_set,
-                **self._options,
-            )
+            stop = self._stop.is_set
+            self.record = train(*self._what, steps=self.total, progress=self._tell, stop=stop, **self._options)
             self.sentence = verdict(self.record)
-            paces = {} if self.record.stopped else self._paces()
+            recipes = dict.fromkeys((RECIPES["FP32"], self._what[1]))
+            paces: dict[str, float] = {}
+            if not self.record.stopped:  # time a few steps more, in turns with FP32's
+                paces = steps_per_second(self._what[0], recipes, device=self.place, steps=2, stop=stop)
         except Exception as error:  # a thread has nobody above it to tell
             self.sentence = f"It failed: {type(error).__name__}: {error}"
             self.phase = "failed"
@@ -107,12 +104,6 @@ class TrainingBar(LabWidget):
         told = f" {pace_sentence(paces, self.record.device)}" if paces else ""
         self.sentence = f"{verdict(self.record)}{told} It ran on {on(self.place)}."
         self.phase = "stopped" if self.record.stopped else "finished"
-
-    def _paces(self) -> dict[str, float]:
-        """Time a few steps more, in turns with FP32's: how fast this recipe is on this device."""
-        task, recipe, _ = self._what
-        recipes = dict.fromkeys((RECIPES["FP32"], recipe))
-        return steps_per_second(task, recipes, device=self.place, steps=2, stop=self._stop.is_set)
 
     def _tell(self, step: StepRecord) -> None:
         self.done = step.step

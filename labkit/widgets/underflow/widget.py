@@ -24,8 +24,9 @@ from labkit.widgets.base.figures import (
     INK,
     QUIET,
     captioned,
+    new_figure,
     on_any_page,
-    raised,
+    power_ticks,
     still,
     why_still,
 )
@@ -68,7 +69,8 @@ def sentence(what: Fate, format: Format, log2_scale: int, kind: str, layer: str 
     if sum(vars(what).values()) == 0:
         return f"At scale 2^{log2_scale}, {gradients} have nothing to lose: all of them are zero already in FP32."
     at = f"At scale 2^{log2_scale}{' (no scaling)' if log2_scale == 0 else ''}, "
-    first = f"{_some(what.underflowed)} of {gradients} underflow in {format.name}"
+    lost = {"0%": "none", "100%": "all"}.get(percent(what.underflowed), percent(what.underflowed))
+    first = f"{lost} of {gradients} underflow in {format.name}"
     rest = [f"{percent(what.subnormal)} are subnormal"] if what.subnormal else []
     rest.append(f"{percent(what.normal)} keep full precision" if what.normal else "none keeps full precision")
     if what.overflowed:
@@ -166,10 +168,6 @@ def windows(format: Format) -> dict[str, Any]:
     }
 
 
-def _some(share: float) -> str:
-    return "none" if share == 0 else "all" if share == 1 else percent(share)
-
-
 @on_any_page
 def static_underflow(
     snapshot: GradSnapshot,
@@ -184,11 +182,9 @@ def static_underflow(
     Raises:
         KeyError: the snapshot has no such layer.
     """
-    from matplotlib.figure import Figure
-
     histogram = shift(with_total(snapshot)[layer], log2_scale)
     now = fate(histogram, format)
-    figure = Figure(figsize=(9, 4.4))
+    figure = new_figure(9, 4.4)
     axes = figure.add_axes((0.07, 0.38, 0.91, 0.48))
     title = f"{snapshot.kind[:1].upper()}{snapshot.kind[1:]}, step {snapshot.step}: {layer}"
     axes.set_title(title, loc="left", fontsize=11, color=INK, pad=22)
@@ -217,7 +213,9 @@ def _draw_windows(axes: Axes, format: Format) -> None:
         if right <= left:
             continue
         axes.axvspan(left, right, color=colour, alpha=0.12, linewidth=0)
-        axes.text((left + right) / 2, 1.02, name, transform=_above(axes), ha="center", fontsize=9, color=INK)
+        axes.text(
+            (left + right) / 2, 1.02, name, transform=axes.get_xaxis_transform(), ha="center", fontsize=9, color=INK
+        )
     for edge in edges[1:-1]:
         axes.axvline(edge, color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
 
@@ -229,26 +227,13 @@ def _draw_bars(axes: Axes, histogram: ExponentHistogram, format: Format) -> None
     fates = np.array([fate_of_binade(int(e), format) for e in exponents])
     for name, colour in FATE_COLOURS.items():
         here = (fates == name) & (counts > 0)
-        axes.bar(
-            exponents[here] + 0.5,
-            shares[here],
-            width=0.86,
-            color=colour,
-            hatch=FATE_HATCHES[name],
-            edgecolor=INK,
-            linewidth=0.5,
-        )
+        x, heights, hatch = exponents[here] + 0.5, shares[here], FATE_HATCHES[name]
+        axes.bar(x, heights, width=0.86, color=colour, hatch=hatch, edgecolor=INK, linewidth=0.5)
     axes.set_xlim(*AXIS)
-    ticks = range(AXIS[0], AXIS[1], 8)
-    axes.set_xticks(list(ticks), [raised(f"2^{e}") for e in ticks], fontsize=9)
+    power_ticks(axes.set_xticks, range(*AXIS, 8))
     axes.tick_params(axis="y", labelsize=8.5, colors=QUIET)
     axes.set_ylabel("% of non-zero elements", fontsize=8.5, color=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _above(axes: Axes) -> Any:
-    """Return the transform in which x is an exponent and y a fraction of the height."""
-    return axes.get_xaxis_transform()
 
 
 class UnderflowHistogram(LabWidget):
@@ -333,6 +318,5 @@ class UnderflowHistogram(LabWidget):
         return fate(shift(self._histograms[self.layer], self.log2_scale), self.format)
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         figure = static_underflow(self.snapshot, self.format, self.log2_scale, layer=self.layer)
         return still(self.sentence, WHY_STATIC, figure)

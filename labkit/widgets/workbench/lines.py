@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 
-from labkit.amp import DYNAMIC, ScalerConfig, WeightRounding
+from labkit.amp import DYNAMIC, WeightRounding
 from labkit.train import Task
 from labkit.widgets.bench.knobs import Knobs, Scaling, epsilon_text, has_epsilon, optimizer_name, recipe_of
 
 DTYPES = {"FP16": "torch.float16", "BF16": "torch.bfloat16"}
+TORCH_HAS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")  # of a scaler's knobs
 
 
 def torch_lines(knobs: Knobs, task: Task) -> str:
@@ -42,23 +43,29 @@ def torch_lines(knobs: Knobs, task: Task) -> str:
     """
     converted = knobs.format != "FP32" and not knobs.autocast
     masters = converted and knobs.masters != "none"
-    scaling = _scaling(knobs, converted)
+    refused = knobs.scaling is Scaling.DYNAMIC and converted and knobs.masters == "none"
+    scaling = Scaling.STATIC if refused else knobs.scaling
     head = ["import torch", *_import(task), "", *_cannot(knobs, scaling)]
-    head += _convert(knobs) if converted else []
+    if converted:
+        head.append(f"model.to({DTYPES[knobs.format]})")
+        norms = ["for layer in model.modules():", '    if "Norm" in type(layer).__name__:', "        layer.float()"]
+        head += norms if knobs.norms_fp32 else []
     if masters:
         head.append("masters = [p.detach().float().clone() for p in model.parameters()]")
     head += _optimizer(knobs, task, "masters" if masters else "model.parameters()")
     if scaling is Scaling.DYNAMIC:
-        device = "next(model.parameters()).device.type"
-        head.append(f"scaler = torch.amp.GradScaler({device}, {_knobs_of_torch(knobs)})")
+        scaler = recipe_of(knobs).scaler
+        own = {name: getattr(scaler, name) for name in ("growth_factor", "backoff_factor")}
+        changed = [f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)]
+        options = [f"init_scale=2.0**{knobs.log2_scale}", *changed, f"growth_interval={scaler.growth_interval}"]
+        head.append(f"scaler = torch.amp.GradScaler(next(model.parameters()).device.type, {', '.join(options)})")
     head += ["losses = []", "for inputs, targets in batches:"]
-    body = [*_forward(knobs, converted), *_backward(knobs, scaling, masters), *_after(knobs, masters)]
+    body = [*_forward(knobs, converted), *_backward(knobs, scaling, masters), "optimizer.zero_grad()"]
+    if masters:
+        body += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
+        body += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (knobs.masters == "forgotten")
+    body.append("losses.append(loss.item())")
     return "\n".join(head + ["    " + line for line in body])
-
-
-def _scaling(knobs: Knobs, converted: bool) -> Scaling:
-    refused = knobs.scaling is Scaling.DYNAMIC and converted and knobs.masters == "none"
-    return Scaling.STATIC if refused else knobs.scaling
 
 
 def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
@@ -74,39 +81,12 @@ def _cannot(knobs: Knobs, scaling: Scaling) -> list[str]:
         lines.append(f"# plain torch multiplies FP32 numbers; here layers multiplied {recipe.products.forward.name}")
     if recipe.rounding is not WeightRounding.NEAREST:
         lines.append(f"# plain torch rounds weights to nearest; here the rounding was {recipe.rounding.value}")
-    beyond = _beyond_torch(recipe_of(knobs).scaler) if scaling is Scaling.DYNAMIC else ""
-    if beyond:
-        lines.append(f"# torch's GradScaler has no such knobs; here they stood at {beyond}")
+    ours = {f.name: getattr(recipe.scaler, f.name) for f in fields(recipe.scaler) if f.name not in TORCH_HAS}
+    beyond = [f"{name}={value:g}" for name, value in ours.items() if value != getattr(DYNAMIC, name)]
+    if beyond and scaling is Scaling.DYNAMIC:
+        lines.append(f"# torch's GradScaler has no such knobs; here they stood at {', '.join(beyond)}")
     if scaling is not knobs.scaling:
         lines.append("# torch's GradScaler refuses 16-bit gradients, so the scale stands still")
-    return lines
-
-
-def _knobs_of_torch(knobs: Knobs) -> str:
-    scaler = recipe_of(knobs).scaler
-    own = {name: getattr(scaler, name) for name in ("growth_factor", "backoff_factor")}
-    changed = [f"{name}={value:g}" for name, value in own.items() if value != getattr(DYNAMIC, name)]
-    return ", ".join([f"init_scale=2.0**{knobs.log2_scale}", *changed, f"growth_interval={scaler.growth_interval}"])
-
-
-def _beyond_torch(scaler: ScalerConfig) -> str:
-    """Return what a dynamic scaler has that torch's GradScaler has not."""
-    there = ("init_scale", "growth_factor", "backoff_factor", "growth_interval")
-    return ", ".join(
-        f"{f.name}={getattr(scaler, f.name):g}"
-        for f in fields(scaler)
-        if f.name not in there and getattr(scaler, f.name) != getattr(DYNAMIC, f.name)
-    )
-
-
-def _convert(knobs: Knobs) -> list[str]:
-    lines = [f"model.to({DTYPES[knobs.format]})"]
-    if knobs.norms_fp32:
-        lines += [
-            "for layer in model.modules():",
-            '    if "Norm" in type(layer).__name__:',
-            "        layer.float()",
-        ]
     return lines
 
 
@@ -187,11 +167,3 @@ def _backward(knobs: Knobs, scaling: Scaling, masters: bool) -> list[str]:
         if recipe_of(knobs).scaler.skip_on_inf:
             return [*lines, f"if all(p.grad.isfinite().all() for p in {stepped}):", "    optimizer.step()"]
     return [*lines, "optimizer.step()"]
-
-
-def _after(knobs: Knobs, masters: bool) -> list[str]:
-    lines = ["optimizer.zero_grad()"]
-    if masters:
-        lines += ["for p, master in zip(model.parameters(), masters):", "    p.data.copy_(master)"]
-        lines += ["    master.data.copy_(p)  # forgets what 16 bits do not hold"] * (knobs.masters == "forgotten")
-    return [*lines, "losses.append(loss.item())"]

@@ -22,7 +22,7 @@ from labkit.train import CATEGORIES, StepRecord, Task, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import script, style, tour_of
 from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
-from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of
+from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
 from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, position, tasks
 from labkit.widgets.bench.widget import state as bench_state
 from labkit.widgets.bench.words import memory
@@ -76,19 +76,14 @@ def opened(code: str) -> Opened:
     for name, known in ((task, tasks(places())), (recipe, RECIPES)):
         if name not in known:
             raise ValueError(f"there is no {name!r} here; there are {', '.join(known)}. ({FORM})")
-    said = dict(_pair(part) for part in rest)
+    if plain := [part for part in rest if "=" not in part]:
+        raise ValueError(f"{plain[0]!r} is no setting. ({FORM})")
+    said = {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in rest)}
     if len(said) < len(rest):
         raise ValueError(f"something stands twice in {code!r}")
     numbers = {name: _whole(name, said.pop(name)) for name in ("seed", "steps") if name in said}
     knobs = {name: _position(name, text) for name, text in said.items()}
     return Opened(tasks(places())[task], recipe, numbers.get("seed", 0), numbers.get("steps"), knobs)
-
-
-def _pair(part: str) -> tuple[str, str]:
-    name, equals, text = part.partition("=")
-    if not equals:
-        raise ValueError(f"{part!r} is no setting. ({FORM})")
-    return name.strip(), text.strip()
 
 
 def _whole(name: str, text: str) -> int:
@@ -103,41 +98,18 @@ def _position(name: str, text: str) -> Any:
         raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
     found = [position for position in POSITIONS[name] if str(position) == text]
     if not found:
-        there = POSITIONS[name]
-        words = (
-            f"from {there[0]} to {there[-1]}" if isinstance(there, range) else f"one of {', '.join(map(str, there))}"
-        )
-        raise ValueError(f"{name} is {words}; it was given {text!r}")
+        raise ValueError(f"{name} is {span(POSITIONS[name])}; it was given {text!r}")
     return found[0]
 
 
 def state(bench: Bench) -> dict[str, Any]:
     """Return what the workbench shows beside: tasks and recipes to choose, bytes, and the same in plain torch."""
     knobs = bench.shown.wanted
-    return {
-        **bench_state(bench),
-        "title": f"Workbench: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
-        "task": bench.task.name,
-        "tasks": list(tasks(places())),
-        "recipe": preset_of(recipe_of(knobs)),
-        "recipes": list(PRESETS),
-        "memory": memory_rows(bench),
-        "lines": torch_lines(knobs, bench.task),
-        "opens": opening_line(bench),
-    }
-
-
-def opening_line(bench: Bench) -> str:
-    """Return the line that opens this workbench elsewhere; "" where task or recipe are a learner's own."""
     try:
-        return f'Workbench.from_code("{code_of(bench)}")'
+        opens = f'Workbench.from_code("{code_of(bench)}")'
     except ValueError:
-        return ""
-
-
-def memory_rows(bench: Bench) -> list[dict[str, Any]]:
-    """Return for each run its bytes by category, as numbers and as text."""
-    return [
+        opens = ""  # the task or the recipe are a learner's own
+    memory_rows = [
         {
             "name": name,
             "bytes": [held[category] for category in CATEGORIES],
@@ -146,6 +118,17 @@ def memory_rows(bench: Bench) -> list[dict[str, Any]]:
         }
         for name, held in memory(bench)
     ]
+    return {
+        **bench_state(bench),
+        "title": f"Workbench: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
+        "task": bench.task.name,
+        "tasks": list(tasks(places())),
+        "recipe": preset_of(recipe_of(knobs)),
+        "recipes": list(PRESETS),
+        "memory": memory_rows,
+        "lines": torch_lines(knobs, bench.task),
+        "opens": opens,
+    }
 
 
 def size(count: int) -> str:
@@ -265,12 +248,7 @@ class Workbench(BenchWidget):
         path = write_whole(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
-    def command(self, content: Mapping[str, Any]) -> Turn | Fork | Choose | Do:
-        """Return the command in a browser's message.
-
-        Raises:
-            ValueError: it holds none.
-        """
+    def command(self, content: Mapping[str, Any]) -> Any:
         match content.get("do"):
             case "fork":
                 return Fork(int(content["step"]))

@@ -29,23 +29,11 @@ SHADES = {"stepped": "", "skipped": "; background: var(--jp-warn-color3); color:
 BAR = "display: inline-block; height: 1em; background: "
 PARTS = {"model weights": "#0072B2", "gradients": "#E69F00", "master weights": "#777777", "momentum": "#009E73"}
 WORLD = 4
+READY = f"{WORLD} processes train one layer together. Press Train."
+STARTING = f"torchrun starts {WORLD} processes. Each of them imports torch, which takes some seconds."
+STOPPING = "The processes are told to end. Those that still import torch do so first."
 COMMAND = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORLD), "-m")
 WAYS = {"FP32": ("FP32", True), "FP16, divided before": ("FP16", True), "FP16, divided after": ("FP16", False)}
-
-
-def ready(world: int) -> str:
-    """Say that nothing runs yet, or that all wait."""
-    return f"{world} processes train one layer together. Press Train."
-
-
-def starting(world: int) -> str:
-    """Say what a first training waits for."""
-    return f"torchrun starts {world} processes. Each of them imports torch, which takes some seconds."
-
-
-def stopping() -> str:
-    """Say that the processes were told to end."""
-    return "The processes are told to end. Those that still import torch do so first."
 
 
 def table(steps: Sequence[dict[str, Any]]) -> str:
@@ -88,18 +76,12 @@ def verdict(steps: Sequence[dict[str, Any]], plan: Plan) -> str:
     return f"{first} Skipped: {skipped} of {len(steps)}. The loss ended at {steps[-1]['loss']:.4g}.{sent}"
 
 
-def ended(stopped: bool, said: Sequence[str]) -> str:
-    """Say that the processes are gone, and why."""
-    if stopped:
-        return "Stopped: no process is left. Train starts them again."
-    why = next((line for line in reversed(said) if "Error" in line or "RankLost" in line), "torchrun said nothing")
-    return f"The processes ended by themselves: {escape(why)}"
-
-
-def bars(held: dict[bool, dict[str, int]]) -> str:
-    """Return a bar for each way of holding the weights, as long as the bytes that one rank holds."""
+def memory_bars(workers: Workers) -> ipywidgets.HTML:
+    """Return bars of the bytes that one rank held in the last training of each way; a sentence where one is missing."""
+    held = workers.held_by
     if len(held) < 2:
-        return "Train once with each rank holding a part, and once with each holding all; then run this cell again."
+        again = "Train once with each rank holding a part, and once with each holding all; then run this cell again."
+        return ipywidgets.HTML(again)
     most, rows = max(sum(parts.values()) for parts in held.values()), ""
     for name, parts in (("all weights (DDP)", held[False]), ("a part (FSDP2)", held[True])):
         bar = "".join(
@@ -109,7 +91,7 @@ def bars(held: dict[bool, dict[str, int]]) -> str:
         total = sum(parts.values())
         rows += f"<tr>{_cell(name)}<td>{bar}</td>{_cell(f'{total:,} bytes')}</tr>"
     key = " ".join(f'<span style="{BAR}{colour}; width: 1em"></span> {part}' for part, colour in PARTS.items())
-    return f"<table>{rows}</table><div>{key}</div>"
+    return ipywidgets.HTML(f"<table>{rows}</table><div>{key}</div>")
 
 
 class _KeysInside(LabWidget):
@@ -141,7 +123,7 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
         self.train_button = ipywidgets.Button(description="Train", button_style="primary")
         self.stop_button = ipywidgets.Button(description="Stop", disabled=True)
         self.bar = ipywidgets.IntProgress(0, 0, STEPS)
-        self.sentence = ipywidgets.HTML(ready(WORLD))
+        self.sentence = ipywidgets.HTML(READY)
         self.table = ipywidgets.HTML()
         self.train_button.on_click(lambda _: self.train())
         self.stop_button.on_click(lambda _: self.stop())
@@ -151,14 +133,13 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
 
     @property
     def plan(self) -> Plan:
-        """What the controls say."""
         reduce, predivide = self.reduce.value
         return Plan(self.agree.value, self.held.value, reduce, predivide)
 
     def train(self) -> None:
         """Let the processes train by the plan; start them where they do not run."""
         if self._process is None or not self._process.running:
-            self._said, self._stopped, self.sentence.value = [], False, starting(WORLD)
+            self._said, self._stopped, self.sentence.value = [], False, STARTING
             self._process = BackgroundProcess(self._command, self._on_line, self._on_end)
         self.train_button.disabled, self.stop_button.disabled = True, False
         self.steps, self.bar.value = [], 0
@@ -167,8 +148,8 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
     def stop(self) -> None:
         """Let all processes end, after the training that they are in; the next Train starts them again."""
         if self._process is not None and self._process.running:
-            self._stopped, self.stop_button.disabled = True, True
-            self.sentence.value = stopping()
+            self._stopped = self.stop_button.disabled = True
+            self.sentence.value = STOPPING
             self._process.end_input()
 
     def _on_line(self, line: str) -> None:
@@ -177,7 +158,7 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
             return
         answer = json.loads(line)
         if "ready" in answer:
-            self.sentence.value = ready(WORLD)
+            self.sentence.value = READY
         elif "step" in answer:
             self.steps.append(answer)
             self.bar.value = answer["step"]
@@ -189,18 +170,14 @@ class Workers(ipywidgets.VBox):  # type: ignore[misc]
 
     def _on_end(self, _: int) -> None:
         self.train_button.disabled, self.stop_button.disabled = False, True
-        self.sentence.value = ended(self._stopped, self._said)
+        why = next((s for s in reversed(self._said) if "Error" in s or "RankLost" in s), "torchrun said nothing")
+        stopped = "Stopped: no process is left. Train starts them again."
+        self.sentence.value = stopped if self._stopped else f"The processes ended by themselves: {escape(why)}"
 
     def close(self) -> None:
-        """End the processes with the widget."""
         self.stop()
         if self._process is not None:
             self._process.wait(10.0)
             self._process.stop()
             self._process.wait(10.0)
         super().close()
-
-
-def memory_bars(workers: Workers) -> ipywidgets.HTML:
-    """Return bars of the bytes that one rank held in the last training of each way; a sentence where one is missing."""
-    return ipywidgets.HTML(bars(workers.held_by))

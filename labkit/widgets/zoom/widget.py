@@ -56,19 +56,17 @@ def gradient_sentence(gradient: float, log2_scale: int) -> str:
     if gradient == 0:
         return "It is exactly zero already in FP32: no scale changes that."
     value = gradient * 2.0**log2_scale
-    return f"{_now(value)} {_doubled(code_of(value), code_of(2 * value))}"
-
-
-def _now(value: float) -> str:
-    kind = classify(code_of(value), FP16)
+    code, twice = code_of(value), code_of(2 * value)
+    kind = classify(code, FP16)
+    now = "FP16 holds it, in full precision."
     if kind == NumberClass.ZERO:
-        return "FP16 makes it 0: it is below 2^-25, half of the smallest number."
-    if kind == NumberClass.INFINITY:
-        return "FP16 makes it inf: it is 65520 or more."
-    if kind == NumberClass.SUBNORMAL:
-        error = percent(abs(float(decode(code_of(value), FP16)) / value - 1))
-        return f"FP16 holds it as a subnormal number, {error} off."
-    return "FP16 holds it, in full precision."
+        now = "FP16 makes it 0: it is below 2^-25, half of the smallest number."
+    elif kind == NumberClass.INFINITY:
+        now = "FP16 makes it inf: it is 65520 or more."
+    elif kind == NumberClass.SUBNORMAL:
+        error = percent(abs(float(decode(code, FP16)) / value - 1))
+        now = f"FP16 holds it as a subnormal number, {error} off."
+    return f"{now} {_doubled(code, twice)}"
 
 
 def _doubled(code: int, twice: int) -> str:
@@ -172,7 +170,6 @@ class GradientZoom(LabWidget):
             self.sentence = self._said()
 
     def _said(self) -> str:
-        """Return the sentence of the present distance."""
         shot, k = self.snapshots[self.frame], self.log2_scale
         if self.zoom == DISTANCES.index("gradient"):
             at = f"{self.place} at step {shot.step} is {spaced(self.gradient)}"
@@ -188,7 +185,6 @@ class GradientZoom(LabWidget):
         return f"{said} Of the {table.size:,} shown, {zeros} are zero already in FP32."
 
     def still(self) -> dict[str, Any]:
-        """Return what is shown where widgets do not run."""
         return still(self.sentence, why_still("to zoom"), static_underflow(self.snapshots[self.frame], FP16))
 
 
