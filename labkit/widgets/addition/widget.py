@@ -287,9 +287,8 @@ class AdditionPlayer(LabWidget):
         if not (format.signed and format.has_zero):
             raise ValueError(f"{format.name} has no sign or no zero, so it has no sums. Give a format with both.")
         self._formats = {row.name: row for row in (*OFFERED, format)}
-        typed = {name: _text(value) for name, value in (("a", a), ("b", b))}
-        for text in typed.values():
-            parse(text, format)
+        given = {"a": a, "b": b}  # a number is written so that reading it gives it back
+        typed = {n: x if isinstance(x, str) else repr(float(x)).removesuffix(".0") for n, x in given.items()}
         self.sheet: Sheet = sheet(typed["a"], typed["b"], format)
         self._scenes: list[Scene] = scenes(self.sheet)
         super().__init__(**typed, format_name=format.name, operation=operation, _choices=list(self._formats))
@@ -344,12 +343,3 @@ class AdditionPlayer(LabWidget):
 
     def still(self) -> dict[str, Any]:
         return still(f"{paper(self._scenes)}\n", WHY_STATIC)
-
-
-def _text(value: float | str) -> str:
-    """Write a number so that reading it gives it back; leave text as it was typed.
-
-    >>> _text(1.0), _text(0.0001), _text("0x3C00")
-    ('1', '0.0001', '0x3C00')
-    """
-    return value if isinstance(value, str) else repr(float(value)).removesuffix(".0")

@@ -254,14 +254,9 @@ class Side:
 
 
 class Duel(Lockstep):
-    """A game that is driven by a thread, or by a test.
+    """A game that is driven by a thread, or by a test; `BeatTheScaler` says what task, seed, steps, pace and device are.
 
     Args:
-        task: what both sides train.
-        seed: decides first weights, batches and the course of the loss's weight.
-        steps: how long the game is.
-        pace: steps a second at most.
-        device: where both train; None takes the GPU where there is one.
         make_run: (task, recipe, seed, log2 weights, device=) -> run.
         clock, wait: seconds, and how to let them pass.
 

@@ -239,12 +239,9 @@ def make_run(task: Task, recipe: Recipe, seed: int, **where: Any) -> TrainingRun
 
 
 class Bench(Lockstep):
-    """A run, its fork and FP32 beside them, as they are driven.
+    """A run, its fork and FP32 beside them, as they are driven; `Workbench` says what task to device are.
 
     Args:
-        task, recipe, seed: what is trained first.
-        steps: how many; None takes the task's own number.
-        device: where all of them train; None takes the GPU where there is one.
         offered: the knobs that can be turned.
         forkable: whether the run can be forked.
         growth_interval: clean steps before a dynamic scale grows that is switched on here.
@@ -316,7 +313,7 @@ class Bench(Lockstep):
             case Turn():
                 self._turn(command.knobs)
             case Fork():
-                self._fork(command)
+                self._fork(command.step)
             case Choose():
                 self._choose(command)
             case Place():
@@ -364,12 +361,12 @@ class Bench(Lockstep):
             self.notice = f"Another format is another run: this one begins again {where}."
             self.phase = Phase.PAUSED if self.phase is Phase.FINISHED else self.phase
 
-    def _fork(self, fork: Fork) -> None:
+    def _fork(self, step: int) -> None:
         if not self.forkable:
             raise ValueError("this widget has no forks; labkit.widgets.Workbench has.")
         if not self.run.steps:
             raise ValueError("a fork needs a run to leave. Press Start first.")
-        source, knobs = self.run.at(min(fork.step, self.run.done))
+        source, knobs = self.run.at(min(step, self.run.done))
         if source.steps_done >= self.total:
             raise ValueError(f"after step {self.total} nothing follows. Fork at an earlier step.")
         origin = source.steps_done
@@ -377,10 +374,8 @@ class Bench(Lockstep):
         self.active = 1
         if self.phase is not Phase.FAILED:
             self.stand(Phase.PAUSED)
-        self.notice = (
-            f"The fork stands after step {origin} with every digit of the run. Turn one of its knobs, then press "
-            "Continue."
-        )
+        then = "Turn one of its knobs, then press Continue."
+        self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
 
     def _choose(self, choice: Choose) -> None:
         if choice.branch is not None:

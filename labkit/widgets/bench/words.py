@@ -236,6 +236,10 @@ def _where(scene: Scene) -> str:
 
 def _state(scene: Scene) -> str:
     assert scene.last is not None
+    lost = ""
+    if scene.underflow is not None:
+        lost = f"; {percent(scene.underflow) if scene.underflow else 'none'} of its gradient elements underflow"
+        lost += "" if scene.swallowed is None else f", {percent(scene.swallowed)} of its updates are swallowed"
     fp32 = "" if scene.fp32_loss is None else f", FP32 at {short(scene.fp32_loss)}"
     if scene.bad_since is not None:
         return (
@@ -247,15 +251,8 @@ def _state(scene: Scene) -> str:
         when = "" if at == scene.last.step else f" at step {at}"
         losses = short(scene.last.loss) + ("" if scene.fp32_loss is None else f" and {short(scene.fp32_loss)}")
         metrics = f"{scene.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}"
-        return f"{scene.who} has {metrics}; losses {losses}{_lost(scene)}."
-    return f"{scene.who} is at {short(scene.last.loss)}{fp32}{_lost(scene)}."
-
-
-def _lost(scene: Scene) -> str:
-    if scene.underflow is None:
-        return ""
-    lost = f"; {percent(scene.underflow) if scene.underflow else 'none'} of its gradient elements underflow"
-    return lost if scene.swallowed is None else f"{lost}, {percent(scene.swallowed)} of its updates are swallowed"
+        return f"{scene.who} has {metrics}; losses {losses}{lost}."
+    return f"{scene.who} is at {short(scene.last.loss)}{fp32}{lost}."
 
 
 def _skips(scene: Scene) -> str:

@@ -280,7 +280,11 @@ class Driver:
     def command(self, command: Any, number: int = 0) -> None:
         """Let the thread carry out a command before its next step; returns at once."""
         if command in (Button.START, Button.STEP):
-            self._take_turn()
+            with Driver._turn:
+                before = Driver._driving() if Driver._driving is not None else None
+                Driver._driving = weakref.ref(self)
+            if before is not None and before is not self:
+                before.call(partial(before._pause, ANOTHER))
         self.call(partial(self._handle, command, number))
 
     def call(self, work: Callable[[], None]) -> None:
@@ -320,13 +324,6 @@ class Driver:
     @property
     def alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
-
-    def _take_turn(self) -> None:
-        with Driver._turn:
-            before = Driver._driving() if Driver._driving is not None else None
-            Driver._driving = weakref.ref(self)
-        if before is not None and before is not self:
-            before.call(partial(before._pause, ANOTHER))
 
     def _pause(self, why: str) -> None:
         if self.lockstep.due:

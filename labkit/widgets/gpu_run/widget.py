@@ -138,11 +138,9 @@ def no_gpu() -> str:
     try:
         place("gpu")
     except ValueError as missing:
-        return (
-            f"There is nothing to measure: {missing} The figures show a GPU when the lab runs on a machine with one "
-            "(a borrowed workstation, a T4 of a free notebook service) and this button is pressed there, or "
-            "`labkit gpu --quick` is run in its terminal."
-        )
+        where = "on a machine with one (a borrowed workstation, a T4 of a free notebook service)"
+        there = f"{where} and this button is pressed there, or `labkit gpu --quick` is run in its terminal"
+        return f"There is nothing to measure: {missing} The figures show a GPU when the lab runs {there}."
     return ""
 
 

@@ -261,11 +261,7 @@ class CastLedger(LabWidget):
         return self._plain[format.name]
 
     def _by_key(self, overrides: Mapping[str, str]) -> dict[str, str]:
-        """Spell overrides by name out for each call.
-
-        Raises:
-            TraitError: there is no such operation here, or no such list.
-        """
+        """Spell overrides by name out for each call."""
         usual = self._usual(self._formats[self.format_name])
         found: dict[str, str] = {}
         for name, to in overrides.items():

@@ -184,21 +184,20 @@ class Predict(LabWidget):
 
     @traitlets.observe("choice")
     def _commit(self, change: Mapping[str, Any]) -> None:
-        self.right, self.answered = self._replied(change["new"])
-
-    def _replied(self, choice: str) -> tuple[bool, str]:
-        ruler = self._prediction.ruler
+        choice, ruler = change["new"], self._prediction.ruler
         if ruler is None or self._measure is None:
-            return choice == self._prediction.answer, reply(self._prediction, choice)
+            self.right, self.answered = choice == self._prediction.answer, reply(self._prediction, choice)
+            return
         guess = ruler.read(choice)
         try:
             truth = float(self._measure())
             said = reply_to_number(self._prediction, choice, truth)
         except Exception as error:  # a lesson's own code: an error out of a message of the browser is not seen
             lost = f"The true one could not be measured: {error}."
-            return False, f"Noted. {lost} Run the cells above, then this one again."
+            self.right, self.answered = False, f"Noted. {lost} Run the cells above, then this one again."
+            return
         self.truth = truth
-        return ruler.side(guess, truth) == "near", said
+        self.right, self.answered = ruler.side(guess, truth) == "near", said
 
     def still(self) -> dict[str, Any]:
         lines = "\n".join(f"  ( ) {choice}" for choice in self.choices)

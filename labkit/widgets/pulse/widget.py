@@ -88,7 +88,7 @@ class Pulse(LabWidget):
         return self.round_trip_ms > 0
 
     def _answer(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
-        self.send(answer(content))
+        self.send({"pong": content.get("ping")})
         if not self.answered and self._withdraw is not None:
             self._withdraw()
         self.answered = True
@@ -107,12 +107,3 @@ class Pulse(LabWidget):
 def pulse() -> Pulse:
     """Return a widget that shows whether widgets are alive, and how long a message takes there and back."""
     return Pulse()
-
-
-def answer(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the kernel's answer to a message of the browser: its number.
-
-    >>> answer({"ping": 3})
-    {'pong': 3}
-    """
-    return {"pong": content.get("ping")}

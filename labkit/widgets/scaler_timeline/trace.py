@@ -50,10 +50,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not self.largest or len(self.largest) != len(self.keeps_from):
-            raise ValueError(
-                f"a trace has one number of each kind for each step, and at least one step; it was given "
-                f"{len(self.largest)} of largest and {len(self.keeps_from)} of keeps_from"
-            )
+            given = f"{len(self.largest)} of largest and {len(self.keeps_from)} of keeps_from"
+            raise ValueError(f"a trace has one number of each kind for each step, at least one; it was given {given}")
 
     def __len__(self) -> int:
         return len(self.largest)
@@ -108,9 +106,8 @@ def measure_trace(
             )
         if progress is not None:
             progress(number)
-    return Trace(
-        task.name, recipe.name, seed, tuple(largest), tuple(lowest), device_name(run.device), versions(), now()
-    )
+    where = device_name(run.device), versions(), now()
+    return Trace(task.name, recipe.name, seed, tuple(largest), tuple(lowest), *where)
 
 
 def load_trace(path: str | Path) -> Trace:

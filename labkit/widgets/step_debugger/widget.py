@@ -106,10 +106,8 @@ def as_text(step: StepInStages, recipe: Recipe) -> str:
 
 def _cast(_step: StepInStages, recipe: Recipe, stage: Stage) -> str:
     if recipe.autocast is not None:
-        return (
-            f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast casts a copy to "
-            f"{recipe.autocast.name} wherever a matrix product or a convolution asks for one."
-        )
+        copy = f"a copy to {recipe.autocast.name} wherever a matrix product or a convolution asks for one"
+        return f"{recipe.name} casts nothing here: every weight stays in FP32, and autocast casts {copy}."
     if recipe.model == FP32:
         return "Nothing is cast: everything in this step is FP32."
     low = sum(format_of(tensor.dtype) == recipe.model for tensor in stage.tensors)
@@ -161,11 +159,8 @@ def _unscale(step: StepInStages, _recipe: Recipe, stage: Stage) -> str:
     low = min(tensor.smallest for tensor in there)
     small = low < FP16.smallest_subnormal / 2
     why = "which FP16 would have rounded to 0" if small else "which FP16 could hold too"
-    if step.scale == 1:
-        return f"In {dtype}, divided by 1. The smallest weight gradient is {brief(low)}, {why}."
-    return (
-        f"First to {dtype}, then divided by {power(step.scale)}. The smallest weight gradient is {brief(low)}, {why}."
-    )
+    how = f"In {dtype}, divided by 1" if step.scale == 1 else f"First to {dtype}, then divided by {power(step.scale)}"
+    return f"{how}. The smallest weight gradient is {brief(low)}, {why}."
 
 
 def _check(step: StepInStages, recipe: Recipe, stage: Stage) -> str:

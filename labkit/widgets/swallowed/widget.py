@@ -258,16 +258,9 @@ class SwallowedUpdates(LabWidget):
 
     def _described(self, weight: float, update: float, curves: dict[str, Curve]) -> dict[str, Any]:
         exact = weight - self.steps * update
-        return {
-            "weight": weight,
-            "update": update,
-            "weight_text": quarters(weight),
-            "update_text": quarters(update),
-            "exact": exact,
-            "steps": self.steps,
-            "rows": rows(curves, exact),
-            "sentence": sentence(curves, weight, update),
-        }
+        texts = {"weight_text": quarters(weight), "update_text": quarters(update)}
+        said = {"rows": rows(curves, exact), "sentence": sentence(curves, weight, update)}
+        return {"weight": weight, "update": update, **texts, "exact": exact, "steps": self.steps, **said}
 
     def still(self) -> dict[str, Any]:
         return still(self.sentence, WHY_STATIC, static_swallowed(self.curves, self.weight, self.update))

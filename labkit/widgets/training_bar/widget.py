@@ -118,7 +118,5 @@ def verdict(record: RunRecord) -> str:
     """
     how = "Stopped" if record.stopped else "Finished"
     skipped = f", {record.skipped} of them skipped" if record.skipped else ""
-    return (
-        f"{how} after {len(record.steps)} steps{skipped} and {record.seconds:.1f} s: "
-        f"{record.metric_name} {record.metric:.3f}."
-    )
+    after = f"after {len(record.steps)} steps{skipped} and {record.seconds:.1f} s"
+    return f"{how} {after}: {record.metric_name} {record.metric:.3f}."

@@ -50,10 +50,8 @@ def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
         ValueError: the snapshot has no layers.
     """
     if not snapshot.layers:
-        raise ValueError(
-            "this snapshot has no layers, so there is no gradient to show. Take it after a backward pass: "
-            "snapshot(gradients, ...) with at least one tensor."
-        )
+        how = "Take it after a backward pass: snapshot(gradients, ...) with at least one tensor."
+        raise ValueError(f"this snapshot has no layers, so there is no gradient to show. {how}")
     return {ALL_LAYERS: merge(snapshot.layers.values()), **snapshot.layers}
 
 
@@ -139,15 +137,9 @@ def rows(
     for name, histogram in histograms.items():
         occupied = np.flatnonzero(histogram.counts)
         first, last = (int(occupied[0]), int(occupied[-1])) if len(occupied) else (0, -1)
-        found.append(
-            {
-                "name": name,
-                "lo": histogram.lo + first,
-                "counts": histogram.counts[first : last + 1].tolist(),
-                "note": note(histogram, name, all_zero if name == ALL_LAYERS else ()),
-                "observed": observed.get(name),
-            }
-        )
+        counts = {"lo": histogram.lo + first, "counts": histogram.counts[first : last + 1].tolist()}
+        said = note(histogram, name, all_zero if name == ALL_LAYERS else ())
+        found.append({"name": name, **counts, "note": said, "observed": observed.get(name)})
     return found
 
 
@@ -158,14 +150,9 @@ def windows(format: Format) -> dict[str, Any]:
     >>> windows(FP16)
     {'format': 'FP16', 'survives_from': -25, 'emin': -14, 'emax': 15, 'overflows_from': 65520.0}
     """
-    half_ulp_at_max = 2.0 ** (format.emax - format.significand_bits - 1)
-    return {
-        "format": format.name,
-        "survives_from": format.emin - format.significand_bits - 1,
-        "emin": format.emin,
-        "emax": format.emax,
-        "overflows_from": float(format.max) + half_ulp_at_max,
-    }
+    below_ulp = format.significand_bits + 1
+    edges = {"survives_from": format.emin - below_ulp, "emin": format.emin, "emax": format.emax}
+    return {"format": format.name, **edges, "overflows_from": float(format.max) + 2.0 ** (format.emax - below_ulp)}
 
 
 @on_any_page

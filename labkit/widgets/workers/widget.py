@@ -68,10 +68,8 @@ def verdict(steps: Sequence[dict[str, Any]], plan: Plan) -> str:
     skipped = sum(not any(stepped for _, stepped, *_ in s["ranks"]) for s in steps)
     first = "All ranks stepped or skipped as one."
     if apart is not None:
-        first = (
-            f"The ranks parted in step {apart}, and no error said so. "
-            f"In the end their steps are {lengths} times as long as they should be."
-        )
+        end = f"In the end their steps are {lengths} times as long as they should be."
+        first = f"The ranks parted in step {apart}, and no error said so. {end}"
     sent = f" A rank sent {steps[-1]['sent'] / 1024:.0f} KiB a step." if steps[-1]["sent"] else ""
     return f"{first} Skipped: {skipped} of {len(steps)}. The loss ended at {steps[-1]['loss']:.4g}.{sent}"
 

@@ -127,7 +127,12 @@ class GradientZoom(LabWidget):
         if not isinstance(film, Mapping) or not all(isinstance(layers, Mapping) for layers in film.values()):
             raise TypeError(f"a film is a dict: step -> a dict of layer -> gradient; it was given {film!r:.80}")
         self.snapshots = [snapshot(layers, step=step, kind=kind) for step, layers in film.items()]
-        self._shapes = _shapes(film)
+        shapes = [{name: tuple(gradient.shape) or (1,) for name, gradient in each.items()} for each in film.values()]
+        if not shapes or not shapes[0] or any(0 in shape for shape in shapes[0].values()):
+            raise ValueError("a film has at least one step, with at least one layer whose gradient is not empty")
+        if any(one != shapes[0] for one in shapes):
+            raise ValueError("all steps of a film have the same layers, and their gradients the same shapes")
+        self._shapes = shapes[0]  # layer -> shape
         self._tables = [{name: _table(gradient) for name, gradient in layers.items()} for layers in film.values()]
         cells = [table.ravel() for tables in self._tables for table in tables.values()]
         super().__init__(
@@ -186,20 +191,6 @@ class GradientZoom(LabWidget):
 
     def still(self) -> dict[str, Any]:
         return still(self.sentence, why_still("to zoom"), static_underflow(self.snapshots[self.frame], FP16))
-
-
-def _shapes(film: Mapping[int, Mapping[str, Tensor]]) -> dict[str, tuple[int, ...]]:
-    """Return layer -> shape.
-
-    Raises:
-        ValueError: there is nothing to show, or the steps differ in layers or shapes.
-    """
-    found = [{name: tuple(gradient.shape) or (1,) for name, gradient in layers.items()} for layers in film.values()]
-    if not found or not found[0] or any(0 in shape for shape in found[0].values()):
-        raise ValueError("a film has at least one step, with at least one layer whose gradient is not empty")
-    if any(one != found[0] for one in found):
-        raise ValueError("all steps of a film have the same layers, and their gradients the same shapes")
-    return found[0]
 
 
 def _table(gradient: Tensor) -> np.ndarray[Any, np.dtype[np.float32]]:
