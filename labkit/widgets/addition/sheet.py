@@ -114,10 +114,7 @@ class Sheet:
 
 
 def sheet(a: str, b: str, format: Format, operation: str = "add") -> Sheet:
-    """Calculate what was typed, in a format.
-
-    Raises:
-        ValueError: one of the texts is no number, see `labkit.formats.parse`.
+    """Calculate what was typed, in a format; `labkit.formats.parse` refuses what is no number.
 
     >>> from labkit.formats import FP16
     >>> sheet("1", "0.0001", FP16).value

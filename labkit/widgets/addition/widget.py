@@ -190,7 +190,7 @@ def _sticky(sheet: Sheet, window: tuple[int, int]) -> int:
 
 def _operand(sheet: Sheet, name: str, first: int) -> Row:
     """Write a or b with its own exponent, its bits from column `first` on."""
-    term = _term(sheet, name)
+    term: Term = getattr(sheet.first, name)
     own = int(term.exponent) + sheet.format.significand_bits
     places = range(own, own - sheet.format.precision, -1)
     cells = tuple(Cell(f"{name}{i}", bit(term, place), first - i, "kept") for i, place in enumerate(places))
@@ -202,7 +202,7 @@ def _aligned(sheet: Sheet, name: str) -> Row:
     """Write a or b with the exponent of the larger one: zeros in front, and behind the sticky bit what fell off."""
     station, home = sheet.first, sheet.home
     written = _operand(sheet, name, home)
-    if not _term(sheet, name).significand:
+    if not getattr(sheet.first, name).significand:
         return replace(written, exponent=home)
     aligned: Term = getattr(station, f"aligned_{name}")
     low, last = _window(sheet, home)[1], int(aligned.exponent)
@@ -217,10 +217,6 @@ def _aligned(sheet: Sheet, name: str) -> Row:
             kind = "zero" if filled else "kept" if place >= low else "rest"
             cells.append(Cell(cell.key if cell else f"{name}@{place}", bit(aligned, place), place, kind))
     return replace(written, cells=tuple(cells), exponent=home)
-
-
-def _term(sheet: Sheet, name: str) -> Term:
-    return sheet.first.a if name == "a" else sheet.first.b
 
 
 def _total(sheet: Sheet, point: int, window: tuple[int, int]) -> Row:

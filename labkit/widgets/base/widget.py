@@ -73,9 +73,8 @@ def tour_of(folder: str) -> list[dict[str, Any]]:
         ValueError: it has fewer than 5 steps or more than 8, or a step lacks its text or what it rings.
     """
     steps = tomllib.loads((FOLDERS / folder / "tour.toml").read_text(encoding="utf-8"))["step"]
-    if len(steps) not in LENGTHS or any(
-        not {"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps
-    ):
+    sound = [{"text", "ring"} <= step.keys() <= {"text", "ring", "set"} for step in steps]
+    if len(steps) not in LENGTHS or not all(sound):
         raise ValueError(f"{folder}/tour.toml: a tour has 5 to 8 steps, each with text, ring and perhaps set")
     return [{"set": {}, **step} for step in steps]
 

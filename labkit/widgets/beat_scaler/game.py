@@ -185,24 +185,18 @@ def sentence(phase: Phase, total: int, yours: Tally, scaler: Tally, *, in_sight:
             "Beside you a dynamic scaler trains the same network on the same batches."
         )
     if phase is Phase.FINISHED:
-        return _verdict(total, yours, scaler, in_sight=in_sight)
+        won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
+        who = f"{'You win' if won else 'The scaler wins' if lost else 'A draw'}{' with the window in sight' * in_sight}"
+        shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's."
+        early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
+        lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
+        end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
+        return f"{who}: {shares}{early} {lossy}; the scaler {scaler.skipped} and {scaler.lossy}. {end}"
     where = f"{'Paused at step' if phase is Phase.PAUSED else 'Step'} {yours.steps} of {total}: "
     if in_sight:
         return where + f"{_share(yours)} of your steps were useful, {_share(scaler)} of the scaler's."
     skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
     return f"{where}{skipped} How many more have lost gradients is told at the end."
-
-
-def _verdict(total: int, yours: Tally, scaler: Tally, *, in_sight: bool) -> str:
-    won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
-    who = "You win" if won else "The scaler wins" if lost else "A draw"
-    shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's"
-    first = f"{who}{' with the window in sight' * in_sight}: {shares}."
-    early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
-    return (
-        f"{first}{early} You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients; the scaler "
-        f"{scaler.skipped} and {scaler.lossy}. Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
-    )
 
 
 def _share(side: Tally) -> str:
@@ -254,7 +248,7 @@ class Side:
 
 
 class Duel(Lockstep):
-    """A game that is driven by a thread, or by a test; `BeatTheScaler` says what task, seed, steps, pace and device are.
+    """A game that is driven by a thread, or by a test; for task, seed, steps, pace and device see `BeatTheScaler`.
 
     Args:
         make_run: (task, recipe, seed, log2 weights, device=) -> run.

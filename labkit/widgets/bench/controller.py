@@ -279,11 +279,7 @@ class Bench(Lockstep):
         self.previous: list[StepRecord] = []
 
     def begin_at(self, to: Mapping[str, Any]) -> None:
-        """Begin with knobs in other positions than the recipe has them.
-
-        Raises:
-            ValueError: a knob has no such position, or the recipe would contradict itself.
-        """
+        """Begin with knobs in other positions than the recipe has them; `turn` says which it refuses."""
         self._one_run(turn(self.shown.wanted, to))
 
     def _one_run(self, knobs: Knobs) -> None:

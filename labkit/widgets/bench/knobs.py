@@ -212,11 +212,6 @@ def has_epsilon(task: Task) -> bool:
     return "Adam" in optimizer_name(task)
 
 
-def own_epsilon(task: Task) -> float:
-    """Return the epsilon that a task gives its Adam, or Adam's own 1e-8."""
-    return float(getattr(task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0]))
-
-
 def turn(knobs: Knobs, to: Mapping[str, Any]) -> Knobs:
     """Return the knobs with some of them in other positions.
 

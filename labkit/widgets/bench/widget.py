@@ -25,7 +25,6 @@ from labkit.widgets.bench.knobs import (
     MASTERS,
     Scaling,
     epsilon_text,
-    own_epsilon,
     recipe_of,
     why_fixed,
 )
@@ -80,7 +79,8 @@ def _knobs(bench: Bench) -> dict[str, Any]:
     branch, knobs = bench.shown, bench.shown.wanted
     plain = {name: getattr(getattr(knobs, name), "value", getattr(knobs, name)) for name in bench.offered}
     if "epsilon" in plain:
-        plain["epsilon"] = epsilon_text(own_epsilon(bench.task) if knobs.epsilon is None else knobs.epsilon)
+        adams = getattr(bench.task.make_optimizer, "keywords", {}).get("eps", EPSILONS[0])  # the task's, or Adam's own
+        plain["epsilon"] = epsilon_text(float(adams) if knobs.epsilon is None else knobs.epsilon)
     return {
         "knobs": plain,
         "fixed": why_fixed(knobs, bench.task, bench.offered),

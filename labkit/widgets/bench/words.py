@@ -54,11 +54,7 @@ def latest(steps: Sequence[StepRecord], what: str) -> float | None:
 
 
 def record_of(bench: Bench) -> RunRecord:
-    """Return the record of the branch whose knobs are on show.
-
-    Raises:
-        ValueError: it has not done a step.
-    """
+    """Return the record of the branch whose knobs are on show."""
     branch = bench.shown
     if branch.run is None or not bench.path(branch):
         raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")

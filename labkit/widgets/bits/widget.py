@@ -41,10 +41,7 @@ WHY_STILL = why_still("to touch it yourself, and run this cell")
 
 @on_any_page
 def static_bits(view: dict[str, Any]) -> Figure:
-    """Draw the bits of a code by field, its value, the formula, and say it in a sentence.
-
-    view: as `labkit.widgets.bits.view.view` returns it.
-    """
+    """Draw what `explored.view` returned: the bits of a code by field, its value, and the sentence."""
     figure = new_figure(9, 3.1)
     axes = figure.add_axes((0.02, 0.46, 0.96, 0.48))
     axes.set_axis_off()

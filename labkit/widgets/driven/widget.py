@@ -80,12 +80,7 @@ class _InterruptHandler:
 
 
 class DrivenWidget(LabWidget):
-    """A widget whose runs are trained in a thread of their own.
-
-    Args:
-        lockstep: the runs.
-        outbox: makes what the page draws; its `send` is `_send_frame`.
-    """
+    """A widget whose runs, a `Lockstep`, are trained in a thread of their own; the outbox's `send` is `_send_frame`."""
 
     why_static: ClassVar[str]  # said with the standing picture, in hosts without widgets
 

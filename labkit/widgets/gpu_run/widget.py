@@ -125,14 +125,6 @@ def failed_parts(lines: list[str]) -> list[str]:
     return [f"{found['name']} {found['how']}" for line in lines if (found := OUTCOME.match(line))]
 
 
-def ready(where: Place) -> str:
-    """Say what the button will do."""
-    return (
-        f"Ready to measure {where.name}: five parts, 3 minutes at most. The kernel stays free meanwhile, but what you "
-        "train on the same GPU disturbs the measurement."
-    )
-
-
 def no_gpu() -> str:
     """Say why the button cannot be pressed, and what would do."""
     try:
@@ -210,7 +202,8 @@ class GpuRun(LabWidget):
         if self.where.emulated:
             self.phase, self.sentence = "no gpu", no_gpu()
         else:
-            self.sentence = ready(self.where)
+            meanwhile = "The kernel stays free meanwhile, but what you train on the same GPU disturbs the measurement."
+            self.sentence = f"Ready to measure {self.where.name}: five parts, 3 minutes at most. {meanwhile}"
             self._draw()
         self.on_msg(self._on_message)
 

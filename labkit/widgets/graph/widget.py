@@ -119,7 +119,13 @@ class CastPasses(LabWidget):
 
     def __init__(self, model: nn.Module | None = None, *inputs: Any, format: Format = FP16) -> None:
         given = (torch.ones(8, 16), torch.ones(8, 16)) if model is None else inputs
-        self.explanation = _explained(TwoScores() if model is None else model, given, format)
+        model = TwoScores() if model is None else model
+        graph, device = CastGraph(model, format), next((p.device for p in model.parameters()), torch.device("cpu"))
+        with one_thread(), generators_kept(device):
+            for _ in range(2):  # traced, then run
+                with half_storage(device), autocast(format):
+                    graph(*given)
+        self.explanation = explain(graph)
         rows = [row_view(row) for row in self.explanation.rows]
         super().__init__(_rows=rows, _said=said(self.explanation), _passes=[list(row) for row in PASSES.items()])
 
@@ -133,14 +139,3 @@ class CastPasses(LabWidget):
 
     def still(self) -> dict[str, Any]:
         return still(str(self.explanation), WHY_STATIC)
-
-
-def _explained(model: nn.Module, inputs: tuple[Any, ...], format: Format) -> Explanation:
-    """Trace a network twice, without gradients, and explain its graph."""
-    graph = CastGraph(model, format)
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with one_thread(), generators_kept(device):
-        for _ in range(2):
-            with half_storage(device), autocast(format):
-                graph(*inputs)
-    return explain(graph)

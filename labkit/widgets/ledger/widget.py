@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-import torch
 import traitlets
 
 from labkit.amp import Rule
@@ -33,15 +32,6 @@ _SHOWN_AS = {rule: "deny" for rule in Rule if rule.value in ("set dtype", "appen
 WHY_STATIC = why_still(
     'to move operations, or go on in code: board.move("exp", "allow"); print(board.sentence)', "This ledger stands"
 )
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """Return the name of a dtype's format.
-
-    >>> name_of(torch.float16)
-    'FP16'
-    """
-    return format_of(dtype).name
 
 
 def list_of(rule: Rule) -> str:
@@ -77,12 +67,12 @@ def mark(format: Format) -> dict[str, Any]:
 def ran_in(row: LedgerRow) -> str:
     """Return the name of the format an operation ran in, "" if it was not reached."""
     what = row.to or row.result
-    return "" if what is None else what.name if isinstance(what, Format) else name_of(what)
+    return "" if what is None else what.name if isinstance(what, Format) else format_of(what).name
 
 
 def row_view(row: LedgerRow) -> dict[str, Any]:
     """Return what the browser needs to draw a row."""
-    takes = list(dict.fromkeys(name_of(dtype) for dtype in row.given))
+    takes = list(dict.fromkeys(format_of(dtype).name for dtype in row.given))
     why = f"{row.rule.value}: {row.why}" if row.rule in _SHOWN_AS else row.why
     flag = f"{row.overflowed:,} inf or NaN" if row.overflowed else ""
     return {
@@ -96,7 +86,7 @@ def row_view(row: LedgerRow) -> dict[str, Any]:
         "takes": takes,
         "ran": ran_in(row),
         "cast": row.to is not None and any(dtype != row.to for dtype in row.given),
-        "gives": "" if row.result is None else name_of(row.result),
+        "gives": "" if row.result is None else format_of(row.result).name,
         "bar": 0.0 if row.result is None else _length(row.error),
         "error": "" if row.result is None else relative(row.error),
         "flag": "refused" if row.problem else "not reached" if row.result is None else flag,

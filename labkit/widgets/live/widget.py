@@ -76,7 +76,11 @@ class LiveTraining(BenchWidget):
         interval = GROWTH_INTERVAL if growth_interval is None else growth_interval
         what = row_of(tasks(places()), task, "task"), chosen, seed
         bench = Bench(*what, forkable=False, growth_interval=interval, **options)
-        super().__init__(bench, BenchOutbox(bench, self._send_frame, state=_state))
+        super().__init__(bench, BenchOutbox(bench, self._send_frame, state=self._state))
+
+    @staticmethod
+    def _state(bench: Bench) -> dict[str, Any]:
+        return {**state(bench), "title": f"Live training: {bench.task.name.replace('_', ' ')}, seed {bench.seed}"}
 
     def change(
         self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
@@ -90,7 +94,3 @@ class LiveTraining(BenchWidget):
         if content.get("do") == "turn" and content["knob"] == "masters":
             return Turn({"masters": MASTERS[bool(content["to"])]})
         return super().command(content)
-
-
-def _state(bench: Bench) -> dict[str, Any]:
-    return {**state(bench), "title": f"Live training: {bench.task.name.replace('_', ' ')}, seed {bench.seed}"}

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from labkit.formats import FP16
 from labkit.gemm import PAIRWISE_FP32, SEQUENTIAL_FP16, SEQUENTIAL_FP32, SPECS, accumulate
-from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, new_figure, on_any_page
+from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS, INK, described, new_figure, on_any_page, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,23 +26,14 @@ if TYPE_CHECKING:
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 ROWS = 17  # odd: the median is one of them
-WHO: dict[str, AnyAccumulator] = {
-    "FP16, one by one": SEQUENTIAL_FP16,
-    "V100, C and D in FP16": replace(SPECS["V100"], result=FP16),
-    "V100": SPECS["V100"],
-    "A100": SPECS["A100"],
-    "H100": SPECS["H100"],
-    "FP32, one by one": SEQUENTIAL_FP32,
-    "FP32, in pairs": PAIRWISE_FP32,
-}
-LOOKS: dict[str, dict[str, Any]] = {  # never by colour alone
-    "FP16, one by one": {"color": FORMAT_COLOURS["FP16"], "marker": "s", "ls": "-"},
-    "V100, C and D in FP16": {"color": FORMAT_COLOURS["FP16"], "marker": "v", "ls": "--"},
-    "V100": {"color": FATE_COLOURS["underflowed"], "marker": "v", "ls": "-"},
-    "A100": {"color": FATE_COLOURS["overflowed"], "marker": "^", "ls": "-"},
-    "H100": {"color": FATE_COLOURS["normal"], "marker": "D", "ls": "-"},
-    "FP32, one by one": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": "--"},
-    "FP32, in pairs": {"color": FORMAT_COLOURS["FP32"], "marker": "o", "ls": ":", "mfc": "none"},
+WHO: dict[str, tuple[AnyAccumulator, str, str]] = {  # accumulator, and its colour and style: never by colour alone
+    "FP16, one by one": (SEQUENTIAL_FP16, FORMAT_COLOURS["FP16"], "s-"),
+    "V100, C and D in FP16": (replace(SPECS["V100"], result=FP16), FORMAT_COLOURS["FP16"], "v--"),
+    "V100": (SPECS["V100"], FATE_COLOURS["underflowed"], "v-"),
+    "A100": (SPECS["A100"], FATE_COLOURS["overflowed"], "^-"),
+    "H100": (SPECS["H100"], FATE_COLOURS["normal"], "D-"),
+    "FP32, one by one": (SEQUENTIAL_FP32, FORMAT_COLOURS["FP32"], "o--"),
+    "FP32, in pairs": (PAIRWISE_FP32, FORMAT_COLOURS["FP32"], "o:"),
 }
 
 
@@ -77,7 +67,7 @@ def sum_errors(lengths: Sequence[int] = LENGTHS, seed: int = 0) -> SumErrors:
     for k in lengths:
         left, right = a[:, None, :k], b[:, :k, None]
         exact = left.double() @ right.double()
-        for name, accumulator in WHO.items():
+        for name, (accumulator, _, _) in WHO.items():
             given = accumulate(left, right, accumulator=accumulator).double()
             errors[name].append(float(((given - exact).abs() / exact).median()))
     return SumErrors(tuple(lengths), {name: tuple(each) for name, each in errors.items()})
@@ -109,7 +99,9 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     figure = new_figure(9, 4.6, layout="constrained")
     axes = figure.subplots()
     for name, each in found.errors.items():
-        axes.plot(found.lengths, each, label=name, ms=5, lw=1.5, **LOOKS[name])
+        _, colour, style = WHO[name]
+        fill = "none" if ":" in style else colour
+        axes.plot(found.lengths, each, style, color=colour, label=name, ms=5, lw=1.5, mfc=fill)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xlabel("K, the number of products in the sum", color=INK)
@@ -119,5 +111,5 @@ def sum_errors_figure(found: SumErrors | None = None) -> Figure:
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     title = "Same inputs, emulated to the bit: error against K"
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    figure.supxlabel(fill(sum_errors_sentence(found), 110), fontsize=9.5)
+    figure.supxlabel(wrapped(sum_errors_sentence(found), 110), fontsize=9.5)
     return described(figure, f"{title}.", sum_errors_sentence(found))

@@ -137,12 +137,22 @@ def sentence(blocks: Sequence[BlockSum], index: int, terms: Terms, found: Mappin
     """
     last, many = blocks[-1], len(blocks)
     when = "" if many == 1 else f"After {'both' if many == 2 else f'all {many}'} blocks "
-    end = when + _end(last, exact_sum(terms))
+    exact = exact_sum(terms)
+    error, told_exact = Fraction(last.result) - exact, told(exact)
+    places = brief(abs(error) / Fraction(float(ulp(last.result, last.format))), 2)
+    end = f"{when}D = {told(last.result)}, {places} ulp {'below' if error < 0 else 'above'} the exact sum."
+    if error == 0:
+        end = f"{when}D = {told(last.result)}, exactly."
+    elif exact.denominator == 1 or "^" in told_exact:
+        end = f"{when}D = {told(last.result)}, where the exact sum is {told_exact}."
     elsewhere: dict[float, list[str]] = {}
     for gpu, value in found.items():
         if value != last.result:
             elsewhere.setdefault(value, []).append(gpu)
-    said = [f"{_list(gpus)} {'gets' if len(gpus) == 1 else 'get'} {told(value)}" for value, gpus in elsewhere.items()]
+    said = []
+    for value, gpus in elsewhere.items():
+        names = " and ".join(filter(None, (", ".join(gpus[:-1]), gpus[-1])))
+        said.append(f"{names} {'gets' if len(gpus) == 1 else 'get'} {told(value)}")
     others = f"{'; '.join(said)}." if said else "All generations agree."
     return " ".join([_aligned(blocks, index), *_rounded(blocks[index]), end, others])
 
@@ -174,21 +184,6 @@ def _rounded(block: BlockSum) -> list[str]:
     if block.format == FP16:
         return [f"The sum has {bits} than FP16 holds and is rounded {'up' if block.rounded_up else 'down'}."]
     return [f"The sum has {bits} than FP32 holds; {'they are' if len(block.dropped_bits) > 1 else 'it is'} cut off."]
-
-
-def _end(last: BlockSum, exact: Fraction) -> str:
-    error = Fraction(last.result) - exact
-    if error == 0:
-        return f"D = {told(last.result)}, exactly."
-    places = error / Fraction(float(ulp(last.result, last.format)))
-    way = "below" if error < 0 else "above"
-    if exact.denominator == 1 or "^" in told(exact):
-        return f"D = {told(last.result)}, where the exact sum is {told(exact)}."
-    return f"D = {told(last.result)}, {brief(abs(places), 2)} ulp {way} the exact sum."
-
-
-def _list(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _count(number: int, noun: str) -> str:

@@ -223,10 +223,7 @@ def whole(format: Format, scale: str) -> tuple[float, float]:
 
 @on_any_page
 def static_number_line(format: Format, window: tuple[float, float], scale: str, rounded: dict[str, Any]) -> Figure:
-    """Draw where the numbers of a format lie in a window (darker where there are more), and how one real number rounds.
-
-    rounded: as `labkit.widgets.number_line_words.rounded` returns it.
-    """
+    """Draw where the numbers of a format lie in a window, darker where there are more, and how a real number rounds."""
     figure = new_figure(9, 2.9)
     axes = figure.add_axes((0.03, 0.5, 0.94, 0.36))
     if scale == "log":
@@ -369,9 +366,8 @@ class NumberLine(LabWidget):
         low, high = proposal["value"]
         if not (np.isfinite(high - low) and low < high and (self.scale == "linear" or low > 0)):
             least = " above 0 (the scale is log)" if self.scale == "log" else ""
-            raise traitlets.TraitError(
-                f"a window goes from a number{least} to a larger one; it was given {low}, {high}"
-            )
+            wanted = f"a window goes from a number{least} to a larger one"
+            raise traitlets.TraitError(f"{wanted}; it was given {low}, {high}")
         return low, high
 
     @traitlets.observe("scale")

@@ -183,9 +183,9 @@ class PatientWall(LabWidget):
     def _on_message(self, _: object, content: Any, __: object) -> None:
         if "turn" in content:
             self.turn(content["turn"])
-        elif "run" in content and self._cell is not None:
+        elif self._cell is not None:
             self._cell.call_soon_threadsafe(self.run, content["run"], content["form"])  # not beside a cell
-        elif "run" in content:
+        else:
             self.run(content["run"], content["form"])
 
     def still(self) -> dict[str, Any]:

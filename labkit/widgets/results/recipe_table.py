@@ -109,8 +109,7 @@ class RecipeTable:
         ]
         return "\n".join((head, *rows, self.sentence))
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         names = ("", "FP32", *self.recipes, "lost without a scale")

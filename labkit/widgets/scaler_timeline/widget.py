@@ -254,11 +254,11 @@ class ScalerPresets(LabWidget):
             mode: {name: replay(config, self.trace, steps[mode]) for name, config in rows.items()}
             for mode, rows in configs.items()
         }
+        buffers = {f"_{mode}": [packed(what) for what in rows.values()] for mode, rows in self._replays.items()}
         super().__init__(
             selected=next(iter(self.presets)),
             _modes={mode: self._described(mode, rows) for mode, rows in configs.items()},
-            _alike=[packed(what) for what in self._replays["alike"].values()],
-            _shipped=[packed(what) for what in self._replays["shipped"].values()],
+            **buffers,
             _window=window(self.trace),
             _about={"source": source(self.trace), "steps": steps},
         )

@@ -11,7 +11,7 @@ sentence is one of the stage's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -77,17 +77,8 @@ def sentences(step: StepInStages, recipe: Recipe) -> list[str]:
     >>> sentences(step, RECIPES["FP32"])[7]
     'Nothing to copy: the model computes with the very weights that were stepped.'
     """
-    says: dict[str, Callable[[StepInStages, Recipe, Stage], str]] = {
-        "cast weights": _cast,
-        "forward": _forward,
-        "loss": _loss,
-        "scaled backward": _backward,
-        "unscale": _unscale,
-        "check for inf": _check,
-        "step": _step,
-        "copy back": _copy_back,
-    }
-    return [says[stage.name](step, recipe, stage) for stage in step.stages]
+    says = (_cast, _forward, _loss, _backward, _unscale, _check, _step, _copy_back)  # in the order of STAGES
+    return [say(step, recipe, stage) for say, stage in zip(says, step.stages, strict=True)]
 
 
 def as_text(step: StepInStages, recipe: Recipe) -> str:

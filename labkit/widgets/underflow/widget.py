@@ -44,11 +44,7 @@ AXIS = (-40, 22)  # exponents; the last six binades show what overflows FP16
 
 
 def with_total(snapshot: GradSnapshot) -> dict[str, ExponentHistogram]:
-    """Return the snapshot's layers after the histogram of all of them together.
-
-    Raises:
-        ValueError: the snapshot has no layers.
-    """
+    """Return the snapshot's layers after the histogram of all of them together; it has at least one."""
     if not snapshot.layers:
         how = "Take it after a backward pass: snapshot(gradients, ...) with at least one tensor."
         raise ValueError(f"this snapshot has no layers, so there is no gradient to show. {how}")

@@ -45,11 +45,7 @@ class Opened:
 
 
 def code_of(bench: Bench) -> str:
-    """Return the code of a bench, for the run whose knobs are on show.
-
-    Raises:
-        ValueError: its task or recipe is not one of the lab's, so nobody else could open it.
-    """
+    """Return the code of a bench, for the run whose knobs are on show; see `Workbench.code`."""
     knobs = bench.shown.wanted
     if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
         raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
@@ -61,11 +57,7 @@ def code_of(bench: Bench) -> str:
 
 
 def opened(code: str) -> Opened:
-    """Return what a code says.
-
-    Raises:
-        TypeError: it is no text.
-        ValueError: it has no such form, or names a task, recipe, knob or position that there is not.
+    """Return what a code says; see `Workbench.from_code`.
 
     >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2").knobs
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
@@ -81,25 +73,21 @@ def opened(code: str) -> Opened:
     said = {name.strip(): text.strip() for name, _, text in (part.partition("=") for part in rest)}
     if len(said) < len(rest):
         raise ValueError(f"something stands twice in {code!r}")
-    numbers = {name: _whole(name, said.pop(name)) for name in ("seed", "steps") if name in said}
-    knobs = {name: _position(name, text) for name, text in said.items()}
+    numbers, knobs = {}, {}
+    for name, text in said.items():
+        least = {"seed": 0, "steps": 1}.get(name)
+        if least is not None:
+            if not text.isdecimal() or int(text) < least:
+                raise ValueError(f"{name} is a whole number from {least} on; it was given {text!r}")
+            numbers[name] = int(text)
+            continue
+        if name not in POSITIONS:
+            raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
+        found = [position for position in POSITIONS[name] if str(position) == text]
+        if not found:
+            raise ValueError(f"{name} is {span(POSITIONS[name])}; it was given {text!r}")
+        knobs[name] = found[0]
     return Opened(tasks(places())[task], recipe, numbers.get("seed", 0), numbers.get("steps"), knobs)
-
-
-def _whole(name: str, text: str) -> int:
-    least = {"seed": 0, "steps": 1}[name]
-    if not text.isdecimal() or int(text) < least:
-        raise ValueError(f"{name} is a whole number from {least} on; it was given {text!r}")
-    return int(text)
-
-
-def _position(name: str, text: str) -> Any:
-    if name not in POSITIONS:
-        raise ValueError(f"there is no knob {name!r}; there are {', '.join(POSITIONS)}")
-    found = [position for position in POSITIONS[name] if str(position) == text]
-    if not found:
-        raise ValueError(f"{name} is {span(POSITIONS[name])}; it was given {text!r}")
-    return found[0]
 
 
 def state(bench: Bench) -> dict[str, Any]:
