@@ -1,4 +1,4 @@
-"""Which constants in the source does half precision not have? Numbers that are 0 or inf in FP16, run or not.
+"""Constants in the source that half precision does not have: numbers that are 0 or inf in FP16, run or not.
 
 Idea: a number matters where it meets a tensor: it is added, it is what a mask is made of, a limit of clamp, the epsilon
 of a layer or a division. The source is parsed, never run. A name that is given one number, and no other, stands for it.

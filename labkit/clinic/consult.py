@@ -1,4 +1,4 @@
-"""What did a training really do, that somebody diagnosed and repaired? It is run here, and looked at meanwhile.
+"""Run of a training that a learner diagnosed and repaired, and a record of what it did.
 
 Idea: a consultation of lesson 10 is a model, batches, and a score. Whoever is consulted writes the training between
 them, `(model, batches) -> (losses, diagnosis)`. While it runs, labkit.clinic.observer notes its weights whenever they

@@ -53,7 +53,7 @@ NORMS = {"norm", "linalg_vector_norm", "_foreach_norm"}
 ALMOST_LOWEST = -60_000  # what masks in FP16 are made of: that two add up to -inf does no harm
 LAB = Path(__file__).parents[1]
 # Files of torch and of the lab that looks on; while those AT_WORK run, nothing is the user's.
-LOOKING = ("replay", "sample", "histogram", "updates")
+LOOKING = ("replay", "sample", "histogram", "probe")
 AT_WORK = tuple(str(LAB / "instrument" / f"{name}.py") for name in LOOKING)
 NOBODYS = ("<", copy.__file__, str(Path(torch.__file__).parent), *(str(LAB / name) for name in ("instrument", "modes")))
 NOBODYS += tuple(str(LAB / "clinic" / f"{name}.py") for name in ("diagnose", "listen", "script"))
@@ -86,7 +86,7 @@ class Attempt:
 
 
 class Listener:
-    """Hears what happens while `listening`, and writes it down: events and attempts."""
+    """Notes what happens while `listening`: events and attempts."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -131,7 +131,7 @@ class Listener:
         return [p.grad for p in self.held() if p.grad is not None]
 
     def attempted(self, attempt: Attempt) -> None:
-        """Hear that an optimizer's step is over, taken or not."""
+        """Note that an optimizer's step is over, taken or not."""
 
     def end_step(self) -> None:
         """Look back at a step that is over: at what was made in it and trained by nobody."""
@@ -216,7 +216,7 @@ class Listener:
             return call(scaler, optimizer, *args, **kwargs)
 
     def engine_step(self, call: Any, engine: Engine, *args: Any, **kwargs: Any) -> Any:
-        """Hear of an engine's step, which it takes or skips by itself."""
+        """Note an engine's step, which it takes or skips by itself."""
         with self._decided_by_scaler(engine.optimizer, engine.scaler.scale):
             return call(engine, *args, **kwargs)
 
@@ -330,7 +330,7 @@ class Operations(TorchDispatchMode):
         )
 
     def conversion(self, name: str, before: Tensor, after: Tensor) -> None:
-        """Tell of whole numbers that fall together when they are converted."""
+        """Report whole numbers that fall together when they are converted."""
         if name not in CASTS or after.dtype not in HALF or before.dtype in (*HALF, torch.bool) or before.numel() < 2:
             return
         if before.is_complex() or before.shape != after.shape or bool((before.double() == after.double()).all()):
@@ -344,7 +344,7 @@ class Operations(TorchDispatchMode):
                 self.listener.note(f"{whole} fall together", seen)
 
     def use(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        """Tell of constants, of half where autocast is off, and of gradients that are used while scaled."""
+        """Report constants, half where autocast is off, and gradients that are used while scaled."""
         told, backward = self.listener, in_backward()
         if name in WITH_CONSTANT and outputs[0].dtype is torch.float16 and not (backward or told.stepping):
             for number in (a for a in args if isinstance(a, float | int) and not isinstance(a, bool)):

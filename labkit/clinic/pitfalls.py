@@ -1,4 +1,4 @@
-"""What went wrong in this run? A record, read as an experienced colleague would.
+"""Pitfalls that a run's record shows: its loss, its skipped steps, its underflow.
 
 Idea: FP16's failures look different on record. Gradients that underflow leave the loss finite and slow; a scale that
 is too high skips step after step; a step with inf that nobody skipped turns the loss into NaN. Each has its own line

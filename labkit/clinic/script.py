@@ -1,4 +1,4 @@
-"""What is wrong with a training script that nobody wants to change? `labkit diagnose train.py --its --arguments`.
+"""Diagnosis of an unchanged training script: `labkit diagnose train.py --its --arguments`.
 
 Idea: the script runs as Python would run it, until it has done a few steps. At a backward pass, the model is looked for
 that holds the parameters which the loss depends on.
@@ -33,7 +33,7 @@ class Enough(SystemExit):
 
 
 class ScriptListener(Listener):
-    """Hears a script: which models it trains, and where each of its steps begins."""
+    """Listens to a script: which models it trains, and where each of its steps begins."""
 
     def __init__(self, steps: int, constants: list[Constant]) -> None:
         super().__init__()

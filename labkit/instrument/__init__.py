@@ -1,13 +1,21 @@
-"""What can we see going wrong? Exponent histograms, what a format does to them, and probes of a backward pass."""
+"""Instruments: exponent histograms, what a format does to them, probes of a backward pass, and `watch`."""
 
 from labkit.instrument.fate import Fate, fate
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
-from labkit.instrument.probe import GradSnapshot, Probe, layer_outputs, probe, snapshot, underflow, zeros_inside
+from labkit.instrument.probe import (
+    GradSnapshot,
+    Probe,
+    layer_outputs,
+    probe,
+    snapshot,
+    swallowed,
+    underflow,
+    zeros_inside,
+)  # fmt: skip
 from labkit.instrument.records import AgainstFP32, Finding, NonFinite, Skip, WatchedStep, Window
 from labkit.instrument.report import Report
 from labkit.instrument.script import watched
 from labkit.instrument.sources import Listener, register_source, scaler_source
-from labkit.instrument.updates import swallowed
 from labkit.instrument.watch import Watch, watch
 
 __all__ = [

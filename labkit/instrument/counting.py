@@ -1,4 +1,4 @@
-"""How are exponents counted at the speed of memory?
+"""Counts of exponents at the speed of memory.
 
 Idea: only the exponent field of a number is looked at, shifted out of the middle of its bits, piece by piece, so that
 all stays in the cache. Of many numbers, two fields at a time make one index: half as many are counted, into a table of

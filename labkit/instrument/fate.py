@@ -1,4 +1,4 @@
-"""What would a format do to these numbers? Four fates: underflowed, subnormal, normal, overflowed.
+"""What rounding to a format does to numbers, in four fates: underflowed, subnormal, normal, overflowed.
 
 Idea: a binade has one fate, decided by its exponent alone, but for three slivers. For FP16:
   2^-25 itself ties to even and becomes 0, while the rest of its binade rounds up to 2^-24;

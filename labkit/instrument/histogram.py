@@ -1,4 +1,4 @@
-"""How large are these numbers? A histogram with one bin per binade.
+"""Histograms of magnitudes with one bin per binade.
 
 Idea: a binade is the set of numbers that share an exponent, 2^e <= |x| < 2^(e+1). Counting them needs only the
 exponent field, and multiplying every number by 2^k moves the whole histogram by k bins: the tensor is never touched

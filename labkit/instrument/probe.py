@@ -1,18 +1,20 @@
-"""Which gradients does a backward pass produce, layer by layer, and which of them does FP16 lose?
+"""Probe of a backward pass, layer by layer, and the shares of its numbers that a format loses.
 
 Idea: a probe listens to the gradient that flows out of every layer. What FP16 lost can only be told beside the FP32
 gradients of the same weights and the same batch: a zero inside the FP16 pass may have been a zero all along (ReLU), and
-a gradient that never arrived leaves nothing to count.
+a gradient that never arrived leaves nothing to count. An update is lost where a weight with a gradient is the same
+number after the step: it was swallowed, being below half an ulp of the format that keeps the weight.
 
 Invariant: a probe changes no value; when its `with` block ends, no hook is left on the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram
@@ -43,7 +45,6 @@ class Probe:
 def layer_outputs(model: nn.Module, listen: Callable[[str, Tensor], object]) -> Iterator[None]:
     """Call `listen(layer name, output)` whenever a leaf layer returns a tensor, until the `with` block ends.
 
-    >>> import torch
     >>> model = nn.Sequential(nn.Linear(3, 2), nn.ReLU())
     >>> with layer_outputs(model, lambda name, output: print(name, tuple(output.shape))):
     ...     _ = model(torch.ones(5, 3))
@@ -72,7 +73,6 @@ def probe(model: nn.Module) -> Iterator[Probe]:
 
     A layer that is called twice leaves the gradient that arrived last in the backward pass.
 
-    >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 1, bias=False))
     >>> with probe(model) as probed:
     ...     model(torch.ones(1, 2)).sum().backward()
@@ -106,7 +106,6 @@ def underflow(reference: Mapping[str, Tensor], observed: Mapping[str, Tensor]) -
     Raises:
         ValueError: the two do not hold the same layers, or a layer's shapes differ.
 
-    >>> import torch
     >>> underflow({"a": torch.tensor([1.0, 1e-9, 0.0])}, {"a": torch.tensor([1.0, 0.0, 0.0])})
     0.5
     """
@@ -129,3 +128,37 @@ def zeros_inside(observed: Mapping[str, Tensor]) -> float:
     """
     elements = sum(g.numel() for g in observed.values())
     return sum(int((g == 0).sum()) for g in observed.values()) / elements if elements else 0.0
+
+
+def swallowed(before: Iterable[Tensor], after: Iterable[Tensor], gradients: Iterable[Tensor | None]) -> float:
+    """Return the share of the weights with a non-zero gradient that did not change, 0 to 1; 0 if none has one.
+
+    >>> weight, update = torch.ones(3).half(), torch.tensor([0.0, 2.0**-12, 2.0**-9]).half()
+    >>> swallowed([weight], [weight - update], [update])  # 2^-12 is below half the spacing of FP16 under 1
+    0.5
+
+    Raises:
+        ValueError: the three differ in length or in a shape.
+    """
+    meant = still = 0
+    for old, new, gradient in zip(before, after, gradients, strict=True):
+        if gradient is not None:
+            these, unmoved = swallowed_counts(old, new, gradient)
+            meant, still = meant + these, still + unmoved
+    return still / meant if meant else 0.0
+
+
+@torch.no_grad()
+def swallowed_counts(before: Tensor, after: Tensor, gradient: Tensor) -> tuple[int, int]:
+    """Return how many elements of a weight have a gradient other than zero, and how many of those did not change.
+
+    Raises:
+        ValueError: the three differ in shape.
+    """
+    if not before.shape == after.shape == gradient.shape:
+        raise ValueError(
+            "a weight before, after and its gradient have one shape; these are "
+            f"{tuple(before.shape)}, {tuple(after.shape)} and {tuple(gradient.shape)}"
+        )
+    moves = gradient != 0
+    return int(moves.sum()), int((moves & (before == after)).sum())

@@ -1,4 +1,4 @@
-"""What did all ranks see that train one model together? A report for each, added up to one.
+"""The report of all ranks that train one model together: a report for each, added up to one.
 
 Idea: a rank leaves its report in the group's store when its watch ends, and waits for nobody. Whoever asks for the
 report then reads those of all. What each rank has of its own is added up: activations, and parts of sharded

@@ -25,9 +25,9 @@ from torch.utils._pytree import tree_leaves
 
 from labkit.instrument.guard import Failed, Unseen, guarded, name_of, reporting
 from labkit.instrument.histogram import ExponentHistogram, exponent_histogram, merge, shift
+from labkit.instrument.probe import swallowed_counts
 from labkit.instrument.records import WatchedStep, trimmed
 from labkit.instrument.sources import open_cast_sources, tap
-from labkit.instrument.updates import swallowed_counts
 from labkit.modes import open_modes
 
 MEMORY = ("weights", "master weights", "gradients", "optimizer state", "activations")

@@ -1,4 +1,4 @@
-"""How is a training script watched that nobody wants to change? `labkit watch train.py --its --arguments`.
+"""Watch on an unchanged training script: `labkit watch train.py --its --arguments`.
 
 Idea: the script runs as Python would run it. At the first step of each optimizer, the outermost module that holds its
 parameters is looked for among all that are alive, and watched from there on.
@@ -79,7 +79,7 @@ class Watches:
         self._known: set[int] = set()
 
     def before(self, optimizer: Any, *arguments: Any) -> None:
-        """Look for an optimizer's model, if it is new; then tell all watches of the step."""
+        """Look for an optimizer's model, if it is new; then report the step to all watches."""
         if id(optimizer) not in self._known:
             self._known.add(id(optimizer))
             model = model_of(optimizer)
@@ -89,7 +89,7 @@ class Watches:
             guarded(each.before_optimizer, each.failed)(optimizer, *arguments)
 
     def after(self, optimizer: Any, *arguments: Any) -> None:
-        """Tell all watches that the step was taken."""
+        """Report to all watches that the step was taken."""
         for each in self.open:
             guarded(each.after_optimizer, each.failed)(optimizer, *arguments)
 

@@ -1,4 +1,4 @@
-"""Who scales the loss of a loop that we did not write, and which of its steps are skipped?
+"""Sources of a watch: the scalers of a loop that the lab did not write, and the steps that they skip.
 
 Idea: torch's hooks tell of forward passes, gradients and steps, but not of a step that a scaler skips: there the
 optimizer is never called. So the scaler's public methods are tapped while somebody watches. A source is what knows
@@ -33,7 +33,7 @@ class Listener(Protocol):
         """Report what failed in a source: the run that it looks at goes on."""
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Hear what the loss of the next backward pass is multiplied by; it is asked for only where it is needed."""
+        """Note what the loss of the next backward pass is multiplied by; it is called only where it is needed."""
 
     def holds(self, optimizer: Any) -> bool:
         """Say whether an optimizer has parameters of the model."""
@@ -42,10 +42,10 @@ class Listener(Protocol):
         """Look at gradients that are scaled still, just before they are unscaled."""
 
     def before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hear that an optimizer is about to step: from torch's own hooks, or where it is none of torch's."""
+        """Note that an optimizer is about to step: from torch's own hooks, or where it is none of torch's."""
 
     def after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Hear that it has."""
+        """Note that it has stepped."""
 
     def before_step(self, optimizer: Any, weights: dict[str, Tensor], gradients: Gradients) -> None:
         """Look at the weights that a step is about to move, and at its unscaled gradients."""
@@ -54,7 +54,7 @@ class Listener(Protocol):
         """Look at the weights after it."""
 
     def skipped(self, optimizer: Any, gradients: Gradients, why: str = "") -> None:
-        """Hear that a step was not taken."""
+        """Note that a step was not taken."""
 
     def step_by_scaler(self, optimizer: Any) -> AbstractContextManager[None]:
         """Be open while a scaler decides on a step of torch's own optimizer."""
@@ -115,7 +115,7 @@ def _tapped(original: Callable[..., Any], own: Any) -> Any:
 
 @contextmanager
 def scaler_source(listener: Listener, scaler_class: type = torch.amp.GradScaler) -> Iterator[None]:
-    """Tell of a scaler that has the methods of torch.amp.GradScaler."""
+    """Report a scaler that has the methods of torch.amp.GradScaler."""
 
     def around_scale(scale: Any, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         if scaler.is_enabled():
@@ -164,7 +164,7 @@ def register_source(source: Source, casts: CastSource | None = None) -> None:
 
 @contextmanager
 def open_cast_sources(cast: Callable[[], AbstractContextManager[None]], failed: Failed) -> Iterator[None]:
-    """Hear of casts from all sources that are registered."""
+    """Listen to casts of all sources that are registered."""
     with ExitStack() as stack:
         for source in _CAST_SOURCES:
             stack.enter_context(guarded_context(source(cast, failed), failed, name_of(source)))

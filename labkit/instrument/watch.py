@@ -316,7 +316,7 @@ class Watch:
         return self._known_scale
 
     def scaled_by(self, scale: Callable[[], float]) -> None:
-        """Hear what the next loss is multiplied by."""
+        """Note what the next loss is multiplied by."""
         self._scale, self._scaled = scale, True
         if self._sample is None or not self._sample.norms:  # else gradients of this step were counted by what was known
             self._known_scale = None
