@@ -1,4 +1,4 @@
-"""`labkit explain`: find the patient for an error message, or tell one patient whole."""
+"""`labkit explain`: find the fault that an error message belongs to, or show one fault whole."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def run(arguments: Namespace) -> int:
     text = " ".join(arguments.text)
     known = cards()
     if not text:
-        print("\n".join(f"{name:<28}{patient.title}" for name, patient in known.items()))
+        print("\n".join(f"{name:<28}{card.title}" for name, card in known.items()))
         return 0
     found = [known[text]] if text in known else explain(text)
     others = [] if text in known else messages_in(text)
     for message in () if found else others:
         print(_meaning(message, known), end="\n\n")
-    for patient in found:
-        print(_told(patient, whole=text in known), end="\n\n")
+    for card in found:
+        print(_described(card, whole=text in known), end="\n\n")
     if not found and not others:
         print(
             "No patient of this lab is known by that message. `labkit explain` without a text lists all of them; where "
@@ -53,32 +53,32 @@ def _meaning(message: Message, known: dict[str, Fault | GpuCard]) -> str:
     return "\n".join(lines)
 
 
-def _told(patient: Fault | GpuCard, whole: bool) -> str:
+def _described(card: Fault | GpuCard, whole: bool) -> str:
     from labkit.faults import Fault, GpuCard, code_of, snippet
 
-    parts = {"Seen": patient.symptom, "Why": patient.cause, "Instruments": patient.reading, "Repair": patient.repair}
-    lines = [patient.title, *(_wrapped(name, text) for name, text in parts.items())]
-    if isinstance(patient, Fault) and patient.where:
-        lines.append(_wrapped("Where", patient.where))
-    lines.append(_wrapped("Reported", ", ".join(patient.threads)))
-    if isinstance(patient, GpuCard):
-        lines += [_wrapped("Published", text) for text in patient.published()]
-    if whole and isinstance(patient, GpuCard):
-        lines += [f"\n{name}:\n\n{code_of(patient.function, fixed)}" for name, fixed in FORMS.items()]
+    parts = {"Seen": card.symptom, "Why": card.cause, "Instruments": card.reading, "Repair": card.repair}
+    lines = [card.title, *(_wrapped(name, text) for name, text in parts.items())]
+    if isinstance(card, Fault) and card.where:
+        lines.append(_wrapped("Where", card.where))
+    lines.append(_wrapped("Reported", ", ".join(card.threads)))
+    if isinstance(card, GpuCard):
+        lines += [_wrapped("Published", text) for text in card.published()]
+    if whole and isinstance(card, GpuCard):
+        lines += [f"\n{name}:\n\n{code_of(card.function, fixed)}" for name, fixed in FORMS.items()]
         lines.append("\nOnly a GPU shows it: `labkit gpu --only cards` runs it on one.")
-    elif isinstance(patient, Fault) and whole:
+    elif isinstance(card, Fault) and whole:
         for name, fixed in FORMS.items():
-            lines.append(f"\n{name}:\n\n{snippet(patient, fixed)}\n\nRun here and now: {_came_of(patient, fixed)}")
+            lines.append(f"\n{name}:\n\n{snippet(card, fixed)}\n\nRun here and now: {_came_of(card, fixed)}")
     else:
-        lines.append(f"  `labkit explain {patient.id}` shows it as code that fails, and repaired.")
+        lines.append(f"  `labkit explain {card.id}` shows it as code that fails, and repaired.")
     return "\n".join(lines)
 
 
-def _came_of(patient: Fault, fixed: bool) -> str:
+def _came_of(fault: Fault, fixed: bool) -> str:
     from labkit import faults
 
-    outcome = faults.run(patient, fixed)
-    return outcome.error or f"a score of {outcome.score:.3g}, and it is well from {patient.limit:g} on"
+    outcome = faults.run(fault, fixed)
+    return outcome.error or f"a score of {outcome.score:.3g}, and it is well from {fault.limit:g} on"
 
 
 def _wrapped(name: str, text: str) -> str:
