@@ -97,14 +97,6 @@ def test_a_layer_and_its_cell_after_a_linear_layer_compute_what_converted_ones_d
         assert all(map(torch.equal, *((t if isinstance(t, tuple) else (t,)) for t in (new, want_new)))), kind
 
 
-def test_dropout_between_layers_draws_as_in_training_only() -> None:
-    first, layer, x = nn.Linear(4, 4), nn.GRU(4, 4, num_layers=2, dropout=0.5), grown(3, 2, 4)
-    with o1():
-        assert not torch.equal(layer(first(x))[0], layer(first(x))[0])
-        layer.eval()
-        assert torch.equal(layer(first(x))[0], layer(first(x))[0])
-
-
 # --- torch's layers ask torch's autocast: what they are told, and what nobody else is ---------------------------------
 
 

@@ -155,30 +155,6 @@ def test_a_layer_equals_its_fp16_cell_in_a_loop_forward_and_backward(kind: Any) 
         assert (ours.grad - other.grad).abs().max() <= 6 * FP16.epsilon * other.grad.abs().max()  # type: ignore[operator, union-attr]
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections")
-@pytest.mark.parametrize("kind", list(CELLS))
-def test_layers_directions_and_packed_sequences_are_torchs(kind: Any) -> None:
-    """Against torch's own FP32 layer, which knows nothing of us: off by the roundings of h and c over seven steps."""
-    shapes: list[dict[str, Any]] = [{}, {"bidirectional": True, "num_layers": 2}, {"batch_first": True, "bias": False}]
-    for options in (*shapes, *([{"proj_size": 3}] if kind is nn.LSTM else [])):
-        torch.manual_seed(0)
-        half, wide = kind(5, 6, **options).half(), kind(5, 6, **options)
-        wide.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
-        first = bool(options.get("batch_first"))
-        x = grown(4, 7, 5).half() if first else grown(7, 4, 5).half()
-        lengths = torch.tensor([5, 7, 2, 5])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=False)
-        for given, floats in ((x, x.float()), (packed, packed.to(torch.float32))):
-            want, want_state = wide(floats)
-            with half_storage("cpu"):
-                got, state = half(given)
-            pairs = [(got, want)] if isinstance(got, torch.Tensor) else [(got.data, want.data)]
-            pairs += list(zip(*(s if isinstance(s, tuple) else (s,) for s in (state, want_state)), strict=True))
-            for ours, exact in pairs:
-                assert (ours.dtype, ours.shape) == (torch.float16, exact.shape), options
-                assert (ours.float() - exact).abs().max() < 7 * FP16.epsilon, options
-
-
 @pytest.mark.parametrize("kind", list(CELLS))
 def test_gradients_of_all_that_goes_in_are_torchs(kind: Any) -> None:
     """Input, both states and all weights, two layers in two directions; torch's FP32 layer is the oracle."""
