@@ -5,24 +5,23 @@ precision overlap freely; a block that needs another one waits until those are d
 blocks may differ: the outer one is suspended meanwhile.
 
 Elsewhere each operand of a matrix product or convolution is rounded to TF32 (to nearest, ties to even), forward and
-backward; the products are added up in FP32, and results, biases and everything else stay FP32. The rounding of an
-operand passes its gradient on unrounded, since a GPU stores that in FP32; the gradient that arrives at a product is
-rounded before the two backward products read it. Recurrent layers run step by step, so that the products between two
-steps are rounded too.
+backward; sums, results and biases stay FP32. The rounding of an operand passes its gradient on unrounded, since a GPU
+stores that in FP32; the gradient that arrives at a product is rounded before the two backward products read it.
+Recurrent layers run step by step, so that the products between two steps are rounded too.
 
 Invariant: when the last of overlapping blocks ends, every switch is as the first one found it, except for those that
-the user changed meanwhile, which keep the user's value. Rounded operands are values of TF32, whose pairwise products
-are exact in FP32 (22 of 24 bits; underflow aside). Each term of a sum is therefore the Tensor Core's to the bit, and
-where no partial sum needs more than 24 bits, the result equals `emulate` with a TF32 spec. What remains is the order
-and the rounding of the additions: a CPU rounds each to nearest, a Tensor Core truncates per block.
+the user changed meanwhile, which keep the user's value. Pairwise products of rounded operands are exact in FP32 (22 of
+24 bits; underflow aside). So each term of a sum is the Tensor Core's to the bit, and where no partial sum needs more
+than 24 bits, the result equals `emulate` with a TF32 spec. What remains is the order and the rounding of the additions:
+a CPU rounds each to nearest, a Tensor Core truncates per block.
 
 What it does not do: rounding of intermediate results inside einsum or multi_dot of three operands or more.
 
-Source: PyTorch, "CUDA semantics", section "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical
-accuracy"; aten/src/ATen/Context.cpp (an operation without a precision of its own takes that of its backend, and that
-one the generic; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32"
-(FP32 input rounded to TF32, accumulated in FP32). How a library rounds on the way in is not documented: a Tensor Core
-ignores the low 13 bits, so what was not rounded before is truncated.
+Source: PyTorch, "CUDA semantics", "TensorFloat-32 (TF32) on Ampere (and later) devices", and "Numerical accuracy";
+aten/src/ATen/Context.cpp (an operation without a precision of its own takes that of its backend, and that one the
+generic; reading a legacy flag raises where the two APIs disagree). NVIDIA A100 whitepaper, "TensorFloat-32" (FP32 input
+rounded to TF32, accumulated in FP32). How a library rounds on the way in is not documented: a Tensor Core ignores the
+low 13 bits, so what was not rounded before is truncated.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """Rules for what the lists do not know: registered operations and functions, and autograd Functions of the user's own.
 
-An operation of torch changes list by name, for every way it can be called. A function that somebody wrote in Python is
-wrapped: its arguments are cast at the door, and inside it the lists hold as everywhere. (That is apex's meaning of a
-registered function; torch's `custom_fwd` switches autocast off inside instead.)
-
-For a Function with a backward of its own, `custom_fwd` notes which autocast regions are open when forward runs, and
-`custom_bwd` opens them again for backward, which runs when they have closed. An operation that needs one dtype says so
-(`cast_inputs`): then its inputs are cast to it, and autocast is off in forward and backward.
+A registered operation of torch changes list by name, for every way it can be called. A registered Python function is
+cast at its door, and inside it the lists hold as everywhere. (That is apex's meaning; torch's `custom_fwd` switches
+autocast off inside instead.) For a Function with a backward of its own, `custom_fwd` notes which regions are open when
+forward runs, and `custom_bwd` opens them again for backward, which runs when they have closed.
 
 A Function that carries torch's own decorators (`torch.amp.custom_fwd`, the old `torch.cuda.amp.custom_fwd`) does the
 same: torch's look at torch's flags, which our regions leave down, so such a Function is applied with ours around them.

@@ -1,10 +1,9 @@
 """The engine in several processes that train one model together, by torch's DDP or FSDP2.
 
 Each rank has its own batch; torch adds the gradients up over the ranks, under DDP (each rank holds all weights) or
-FSDP2 (each holds a part). Then they agree on found_inf, and from there on each does the same. FSDP2 (`fully_shard`)
-cuts each parameter along its first dimension; rank r keeps the r-th part, and the whole is there only while a layer
-computes. What a rank keeps is a plain tensor. An optimizer, masters, unscaling and rounding work element by element,
-so they are those of one process, over parts.
+FSDP2 (each holds a part, along the first dimension, and the whole only while a layer computes). Then they agree on
+found_inf, and from there on each does the same. A part is a plain tensor, and an optimizer, masters, unscaling and
+rounding work element by element, so they are those of one process, over parts.
 
 Invariant: all ranks step or none does. Scale and tracker are equal on all of them, since each moves its own by the
 same rule from the same answer; nobody sends them. The parts of all ranks, put together, are the masters, gradients and

@@ -1,11 +1,9 @@
 """A network under autocast whose casts are all decided before it runs.
 
-Idea: the first two calls are traced; where both traces agree, the graph that they became runs from then on, and no mode
-looks at a call. What a trace took for granted is compared before each run (`Guard`): the attributes of every module,
-parameters, hooks and submodules among them, of the plain objects that they hold (a configuration), and the global
-values that `forward` names. Lists and dicts are copied, for they may change where they stand; a comparison is one of
-dicts, in C. Where something differs, the network is traced again. Inputs of other shapes or dtypes, and evaluation,
-have a graph of their own.
+The first two calls are traced; where both traces agree, the graph that they became runs from then on, and no mode looks
+at a call. What a trace took for granted is compared before each run (`Guard`): the attributes of every module and of
+the plain objects that it holds, and the global values that `forward` names. Where something differs, the network is
+traced again. Inputs of other shapes or dtypes, and evaluation, have a graph of their own.
 
 Invariant: a graph returns what eager autocast returns, outputs, gradients, running statistics and random numbers, bit
 for bit. Whatever a guard keeps and has changed is noticed before a graph runs; a weight's numbers are no part of it.

@@ -2,22 +2,20 @@
 
 A layer is three products: its output, the gradient of its input, the gradient of its weight. Only their operands are 8
 or 4 bits wide; sums, weights, optimizer and all that stands between two layers stay FP32. What the published recipes
-differ in is a handful of values, so a recipe is a row, and a row that exists is consistent.
+differ in is a handful of values, so a recipe is a row.
 
-Tensors are rounded block by block, at the speed of training. To E4M3 and E5M2 torch casts. For the other formats:
-beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s), what a format with s significand bits has at exponent e;
-adding that number rounds, subtracting it is exact. Exponents are read off the bits, so a block's power-of-two scale is
-whole-number arithmetic. A rotation spreads one number that is far larger than its neighbours over all of them: 16
-random signs and an orthogonal Hadamard matrix turn each 16 numbers into sums and differences of all 16.
+To E4M3 and E5M2 torch casts. For the other formats: beside 1.5 * 2^(e + 23 - s), FP32 counts in steps of 2^(e - s),
+what a format with s significand bits has at exponent e; adding that number rounds, subtracting it is exact. Exponents
+are read off the bits, so a block's power-of-two scale is whole-number arithmetic. A rotation, of 16 random signs and an
+orthogonal Hadamard matrix, spreads one number that is far larger than its neighbours over 16.
 
 Invariant: the values of `round_to(..., Overflow.SATURATE)` and of `round_blocks` for every finite FP32 number; the sign
 of zero is not kept. Where a block's scale is itself in FP32, the quotient is rounded to FP32 first, as a GPU divides.
 Both operands of a product that are rotated along the axis it sums over have the same product as before.
 
 Source: arXiv:2209.05433 (FP8), NVIDIA Transformer Engine (delayed and current scaling, margin, `common/recipe`),
-arXiv:2303.11257 (unit scaling), OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; a scale that is
-rounded up), arXiv:2509.25149 (NVFP4, and where its training rotates), arXiv:2404.00456 (QuaRot), arXiv:2412.19437
-(blocks of 128).
+arXiv:2303.11257 (unit scaling), OCP Microscaling Formats 1.0, 6.3, arXiv:2506.08027, 3.1 (MXFP8; scales rounded up),
+arXiv:2509.25149 (NVFP4, its rotation), arXiv:2404.00456 (QuaRot), arXiv:2412.19437 (blocks of 128).
 """
 
 from __future__ import annotations
