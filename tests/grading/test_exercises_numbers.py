@@ -33,7 +33,8 @@ def test_ulp_is_numpys_spacing() -> None:
 def test_next_up_is_numpys_nextafter() -> None:
     with np.errstate(over="ignore", under="ignore"):
         after = np.nextafter(EVERY, np.float16(np.inf)).view(np.uint16)
-    assert all(reference("numbers.next_up")(code) == after[code] for code in CODES[~np.isnan(EVERY)].tolist())
+    next_up = reference("numbers.next_up")
+    assert all(next_up(code) == after[code] for code in CODES[~np.isnan(EVERY)].tolist())
 
 
 def test_first_gap_is_where_a_dtype_stops_holding_whole_numbers() -> None:
@@ -79,8 +80,9 @@ def test_smallest_update_moves_and_the_one_below_does_not() -> None:
 
 
 def test_stochastic_gives_a_neighbour_and_the_right_share() -> None:
+    stochastic = reference("rounding.stochastic")
     for x, spacing in {case[:2] for case in cases("rounding.stochastic", [0])}:
-        answers = [reference("rounding.stochastic")(x, spacing, (2 * i + 1) / 2000) for i in range(1000)]
+        answers = [stochastic(x, spacing, (2 * i + 1) / 2000) for i in range(1000)]
         below, above = np.floor(x / spacing) * spacing, np.ceil(x / spacing) * spacing
         assert set(answers) <= {below, above}
         assert np.mean(answers) == pytest.approx(x, rel=1e-12)
