@@ -9,7 +9,7 @@ Invariant: an outcome is made by the judge, from plain data; no code of a learne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -36,23 +36,29 @@ def as_it_is(answer: object, case: tuple[object, ...]) -> object:
 
 @dataclass(frozen=True)
 class AnyOrder:
-    """The outcome of a list of lines: an order of the right lines in which all stands as it must is the right one.
+    """The outcome of a list of lines: one order for all in which everything stands as it must.
 
-    right   the arguments of the call -> the right lines, in a right order
+    lines   the lines that an answer may have, in that order
     needs   pairs of lines: the first must come before the second, where both are there; of lines that are repeated
             as often, each before its own; else all of the first before all of the second
+
+    >>> whisked = AnyOrder(("egg", "milk", "whisk", "eat"), (("egg", "whisk"), ("milk", "whisk"), ("whisk", "eat")))
+    >>> whisked(["milk", "egg", "whisk", "eat"], ()), whisked(["whisk", "egg", "eat"], ())
+    (['egg', 'milk', 'whisk', 'eat'], ['whisk', 'egg', 'eat'])
     """
 
-    right: Callable[..., list[str]]
+    lines: tuple[str, ...]
     needs: tuple[tuple[str, str], ...]
 
     def __call__(self, answer: object, case: tuple[object, ...]) -> object:
-        """Return the right order for every order that is as good; another answer as it is."""
-        right = self.right(*case)
-        if not isinstance(answer, list | tuple) or sorted(map(str, answer)) != sorted(right):
+        """Return the lines in order, in rounds where some are repeated; the answer itself if one comes too early."""
+        if not isinstance(answer, list | tuple) or not {*map(str, answer)} <= {*self.lines}:
             return answer
-        sound = all(_stands(answer, a, b) for a, b in self.needs)
-        return right if sound else answer
+        found = [str(line) for line in answer]
+        if not all(_stands(found, a, b) for a, b in self.needs):
+            return answer
+        rounds = [(-found[at:].count(line), self.lines.index(line)) for at, line in enumerate(found)]
+        return [self.lines[place] for _, place in sorted(rounds)]
 
 
 def _stands(lines: Sequence[object], first: str, second: str) -> bool:
