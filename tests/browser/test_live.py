@@ -1,4 +1,4 @@
-"""The live training in a real JupyterLab: what a learner presses, what is drawn, and how quickly."""
+"""The live training and the workbench in a real JupyterLab: what is pressed, what is drawn, and how quickly."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ REMEMBER_LOSSES = """root => {
 }"""
 
 
-class Live:
-    """The widget on the page, as a learner and a test see it."""
+class Driven:
+    """A widget that trains, on the page, as a learner and a test see it."""
 
-    def __init__(self, notebook):
-        self.notebook, self.page = notebook, notebook.page
-        self.root = self.page.locator(".labkit-live").first
+    def __init__(self, notebook, kind):
+        self.notebook, self.page, self.kind = notebook, notebook.page, kind
+        self.root = self.page.locator(f".labkit-{kind}").first
 
     def press(self, name):
-        self.root.get_by_role("button", name=name).click()
+        self.root.get_by_role("button", name=name, exact=True).click()
 
     def choose(self, scaling):
         self.root.locator(".lk-segment", has_text=scaling).click()
@@ -36,19 +36,19 @@ class Live:
         return self.root.evaluate("root => ({...root.dataset})")
 
     def until(self, condition):
-        self.notebook.until_data("live", condition)
+        self.notebook.until_data(self.kind, condition)
 
-    def pixels(self, colour, left=0.0, right=1.0):
-        return self.notebook.pixels("live", colour, left, right)
+    def pixels(self, colour, left=0.0, right=1.0, below=1.0):
+        return self.notebook.pixels(self.kind, colour, left, right, below)
 
     def sentence(self):
-        return self.notebook.said("live")
+        return self.notebook.said(self.kind)
 
 
 @pytest.fixture(scope="module")
 def opened(lab):
     with lab.shown([CELL], name="live") as notebook:
-        yield Live(notebook)
+        yield Driven(notebook, "live")
 
 
 @pytest.fixture
@@ -139,3 +139,52 @@ def test_a_page_that_is_loaded_again_shows_the_whole_run_and_the_theme(live):
     live.notebook.theme("JupyterLab Dark")
     live.until("d.phase === 'finished'")
     assert live.pixels("fp16", 0.06, 0.2) > 50  # the first steps, which this page has never seen happen
+
+
+BENCH = "from labkit.widgets import Workbench\nbench = Workbench('segmentation_small', 'FP16 static', steps=60)\nbench"
+
+
+@pytest.fixture(scope="module")
+def bench(lab):
+    with lab.shown([BENCH], name="workbench", height=1300) as notebook:
+        yield Driven(notebook, "workbench")
+
+
+def test_a_learner_forks_a_live_run_and_sees_two_curves_part(bench):
+    bench.until("d.phase === 'idle'")
+    bench.press("Start")
+    bench.until("d.step >= 30")
+    bench.press("Pause")
+    bench.until("d.phase === 'paused'")
+    one_curve = bench.pixels("fp16", 0.2, 0.9, 0.45)
+
+    slider = bench.root.get_by_label("Fork after step")
+    slider.focus()
+    bench.page.keyboard.press("Home")
+    for _ in range(10):
+        bench.page.keyboard.press("ArrowRight")
+    bench.press("Fork")
+    bench.until("d.active === '1' && d.origin === '10'")
+    bench.root.locator("[data-knob=scaling] .lk-segment", has_text="off").click()
+    bench.until("d.answered === 'true'")
+    bench.press("Continue")
+    bench.until("d.phase === 'finished'")
+
+    end = bench.data()
+    assert (int(end["step"]), int(end["fork"]), int(end["origin"])) == (60, 50, 10)
+    assert float(end["forkLoss"]) > 1.1 * float(end["loss"])  # without a scale it loses its gradients
+    assert bench.pixels("fp16", 0.2, 0.9, 0.45) > 1.4 * one_curve
+    assert "The fork (scaling off) left it after step 10" in bench.sentence()
+    run, fork = bench.notebook.python("[[s.loss for s in bench.history], [s.loss for s in bench.forked]]")
+    assert run[-1] == pytest.approx(float(end["loss"]), rel=1e-6)
+    assert fork[-1] == pytest.approx(float(end["forkLoss"]), rel=1e-6)
+
+
+def test_a_line_that_opens_the_same_bench_is_copied(bench):
+    bench.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    bench.press("Copy a line that opens this")
+    bench.root.locator(".wb-export [role=status]:has-text('Copied.')").wait_for()
+    copied = bench.page.evaluate("navigator.clipboard.readText()")
+    assert copied == bench.root.locator(".wb-open").input_value()
+    again = f"__import__('labkit.widgets', fromlist=['Workbench']).{copied}.code"
+    assert bench.notebook.python(again) == bench.notebook.python("bench.code")

@@ -1,4 +1,4 @@
-"""Where the live widgets train: the GPU where there is one, the CPU else, and they say which.
+"""Where the widgets that train do so: the GPU where there is one, the CPU else, behind a bar, and eight at once.
 
 There need be no GPU here. `meta`, torch's device that computes nothing, stands in for one where it is about which
 device the runs are made on; a second label for the CPU where it is about words.
@@ -7,16 +7,23 @@ device the runs are made on; a second label for the CPU where it is about words.
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from labkit.amp import RECIPES
-from labkit.train import GPU_TASKS, TASKS, Place, load
+from labkit.train import GPU_TASKS, TASKS, Place, devices, load, train
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
 from labkit.widgets.beat_scaler.widget import state as duel_state
 from labkit.widgets.driven.driver import Button, Phase
 from labkit.widgets.workbench.widget import state
+from tests.slowness import slowness
 
 META = Place(torch.device("meta"), "a card that computes nothing", "gpu")
 LABELLED = Place(torch.device("cpu"), "Tesla T4", "gpu")  # the CPU, under a GPU's name
@@ -117,9 +124,107 @@ def test_tasks_that_are_worth_a_gpu_are_offered_where_there_is_one(gpu, monkeypa
         LiveTraining("gpt_gpu")
 
 
-def test_a_bar_says_where_it_trains(gpu):
-    bar = TrainingBar(TASKS["digits"], RECIPES["O2"], steps=2)
-    assert bar.sentence.endswith(": 2 steps on this GPU: Tesla T4.")
+TASK, RECIPE = TASKS["digits"], RECIPES["FP16 dynamic"]
+
+
+def test_worked_example() -> None:
+    bar = TrainingBar(TASK, RECIPE, seed=1, steps=5, device="cpu")
+    assert (bar.phase, bar.done, bar.record) == ("ready", 0, None)
+    bar.wanted = "start"  # as the browser says it
+    record = bar.wait(60)
+    assert record is not None
+    assert record.steps == train(TASK, RECIPE, 1, steps=5).steps, "the very run that train gives"
+    assert (bar.phase, bar.done) == ("finished", 5)
+    assert bar.sentence.startswith("Finished after 5 steps")
     bar.start()
-    assert bar.wait(60).device == "Tesla T4"
-    assert bar.sentence.endswith(" It ran on this GPU: Tesla T4.")
+    assert bar.phase == "finished", "a second start does nothing"
+
+
+def test_it_trains_on_the_gpu_where_there_is_one_and_times_fp32_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = Place(torch.device("cpu"), "Stand-in T4", "gpu")
+    monkeypatch.setattr(devices, "gpus", lambda: (stand_in,))
+    bar = TrainingBar(TASK, RECIPE, steps=5)
+    assert bar.sentence.endswith("5 steps on this GPU: Stand-in T4.")
+    bar.start()
+    record = bar.wait(60)
+    assert record is not None
+    assert record.device == "Stand-in T4"
+    assert bar.sentence.endswith("It ran on this GPU: Stand-in T4.")
+    number = r"[\d.e+]+"
+    told = rf"Steps a second on Stand-in T4: FP32 {number}, FP16 dynamic {number} \({number} times FP32\)\."
+    assert re.search(told, bar.sentence)
+    assert TrainingBar(TASK, RECIPE, device="cpu").place.emulated
+
+
+def test_stop_ends_it_and_so_does_a_page_that_nobody_sees_once_it_runs() -> None:
+    unseen = {"content": {"data": {"method": "custom", "content": {"do": "unseen"}}}, "buffers": []}
+    for end in (lambda bar: setattr(bar, "wanted", "stop"), lambda bar: bar._handle_msg(unseen)):
+        bar, begun = TrainingBar(TASK, RECIPE, steps=10_000, device="cpu"), threading.Event()
+        bar._handle_msg(unseen)  # what was not started can still be
+        bar.observe(lambda _, begun=begun: begun.set(), "done")
+        bar.start()
+        assert begun.wait(60)
+        end(bar)
+        record = bar.wait(60)
+        assert record is not None
+        assert record.stopped
+        assert 1 <= len(record.steps) < 10_000
+        assert (bar.phase, bar.sentence[:14]) == ("stopped", "Stopped after ")
+
+
+def test_an_error_is_shown() -> None:
+    def broken() -> object:
+        raise RuntimeError("no such network")
+
+    bar = TrainingBar(replace(TASK, make_model=broken), RECIPE, steps=2)  # type: ignore[arg-type]
+    bar.start()
+    assert bar.wait(60) is None
+    assert (bar.phase, bar.sentence) == ("failed", "It failed: RuntimeError: no such network")
+
+
+# One process imports everything and trains by itself, with nobody beside; then it forks into eight that train live.
+ROOM = """
+import json, os, sys, threading
+from pathlib import Path
+from labkit.amp import RECIPES
+from labkit.train import TASKS, train
+from labkit.widgets import LiveTraining
+recipes, steps = ["FP16", "FP16 static", "FP16 dynamic", "O2"], 40
+alone = {r: [s.loss for s in train(TASKS["digits"], RECIPES[r], seed=3, steps=steps).steps] for r in recipes}
+def live(place, recipe):
+    frames, over = [], threading.Event()
+    def take(content, buffers):
+        frames.append(content["number"])
+        widget.outbox.drawn(content["number"])
+        if widget.phase.value in ("finished", "failed"): over.set()
+    widget = LiveTraining("digits", recipe, seed=3, steps=steps, device="cpu")
+    widget.outbox.send = take
+    widget.press("start")
+    over.wait()
+    losses = [step.loss for step in widget.history]
+    place.write_text(json.dumps([recipe, widget.phase.value, losses, alone[recipe], frames]))
+children = []
+for number in range(8):
+    child = os.fork()
+    if not child:
+        live(Path(sys.argv[1], f"{number}.json"), recipes[number % 4])
+        os._exit(0)
+    children.append(child)
+for child in children: os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="it forks a process that has torch")
+@pytest.mark.timeout(900 * slowness())
+def test_eight_live_trainings_at_once_take_every_step_that_one_takes_which_has_the_machine_for_itself(
+    tmp_path: Path,
+) -> None:
+    subprocess.run([sys.executable, "-c", ROOM, str(tmp_path)], check=True)
+    told = [json.loads(path.read_text()) for path in sorted(tmp_path.iterdir())]
+    assert len(told) == 8
+    for recipe, phase, live, alone, frames in told:
+        assert phase == "finished"
+        assert len(live) == 40
+        assert live == alone, recipe
+        assert frames == sorted(set(frames)), "frames come in order, the last one too, however many were left out"

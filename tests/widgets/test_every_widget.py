@@ -154,4 +154,5 @@ def test_a_page_without_widgets_gets_words_and_where_there_is_one_a_picture(name
     assert "do not run here" in shown["text/plain"]
     assert getattr(widget, "sentence", "") in shown["text/plain"]
     assert ("image/png" in shown) == (name in PICTURES)
+    assert "text/html" not in shown, "GitHub and nbconvert would take it before the picture"
     assert shown.get("image/png", b"\x89PNG").startswith(b"\x89PNG")

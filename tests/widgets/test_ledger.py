@@ -1,12 +1,15 @@
-"""The ledger under a learner's hands: rows, sentence and dtypes follow what is moved. No browser is needed."""
+"""The ledger of a forward pass and the passes over its graph: rows and sentences follow what is moved."""
+
+from __future__ import annotations
 
 import pytest
 import torch
 import traitlets
-from torch import nn
+from torch import Tensor, nn
 
 from labkit.train import TASKS
-from labkit.widgets import CastLedger
+from labkit.widgets import CastLedger, CastPasses
+from labkit.widgets.graph.widget import PASSES
 from labkit.widgets.ledger.widget import ran_in, relative, row_view
 
 
@@ -132,3 +135,43 @@ def test_networks_of_the_lab_have_a_ledger():
         board.overrides = {row.key: "deny" for row in board.rows}
         assert board.sentence.startswith("With "), name
         assert "in FP32; the last result equals FP32's" in board.sentence, name
+
+
+@pytest.fixture(scope="module")
+def passes() -> CastPasses:
+    return CastPasses()
+
+
+def test_each_pass_looks_at_each_operation_once(passes: CastPasses) -> None:
+    state, operations = passes.get_state(), len(passes.explanation.rows)
+    names = [said.partition(":")[0] for said in state["_said"][1:-1]]
+    assert names == [name for name in PASSES for _ in range(operations)][:-1]
+    assert [row["op"] for row in state["_rows"]] == ["linear", "linear", "T", "matmul", "softmax", "matmul", "linear"]
+
+
+def test_what_is_said_at_a_position(passes: CastPasses) -> None:
+    for position, said in (
+        (0, "A forward pass as it was called. Five passes decide its casts, once."),
+        (5, "colour: softmax is on the deny list. Sums or multiplies many elements."),
+        (12, "propagate: softmax returns FP32."),
+        (19, "insert: softmax asks for input FP16 → FP32: 0.4 KiB to read and write."),  # 64 numbers, 2 + 4 bytes each
+        (21, "insert: linear asks for weight FP32 → FP16, bias FP32 → FP16: 0.4 KiB to read and write."),  # 68 of 4 + 2
+        (27, "cancel: at matmul, input FP32 → FP16 gives what is there already, and goes."),
+        (29, "hoist: the weight of linear is cast here, for all its uses; "),
+        (30, "hoist: the weight of linear was cast already; "),
+        (35, "Autocast makes 9 casts here, and the graph 7; "),
+    ):
+        passes.position = position
+        assert passes.sentence.startswith(said), position
+
+
+def test_a_network_without_a_graph_is_refused_with_the_line() -> None:
+    class Asks(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * x.max().item()
+
+    with (
+        pytest.warns(UserWarning, match="no graph of this network"),
+        pytest.raises(ValueError, match=r"there is no graph: .*test_ledger.py:\d+: item tells Python"),
+    ):
+        CastPasses(Asks(2, 2), torch.ones(2, 2))

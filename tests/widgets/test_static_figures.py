@@ -99,15 +99,8 @@ def test_binades_have_the_fate_that_numpy_gives_their_middle():
     for exponent in range(-40, 22):
         with np.errstate(over="ignore"):
             rounded = np.float16(1.5 * 2.0**exponent)
-        expected = (
-            "underflowed"
-            if rounded == 0
-            else "overflowed"
-            if np.isinf(rounded)
-            else "subnormal"
-            if rounded < 2.0**-14
-            else "normal"
-        )
+        kept = "subnormal" if rounded < 2.0**-14 else "normal"
+        expected = "underflowed" if rounded == 0 else "overflowed" if np.isinf(rounded) else kept
         assert fate_of_binade(exponent, FP16) == expected
 
 
@@ -182,25 +175,14 @@ def race():
 
 
 def underflow():
-    return static_underflow(
-        snapshot({"conv": torch.exp2(torch.linspace(-34, 17, 400))}, step=0, kind="weight gradients")
-    )
+    every_fate = {"conv": torch.exp2(torch.linspace(-34, 17, 400))}
+    return static_underflow(snapshot(every_fate, step=0, kind="weight gradients"))
 
 
-def bench():
-    widget = Workbench("digits", "FP16 static", steps=3, device="cpu")
-    return stepped(widget, widget.bench)
-
-
-def game():
-    widget = BeatTheScaler(steps=3, device="cpu")
-    return stepped(widget, widget.duel)
-
-
-def stepped(widget, lockstep):
-    lockstep.handle(Button.START)
+def stepped(widget):
+    widget.lockstep.handle(Button.START)
     for _ in range(3):
-        lockstep.tick()
+        widget.lockstep.tick()
     figure = widget.figure("why it stands")
     widget.close()
     return figure
@@ -218,8 +200,8 @@ FIGURES = {
     "number line": lambda: (line := NumberLine()) and static_number_line(FP16, line.window, line.scale, line.rounded),
     "swallowed": lambda: (board := SwallowedUpdates()) and static_swallowed(board.curves, board.weight, board.update),
     "presets": lambda: (board := ScalerPresets()) and static_timeline(board.replays, board.trace),
-    "bench": bench,
-    "game": game,
+    "bench": lambda: stepped(Workbench("digits", "FP16 static", steps=3, device="cpu")),
+    "game": lambda: stepped(BeatTheScaler(steps=3, device="cpu")),
 }
 
 

@@ -1,7 +1,8 @@
-"""Lesson 06 in a real JupyterLab whose kernels have a simulated T4: its three live cells train on the GPU."""
+"""JupyterLabs of their own: one that cannot draw widgets, and one whose kernels have a simulated T4."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import nbformat
@@ -11,6 +12,30 @@ from tests.browser.conftest import Lab, serving
 from tests.gpu.simulated import environment
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900)]
+CELLS = [
+    "from labkit.machine import check_machine\ncheck_machine()",
+    "from labkit.formats import FP16\nfrom labkit.widgets import BitExplorer, predict, pulse",
+    "BitExplorer(FP16, 1.0)",
+    "predict('start.warm_up')",
+    "pulse()",
+]
+WHY = "Widgets cannot be shown here: the front end of anywidget is switched off in the server that shows this page."
+CURE = "To mend it: `jupyter labextension enable anywidget`, then restart JupyterLab."
+
+
+def test_each_widget_says_why_and_the_cure(browser, tmp_path):
+    config = tmp_path / "labconfig" / "page_config.json"
+    config.parent.mkdir()
+    config.write_text(json.dumps({"disabledExtensions": {"anywidget": True}}))  # as `jupyter labextension disable` does
+    with serving(tmp_path) as server, Lab(server, browser).shown(CELLS, "div[role=note]") as notebook:
+        page = notebook.page
+        notes = page.locator("div[role=note]").all_inner_texts()
+        assert [note.split("\n\n") for note in notes] == [[WHY, CURE]] * 3
+        picture = page.locator("div[role=note] + img")
+        assert picture.evaluate("img => img.complete && img.naturalWidth > 400")
+        assert "switched off in the server" in page.locator(".jp-OutputArea").first.inner_text()  # the doctor's line
+        assert page.locator("text=Error displaying widget").count() == 0
+
 
 LESSON = Path(__file__).parents[2] / "notebooks" / "06_loss_scaling.ipynb"
 TRAINED = """kind => {

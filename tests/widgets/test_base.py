@@ -1,0 +1,318 @@
+"""What every widget stands on: its assets, its tour, messages that take turns, and the pulse that proves it alive."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import jupyter_client
+import pytest
+import torch
+from traitlets import TraitError
+
+from labkit.formats import FP16
+from labkit.instrument import snapshot
+from labkit.machine import Finding, Status, front_end
+from labkit.widgets import BitExplorer, MmaBlock, Pulse, UnderflowHistogram, Workbench, pulse
+from labkit.widgets.base import widget as base
+from labkit.widgets.base.widget import FOLDERS, LabWidget, script, style
+from labkit.widgets.pulse import widget as late
+
+SCRIPTS = {
+    (folder.name, file.name): file.read_text(encoding="utf-8")
+    for folder in FOLDERS.iterdir()
+    if folder.is_dir()
+    for file in folder.iterdir()
+    if file.name.endswith(".js")
+}
+WIDGETS = sorted(folder for folder, file in SCRIPTS if file == "view.js")
+SHARED = {  # folders that several widgets share
+    "beat_scaler": ("driven",),
+    "bits": ("bit_row",),
+    "live": ("driven", "bench"),
+    "underflow": ("histogram",),
+    "workbench": ("driven", "bench"),
+    "zoom": ("histogram", "bit_row"),
+}
+
+
+def folders(name):
+    return (*SHARED.get(name, ()), name)
+
+
+def test_every_widget_stands_in_a_folder():
+    assert len(WIDGETS) > 10
+    assert [file.name for file in FOLDERS.iterdir() if file.is_file()] == ["__init__.py"]
+
+
+def test_a_module_is_the_base_then_its_own_files_and_loads_nothing():
+    for name in WIDGETS:
+        text = script(*folders(name))
+        belonging = [source for (folder, _), source in SCRIPTS.items() if folder in ("base", *folders(name))]
+        assert text.startswith(SCRIPTS["base", "base.js"]), name
+        assert text.endswith(SCRIPTS[name, "view.js"]), name
+        assert [source[:60] for source in belonging if text.count(source) != 1] == [], name
+        assert len(text) == sum(map(len, belonging)) + len(belonging) - 1, f"{name} has something of another widget"
+        assert len(re.findall(r"^export default", text, re.MULTILINE)) == 1, name
+        declared = re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.MULTILINE)
+        assert sorted({word for word in declared if declared.count(word) > 1}) == [], f"declared twice in {name}"
+        text += style(*folders(name))
+        assert not re.findall(r"https?://|@import|\bimport\s*[({\"']|\bfrom\s+[\"']|url\([\"']?//", text), name
+
+
+def test_the_base_lists_every_function_it_offers():
+    base = "".join(source for (folder, _), source in SCRIPTS.items() if folder == "base")
+    contents = SCRIPTS["base", "base.js"].split("\n\n")[0]
+    offered = re.findall(r"^function (\w+)\(", base, re.MULTILINE)
+    assert len(offered) > 15
+    assert [name for name in offered if not re.search(rf"\b{name}\(", contents)] == []
+
+
+def test_an_unknown_widget_is_named():
+    with pytest.raises(FileNotFoundError, match="nothing"):
+        script("nothing")
+
+
+def histogram() -> UnderflowHistogram:
+    return UnderflowHistogram(snapshot({"conv": torch.tensor([2.0**-30, 1.0])}, step=0, kind="weight gradients"))
+
+
+GUIDED: dict[str, Callable[[], LabWidget]] = {
+    "underflow": histogram,
+    "mma_block": MmaBlock,
+    "workbench": lambda: Workbench("digits", "O2", steps=5, device="cpu"),
+}
+
+
+def test_worked_example_each_step_sets_its_state() -> None:
+    board = MmaBlock("ones", "H100")
+    board.tour_step = 0
+    assert (board.preset, board.gpu, board.knob) == ("1 and small terms", "V100", -22)
+    board.tour_step = 2
+    assert board.knob == -24
+    lost = board.value
+    board.tour_step = 4
+    assert lost == 1.0 < board.value, "the H100 finds what the V100 has lost"
+    board.tour_step = -1
+    assert board.gpu == "H100", "the end leaves all as it is"
+
+
+def test_a_step_of_the_workbench_presses_a_button() -> None:
+    bench = GUIDED["workbench"]()
+    pressed: list[object] = []
+    bench.driver.command = pressed.append  # type: ignore[attr-defined]
+    for step in range(len(bench.tour)):
+        bench.tour_step = step
+    bench.close()
+    assert [str(button) for button in pressed] == ["step"]
+
+
+def test_a_tour_is_short_rings_what_the_page_has_and_ends() -> None:
+    assert {path.parent.name for path in Path(str(FOLDERS)).glob("*/tour.toml")} == set(GUIDED)
+    for name, make in GUIDED.items():
+        page, steps, widget = script(*folders(name)), base.tour_of(name), make()
+        assert len(steps) in base.LENGTHS
+        for step in steps:
+            assert len(step["text"]) < 160
+            for word in re.findall(r"\.([\w-]+)", step["ring"]):
+                assert re.search(rf'["\s]{word}["\s]', page), f"no element of {name} has the class {word}"
+        with pytest.raises(TraitError, match=f"this tour has {len(steps)} steps"):
+            widget.tour_step = len(steps)
+        assert widget.tour_step == -1
+        widget.close()
+
+
+def test_a_tour_that_is_not_whole_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "shaky").mkdir()
+    monkeypatch.setattr(base, "FOLDERS", tmp_path)
+    whole = '[[step]]\ntext = "Look."\nring = ".a"\n'
+    for text in (6 * '[[step]]\ntext = "Look."\n', 6 * f"{whole}sets = {{}}\n", 4 * whole):
+        (tmp_path / "shaky" / "tour.toml").write_text(text)
+        with pytest.raises(ValueError, match="5 to 8 steps, each with text, ring"):
+            base.tour_of("shaky")
+
+
+def message(content: object) -> dict[str, object]:
+    """A custom message as ipywidgets gets it."""
+    return {"content": {"data": {"method": "custom", "content": content}}, "buffers": []}
+
+
+class Slow(LabWidget):
+    """Says when it has begun, and goes on when it may."""
+
+    _esm = "export default { render() {} }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.released = threading.Event(), threading.Event()
+        self.inside: list[int] = []
+        self.together = 0
+        self.on_msg(self._work)
+
+    def _work(self, _widget: object, number: int, _buffers: object) -> None:
+        self.inside.append(number)
+        self.together = max(self.together, len(self.inside))
+        self.begun.set()
+        assert self.released.wait(20)
+        self.inside.remove(number)
+
+
+def test_a_second_message_waits_for_the_first() -> None:
+    widget = Slow()
+    threads = [threading.Thread(target=widget._handle_msg, args=(message(n),)) for n in (1, 2)]
+    threads[0].start()
+    assert widget.begun.wait(20)
+    threads[1].start()
+    threads[1].join(0.2)
+    assert threads[1].is_alive()
+    widget.released.set()
+    for thread in threads:
+        thread.join(20)
+    assert (widget.together, widget.inside) == (1, [])
+
+
+def test_what_was_overtaken_does_not_undo_what_came_after() -> None:
+    bits = BitExplorer(FP16, 1.0)
+    for number, text in ((1, "0x3"), (3, "0x3c01"), (2, "0x3c")):  # the third is late
+        bits._handle_msg(message({"do": "type", "with": text, "from": ["page", number]}))
+    assert (bits.text, bits.code) == ("0x3c01", 0x3C01)
+    bits._handle_msg(message({"do": "flip", "with": 0, "from": ["page", 5]}))
+    bits._handle_msg(message({"do": "step", "with": 1, "from": ["page", 4]}))  # late, and still to be done
+    assert bits.code == 0x3C01
+    assert bits._view["answered"] == ("page", 5)
+    bits._handle_msg(message({"do": "type", "with": "2", "from": ["another page", 1]}))
+    assert bits.text == "2"
+
+
+def shown(widget: LabWidget) -> dict[str, object]:
+    bundle = widget._repr_mimebundle_()
+    assert bundle is not None
+    return bundle[0]
+
+
+def test_where_the_server_cannot_draw_them_the_cure_comes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = Finding("widgets", Status.BAD, "no front end for <anywidget> in /hub", "`pip install anywidget`")
+    monkeypatch.setattr(base, "why_not_shown", lambda: missing)
+    for widget in (BitExplorer(FP16, 1.0), pulse(), Slow()):
+        bundle = shown(widget)
+        assert set(bundle) == {"text/plain", "text/html"}, "nothing that fails to be drawn"
+        for kind, what in (("text/plain", "<anywidget>"), ("text/html", "&lt;anywidget&gt;")):
+            assert f"Widgets cannot be shown here: no front end for {what} in /hub." in str(bundle[kind])
+            assert "To mend it: `pip install anywidget`." in str(bundle[kind])
+    assert "data:image/png;base64,iVBOR" in str(shown(BitExplorer(FP16, 1.0))["text/html"])
+    assert "interactive widgets do not run here" in str(shown(Slow())["text/plain"])
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """What the kernel sends to the browser."""
+    messages = []
+    monkeypatch.setattr(Pulse, "send", lambda _self, content: messages.append(content))
+    return messages
+
+
+def test_a_number_comes_back(sent):
+    widget = pulse()
+    widget._handle_custom_msg({"ping": 7}, [])
+    widget._handle_custom_msg({"ping": 8}, [])
+    assert sent == [{"pong": 7}, {"pong": 8}]
+    assert not widget.alive, "the browser has not measured yet"
+    widget.set_state({"round_trip_ms": 4.2})
+    assert widget.alive
+
+
+def test_without_widgets_words_say_what_to_do():
+    data, _ = pulse()._repr_mimebundle_()
+    assert data["text/plain"] == "\n".join(late.WHAT_TO_DO)
+    for line in late.WHAT_TO_DO:
+        assert line in data["text/html"]
+    assert "make lab" in data["text/html"]
+    assert "application/vnd.jupyter.widget-view+json" in data
+
+
+# A page that never answers
+
+
+class Loop:
+    """An event loop whose time a test sets: what is due is called at once, however late that is."""
+
+    def __init__(self):
+        self.time, self.due = 0.0, []
+
+    def call_later(self, seconds, call):
+        self.due.append((self.time + seconds, call))
+
+    def go_on_to(self, time):
+        self.time = time
+        now, self.due = self.due, []
+        for due, call in now:
+            call() if due <= time else self.due.append((due, call))
+
+
+@pytest.fixture
+def loop():
+    return Loop()
+
+
+def expected(loop, answered=lambda: False):
+    said = []
+    late.expect(answered, lambda: said.append(loop.time), loop.call_later, lambda: loop.time)
+    return said
+
+
+def test_a_silent_page_is_told_of_at_the_deadline_and_once(loop):
+    said = expected(loop)
+    loop.go_on_to(late.SECONDS - 0.1)
+    assert said == []
+    loop.go_on_to(late.SECONDS)
+    loop.go_on_to(10 * late.SECONDS)
+    assert said == [late.SECONDS]
+    answered = Loop()
+    assert expected(answered, answered=lambda: answered.time > 3) == []
+    answered.go_on_to(late.SECONDS)
+    assert answered.due == []
+
+
+def test_a_kernel_that_was_busy_heard_nobody_and_asks_again(loop):
+    """A cell that ran for a minute: what the page sent waits behind the deadline."""
+    said = expected(loop)
+    loop.go_on_to(60.0)
+    assert said == []
+    loop.go_on_to(60.0 + late.SECONDS)
+    assert said == [60.0 + late.SECONDS]
+
+
+def test_what_to_do_with_a_silent_page_depends_on_who_shows_it(monkeypatch):
+    monkeypatch.setattr(front_end, "why_not_shown", lambda: None)
+    for hosted, says in ((None, "it with `labkit lab`"), ("VS Code", "widgetScriptSources"), ("Colab", "Colab loads")):
+        finding = front_end.silent(15, hosted)
+        assert finding.status is Status.BAD
+        assert "has not answered for 15 s" in finding.what
+        assert says in finding.remedy
+    missing = Finding("widgets", Status.BAD, "no front end for anywidget in /hub", "`pip install anywidget`")
+    monkeypatch.setattr(front_end, "why_not_shown", lambda: missing)
+    assert front_end.silent(15) is missing, "where the reason is known, it is said"
+
+
+@pytest.mark.slow  # starts a kernel
+def test_the_verdict_stands_in_the_cell_s_own_output_after_the_cell_and_goes_when_the_page_is_heard():
+    with jupyter_client.run_kernel() as kernel:
+        kernel.execute("from labkit.widgets.pulse import widget\nwidget.SECONDS, pulse = 0.2, widget.pulse")
+        kernel.execute("w = pulse()\nw", allow_stdin=True)
+
+        def said(kind):
+            while True:  # each message is waited for
+                message = kernel.get_iopub_msg(timeout=60)
+                if message["msg_type"] == kind:
+                    return message["content"]
+                assert message["msg_type"] != "error", message["content"]
+
+        place = said("display_data")["transient"]["display_id"]
+        verdict = said("update_display_data")
+        assert verdict["transient"]["display_id"] == place
+        assert "has not answered for 0.2 s" in verdict["data"]["text/plain"]
+        kernel.execute("w._handle_custom_msg({'ping': 1}, [])")
+        empty = said("update_display_data")
+        assert (empty["transient"]["display_id"], empty["data"]["text/html"]) == (place, "")
