@@ -97,7 +97,6 @@ class Notebook:
         return ast.literal_eval(answer["data"]["text/plain"])
 
     def until(self, expression: str, timeout_s: float = PATIENCE_MS / 1000) -> None:
-        """Wait until a Python expression is true in the kernel."""
         end = time.monotonic() + timeout_s
         while not self.python(f"bool({expression})"):
             assert time.monotonic() < end, f"still not true after {timeout_s} s: {expression}"
@@ -108,15 +107,12 @@ class Notebook:
         self.page.wait_for_function(ANSWERED, polling="raf")
 
     def widget(self, kind: str) -> object:
-        """Return the first widget of a kind, as a locator."""
         return self.page.locator(f".labkit-{kind}").first
 
     def said(self, kind: str) -> str:
-        """Return the sentence of a widget as the page has it."""
         return self.widget(kind).locator(".lk-sentence").first.get_attribute("data-text")
 
     def until_said(self, kind: str, words: str) -> None:
-        """Wait until these words are in a widget's sentence."""
         self.page.wait_for_selector(f".labkit-{kind} .lk-sentence[data-text*='{words}']")
 
     def until_data(self, kind: str, condition: str) -> None:
@@ -134,7 +130,6 @@ class Notebook:
         return self.page.evaluate(COUNT_PIXELS, [element, f"--lk-{colour}", left, right, below, tolerance])
 
     def press(self, *keys: str) -> None:
-        """Press these keys, one after another."""
         for key in keys:
             self.page.keyboard.press(key)
 
@@ -145,7 +140,6 @@ class Notebook:
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def cells(self) -> int:
-        """Return how many cells the notebook has."""
         return self.page.evaluate("jupyterapp.shell.currentWidget.content.widgets.length")
 
     def screenshot(self, name: str, selector: str | None = None) -> Path:
@@ -179,7 +173,6 @@ class Lab:
 
     @property
     def folder(self) -> Path:
-        """Where the server's notebooks are."""
         return self.server.folder
 
     def notebook(
@@ -229,7 +222,6 @@ class Lab:
         self.close(notebook)
 
     def close(self, notebook: Notebook) -> None:
-        """Close a notebook and end its kernel."""
         notebook.page.context.close()
         notebook.kernel.stop_channels()
         address = f"{self.server.address}/api/kernels/{notebook.kernel_id}?token={self.server.token}"

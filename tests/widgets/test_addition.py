@@ -84,13 +84,11 @@ def test_each_station_in_words():
         assert words in said(a, b)[station]
 
 
-def test_infinities_are_not_added_bit_by_bit():
+def test_infinities_and_products_have_stations_of_their_own():
     found = scenes(sheet("inf", "-inf", FP16))
     assert [scene.title for scene in found] == ["Write", "Result"]
     assert found[-1].sentence.startswith("inf + −inf = NaN: with an infinity or a NaN a rule decides")
 
-
-def test_products_have_stations_of_their_own():
     found = said("1.5", "2^-14", operation="multiply")
     assert list(found) == ["Write", "Multiply", "Normalise", "Guard, round, sticky", "Round"]
     assert "1.1, and the exponents added, 0 + (-14) = -14" in found["Multiply"]
@@ -116,11 +114,10 @@ def test_the_paper_is_right_for_any_two_numbers(operation):
         with np.errstate(all="ignore"):
             expected = x + y if operation == "add" else x * y
         found = scenes(one)
-        exact = (
-            Fraction(float(x)) + Fraction(float(y)) if operation == "add" else Fraction(float(x)) * Fraction(float(y))
-        )
+        a, b = Fraction(float(x)), Fraction(float(y))
+        exact = a + b if operation == "add" else a * b
         assert one.exact == exact
-        assert [value(row(found[0], name)) for name in "ab"] == [Fraction(float(x)), Fraction(float(y))]
+        assert [value(row(found[0], name)) for name in "ab"] == [a, b]
         total = value(row(found[-2], {"add": "sum", "multiply": "product"}[operation]))
         assert abs(total - exact) < Fraction(2) ** (one.window - 12)  # sticky stands for less than the round bit
         if not np.isfinite(expected):

@@ -159,8 +159,6 @@ def test_the_sentence_says_where_x_lies_and_what_it_becomes():
     ):
         assert said in sentence(x, format, Rounding.NEAREST_EVEN)
 
-
-def test_numbers_and_odds_are_written_as_they_read():
     for x in (0.1, -1e-7, 2049.0, 1e22, 65504.5):
         assert float(written(x)) == x
     assert [odds(Fraction(share)) for share in ("1/2", "1/3", "1/100000", "1")] == ["50%", "33.3%", "<0.1%", "100%"]

@@ -61,7 +61,7 @@ def test_what_was_found_is_said() -> None:
         assert find(cards(), query, kind)[1].startswith(words)
 
 
-def test_a_loss_that_is_no_number_reaches_the_browser_as_none() -> None:
+def test_what_came_of_a_run_is_said_with_its_warning_and_no_number_that_json_lacks(wall: PatientWall) -> None:
     patient = FAULTS["log_of_epsilon"]
     view = outcome_view(patient, Outcome((2.0, math.inf, math.nan), 0.1))
     assert view["losses"] == [2.0, None, None]
@@ -69,19 +69,15 @@ def test_a_loss_that_is_no_number_reaches_the_browser_as_none() -> None:
         "3 steps, loss 2 at first and 2 at last, inf or NaN in 2; its score is 0.1, and it is well from 0.88 on."
     )
 
-
-def test_a_warning_that_is_the_symptom_is_shown(wall: PatientWall) -> None:
     seen = wall.run("schedule_counts_skips", "broken")
     assert "It warned: Detected call of `lr_scheduler.step()`" in seen["sentence"]
 
 
-def test_both_forms_stand_behind_and_what_differs_is_marked(wall: PatientWall) -> None:
+def test_behind_stand_both_forms_or_the_evidence_of_what_only_a_gpu_shows(wall: PatientWall) -> None:
     broken, cured = wall.turn("mask_constant")["code"]
     assert [line.strip() for line, differs in broken if differs] == ["lowest = -1000000000.0"]
     assert [line.strip() for line, differs in cured if differs] == ["lowest = torch.finfo(scores.dtype).min"]
 
-
-def test_what_only_a_gpu_shows_stands_with_its_evidence_and_is_not_run(wall: PatientWall) -> None:
     told = dict(wall.turn("emulated_bf16")["told"])
     assert "T4 16GB" in told["Published"]
     assert "Not run here" in told["Here"]

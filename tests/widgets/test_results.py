@@ -302,8 +302,6 @@ def test_what_fp16_loses_without_a_scale_stands_below(folder: Path) -> None:
     assert "0.90 to 0.92" in html
     assert "Recorded on CPU with torch 2." in html
 
-
-def test_a_run_of_a_gpu_among_those_of_a_cpu_is_refused(folder: Path) -> None:
     replace(RECORD, recipe="O1", device="Tesla T4").save(record_path(folder, "toy", "O1", 0))
     with pytest.raises(ValueError, match=r"is a record of Tesla T4, and CPU .* was asked for"):
         recipe_table(["toy"], ["O1"], folder=folder)

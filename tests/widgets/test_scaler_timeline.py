@@ -74,8 +74,6 @@ def test_a_trace_is_kept_whole_and_nothing_else_is_taken_for_one(tmp_path):
         with pytest.raises(ValueError, match="is not a trace of a training"):
             load_trace(tmp_path / "other.json")
 
-
-def test_a_training_that_skips_makes_no_trace():
     too_high = replace(RECIPES["FP16 static"], scaler=static(2.0**40))
     with pytest.raises(ValueError, match="step 1 of 'segmentation_small' under 'FP16 static' was skipped"):
         measure_trace(TASKS["segmentation_small"], too_high)
@@ -147,8 +145,6 @@ def test_each_knob_moves_the_picture():
     with pytest.raises(traitlets.TraitError, match="from 0 to 32"):
         ScalerTimeline(init_log2_scale=33)
 
-
-def test_steps_are_at_least_one_and_at_most_the_trace():
     assert len(ScalerTimeline(made_up(0.1, 0.2), steps=400).replay) == 2
     with pytest.raises(ValueError, match="1 or more"):
         ScalerTimeline(steps=0)

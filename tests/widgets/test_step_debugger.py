@@ -33,6 +33,8 @@ class TestStages:
             steps.stage = number
             assert steps.sentence == sentence
         assert len(set(said(steps).values())) == 8
+        text = steps.still()["text/plain"]
+        assert all(f"{number} {name}: " in text for number, name in enumerate(STAGES, 1))
 
     def test_numbers_are_those_of_a_run(self, steps):
         run = TrainingRun(DIGITS, RECIPES["O2"], measure_every=0)
@@ -102,11 +104,6 @@ class TestSeveralSteps:
         steps.log2_scale = 40
         steps.another_step()
         assert (steps.log2_scale, steps.watched.scale, steps.watched.step) == (39, 2.0**39, 2)
-
-
-def test_a_host_without_widgets_gets_all_stages_as_text(steps):
-    data, _ = steps._repr_mimebundle_()
-    assert all(f"{number} {name}: " in data["text/plain"] for number, name in enumerate(STAGES, 1))
 
 
 def test_a_step_whose_gradients_are_all_zero_says_so():

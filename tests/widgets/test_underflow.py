@@ -85,11 +85,6 @@ def test_what_the_browser_gets_is_what_python_says(widget, gradients):
         assert not {value for value in row.values() if isinstance(value, str)} - {row["name"], row["note"]}
 
 
-def test_a_snapshot_without_layers_is_refused():
-    with pytest.raises(ValueError, match=r"no layers.*backward pass"):
-        UnderflowHistogram(GradSnapshot(0, KIND, {}))
-
-
 def test_the_sentence_names_layer_and_format_and_warns_of_infinity():
     assert sentence(Fate(0.5, 0.0, 0.5, 0.0), FP16, 3, KIND, "conv") == (
         "At scale 2^3, 50% of the activation gradients of layer conv underflow in FP16 and 50% keep full precision."
@@ -138,6 +133,8 @@ def test_zeros_counted_inside_the_pass_weigh_by_elements_and_fit_the_layers(grad
     found = {row["name"]: row["observed"] for row in rows(snap, FP16, {"conv": 0.5, "relu": 0.1, "head": 0.0})}
     assert found == {ALL_LAYERS: (0.5 * 4000 + 0.1 * 1000) / 5500, "conv": 0.5, "relu": 0.1, "head": 0.0}
     assert {row["observed"] for row in rows(snap, FP16)} == {None}
+    with pytest.raises(ValueError, match=r"no layers.*backward pass"):
+        UnderflowHistogram(GradSnapshot(0, KIND, {}))
     histograms = {"conv": exponent_histogram(torch.ones(2))}
     with pytest.raises(ValueError, match=r"layers \['cnov'\], but the snapshot has \['conv'\]"):
         zeros_counted({"cnov": 0.5}, histograms)

@@ -105,15 +105,10 @@ def test_knobs_that_mean_nothing_say_why() -> None:
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_bench_trains_as_train_does() -> None:
-    bench = run_through(bench_of("FP16 static"))
-    assert bench.phase is Phase.FINISHED
-    assert losses(bench.run.steps) == losses(train(DIGITS, RECIPES["FP16 static"], steps=24).steps)
-    assert losses(bench.fp32.steps) == losses(train(DIGITS, RECIPES["FP32"], steps=24).steps)
-
-
-def test_a_fork_with_the_same_settings_repeats_the_run_bit_for_bit() -> None:
-    bench = run_through(bench_of("O2", "small_targets"))
+def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeats_it_bit_for_bit() -> None:
+    bench, task = run_through(bench_of("O2", "small_targets")), TASKS["small_targets"]
+    assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
+    assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
     bench.handle(Fork(13))
     assert bench.phase is Phase.PAUSED
     run_through(bench)
@@ -246,12 +241,8 @@ def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
 def plain_losses(knobs: Knobs, task: Task, steps: int = 12) -> list[float]:
     """Run the program that the bench wrote, on the bench's batches."""
     run = TrainingRun(task, RECIPES["FP32"], 0)  # for its first weights and its batches
-    scope = {
-        "model": run.model,
-        "make_optimizer": task.make_optimizer,
-        "loss_of": task.loss,
-        "batches": [run.batch(step) for step in range(1, steps + 1)],
-    }
+    scope = {"model": run.model, "make_optimizer": task.make_optimizer, "loss_of": task.loss}
+    scope["batches"] = [run.batch(step) for step in range(1, steps + 1)]
     exec(torch_lines(knobs, task), scope)
     return scope["losses"]
 
@@ -309,17 +300,14 @@ def opened_again(bench: Workbench) -> Workbench:
     return again
 
 
-def test_a_recipe_s_code_is_short_and_opens_it() -> None:
+def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob() -> None:
+    """From O0 too, where some knobs are fixed until the format is turned."""
     for recipe in PRESETS:
         bench = Workbench("digits_cnn", recipe, 7, steps=20, device="cpu")
         assert bench.code == f"digits_cnn; {recipe}; seed=7; steps=20"
         again = opened_again(bench)
         assert (again.bench.task, again.bench.seed, again.bench.total) == (TASKS["digits_cnn"], 7, 20)
         assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
-
-
-def test_every_position_of_every_knob_survives_the_round_trip() -> None:
-    """From O0 too, where some knobs are fixed until the format is turned."""
     for recipe, (knob, there) in product(("O0", "O2"), POSITIONS.items()):
         for to in (there[0], there[len(there) // 2], there[-1]):
             bench, again = (Bench(TASKS["digits_cnn"], RECIPES[recipe], device="cpu") for _ in range(2))
@@ -354,10 +342,7 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
         with pytest.raises(TypeError, match="a code is a text; it was given"):
             Workbench.from_code(code)
 
-
-def test_what_nobody_else_has_gets_no_code() -> None:
-    own = replace(TASKS["digits"], name="mine")
-    bench = Workbench(own, "O2", device="cpu")
+    bench = Workbench(replace(TASKS["digits"], name="mine"), "O2", device="cpu")  # which nobody else has
     bench.close()
     with pytest.raises(ValueError, match="of your own has no code"):
         _ = bench.code
