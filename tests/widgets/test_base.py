@@ -251,18 +251,14 @@ class Loop:
             call() if due <= time else self.due.append((due, call))
 
 
-@pytest.fixture
-def loop():
-    return Loop()
-
-
 def expected(loop, answered=lambda: False):
     said = []
     late.expect(answered, lambda: said.append(loop.time), loop.call_later, lambda: loop.time)
     return said
 
 
-def test_a_silent_page_is_told_of_at_the_deadline_and_once(loop):
+def test_a_silent_page_is_told_of_at_the_deadline_and_once():
+    loop = Loop()
     said = expected(loop)
     loop.go_on_to(late.SECONDS - 0.1)
     assert said == []
@@ -273,14 +269,11 @@ def test_a_silent_page_is_told_of_at_the_deadline_and_once(loop):
     assert expected(answered, answered=lambda: answered.time > 3) == []
     answered.go_on_to(late.SECONDS)
     assert answered.due == []
-
-
-def test_a_kernel_that_was_busy_heard_nobody_and_asks_again(loop):
-    """A cell that ran for a minute: what the page sent waits behind the deadline."""
-    said = expected(loop)
-    loop.go_on_to(60.0)
+    busy = Loop()  # a cell ran for a minute: what the page sent waits behind the deadline
+    said = expected(busy)
+    busy.go_on_to(60.0)
     assert said == []
-    loop.go_on_to(60.0 + late.SECONDS)
+    busy.go_on_to(60.0 + late.SECONDS)
     assert said == [60.0 + late.SECONDS]
 
 

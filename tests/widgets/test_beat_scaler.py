@@ -55,9 +55,8 @@ class FakeRun:
 
 
 def duel(steps=60, **options):
-    return Duel(
-        TASK, 0, **{"steps": steps, "device": "cpu", "make_run": FakeRun, "wait": lambda seconds: None, **options}
-    )
+    quick = {"device": "cpu", "make_run": FakeRun, "wait": lambda seconds: None}
+    return Duel(TASK, 0, steps=steps, **{**quick, **options})
 
 
 def played(game, moves=()):

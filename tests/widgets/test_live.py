@@ -12,7 +12,7 @@ import pytest
 
 from labkit.amp import RECIPES, initial
 from labkit.amp import static as static_scaler
-from labkit.train import TASKS, StepRecord
+from labkit.train import TASKS, StepRecord, TrainingRun
 from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.controller import MERGE_STEPS, SETTLE_STEPS, Bench, Turn
@@ -548,8 +548,6 @@ def test_the_standing_figure_survives_losses_that_are_not_finite():
 
 def test_a_real_run_is_the_run_that_train_would_do():
     """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the same step."""
-    from labkit.train import TrainingRun
-
     task, recipe = TASKS["digits"], RECIPES["FP16"]
     c = Bench(task, recipe, seed=3, steps=8, device="cpu", offered=OFFERED, forkable=False)
     ticked(c, 4)

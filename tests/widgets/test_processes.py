@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,10 +37,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+Make = Callable[[str], GpuRun]
+
+
 @pytest.fixture
-def made() -> Iterator[list[GpuRun]]:
+def measuring() -> Iterator[Make]:
+    """Make a button that runs a program's text in place of `labkit gpu --quick`; the program ends with the test."""
     widgets: list[GpuRun] = []
-    yield widgets
+
+    def make(text: str) -> GpuRun:
+        widgets.append(GpuRun(T4, command=program(text)))
+        return widgets[-1]
+
+    yield make
     for widget in widgets:
         widget.close()
 
@@ -61,14 +70,13 @@ def keep(folder: Path, device: str, date: str = "2026-03-01") -> None:
     path.write_text(record(device, date).to_json())
 
 
-def test_worked_example_it_measures_draws_and_says_so(folder: Path, made: list[GpuRun]) -> None:
+def test_worked_example_it_measures_draws_and_says_so(folder: Path, measuring: Make) -> None:
     keep(folder, "Tesla T4")
     before, after = folder / "gemm", folder / "later"
     before.rename(after)  # the program puts it back: it "measures"
     text = f"import os; print('--- 1 of 2, size: time products, 35 s'); os.rename({str(after)!r}, {str(before)!r})"
     text += "; print('--- 2 of 2, tasks: time tasks, 35 s'); print('size       done')"
-    widget = GpuRun(T4, command=program(text))
-    made.append(widget)
+    widget = measuring(text)
     assert widget.phase == "ready"
     assert widget.sentence.startswith("Ready to measure Tesla T4: five parts, 3 minutes")
     assert widget.pictures == []
@@ -91,11 +99,10 @@ def wait_for_part(widget: GpuRun) -> None:
     assert begun.wait(60)
 
 
-def test_stop_ends_the_command_and_what_it_started(folder: Path, made: list[GpuRun]) -> None:
+def test_stop_ends_the_command_and_what_it_started(folder: Path, measuring: Make) -> None:
     """As `labkit gpu` does, the program starts another one; its pipe is closed only when that has ended, too."""
     text = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {WAITING!r}])"
-    widget = GpuRun(T4, command=program(text))
-    made.append(widget)
+    widget = measuring(text)
     wait_for_part(widget)
     assert "Part 1 of 2, 35 s at most" in widget.sentence
     process = widget._process
@@ -114,10 +121,9 @@ def test_stop_ends_the_command_and_what_it_started(folder: Path, made: list[GpuR
     assert not process.running, "it ends with the widget"
 
 
-def test_a_part_that_failed_is_named(made: list[GpuRun]) -> None:
+def test_a_part_that_failed_is_named(measuring: Make) -> None:
     lines = "size       failed with status 1; its last lines say why\\ntasks      done"
-    widget = GpuRun(T4, command=program(f"print('{lines}'); raise SystemExit(1)"))
-    made.append(widget)
+    widget = measuring(f"print('{lines}'); raise SystemExit(1)")
     widget.start()
     assert "Not all of it was done: size failed with status 1" in widget.wait(60)
     assert widget.phase == "failed"
@@ -142,7 +148,7 @@ def test_without_a_gpu_it_is_disabled_and_says_why_and_what_would_do(monkeypatch
     assert widget.sentence in widget._repr_mimebundle_()[0]["text/plain"]
 
 
-def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path, made: list[GpuRun]) -> None:
+def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path) -> None:
     keep(folder, "NVIDIA A100")
     assert GpuRun(T4).pictures == [], "another card's record is not taken for this one's"
     keep(folder, "Tesla T4", date="2026-04-01")
