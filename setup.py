@@ -1,6 +1,6 @@
 """Build of the wheel: beside the code it holds the data, notebooks and lessons, which a checkout keeps at its top.
 
-`labkit.records.places` finds them in either place. All else about the package stands in pyproject.toml.
+`labkit.records.files` finds them in either place. All else about the package stands in pyproject.toml.
 """
 
 import shutil

@@ -12,9 +12,9 @@ COLUMNS = {".py": "Python", ".js": "JS, CSS", ".css": "JS, CSS"}
 # The table's parts; a file belongs to the first pattern that matches its path, and its row is what the pattern names.
 PARTS = {
     "content of the course": {
-        "exercises": r"labkit/grading/exercises/|notebooks/lessons/.*exercise",
+        "exercises": r"notebooks/lessons/[^/]+/(?!lesson\.py)",
         "lessons, the rest": r"notebooks/",
-        "faults": r"labkit/(faults|clinic/patients)/",
+        "faults": r"labkit/faults/",
     },
     "labkit": {r"\1": r"(labkit/\w+)/.*", "labkit/*.py": r"labkit/.*"},
     "beside it": {"docs": r"docs/", "tests": r"tests/"},

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.classroom.model_answers import predictions
-from labkit.classroom.page import page
+from labkit.classroom.pages import page
 from labkit.grading.leader_board import Board, Entrant, in_order
 from labkit.grading.submission import is_own
 from labkit.grading.table import kept_rows

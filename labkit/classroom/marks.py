@@ -1,18 +1,24 @@
-"""What does a learner get in the end? What grading gave, less what lateness costs, or what the teacher says.
+"""What counts of a grading, with lateness and the teacher's own points, and the way into the school's system.
 
 Idea: the teacher's points and comments stand in a file of their own, which no grading writes; so they survive any
-number of them. They count after everything else.
+number of them. They count after everything else. The table that the school's system exports is the roster, and the same
+table with the marks filled in is what it imports: Canvas's gradebook, Moodle's grading worksheet, or any table of
+names. A learner is found in it by the number that the system wrote into the names of files, or by a cell that is the
+learner's name.
 
-Invariant: every line of that file is used, or told.
+Invariant: every line of the teacher's file is used, or reported; a mark that finds no row of the roster, or more than
+one, is reported and goes nowhere.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.classroom.tables import Names, read_table
+from labkit.classroom.tables import Line, Names, read_table, write_table
+from labkit.grading.exercise import Exercise
 from labkit.grading.exercises import EXERCISES
 from labkit.grading.table import Row
 
@@ -53,7 +59,13 @@ def marks_of(
     said      (learner, exercise) -> what the teacher says; the learner's name as the teacher writes it
     """
     words = by_row(said, [row.student for row in rows])
-    return [_mark(row, late.get((row.student, row.notebook), 0), percent, words) for row in rows]
+    marks = []
+    for row in rows:
+        days, word = late.get((row.student, row.notebook), 0), words.get((row.student, row.exercise))
+        earned = round(row.points * (1 - min(100.0, days * percent) / 100), 2)
+        points = word.points if word is not None and word.points is not None else earned
+        marks.append(Mark(row, points, days, word))
+    return marks
 
 
 def by_row(said: Mapping[tuple[str, str], Said], students: Iterable[str]) -> dict[tuple[str, str], Said]:
@@ -124,8 +136,147 @@ def unused(said: Mapping[tuple[str, str], Said], rows: Sequence[Row]) -> list[st
     return unused
 
 
-def _mark(row: Row, days: int, percent: float, said: Mapping[tuple[str, str], Said]) -> Mark:
-    earned = round(row.points * (1 - min(100.0, days * percent) / 100), 2)
-    word = said.get((row.student, row.exercise))
-    points = word.points if word is not None and word.points is not None else earned
-    return Mark(row, points, days, word)
+POSSIBLE = "points possible"  # Canvas's second line
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The class as a table, its cells as they were written; kind is "canvas", "moodle" or "plain"."""
+
+    lines: tuple[Line, ...]
+    kind: str
+
+    def learners(self) -> list[Line]:
+        """Return the lines that stand for people."""
+        filled = [line for line in self.lines if any(cell.strip() for cell in line.values())]
+        return [line for line in filled if POSSIBLE not in _cell(line, "Student").lower()]
+
+    def name(self, line: Line) -> str:
+        """Return how a line's learner is called."""
+        named = (_cell(line, key) for key in ("Student", "Full name", "name", "learner"))
+        return next(filter(None, [*named, *(cell.strip() for cell in line.values())]), "")
+
+    def assigned(self, students: Iterable[str]) -> dict[str, list[Line]]:
+        """Return the lines of each learner who handed in under these names: one, where all is well.
+
+        Of several who look like the same line, it is that one's whose name stands there most exactly; it is nobody's
+        where two are as near.
+        """
+        lines = self.learners()
+        column = {"canvas": "ID", "moodle": "Identifier"}.get(self.kind, "")
+        names = Names((cell, at) for at, line in enumerate(lines) for cell in line.values())
+        ids = [re.findall(r"\d+", _cell(line, column)) for line in lines]
+        numbers = Names((number, at) for at, found in enumerate(ids) for number in found)
+        found = {}
+        for student in dict.fromkeys(students):
+            number = student.rpartition("_")[2] if column and re.search(r"_\d+$", student) else ""
+            found[student] = numbers.find(number) if number else names.find(student)
+        nearest: dict[int, list[int]] = {}
+        for exactness, places in found.values():
+            if len(places) == 1:
+                nearest.setdefault(places[0], []).append(exactness)
+        return {
+            student: [
+                lines[at]
+                for at in places
+                if len(places) > 1 or (exactness == min(nearest[at]) and nearest[at].count(exactness) == 1)
+            ]
+            for student, (exactness, places) in found.items()
+        }
+
+
+def _cell(line: Line, column: str) -> str:
+    """Return the cell of a column whose name may have blanks around it; "" where there is none."""
+    return next((text.strip() for name, text in line.items() if name.strip() == column), "") if column else ""
+
+
+def _column(line: Line, column: str) -> str:
+    """Return the name of a column as it is written."""
+    return next((name for name in line if name.strip() == column), column)
+
+
+def read_roster(path: Path) -> Roster:
+    """Return the class from a table.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds nobody.
+    """
+    lines = tuple(read_table(path))
+    columns = {name.strip() for name in lines[0]} if lines else set()
+    kind = "canvas" if {"Student", "ID"} <= columns else "moodle" if {"Identifier", "Grade"} <= columns else "plain"
+    roster = Roster(lines, kind)
+    if not roster.learners():
+        raise ValueError(f"{path} names nobody: a roster has a line of column names and a line for each learner")
+    for line in roster.learners() if kind == "moodle" else ():
+        try:
+            _limit(line)
+        except ValueError as error:
+            raise ValueError(f"{path}: the Maximum Grade of {roster.name(line)} is no number: {error}") from error
+    return roster
+
+
+def notices(roster: Roster, students: Sequence[str]) -> list[str]:
+    """Return who of the roster is missing, and who handed in and is not found in it, each as a sentence."""
+    found = roster.assigned(students)
+    there = {id(line) for lines in found.values() if len(lines) == 1 for line in lines}
+    said = [f"{roster.name(line)} handed nothing in" for line in roster.learners() if id(line) not in there]
+    for student, lines in found.items():
+        if len(lines) != 1:
+            said.append(f"{student} stands on {len(lines) or 'no'} line{'s' * (len(lines) > 1)} of the roster")
+    return said
+
+
+def write_gradebook(path: Path, marks: Sequence[Mark], roster: Roster | None) -> None:
+    """Write the marks as one wide table, a learner to a line: the roster's own table where there is one.
+
+    Canvas gets a column of points for each lesson; Moodle its Grade, in the share of its Maximum Grade, and a comment;
+    any other table a column for each lesson, for each exercise, and the sum. The roster's other cells stay as they are;
+    a table of ours is guarded against formulas.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    own = by_student(marks)
+    if roster is None:
+        rows = [{"learner": student, **_columns("plain", {}, theirs, marks)} for student, theirs in own.items()]
+    else:
+        found = {id(lines[0]): own[s] for s, lines in roster.assigned(own).items() if len(lines) == 1}
+        rows = [
+            line | {_column(line, name): value for name, value in _columns(
+                roster.kind, line, found.get(id(line), []), marks).items()}
+            for line in roster.lines
+        ]  # fmt: skip
+    write_table(path, list(dict.fromkeys(name for row in rows for name in row)), rows, guarded=roster is None)
+
+
+def _limit(line: Line) -> float | None:
+    text = _cell(line, "Maximum Grade").replace(",", ".")
+    return float(text) if text else None
+
+
+def _columns(kind: str, line: Line, own: Sequence[Mark], marks: Sequence[Mark]) -> dict[str, str]:
+    lessons = list(dict.fromkeys(EXERCISES[mark.row.exercise].lesson for mark in marks))
+    if kind == "canvas":
+        if POSSIBLE in _cell(line, "Student").lower():
+            return {lesson: str(sum(e.points for e in _asked(lesson, marks))) for lesson in lessons}
+        return {lesson: _points(lesson, own) for lesson in lessons}
+    if kind == "moodle":
+        points, out_of = total(own)
+        limit = _limit(line)
+        grade = points if limit is None or not out_of else points * limit / out_of
+        return {"Grade": f"{grade:.2f}", "Feedback comments": f"{points:g} of {out_of} points"} if own else {}
+    exercises = {mark.row.exercise: f"{mark.points:g}" for mark in own}
+    asked = [exercise.id for lesson in lessons for exercise in _asked(lesson, marks)]
+    whole = {lesson: _points(lesson, own) for lesson in lessons}
+    return whole | {id: exercises.get(id, "") for id in asked} | {"total": f"{total(own)[0]:g}" if own else ""}
+
+
+def _asked(lesson: str, marks: Sequence[Mark]) -> list[Exercise]:
+    ids = {mark.row.exercise for mark in marks}
+    return [exercise for exercise in EXERCISES.values() if exercise.lesson == lesson and exercise.id in ids]
+
+
+def _points(lesson: str, own: Sequence[Mark]) -> str:
+    marks = [mark for mark in own if EXERCISES[mark.row.exercise].lesson == lesson]
+    return f"{total(marks)[0]:g}" if marks else ""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from labkit.classroom.page import page, table
+from labkit.classroom.pages import page, table
 from labkit.course import Lesson, cells_of, lessons, questions, solution_of
 from labkit.grading.exercise import Exercise
 from labkit.grading.grade import heading

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from labkit.commands.course import add_course_option, use_course
 
 if TYPE_CHECKING:
-    from labkit.classroom.marks import Mark, Said
-    from labkit.classroom.school import Roster
+    from labkit.classroom.marks import Mark, Roster, Said
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -52,9 +51,8 @@ def _due(text: str) -> float:
 def run(arguments: Namespace) -> int:
     """Grade, then write what was asked for; 2 where a table of the teacher's cannot be read, before anything runs."""
     from labkit.classroom.archives import unpacked
-    from labkit.classroom.marks import marks_of, read_said, unused
-    from labkit.classroom.report import journals_beside
-    from labkit.classroom.school import notices, read_roster
+    from labkit.classroom.marks import marks_of, notices, read_roster, read_said, unused
+    from labkit.classroom.pages import journals_beside
     from labkit.grading import cli
     from labkit.grading.attempts import doubtful, late_days
     from labkit.grading.exercises import EXERCISES
@@ -103,9 +101,8 @@ def _give_back(
     roster: Roster | None,
     journals: Sequence[Path],
 ) -> None:
-    from labkit.classroom.feedback import write_feedback
-    from labkit.classroom.report import report
-    from labkit.classroom.school import write_gradebook
+    from labkit.classroom.marks import write_gradebook
+    from labkit.classroom.pages import report, write_feedback
     from labkit.grading.table import visible
     from labkit.records import write_whole
 

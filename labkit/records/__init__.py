@@ -1,7 +1,16 @@
-"""Where, when, with what, written whole? What every record of the lab says of its origin, and how it comes to disk."""
+"""Origin of every record of the lab, and files that are written whole."""
 
-from labkit.records.files import alone, write_line, write_whole
-from labkit.records.places import checkout, data_folder, notebooks_folder, on_record, refuse_simulated, results_folder
+from labkit.records.files import (
+    alone,
+    checkout,
+    data_folder,
+    notebooks_folder,
+    on_record,
+    refuse_simulated,
+    results_folder,
+    write_line,
+    write_whole,
+)
 from labkit.records.provenance import device_name, in_force, now, versions
 
 __all__ = [

@@ -1,10 +1,12 @@
-"""How is a file whole at every moment, a kill included? It is written aside and renamed, by one at a time.
+"""Files that are whole at every moment, a kill included, and the folders of the lab's data and notebooks.
 
-Idea: the new file stands beside the old one under a hidden name, is forced onto the disk and then renamed, which the
-file system does in one go. A process that writes holds a lock on it. Whose lock is gone was killed, and the next writer
-of the same file deletes what it left.
+Idea: a new file stands beside the old one under a hidden name, is forced onto the disk and then renamed, which the file
+system does in one go. A process that writes holds a lock on it. Whose lock is gone was killed, and the next writer of
+the same file deletes what it left. Of data and notebooks there is one copy: a wheel carries them in the package
+(setup.py), a checkout beside it.
 
-Invariant: at any moment the path holds the old content or the new one, never a part.
+Invariant: at any moment a path holds the old content or the new one, never a part. What travels with the lab is read
+where it lies and never written there by a lesson; and nothing at all is written into an installed package.
 
 Source: rename(2), fsync(2) and flock(2).
 """
@@ -46,7 +48,12 @@ def write_whole(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> P
     except BaseException:
         aside.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    if os.name == "posix":  # the new name onto the disk, too
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
     return path
 
 
@@ -116,11 +123,64 @@ def alone(path: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Force the new name onto the disk too, where the system lets a folder be opened."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+PACKAGE = Path(__file__).parents[1]
+OWN_FOLDER = "fp16-lab"  # in the home folder: what is recorded where the lab has no checkout
+
+
+def checkout() -> Path | None:
+    """Return the top of the checkout that labkit runs from, or None where it was installed without one."""
+    top = PACKAGE.parent
+    return top if (top / "pyproject.toml").is_file() and (top / "notebooks").is_dir() else None
+
+
+def notebooks_folder() -> Path:
+    """Return the folder of the learners' notebooks as they are handed out."""
+    return (checkout() or PACKAGE) / "notebooks"
+
+
+def data_folder() -> Path:
+    """Return the lab's `data/` folder: $LABKIT_DATA, or the one of the checkout, or that of the installed package.
+
+    Raises:
+        FileNotFoundError: it is not there; the message says what to do.
+    """
+    folder = Path(os.environ.get("LABKIT_DATA") or (checkout() or PACKAGE) / "data")
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"the lab's data folder was looked for at {folder} and is not there. Install the lab again, or set "
+            "LABKIT_DATA to the folder that holds digits.npz."
+        )
+    return folder
+
+
+def results_folder() -> Path:
+    """Return where new records are written: `data_folder()`, or the user's own folder where that is the package's."""
+    folder = data_folder()
+    return Path.home() / OWN_FOLDER / "data" if folder == PACKAGE / "data" else folder
+
+
+def refuse_simulated(device: str, path: Path) -> None:
+    """Keep what a simulated device did out of the checkout's `data/`, where everything was measured.
+
+    Raises:
+        ValueError: the device's name says that it is simulated, and the path lies there.
+
+    >>> refuse_simulated("Tesla T4", data_folder() / "runs")
+    >>> refuse_simulated("Tesla T4 (simulated)", Path("elsewhere"))
+    """
+    measured = ((checkout() or PACKAGE) / "data").resolve()
+    if "simulated" in device and path.resolve().is_relative_to(measured):
+        raise ValueError(
+            f"expected a real device for records in {measured}, got {device!r}; write them to another folder, e.g. "
+            "labkit race or labkit gpu with --folder simulated"
+        )
+
+
+def on_record(pattern: str) -> dict[str, Path]:
+    """Return the files of this pattern, by their place in the folder: those that travel with the lab, and one's own.
+
+    >>> on_record("runs/digits/fp32-seed[01].json").keys()
+    dict_keys(['runs/digits/fp32-seed0.json', 'runs/digits/fp32-seed1.json'])
+    """
+    folders = (data_folder(), results_folder())
+    return {path.relative_to(f).as_posix(): path for f in folders for path in sorted(f.glob(pattern))}

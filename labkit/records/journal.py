@@ -1,4 +1,4 @@
-"""What did the learner answer? One line of JSON for each answer, in a file beside the notebook; nothing is lost.
+"""The learner's answers: one line of JSON for each, in a file beside the notebook; nothing is lost.
 
 Idea: a kernel forgets, a file does not. A line says what kind of question it was (prediction, exercise, hint), which,
 what was answered, and when; lines are only added, and the last one about a question counts. Where the folder cannot be
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from contextlib import suppress
 from heapq import merge
 from pathlib import Path
 from typing import Any
@@ -87,15 +88,10 @@ def _lines(journal: Path) -> list[dict[str, Any]]:
         text = journal.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    lines = [_entry(line) for line in text.split("\n")]  # splitlines would also cut an answer at its U+2028
-    return [line for line in lines if line]
-
-
-def _entry(line: str) -> dict[str, Any]:
-    """Return what a line says, or {} where it says nothing that a journal would."""
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    fits = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("kind", "id", "answer"))
-    return entry if fits else {}
+    found = []
+    for line in text.split("\n"):  # splitlines would also cut an answer at its U+2028
+        with suppress(ValueError, RecursionError):  # a damaged line costs no other
+            entry = json.loads(line)
+            if isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("kind", "id", "answer")):
+                found.append(entry)
+    return found

@@ -1,4 +1,4 @@
-"""How does a learner get the notebooks, and newer ones later? As copies; one that was changed is never replaced.
+"""Copies of the notebooks for a learner, and of newer ones later; a copy that was changed is never replaced.
 
 Idea: beside the copies stands a list of what was handed out, by its digest. A copy that still has that digest is as it
 was handed out and may be replaced; any other holds work, and a newer notebook is put beside it, with the version in its
@@ -10,8 +10,8 @@ Invariant: a file that differs from what was handed out keeps every byte.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +47,9 @@ def hand_out(source: Path, folder: Path, version: str) -> list[Copied]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     handed_out = _read(folder / HANDED_OUT)
-    copied = [_copy(notebook, folder, handed_out.get(notebook.name), version) for notebook in _notebooks(source)]
-    known = {notebook.name: _digest(notebook.read_bytes()) for notebook in _notebooks(source)}
+    notebooks = sorted(source.glob("*.ipynb"))
+    copied = [_copy(notebook, folder, handed_out.get(notebook.name), version) for notebook in notebooks]
+    known = {notebook.name: _digest(notebook.read_bytes()) for notebook in notebooks}
     write_whole(folder / HANDED_OUT, json.dumps({**handed_out, **known}, indent=1, sort_keys=True).encode() + b"\n")
     return copied
 
@@ -66,22 +67,11 @@ def _copy(notebook: Path, folder: Path, handed_out: str | None, version: str) ->
         return Copied(target.name, "replaced")
     if _digest(content) == handed_out:
         return Copied(target.name, "kept")
-    newer = next(path for path in _beside(target, version) if not path.exists() or path.read_bytes() == content)
+    ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    beside = (target.with_name(f"{target.stem}-{version}{end}{target.suffix}") for end in ends)
+    newer = next(path for path in beside if not path.exists() or path.read_bytes() == content)
     write_whole(newer, content)
     return Copied(target.name, "kept", newer)
-
-
-def _beside(target: Path, version: str) -> Iterator[Path]:
-    """Yield names for a newer notebook: 06_loss_scaling-0.2.0.ipynb, then with -2, -3 ..."""
-    yield target.with_name(f"{target.stem}-{version}{target.suffix}")
-    count = 2
-    while True:
-        yield target.with_name(f"{target.stem}-{version}-{count}{target.suffix}")
-        count += 1
-
-
-def _notebooks(source: Path) -> list[Path]:
-    return sorted(source.glob("*.ipynb"))
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How is a process walled in? Linux's own calls for it, which Python does not bring.
+"""Isolation of a process by Linux's own calls, which Python does not bring.
 
 Idea: namespaces give a process a file system, a network and a table of processes of its own; without the rights of the
 one who made them, it cannot leave them. What is not shown in its file system is not there for it.

@@ -1,4 +1,4 @@
-"""Where, when and with what was a number made? Three answers that every record carries.
+"""Origin of a number, which every record carries: where, when and with what it was made.
 
 Idea: no curve can pass for one made elsewhere, since its record names the device, the versions and the time.
 

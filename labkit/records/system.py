@@ -1,4 +1,4 @@
-"""What does the system give this process, and how are processes held? The only module that asks it.
+"""What the system gives this process, and groups of processes. The only module that asks the system.
 
 Idea: what the hardware has and what this process may use differ on shared machines, so the quotas of a container are
 read too. A program that is started for a while leads a group of its own, so that all of it can be ended.

@@ -1,4 +1,4 @@
-"""How long does each of several ways take? They take turns, so that a machine that slows down slows all of them.
+"""Timing of several ways that take turns, so that a machine that slows down slows all of them.
 
 Idea: here is only whose turn it is. What a call takes is told by the caller's clock: the host's (`host_seconds`), or a
 GPU's. A first round in which everything warms up is the caller's to leave out.

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from labkit.classroom.pages import minutes_of
 from labkit.classroom.release import _put_aside
-from labkit.classroom.report import minutes_of
 from labkit.cli import main
 from labkit.grading.attempts import doubtful, late_days
 from labkit.grading.submission import Submission

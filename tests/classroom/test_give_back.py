@@ -15,10 +15,8 @@ import pytest
 
 from labkit.amp import ScalerState
 from labkit.classroom.archives import unpacked
-from labkit.classroom.feedback import feedback
-from labkit.classroom.marks import Said, marks_of, read_said, total, unused
-from labkit.classroom.report import report
-from labkit.classroom.school import notices, read_roster, write_gradebook
+from labkit.classroom.marks import Said, marks_of, notices, read_roster, read_said, total, unused, write_gradebook
+from labkit.classroom.pages import feedback, report
 from labkit.classroom.tables import read_table
 from labkit.cli import main
 from labkit.grading import EXERCISES, judge

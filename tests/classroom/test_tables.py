@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.classroom.hub import Room
-from labkit.classroom.marks import marks_of, read_said
-from labkit.classroom.school import notices, read_roster, write_gradebook
+from labkit.classroom.marks import marks_of, notices, read_roster, read_said, write_gradebook
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading.table import Row, guard, unguard, write

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import main
-from labkit.records import data_folder, on_record, places, results_folder
+from labkit.records import data_folder, files, on_record, results_folder
 from labkit.train import recorded
 from labkit.widgets import recipe_table
 
@@ -22,7 +22,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (FP32, "digits.npz"):
         (package / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(data_folder() / name, package / "data" / name)
-    monkeypatch.setattr(places, "PACKAGE", package)
+    monkeypatch.setattr(files, "PACKAGE", package)
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     return package
 

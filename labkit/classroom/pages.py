@@ -1,0 +1,233 @@
+"""Pages of HTML: a learner's feedback, and the class for its teacher.
+
+Idea: a page is one file that needs nothing else: light or dark as the reader's system, and on paper. Shares and
+mistakes come from the rows of grading; time and predictions from the journals that learners handed in beside their
+notebooks, and where nobody handed one in, the page says so.
+
+Invariant: a page loads nothing, and whatever a learner's code said is escaped. Of a hidden check feedback has the name
+and the points only. Who is missing, and whose work is worth 0 because a name was not defined, is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from labkit.classroom.marks import Mark, Said, by_row, by_student, total
+from labkit.classroom.tables import same_name
+from labkit.course import lessons
+from labkit.grading.exercises import EXERCISES
+from labkit.grading.grade import heading
+from labkit.grading.submission import Submission, is_own
+from labkit.records import write_whole
+from labkit.records.journal import NAME, entries, last_answers
+
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --paper: #fff; --line: #bbb; --soft: #f4f4f4; --good: #1b7a36;
+        --bad: #b3261e; --warn: #8a5200; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e8; --paper: #151515; --line: #555; --soft: #222;
+        --good: #7bd88f; --bad: #ff9a92; --warn: #ffc266; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60em;
+       margin: 2em auto; padding: 0 1em; }
+table { border-collapse: collapse; margin: .5em 0; } th, td { text-align: left; vertical-align: top;
+       padding: .2em 1em .2em 0; border-bottom: 1px solid var(--line); }
+pre { background: var(--soft); padding: .6em; overflow-x: auto; white-space: pre-wrap; }
+pre, code, td.value { font-family: ui-monospace, monospace; font-size: 14px; } td.value { white-space: pre-wrap; }
+section { border-top: 2px solid var(--line); margin-top: 1.5em; } .good { color: var(--good); font-weight: 600; }
+.bad { color: var(--bad); font-weight: 600; } .warn { border-left: 4px solid var(--warn); padding-left: .6em; }
+@media print { :root { --ink: #000; --paper: #fff; --soft: #f4f4f4; --line: #999; --good: #14602a; --bad: #9b1c15;
+       --warn: #8a5200; } body { margin: 0; max-width: none; font-size: 11pt; } section { break-inside: avoid; }
+       pre { break-inside: auto; } }
+"""
+
+
+def page(title: str, body: str) -> bytes:
+    """Return a whole page; `body` is HTML."""
+    name = escape(title)
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
+    text = f"""<!doctype html>
+<html lang="en"><head>{head}<style>{_STYLE}</style></head>
+<body><h1>{name}</h1>
+{body}
+</body></html>
+"""
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table of texts, escaped; "" where there is no row.
+
+    >>> table(("a",), [("<b>",)])
+    '<table><tr><th>a</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
+    """
+    cells = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    return f"<table><tr>{names}</tr>{cells}</table>" if rows else ""
+
+
+LONGEST_NAME = 200  # bytes, which leaves room for what is added to a name of at most 255
+
+
+def write_feedback(folder: Path, marks: Sequence[Mark], said: dict[tuple[str, str], Said]) -> list[Path]:
+    """Write <learner>.html for each into a folder, or <learner>/feedback.html where that is a folder; return them."""
+    students = by_student(marks)
+    places, words = _places(folder, students), by_row(said, students)
+    return [
+        write_whole(places[student], feedback(student, own, words.get((student, ""))))
+        for student, own in students.items()
+    ]
+
+
+def _places(folder: Path, students: Iterable[str]) -> dict[str, Path]:
+    """Return a page's place for each: none twice, where a system takes Ann and ann for one, and none too long."""
+    places: dict[str, Path] = {}
+    taken = Counter[str]()
+    for student in students:
+        taken[same_name(student)] += 1
+        again = f" ({taken[same_name(student)]})" * (taken[same_name(student)] > 1)
+        short = os.fsencode(student)[:LONGEST_NAME].decode(errors="surrogateescape")
+        if short != student:
+            short += f" {hashlib.sha256(os.fsencode(student)).hexdigest()[:8]}"
+        own = folder / short / "feedback.html"
+        places[student] = own if own.parent.is_dir() and short == student else folder / f"{short}{again}.html"
+    return places
+
+
+def feedback(student: str, marks: Sequence[Mark], comment: Said | None = None) -> bytes:
+    """Return the page of one learner; `comment` is on all of the work."""
+    points, out_of = total(marks)
+    states = ("solved" if m.row.points == m.row.out_of else "in part" if m.row.points else "open" for m in marks)
+    titles = (EXERCISES[m.row.exercise].title for m in marks)
+    rows = list(zip(titles, (f"{m.points:g} of {m.row.out_of}" for m in marks), states, strict=True))
+    body = f"<p><strong>{points:g} of {out_of} points</strong></p>{_said(comment)}"
+    body += table(("exercise", "points", ""), rows) + "\n".join(_section(mark) for mark in marks)
+    return page(f"Feedback for {student}", body)
+
+
+def points_line(mark: Mark) -> str:
+    """Return what counts, and why it is not what was earned."""
+    late = f"; {mark.late_days} day{'s' * (mark.late_days > 1)} late" if mark.late_days else ""
+    by_hand = "; set by your teacher" if mark.said and mark.said.points is not None else ""
+    earned = f", earned {mark.row.points}" if mark.points != mark.row.points else ""
+    return f"{mark.points:g} of {mark.row.out_of} points{earned}{late}{by_hand}"
+
+
+def _section(mark: Mark) -> str:
+    row, details = mark.row, mark.row.details
+    body = "".join(_check(check) for check in details.get("checks", ()))
+    known = details.get("mistake")
+    if known:
+        body += f'<p class="warn"><strong>A known mistake, {escape(known["name"])}:</strong> '
+        body += f"{escape(known['sentence'])}</p>"
+    reason = "" if body else f"<p>{escape(row.reason)}</p>"
+    title = escape(heading(EXERCISES[row.exercise]))
+    return f"<section><h2>{title}</h2><p>{escape(points_line(mark))}</p>{_said(mark.said)}{reason}{body}</section>"
+
+
+def _check(check: dict[str, Any]) -> str:
+    kind = "good" if check["mark"].endswith("pass") else "bad"
+    line = f"{escape(check['name'])} ({check['points']} of {check['out_of']} points)"
+    rows = "".join(
+        f'<tr><td class="value">{escape(str(name))}</td><td class="value">{escape(str(value))}</td></tr>'
+        for name, value in check["rows"]
+    )
+    shown = f"<table>{rows}</table>" if rows else ""
+    return f'<div><span class="{kind}">{escape(check["mark"])}</span> {line}{shown}</div>'
+
+
+def _said(said: Said | None) -> str:
+    return f'<p class="warn"><strong>Your teacher:</strong> {escape(said.comment)}</p>' if said and said.comment else ""
+
+
+def report(marks: Sequence[Mark], journals: Sequence[Path], notices: Sequence[str] = ()) -> bytes:
+    """Return the class page.
+
+    journals   those of the learners, as `journals_beside` finds them
+    notices    lines to begin with: who is missing, what is unused
+    """
+    students = by_student(marks)
+    reached = [total(own)[0] for own in students.values()]
+    body = "".join(f'<p class="warn">{escape(line)}</p>' for line in notices)
+    if reached:
+        median, out_of = statistics.median(reached), max(total(own)[1] for own in students.values())
+        body += f"<p>Learners: {len(students)}. Half of them have at least {median:g} of {out_of} points.</p>"
+    head = ("exercise", "solved", "mean points", "minutes, median", "minutes planned")
+    by_exercise = {id: own for id in EXERCISES if (own := [mark for mark in marks if mark.row.exercise == id])}
+    body += table(head, [_row(id, own, journals) for id, own in by_exercise.items()])
+    found = ((m.row.exercise, known) for m in marks if (known := m.row.details.get("mistake")))
+    made = Counter((exercise, known["name"], known["sentence"]) for exercise, known in found)
+    mistakes = [(str(n), f"{name} ({id})", sentence) for (id, name, sentence), n in made.most_common()]
+    shown = table(("learners", "mistake", "what to say about it"), mistakes) or "<p>No known mistake was made.</p>"
+    body += f"<h2>What to say in the next lecture</h2>{shown}"
+    nothing = [mark.row for mark in marks if not mark.row.points]
+    undefined = [row for row in nothing if "NameError" in f"{row.reason} {row.details}"]
+    names = [(row.student, row.exercise, row.reason) for row in undefined]
+    shown = table(("learner", "exercise", "why"), names) or "<p>Nobody.</p>"
+    body += f"<h2>0 points for a name that was not defined</h2>{shown}"
+    body += f"<h2>What they predicted</h2>{_predicted(marks, journals)}"
+    rows = [(name, f"{total(own)[0]:g} of {total(own)[1]}") for name, own in students.items()]
+    return page("The class", body + "<h2>Points</h2>" + table(("learner", "points"), rows))
+
+
+def journals_beside(submissions: Iterable[Submission]) -> list[Path]:
+    """Return the journals that lie beside these notebooks and are their learners' own, each once."""
+    places = {one.path.parent / NAME: one.own for one in submissions if one.path}
+    return sorted(journal for journal, own in places.items() if is_own(journal, own))
+
+
+def minutes_of(exercise: str, journals: Sequence[Path]) -> list[float]:
+    """Return of each learner the minutes from the first check of an exercise to the one with the most points."""
+    found = []
+    for journal in journals:
+        checks = [line for line in entries(journal, "exercise") if line["id"] == exercise]
+        times = [when for line in checks if (when := _time(str(line.get("when", ""))))]
+        if len(times) == len(checks) > 0:
+            best = max(range(len(checks)), key=lambda i: (_whole(checks[i].get("points")), -i))
+            if times[: best + 1] == sorted(times[: best + 1]):  # else a clock was set back, and they are unknown
+                found.append((times[best] - times[0]).total_seconds() / 60)
+    return found
+
+
+def _row(id: str, marks: Sequence[Mark], journals: Sequence[Path]) -> tuple[str, ...]:
+    solved = sum(mark.row.points == mark.row.out_of for mark in marks)
+    mean = statistics.fmean(mark.points for mark in marks)
+    minutes = minutes_of(id, journals)
+    spent = f"{statistics.median(minutes):.0f} ({len(minutes)} known)" if minutes else "unknown: no journal"
+    share = f"{solved} of {len(marks)} ({solved / len(marks):.0%})"
+    planned = str(EXERCISES[id].minutes)
+    return f"{EXERCISES[id].title} ({id})", share, f"{mean:.1f} of {marks[0].row.out_of}", spent, planned
+
+
+def _predicted(marks: Sequence[Mark], journals: Sequence[Path]) -> str:
+    answers: dict[str, Counter[str]] = {}
+    for journal in journals:
+        for id, answer in last_answers(journal, "prediction").items():
+            answers.setdefault(id, Counter())[answer[:200]] += 1
+    parts = []
+    names = {EXERCISES[mark.row.exercise].lesson for mark in marks}
+    asked = [row for lesson in lessons() if lesson.name in names for row in lesson.table("predictions").items()]
+    for id, row in ((id, row) for id, row in asked if id in answers):
+        right = str(row.get("answer", ""))
+        rows = [(f"{answer} (right)" if answer == right else answer, str(n)) for answer, n in answers[id].most_common()]
+        parts.append(f"<p>{escape(row['question'].strip())}</p>{table(('predicted', 'learners'), rows)}")
+    return "".join(parts) or "<p>No journal was handed in: ask for the whole folder, not the notebooks alone.</p>"
+
+
+def _time(text: str) -> datetime | None:
+    """Return a time of a journal; UTC where it names no zone, so that all can be compared."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
