@@ -152,7 +152,9 @@ def test_lab_shows_the_whole_checkout_for_a_lesson():
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.port=8888",
         "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb",
+        *(f"--ContentsManager.hide_globs={hidden}" for hidden in lab.HIDDEN),
     ]
+    assert "lessons" in lab.HIDDEN, "a lesson's folder holds its answers"
 
 
 def test_what_the_lab_starts_finds_labkit_first_and_all_else_as_before():
