@@ -1,13 +1,23 @@
-"""The API page names every function that a package exports, with its docstring; and the page of error messages."""
+"""The pages of the API and of error messages name what there is; the README's Python runs, its files can be read."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import importlib
 import inspect
 import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
 
 from docs import build, errors
-from labkit.amp import ScalerConfig
+from labkit.amp import PRESETS, RECIPES, ScalerConfig
+from labkit.commands.race import add_arguments
+from labkit.course import lessons
 from labkit.faults import cards
 
 PAGE = build.page()
@@ -75,3 +85,84 @@ def test_every_card_stands_on_the_page_of_error_messages_once() -> None:
     text = errors.page()
     assert all(text.count(f"`labkit explain {card.id}`") == 1 for card in cards().values())
     assert all(text.count(f"(#{card.id})") == len(card.errors) for card in cards().values())
+
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "data/README.md", "docs/errors.md")]
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_code_for_a_model_of_your_own_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    train, look, loop = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(train, "README.md", "exec"), {})
+    assert "StepReport(stepped=True, found_inf=False" in capsys.readouterr().out
+    exec(compile(look, "README.md", "exec"), {})
+    assert capsys.readouterr().out.count("Fate(underflowed=") == 2
+    exec(compile(loop, "README.md", "exec"), {})
+    assert "Sequential: 4 steps, 1 sampled, 0 skipped" in capsys.readouterr().out
+
+
+def test_what_else_the_readme_names_is_there() -> None:
+    lines = re.findall(r"`((?:from|import) labkit\.frameworks.*?)`", README)
+    assert len(lines) == 5, "torch.amp, apex, fastai, and two of OneFlow's"
+    for line in lines:
+        exec(line, {})
+    (recipe,) = re.findall(r"`(replace\(RECIPES.*?\))`", README)
+    assert eval(recipe, {"replace": replace, "RECIPES": RECIPES, "PRESETS": PRESETS}).scaler.init_scale == 2.0**32
+    assert all(name in README for name in PRESETS)
+    (command,) = re.findall(r"^    labkit race (.*)$", README, flags=re.MULTILINE)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    assert len(parser.parse_args(shlex.split(command)).seeds) == 3
+
+
+def test_the_table_of_lessons_is_that_of_lesson_00_with_each_lesson_s_minutes() -> None:
+    rows = dict(re.findall(r"^\| (\d\w+) [^|]*\| (\d+) \|", README, flags=re.MULTILINE))
+    sources = {lesson.name: lesson.text.read_text(encoding="utf-8") for lesson in lessons()}
+    on_the_map = sources.keys() - {"00_start"}
+    about = re.compile(r"^# About (\d+) minutes", flags=re.MULTILINE)
+    minutes = {lesson.split("_")[0]: about.findall(sources[lesson]) for lesson in on_the_map}
+    assert {lesson: [said] for lesson, said in rows.items()} == minutes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)|src(?:set)?=\"(?!http)([^\"]+)\"", text)
+    missing = [link for pair in links for link in pair if link and not (page.parent / link).exists()]
+    assert not missing
+
+
+LINES = 3_600
+LAYERS = ("formats", "interop", "instrument", "gemm", "amp", "train")
+
+
+def named_files(readme: str) -> list[tuple[str, str]]:
+    """Return (file, sentence) for each numbered line of the README that names a file of labkit."""
+    return re.findall(r"^\d+\. `(labkit/[\w/]+\.py)`: (.+)$", readme, re.MULTILINE)
+
+
+def test_worked_example_of_a_path_with_two_files():
+    assert named_files("1. `labkit/a.py`: one.\nand\n2. `labkit/b/c.py`: two.") == [
+        ("labkit/a.py", "one."), ("labkit/b/c.py", "two.")
+    ]  # fmt: skip
+
+
+def test_the_path_is_short_and_each_file_says_what_it_is():
+    files = [ROOT / file for file, _ in named_files((ROOT / "README.md").read_text(encoding="utf-8"))]
+    assert 12 <= len(files) <= 20
+    assert len(set(files)) == len(files)
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    lines = {file.relative_to(ROOT).as_posix(): text.count("\n") for file, text in texts.items()}
+    assert sum(lines.values()) <= LINES, f"{sum(lines.values())} lines are no afternoon: {lines}"
+    for file, text in texts.items():
+        assert ast.get_docstring(ast.parse(text)), f"{file} opens without a word"
+
+
+def test_the_path_goes_the_way_of_the_course():
+    files = [Path(file) for file, _ in named_files((ROOT / "README.md").read_text(encoding="utf-8"))]
+    order = [LAYERS.index(file.parts[1].removesuffix(".py")) for file in files]
+    assert order == sorted(order)

@@ -1,8 +1,27 @@
-"""The roof is where copies and products say, with numbers that a person can check."""
+"""The roof, with numbers that a person can check, and published numbers: sources, dates, and ratios of them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from statistics import median
 
 import pytest
 
-from labkit.bench import ElementwiseCase, GemmCase, GemmRun, Roofline, intensity, roofline
+from labkit.bench import (
+    ElementwiseCase,
+    GemmCase,
+    GemmRun,
+    Roofline,
+    cards,
+    data_sheet,
+    gains,
+    intensity,
+    published,
+    roofline,
+)
+from labkit.bench.published import KINDS
 from labkit.formats import FP16, FP32, FP64
 
 
@@ -55,3 +74,92 @@ def test_what_was_not_measured_is_not_guessed():
     for runs in ([COPY], [LARGE], []):
         with pytest.raises(ValueError, match="needs a copy and a product"):
             roofline(runs)
+
+
+ROOT = Path(__file__).parents[2]
+with (ROOT / "data" / "published.csv").open(newline="", encoding="utf-8") as opened:
+    ROWS = list(csv.DictReader(opened))
+
+
+def test_worked_example_the_data_sheet_of_a_v100():
+    """125 TFLOP/s in FP16, 15.7 in FP32 and 900 GB/s: "8x in theory", and a ridge at 139 FLOP a byte."""
+    roof = data_sheet("V100")
+    assert roof is not None
+    assert (roof.peak(FP16), roof.peak(FP32), roof.peak(FP64)) == (125e12, 15.7e12, 7.8e12)
+    assert roof.peak(FP16) / roof.peak(FP32) == pytest.approx(8, rel=0.01)
+    assert roof.ridge(FP16) == pytest.approx(139, rel=0.01)
+
+
+def test_every_row_says_what_where_and_when():
+    assert len(ROWS) == len(published()) == len({tuple(row.values()) for row in ROWS})
+    for row in ROWS:
+        assert row["kind"] in KINDS
+        assert all(row[name] for name in ("card", "gpu", "format", "workload", "value", "unit", "source")), row
+        assert re.fullmatch(r"20\d\d(-\d\d(-\d\d)?)?", row["date"]), row
+        assert re.search(r"\w+\.\w+/|arXiv|whitepaper|/\w+", row["source"]), row
+
+
+def test_a_ratio_is_that_of_its_two_numbers():
+    """Of speeds the value over the reference; of times the other way round; of memory what is left."""
+    for row in ROWS:
+        if row["ratio"] and row["reference_value"]:
+            quotient = float(row["value"]) / float(row["reference_value"])
+            wanted = 1 / quotient if re.match(r"(ms|s) per", row["unit"]) else quotient
+            assert float(row["ratio"]) == pytest.approx(wanted, rel=0.005), row
+
+
+def test_no_product_beats_its_card_s_data_sheet():
+    """Within 10%: clocks are boosted; FP64 has Tensor Cores on an A100, twice the plain peak. Else a row is wrong."""
+    for row in published("product"):
+        roof = data_sheet(row.card)
+        peaks = {format.name: peak for format, peak in roof.peaks.items()} if roof else {}
+        if row.format in peaks:
+            assert row.value * 1e12 <= 1.1 * peaks[row.format] * (2 if row.format == "FP64" else 1), row
+
+
+def test_gains_name_what_was_compared():
+    assert set(gains("training", "V100")) == {"FP32"}, "a V100 has no TF32"
+    assert set(gains("training", "A100")) == {"FP32", "TF32"}
+    assert gains("training", "T4") == {}
+
+
+def test_a_card_or_a_kind_that_is_not_there_is_answered_with_those_that_are():
+    with pytest.raises(ValueError, match=r"'V1000'; choose one of P100, GTX 1080 Ti, T4"):
+        published(card="V1000")
+    with pytest.raises(ValueError, match=r"'products'; there are|kind 'products'"):
+        published("products")
+
+
+def test_where_the_file_did_not_travel_nothing_is_published(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    assert (published(), cards(), gains("training", "V100"), data_sheet("V100")) == ([], [], {}, None)
+
+
+def said(claim: str) -> str:
+    with (ROOT / "data" / "claims.csv").open(newline="", encoding="utf-8") as file:
+        return next(row["evidence"] for row in csv.DictReader(file) if row["id"] == claim)
+
+
+def unets(card: str) -> list[float]:
+    return [row.ratio for row in published("inference", card) if "UNet" in row.workload and row.ratio]
+
+
+def test_the_claims_quote_what_the_rows_give():
+    def middle(kind: str, card: str, wide: str) -> float:
+        return median(gains(kind, card)[wide])
+
+    def ends(kind: str, card: str) -> tuple[float, float]:
+        ratios = gains(kind, card)["FP32"]
+        return ratios[0], ratios[-1]
+
+    quoted = {
+        "C12": [middle("training", "V100", "FP32"), *ends("training", "V100"), middle("training", "A100", "TF32")],
+        "C13": [*ends("product", "V100"), *ends("product", "A100"), middle("product", "RTX 3090", "FP32")],
+        "C14": [median(unets("V100")), median(unets("A100")), min(unets("A100")), max(unets("V100"))],
+        "C16": [median(gains("alignment", "H100")["not aligned"])],
+    }
+    for claim, numbers in quoted.items():
+        assert said(claim).startswith("published: ")
+        told = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", said(claim))]
+        for number in numbers:
+            assert any(abs(number - each) <= 0.02 * number + 0.011 for each in told), (claim, number, said(claim))

@@ -1,17 +1,21 @@
-"""A widget trains exactly the recipe it was given, or refuses it in words: every recipe and preset, at every widget.
+"""A widget trains exactly the recipe that it got, or refuses it; a checkpoint loads only into its equal.
 
-The oracle is the loop of `TrainingRun` itself, on a task whose Adam has an epsilon of its own.
+The oracles are the loop of `TrainingRun` itself, on a task whose Adam has an epsilon of its own, and equality of the
+values themselves, name and source aside. A refusal says what would do.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 import pytest
 import torch
 
-from labkit.amp import DYNAMIC, PRESETS, RECIPES, Recipe, static
+from labkit.amp import DYNAMIC, PRESETS, RECIPES, Engine, Recipe, static
+from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 from labkit.train import TASKS, StepRecord, TrainingRun
 from labkit.widgets import LiveTraining, StepDebugger, TrainingBar, Workbench
 from labkit.widgets.driven.driver import Button
@@ -120,3 +124,43 @@ def test_the_plain_torch_program_says_what_it_cannot_have() -> None:
     assert "# torch's GradScaler has no such knobs; here they stood at hysteresis=2, floor=1" in widget.lines
     assert "eps=3e-05" in widget.lines
     widget.close()
+
+
+ROWS: dict[str, Any] = {"FP32": None, "FP16": SEQUENTIAL_FP16, **SPECS, "Turing, blocks of 4": TURING_4}
+ADDING = {name: replace(RECIPES["O2"], accumulator=row) for name, row in ROWS.items()}
+
+
+@cache
+def engine(recipe: Recipe) -> Engine:
+    """An engine that has taken a step."""
+    torch.manual_seed(0)
+    made = Engine(torch.nn.Linear(2, 2), partial(torch.optim.SGD, lr=0.1), recipe)
+    with made.forward():
+        loss = made(torch.ones(4, 2)).square().mean()
+    made.backward(loss)
+    made.step()
+    return made
+
+
+def loads(saved: Recipe, into: Recipe) -> bool:
+    """Whether a state is taken; one that is refused has changed nothing, and is told what to do instead."""
+    before, refusal = engine(into).state_dict()["scalers"], ""
+    try:
+        engine(into).load_state_dict(copy.deepcopy(engine(saved).state_dict()))
+    except ValueError as error:
+        refusal = str(error)
+    assert not refusal or engine(into).state_dict()["scalers"] == before
+    assert not refusal or "Build the engine with the same one" in refusal
+    return not refusal
+
+
+def test_sums_of_one_kind_go_on_as_no_other() -> None:
+    for saved in ADDING:
+        assert [name for name, recipe in ADDING.items() if loads(ADDING[saved], recipe)] == [saved]
+
+
+def test_a_recipe_goes_on_only_under_what_gives_the_same_numbers() -> None:
+    same = {name: replace(recipe, name="", graph=False) for name, recipe in RECIPES.items()}
+    for saved, recipe in RECIPES.items():
+        taken = [name for name, other in RECIPES.items() if loads(recipe, other)]
+        assert taken == [name for name in RECIPES if same[name] == same[saved]], saved

@@ -1,19 +1,160 @@
-"""What stands between the lab and the real frameworks, tried without them; `make hosts` tries it with them."""
+"""One training in every dialect, with all bits of the weights equal where the rules of two frameworks agree.
+
+And what stands between the lab and the real frameworks, tried without them; `make hosts` tries it with them.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from labkit.frameworks.fastai.callback.fp16 import MixedPrecision
+from labkit.amp import DYNAMIC, RECIPES, Engine, autocast, decide, initial, unscale
+from labkit.frameworks import oneflow as flow
+from labkit.frameworks.apex import amp
+from labkit.frameworks.fastai.basics import SGD, DataLoaders, Learner
+from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
 from labkit.frameworks.fastai.test_utils import synth_learner
+from labkit.frameworks.torch_amp import GradScaler
+from labkit.frameworks.torch_amp import autocast as torch_autocast
 from labkit.frameworks.watching import Watching
+from labkit.gemm import half_storage
 from labkit.instrument import watch
+
+LR, MOMENTUM = 0.05, 0.875
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def batches():
+    """Nine batches; the loss of three is so large that the scale backs off five times."""
+    numbers = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(8, 4, generator=numbers), factor * torch.randn(8, 3, generator=numbers))
+        for factor in (30.0, 1.0, 1.0, 200.0, 200.0, 1.0, 1.0, 1.0, 1.0)
+    ]
+
+
+def loss_of(pred, y):
+    return 10.0 * nn.functional.mse_loss(pred, y)
+
+
+def sgd(weights):
+    return torch.optim.SGD(weights, lr=LR, momentum=MOMENTUM)
+
+
+def our_engine(net, recipe="O1"):
+    engine = Engine(net, sgd, RECIPES[recipe])
+    for x, y in batches():
+        engine.zero_grad()
+        with engine.forward():
+            loss = loss_of(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+    return engine.scaler.scale
+
+
+def by_hand(net):
+    optimizer, state = sgd(net.parameters()), initial(DYNAMIC)
+    for x, y in batches():
+        optimizer.zero_grad()
+        with half_storage("cpu"), autocast():
+            loss = loss_of(net(x), y)
+        (loss * state.scale).backward()
+        _, found_inf = unscale([p.grad for p in net.parameters()], state.scale, in_place=True)
+        decision = decide(state, found_inf, DYNAMIC)
+        if not decision.skip:
+            optimizer.step()
+        state = decision.after
+    return state.scale
+
+
+def as_torch_says_it(net):
+    """The loop of torch's tutorial, where two names have another home."""
+    optimizer, scaler = sgd(net.parameters()), GradScaler("cpu")
+    for x, y in batches():
+        with torch_autocast(device_type="cpu", dtype=torch.float16):
+            output = net(x)
+            assert output.dtype is torch.float16
+            loss = loss_of(output, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    return scaler.get_scale()
+
+
+def as_apex_says_it(net, level="O1"):
+    net, optimizer = amp.initialize(net, sgd(net.parameters()), opt_level=level, verbosity=0)
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = loss_of(net(x), y)
+        with amp.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward()
+        optimizer.step()
+    amp._deactivate()
+    return amp._amp_state.loss_scalers[0].loss_scale()
+
+
+def learner(net, cbs=None):
+    return Learner(DataLoaders(batches(), []), net, loss_of, partial(SGD, mom=MOMENTUM), lr=LR, cbs=cbs)
+
+
+def as_fastai_says_it(net):
+    learn = learner(net).to_fp16()
+    learn.fit(1)
+    return learn.scaler.get_scale()
+
+
+def as_fastai_says_it_itself(net):
+    learn = learner(net, [ModelToHalf(), NonNativeMixedPrecision(max_loss_scale=2.0**16)])
+    learn.fit(1)
+    return learn.non_native_mixed_precision.loss_scale
+
+
+def as_oneflow_says_it(net):
+    class Training(flow.nn.Graph):
+        def __init__(self):
+            self.net = net
+            self.config.enable_amp(True)
+            self.set_grad_scaler(flow.amp.GradScaler())
+            self.add_optimizer(flow.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM))
+
+        def build(self, x, y):
+            loss = loss_of(self.net(x), y)
+            loss.backward()
+            return loss
+
+    graph = Training()
+    for x, y in batches():
+        graph(x, y)
+    return graph._state.scale
+
+
+CASTING = [our_engine, by_hand, as_torch_says_it, as_apex_says_it, as_fastai_says_it, as_oneflow_says_it]
+HALF = [partial(our_engine, recipe="O2"), partial(as_apex_says_it, level="O2"), as_fastai_says_it_itself]
+
+
+@pytest.mark.parametrize("dialects", [CASTING, HALF], ids=["casts", "half model"])
+def test_the_same_training_in_every_dialect(dialects):
+    ends = []
+    for train in dialects:
+        net = model()
+        scale = train(net)
+        assert scale == 2.0**11, "of nine steps, five were skipped"
+        ends.append([p.detach().half() if dialects is HALF else p.detach() for p in net.parameters()])
+    assert not torch.equal(ends[0][0].float(), model()[0].weight), "the others were not"
+    for train, weights in zip(dialects, ends, strict=True):
+        assert all(map(torch.equal, weights, ends[0])), train
+
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "frameworks.md").read_text(encoding="utf-8")

@@ -1,13 +1,22 @@
-"""A file is whole or not there, readable by others, and its folder is made. (Kills: tests/amp/test_checkpoint.py.)"""
+"""A file is whole or not there, readable by others; what is new is never written into the package that was installed.
+
+Kills: tests/amp/test_checkpoint.py.
+"""
+
+from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from labkit.records import write_whole
+from labkit.cli import main
+from labkit.records import data_folder, files, on_record, results_folder, write_whole
+from labkit.train import recorded
+from labkit.widgets import recipe_table
 
 
 def test_content_may_be_written_by_a_function_and_read_by_others(tmp_path: Path) -> None:
@@ -76,3 +85,49 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) 
     alive.communicate("go on\n")
     assert (alive.returncode, path.read_bytes()) == (0, b"half and half")
     assert set(tmp_path.iterdir()) == {path, folder, *others}
+
+
+FP32 = "runs/digits/fp32-seed0.json"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a package far from any checkout, with one record in its data; the home folder is empty."""
+    package = tmp_path / "site-packages" / "labkit"
+    for name in (FP32, "digits.npz"):
+        (package / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(data_folder() / name, package / "data" / name)
+    monkeypatch.setattr(files, "PACKAGE", package)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    return package
+
+
+def files_in(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_checkout_keeps_results_beside_what_travels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert results_folder() == data_folder()
+    monkeypatch.setenv("LABKIT_DATA", str(tmp_path))
+    assert results_folder() == tmp_path
+
+
+def test_a_race_without_a_checkout_writes_into_the_home_folder(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, own = files_in(installed), tmp_path / "home" / "fp16-lab" / "data"
+    assert main(["race", "digits", "--recipes", "FP32", "--seeds", "0", "50", "--device", "cpu", "--workers", "1"]) == 0
+    assert files_in(installed) == before
+    assert files_in(own) == {FP32, "runs/digits/fp32-seed50.json"}
+    assert (own / FP32).read_bytes() == (installed / "data" / FP32).read_bytes(), "on record: not trained again"
+
+
+def test_lessons_see_both_and_ones_own_first(installed: Path) -> None:
+    own = results_folder() / FP32.replace("seed0", "seed7")
+    own.parent.mkdir(parents=True)
+    shutil.copy(installed / "data" / FP32, own)
+    assert {path.is_relative_to(installed) for path in on_record("runs/digits/*.json").values()} == {True, False}
+    assert recorded("digits", "FP32", 7).recipe == "FP32"
+    assert str(installed) not in recipe_table(["digits"], ["O1"]).missing(), "nobody is told to write there"
+    shutil.copy(own, own.with_name("fp32-seed0.json"))
+    assert on_record(FP32) == {FP32: own.with_name("fp32-seed0.json")}

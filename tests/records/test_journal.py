@@ -1,15 +1,26 @@
-"""The journal of a learner's answers: lines are added, the last one counts, a damaged one costs no other."""
+"""A learner's files: the journal of answers, and notebooks, whose changed copies are kept, in folders of any name."""
+
+from __future__ import annotations
 
 import errno
 import json
+import os
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from labkit.amp import RECIPES
+from labkit.export import to_html
+from labkit.grading.submission import find, read_cells
 from labkit.records.journal import entries, home_journal, journal_here, keep, last_answers, note
+from labkit.records.lessons import HANDED_OUT, hand_out
+from labkit.train import TASKS, race
+from labkit.widgets import recipe_table
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +102,109 @@ def test_nothing_is_kept_outside_of_a_notebook_or_where_it_is_not_wanted(monkeyp
     assert journal_here() == Path.cwd() / "labkit-answers.jsonl"
     monkeypatch.setenv("LABKIT_ANSWERS", "off")
     assert journal_here() is None
+
+
+@pytest.fixture
+def lessons(tmp_path: Path) -> Path:
+    source = tmp_path / "package"
+    source.mkdir()
+    for name in ("00_start", "01_numbers", "02_rounding"):
+        (source / f"{name}.ipynb").write_text(f"{name} as of 1.0")
+    (source / "build.py").write_text("not for learners")
+    return source
+
+
+def what(copied) -> dict[str, str]:
+    return {each.name.split("_")[0]: each.what for each in copied}
+
+
+def test_worked_example_a_newer_version_comes_while_a_learner_is_half_way(lessons: Path, tmp_path: Path):
+    mine = tmp_path / "mein Übungsordner"
+    assert what(hand_out(lessons, mine, "1.0")) == {"00": "new", "01": "new", "02": "new"}
+    assert not (mine / "build.py").exists()
+    (mine / "01_numbers.ipynb").write_text("my work")
+    for name in ("01_numbers", "02_rounding"):
+        (lessons / f"{name}.ipynb").write_text(f"{name} as of 1.1")
+
+    copied = hand_out(lessons, mine, "1.1")
+    assert what(copied) == {"00": "the same", "01": "kept", "02": "replaced"}
+    assert str(copied[1]) == "01_numbers.ipynb: kept; the newer one is 01_numbers-1.1.ipynb"
+    assert (mine / "01_numbers.ipynb").read_text() == "my work"
+    assert (mine / "01_numbers-1.1.ipynb").read_text() == "01_numbers as of 1.1"
+    assert (mine / "02_rounding.ipynb").read_text() == "02_rounding as of 1.1"
+
+
+def test_a_newer_notebook_is_put_beside_once_and_work_in_it_is_kept_too(lessons: Path, tmp_path: Path):
+    mine = tmp_path / "mine"
+    hand_out(lessons, mine, "1.0")
+    (mine / "01_numbers.ipynb").write_text("my work")
+    (kept,) = [each for each in hand_out(lessons, mine, "1.0") if each.what == "kept"]
+    assert kept.newer is None, "nothing newer came"
+    (lessons / "01_numbers.ipynb").write_text("1.1")
+    hand_out(lessons, mine, "1.1")
+    (mine / "01_numbers-1.1.ipynb").write_text("my work in the newer one")
+    hand_out(lessons, mine, "1.1")
+    (lessons / "01_numbers.ipynb").write_text("1.1 again, built from another commit")
+    hand_out(lessons, mine, "1.1")
+    assert {path.name: path.read_text() for path in mine.glob("01*")} == {
+        "01_numbers.ipynb": "my work",
+        "01_numbers-1.1.ipynb": "my work in the newer one",
+        "01_numbers-1.1-2.ipynb": "1.1 again, built from another commit",
+    }
+
+
+def test_without_a_list_that_can_be_read_everything_different_counts_as_work(lessons: Path, tmp_path: Path):
+    for number, listed in enumerate((None, "", "[]", '{"01_numbers.ipynb": 7}')):
+        mine = tmp_path / f"mine {number}"
+        mine.mkdir()
+        (mine / "01_numbers.ipynb").write_text("from somewhere")
+        if listed is not None:
+            (mine / HANDED_OUT).write_text(listed)
+        assert what(hand_out(lessons, mine, "1.1")) == {"00": "new", "01": "kept", "02": "new"}, listed
+        assert (mine / "01_numbers.ipynb").read_text() == "from somewhere"
+        assert len(json.loads((mine / HANDED_OUT).read_text())) == 3
+
+
+NAMES = ["Übung 6", "A\u0308nne O'Neil & Söhne", "[2026] 100 %", *([] if os.name == "nt" else ["C:\\Users\\Jürgen"])]
+CELL = {"cell_type": "code", "id": "exercise-scaling-advance", "metadata": {}, "source": "answer = 1"}
+NOTEBOOK = {
+    "cells": [{**CELL, "outputs": [], "execution_count": None}],
+    "metadata": {},
+    "nbformat": 4,
+    "nbformat_minor": 5,
+}
+
+
+@pytest.fixture(params=NAMES)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    made = tmp_path / request.param
+    made.mkdir()
+    (made / "06_loss_scaling.ipynb").write_text(json.dumps(NOTEBOOK), encoding="utf-8")
+    for junk in ("desktop.ini", ".DS_Store", "__MACOSX/._06_loss_scaling.ipynb"):
+        (made / junk).parent.mkdir(exist_ok=True)
+        (made / junk).write_bytes(b"\0\x05\x16")
+    return made
+
+
+def test_lessons_are_handed_out_kept_and_exported_there(folder: Path) -> None:
+    copied = hand_out(folder, folder / "mine", "1.0")
+    assert [each.name for each in copied] == ["06_loss_scaling.ipynb"]
+    keep(folder / "journal", "answer", "scaling.scale", "2^10")
+    assert last_answers(folder / "journal", "answer") == {"scaling.scale": "2^10"}
+    assert ">answer</span>" in to_html(folder / "06_loss_scaling.ipynb").read_text(encoding="utf-8")
+
+
+def test_a_class_is_found_there(folder: Path) -> None:
+    (found,) = find([folder.parent])
+    assert (found.student, found.notebook) == (folder.name, "06_loss_scaling.ipynb")
+    assert [cell.source for cell in read_cells(found)] == ["answer = 1"]
+
+
+def test_runs_are_recorded_there_and_a_command_that_names_the_folder_can_be_typed(folder: Path) -> None:
+    short = replace(TASKS["small_targets"], steps=2)
+    (made,) = race(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    (read,) = race(short, [RECIPES["FP32"]], [0], folder, workers=1)
+    assert read == made
+    if not set(folder.name) & {"'", "\\"}:  # what a shell reads differently, on one system or another
+        command = recipe_table(["small_targets"], ["FP16"], folder=folder).missing()
+        assert shlex.split(command)[-1] == str(folder)

@@ -1,18 +1,24 @@
-"""What the system gives a process: cores and memory under a quota, limits, groups."""
+"""What the system gives a process, what a record says of its origin, and turns with a clock that is ours."""
+
+from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import torch
 
 from labkit.amp import RECIPES
 from labkit.bench import device_report
 from labkit.machine import check
-from labkit.records import system
+from labkit.records import device_name, now, system, turns, versions
 from labkit.records.system import available_memory, end_group, start_group, usable_cores
+from labkit.records.turns import host_seconds, take_turns
 from labkit.train import TASKS, race
 from tests.slowness import slowness
 
@@ -97,3 +103,55 @@ except MemoryError:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{1 << 27} 60 0", "no more"]
+
+
+def test_worked_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert versions() == {"python": platform.python_version(), "torch": torch.__version__}
+    assert device_name(torch.device("cpu")) == f"CPU ({platform.machine()})"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"Some GPU {device.index}")
+    assert device_name(torch.device("cuda", 1)) == "Some GPU 1"
+
+
+def test_now_is_utc_to_the_second() -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)  # `now` leaves out the fraction
+    told = datetime.fromisoformat(now())
+    assert before <= told <= datetime.now(UTC)
+    assert told.utcoffset() == timedelta(0)
+    assert told.microsecond == 0
+
+
+def test_ways_take_turns_and_each_tells_its_own_seconds() -> None:
+    order: list[str] = []
+
+    def way(name: str, seconds: list[float]):
+        def call() -> float:
+            order.append(name)
+            return seconds[order.count(name) - 1]
+
+        return call
+
+    told = take_turns({"a": way("a", [3.0, 1.0]), "b": way("b", [5.0, 2.0])}, 2)
+    assert told == {"a": [3.0, 1.0], "b": [5.0, 2.0]}
+    assert order == ["a", "b", "a", "b"], "a machine that slows down slows both"
+
+
+def test_who_has_had_enough_gives_its_turns_away() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def over(way: str, seconds: list[float]) -> bool:
+        asked.append((way, len(seconds)))
+        return way == "long" and len(seconds) == 1
+
+    assert take_turns({"long": lambda: 9.0, "short": lambda: 1.0}, 3, over) == {"long": [9.0], "short": [1.0] * 3}
+    assert asked[:4] == [("long", 0), ("short", 0), ("long", 1), ("short", 1)], "asked before each turn"
+
+
+def test_seconds_of_a_call_are_those_of_a_group_that_the_device_has_done(monkeypatch) -> None:
+    """Four calls of a second each, and a device that needs two more until it is done."""
+    now = [0.0]
+
+    def passes(seconds: float):
+        return lambda: now.__setitem__(0, now[0] + seconds)
+
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: now[0])
+    assert host_seconds(passes(1.0), calls=4, wait=passes(2.0)) == (4 + 2) / 4

@@ -1,7 +1,8 @@
-"""Is a difference one? Metrics written down here, judged by hand first, then by scipy's own numbers."""
+"""Differences of metrics, judged by hand and then by scipy's own numbers; and records, saved and loaded whole."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from labkit.amp import RECIPES
-from labkit.train import TASKS, Comparison, RunRecord, StepRecord, compare, signed
+from labkit.train import TASKS, Comparison, RunRecord, StepRecord, compare, load, signed
 from labkit.train.record import fingerprint
 
 
@@ -123,3 +124,36 @@ def test_a_comparison_runs_what_is_missing_and_reads_the_rest(tmp_path: Path) ->
     assert again.records[:2] == first.records
     assert again.recipes == ("FP32", "O1")
     assert "one seed" in str(first)
+
+
+def record(**changes: object) -> RunRecord:
+    steps = (
+        StepRecord(1, 0.5, 1024.0, False, True, 0.25),
+        StepRecord(2, math.inf, 1024.0, True, False),
+        StepRecord(3, math.nan, 512.0, True, False),
+    )
+    fields = {
+        "task": "digits", "recipe": "FP16 dynamic", "seed": 3, "steps": steps, "metric": 0.5, "metric_name": "accuracy",
+        "seconds": 1.5, "device": "CPU", "versions": {"torch": "2.13.0"}, "date": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    return RunRecord(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_worked_example(tmp_path: Path) -> None:
+    path = record().save(tmp_path / "run.json")
+    back = load(path)
+    assert back.steps[0] == record().steps[0]
+    assert back.skipped == 2
+    assert math.isinf(back.steps[1].loss)
+    assert math.isnan(back.steps[2].loss)
+    assert back.steps[1].underflow is None
+    assert json.loads(path.read_text())["steps"]["loss"] == [0.5, "inf", "nan"], "plain JSON, that any program reads"
+    whole = record(steps=record().steps[:2], metric=math.inf, stopped=True)
+    assert load(whole.save(path)) == whole
+
+
+def test_another_file_is_refused_in_words(tmp_path: Path) -> None:
+    for text in ("", "not json", "[1, 2]", '{"schema": "other/1"}', '{"schema": "labkit.run/1"}'):
+        (tmp_path / "x.json").write_text(text)
+        with pytest.raises(ValueError, match="is not a run record"):
+            load(tmp_path / "x.json")

@@ -1,4 +1,4 @@
-"""Where can a run happen? Without a GPU here, one is put in the place of what torch would answer."""
+"""Devices to train on, with a GPU put in the place of what torch would answer, and steps a second by our clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from labkit.train import Place, devices, place, places
+from labkit.amp import RECIPES
+from labkit.records import turns
+from labkit.train import TASKS, Place, TrainingRun, devices, place, places, steps_per_second
 
 T4 = Place(torch.device("cuda", 0), "Tesla T4", "gpu")
 SECOND = Place(torch.device("cuda", 1), "Tesla T4", "gpu:1")
@@ -83,3 +85,29 @@ def test_a_gpu_that_this_torch_cannot_use_is_left_out_and_the_reason_given(monke
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"has no programs for the GPU that is there \(Tesla V100\)"):
         place("cuda")
+
+
+FP32, O1 = RECIPES["FP32"], RECIPES["O1"]
+
+
+def test_worked_example_by_a_clock_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second under FP32, of an eighth under O1, and a first round that is slow and does not count."""
+    seconds = {"FP32": 0.5, "O1": 0.125}
+    clock = [0.0]
+    order: list[str] = []
+
+    def step(run: TrainingRun) -> None:
+        clock[0] += seconds[run.recipe.name] * (100 if len(order) < 4 else 1)
+        order.append(run.recipe.name)
+
+    monkeypatch.setattr(TrainingRun, "step", step)
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: clock[0])
+    assert steps_per_second(TASKS["digits"], [FP32, O1], steps=2, rounds=3) == {"FP32": 2.0, "O1": 8.0}
+    assert order == ["FP32", "FP32", "O1", "O1"] * 4
+
+
+def test_a_recipe_without_a_turn_is_not_told_and_nothing_cannot_be_timed() -> None:
+    assert steps_per_second(TASKS["digits"], [FP32], stop=lambda: True) == {}
+    for asked in ({"steps": 0}, {"rounds": 0}):
+        with pytest.raises(ValueError, match="1 step and 1 round or more"):
+            steps_per_second(TASKS["digits"], [FP32], **asked)
