@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[1]
 
 GROUND = ("formats", "interop", "records")  # what every layer that runs something may use
 LOW = (*GROUND, "modes", "machine")
+BELOW_FAULTS = (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks")
+BELOW_WIDGETS = (*BELOW_FAULTS, "course", "faults", "clinic")
 # Layer -> the layers that stand to its left, and the packages from outside it may import.
 TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "formats": (),
@@ -29,41 +31,16 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*LOW, "gemm", "instrument", "amp"),
     "frameworks": (*LOW, "gemm", "instrument", "amp", "train"),
-    "faults": (*LOW, "gemm", "bench", "instrument", "amp", "train", "frameworks"),
-    "clinic": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults"),
-    "widgets": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
-    "grading": (*LOW, "course", "gemm", "bench", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
-    "classroom": (
-        *LOW,
-        "course",
-        "gemm",
-        "bench",
-        "instrument",
-        "amp",
-        "train",
-        "frameworks",
-        "faults",
-        "clinic",
-        "grading",
-    ),
-    "gpu": (*LOW, "gemm", "bench", "capture", "instrument", "amp", "train", "frameworks", "faults", "clinic"),
+    "faults": BELOW_FAULTS,
+    "clinic": (*BELOW_FAULTS, "course", "faults"),
+    "widgets": BELOW_WIDGETS,
+    "grading": BELOW_WIDGETS,
+    "classroom": (*BELOW_WIDGETS, "grading"),
+    "gpu": (*BELOW_FAULTS, "capture", "faults", "clinic"),
     "checkout": ("records",),
     "export": ("records",),
-    "commands": (
-        "records",
-        "course",
-        "machine",
-        "checkout",
-        "bench",
-        "instrument",
-        "amp",
-        "train",
-        "faults",
-        "clinic",
-        "grading",
-        "classroom",
-        "export",
-        "gpu",
+    "commands": tuple(
+        "records course machine checkout bench instrument amp train faults clinic grading classroom export gpu".split()
     ),
     "cli": ("course",),  # it names the modules of its commands, and imports the one that is asked for
     "__main__": ("cli",),

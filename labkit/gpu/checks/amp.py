@@ -20,7 +20,16 @@ from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
 from labkit.frameworks import GradScaler, autocast
-from labkit.gpu.checks.measure import Answers, Step, all_prepared, each, left_out_lines, median_seconds
+from labkit.gpu.checks.measure import (
+    Answers,
+    Step,
+    all_prepared,
+    each,
+    engine_step,
+    left_out_lines,
+    median_seconds,
+    torch_step,
+)
 from labkit.gpu.checks.outputs import EQUAL, check_autocast
 
 
@@ -119,42 +128,24 @@ def compare_network(network: str, device: str, theirs: Pair, ours: Pair, *, widt
     return next(different, EQUAL)
 
 
-def _plain_step(region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with region():
-            loss = nn.functional.cross_entropy(model(x), target)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-    return step
-
-
-def _engine_step(recipe: str, device: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
-    engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
-
-    def step() -> None:
-        engine.zero_grad()
-        with engine.forward():
-            loss = nn.functional.cross_entropy(engine(x), target)
-        engine.backward(loss)
-        engine.step()
-
-    return step
-
-
 def ways(device: str, theirs: Pair) -> dict[str, Callable[..., Step]]:
     """Return name -> what makes a training step of model, x and target."""
+
+    def plain(region: Callable[[], Any], scaler: Any, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+        optimizer = torch.optim.AdamW(model.parameters())
+        return torch_step(optimizer, region, scaler, lambda: nn.functional.cross_entropy(model(x), target))
+
+    def of_engine(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+        engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+        return engine_step(engine, lambda: nn.functional.cross_entropy(engine(x), target))
+
     ours = pair(device)
     return {
-        "torch.amp": lambda *task: _plain_step(theirs[0], theirs[1](device), *task),
-        "drop-in": lambda *task: _plain_step(ours[0], ours[1](device), *task),
-        "engine O1": lambda *task: _engine_step("O1", device, *task),
-        "engine O2": lambda *task: _engine_step("O2", device, *task),
-        "FP32": lambda *task: _plain_step(nullcontext, theirs[1](device, enabled=False), *task),
+        "torch.amp": lambda *task: plain(theirs[0], theirs[1](device), *task),
+        "drop-in": lambda *task: plain(ours[0], ours[1](device), *task),
+        "engine O1": partial(of_engine, "O1"),
+        "engine O2": partial(of_engine, "O2"),
+        "FP32": lambda *task: plain(nullcontext, theirs[1](device, enabled=False), *task),
     }
 
 

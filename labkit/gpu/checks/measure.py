@@ -16,7 +16,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from labkit.amp import Engine
 from labkit.records.turns import host_seconds, take_turns
 
 Answers = dict[str, Any]
@@ -75,6 +77,35 @@ def left_out_lines(answers: Answers) -> list[str]:
 
 
 Step = Callable[[], object]
+
+
+def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = False) -> Step:
+    """Return a training step of an engine, by a loss that is computed in its region."""
+
+    def step() -> None:
+        engine.zero_grad()
+        with engine.forward():
+            computed = loss()
+        engine.backward(computed)
+        if clip:
+            engine.clip(1.0)
+        engine.step()
+
+    return step
+
+
+def torch_step(optimizer: torch.optim.Optimizer, region: Callable[[], Any], scaler: Any, loss: Step) -> Step:
+    """Return a training step as it is written for torch.amp."""
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with region():
+            computed: Any = loss()
+        scaler.scale(computed).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
 
 
 def median_seconds(steps: Mapping[str, Step], device: str, count: int, rounds: int) -> dict[str, float]:

@@ -16,7 +16,16 @@ from torch import Tensor, nn
 
 from labkit.amp import RECIPES, Engine
 from labkit.gemm import fp32_precision
-from labkit.gpu.checks.measure import Answers, Step, all_prepared, each, left_out_lines, median_seconds
+from labkit.gpu.checks.measure import (
+    Answers,
+    Step,
+    all_prepared,
+    each,
+    engine_step,
+    left_out_lines,
+    median_seconds,
+    torch_step,
+)
 
 TORCH_AMP = "torch.autocast, which is no recipe"
 WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),
@@ -78,18 +87,18 @@ def training_step(way: str, new: Callable[[], Task], device: str) -> Step:
     recipe, extra = WAYS[way]
     model, x = _network(way, new, device)
     if recipe is TORCH_AMP:
-        return _torch_amp_step(model, x, device)
-    engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+        region, scaler = partial(torch.autocast, device, torch.float16), torch.amp.GradScaler(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        step = torch_step(optimizer, region, scaler, lambda: model(x).float().square().mean())
+    else:
+        engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+        step = engine_step(engine, lambda: engine(x).float().square().mean())
 
-    def step() -> None:
+    def in_precision() -> None:
         with fp32_precision("tf32" if extra == "TF32" else "ieee"):
-            engine.zero_grad()
-            with engine.forward():
-                loss = engine(x).float().square().mean()
-            engine.backward(loss)
-            engine.step()
+            step()
 
-    return step
+    return in_precision
 
 
 def _network(way: str, new: Callable[[], Task], device: str) -> Task:
@@ -98,21 +107,6 @@ def _network(way: str, new: Callable[[], Task], device: str) -> Task:
     if WAYS[way][1] == "compiled" and device == "cuda":
         model = torch.compile(model)  # type: ignore[assignment]
     return model, x
-
-
-def _torch_amp_step(model: nn.Module, x: Tensor, device: str) -> Step:
-    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler(device)
-
-    def step() -> None:
-        with fp32_precision("ieee"):
-            optimizer.zero_grad()
-            with torch.autocast(device, torch.float16):
-                loss = model(x).float().square().mean()
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-
-    return step
 
 
 def inference(way: str, new: Callable[[], Task], device: str) -> Step:

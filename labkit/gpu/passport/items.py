@@ -29,6 +29,7 @@ from labkit.capture.kernel import INSTRUCTIONS, Instruction
 from labkit.capture.tiles import ask
 from labkit.gemm.mma import SPECS
 from labkit.gpu.checks import amp, outputs, triton
+from labkit.gpu.checks.measure import engine_step
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, Refusal, launches, synchronizations
 from labkit.records import system
 from labkit.train import TASKS, TrainingRun, steps_per_second
@@ -195,16 +196,7 @@ def _step_of(recipe: Recipe, clip: bool, device: str) -> Callable[[], object]:
     """Return a training step of a small CNN, warm; its batch lies on the device."""
     model, x, target = amp.task("CNN", 64, 8, device)
     engine = Engine(model, torch.optim.AdamW, recipe, device=device)
-
-    def step() -> None:
-        engine.zero_grad()
-        with engine.forward():
-            loss = nn.functional.cross_entropy(engine(x).float(), target)
-        engine.backward(loss)
-        if clip:
-            engine.clip(1.0)
-        engine.step()
-
+    step = engine_step(engine, lambda: nn.functional.cross_entropy(engine(x).float(), target), clip=clip)
     for _ in range(4):  # a graph is traced, an optimizer makes its state
         step()
     return step
