@@ -1,4 +1,4 @@
-// Shared behaviour of every labkit widget: this file and the others of its folder. Python puts them before the widget's own (labkit/widgets/base/assets.py), so everything is in scope there; nothing is exported,
+// Shared behaviour of every labkit widget: this file and the others of its folder. Python puts them before the widget's own (labkit/widgets/base/widget.py), so everything is in scope there; nothing is exported,
 // loaded or built.
 //
 //   scope()                        collects what has to be undone: add(undo), listen(target, type, handler), dispose()
@@ -198,7 +198,7 @@ function decimal(x) {
   return `${Number(digits)}e${Number(exponent)}`;
 }
 
-// The twin of `percent` in labkit/widgets/underflow/words.py; a browser test holds them together.
+// The twin of `percent` in labkit/widgets/base/number_words.py; a browser test holds them together.
 function percent(share) {
   const p = 100 * share;
   if (p === 0) return "0%";

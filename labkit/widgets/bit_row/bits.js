@@ -1,4 +1,4 @@
-// The bits of a number, field by field. What each says comes from Python (labkit/widgets/bits/view.py).
+// The bits of a number, field by field. What each says comes from Python (labkit/widgets/bits/explored.py).
 
 // --- the bits: one stop for Tab, arrow keys between them ----------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// The bit explorer. Python sends everything that is shown (labkit/widgets/bits/view.py) and is told what was done: a bit
+// The bit explorer. Python sends everything that is shown (labkit/widgets/bits/explored.py) and is told what was done: a bit
 // flipped, a text typed, a step, a format. Nothing is computed here; a clicked bit turns over at once and the rest follows.
 
 const HINT = "a decimal 0.1, a code 0x3c00, a hex-float 0x1.8p-3, a power 2^-24 or a fraction 1/3";

@@ -1,4 +1,4 @@
-// The sentence under the histogram: the twin of `sentence` in words.py; a browser test holds them together, word for word.
+// The sentence under the histogram: the twin of `sentence` in underflow/widget.py; a browser test holds them together, word for word.
 
 function sayFate(shares, log2Scale, layer, { kind, all_layers }, format) {
   const gradients = layer === all_layers ? `these ${kind}` : `the ${kind} of layer ${layer}`;

@@ -78,7 +78,7 @@ function nearby(value, format, log) {
   return `${name(part.from)} to ${name(part.to)}: ${count.toLocaleString("en-US")} ${kind}numbers, 2^${Math.log2(part.spacing)} apart`;
 }
 
-// The twin of `written` in labkit/widgets/number_line/words.py: the fewest digits that mean x.
+// The twin of `written` in labkit/widgets/number_line/widget.py: the fewest digits that mean x.
 function written(x) {
   const size = Math.abs(x);
   return x !== 0 && (size < 1e-4 || size >= 1e16) ? x.toExponential().replace("e+", "e") : String(x);

@@ -1,6 +1,6 @@
 // The picture of a scaler on a trace: the window between underflow and overflow, and the scale that wanders in it.
 //
-// A replay is {scale, tracker, skipped, lossy}: float32 columns as `packed` in replay.py has them, scale
+// A replay is {scale, tracker, skipped, lossy}: float32 columns as `packed` in trace.py has them, scale
 // as its log2; a window is {top, low}: from where each step overflows, and from where it keeps its gradients, as log2.
 
 const LEFT = 52;
