@@ -31,6 +31,7 @@ from labkit.grading.judge import Paper, answers_of, outcomes_of, visible_paper
 from labkit.grading.outcome import Outcome
 from labkit.grading.stored import StoredAnswers, StoredCases, StoredMistake, StoredRows, digest
 from labkit.records import write_whole
+from labkit.train import one_thread
 
 ALWAYS = ("glossary",)  # a page that every lesson links to
 Progress = Callable[[int, int, str], None]
@@ -107,6 +108,7 @@ def _judges(
         for exercise in exercises_of(lesson):
             progress(done, len(ids), exercise.id)
             with (
+                one_thread(),
                 warnings.catch_warnings(action="ignore"),
                 redirect_stdout(io.StringIO()),
                 redirect_stderr(io.StringIO()),

@@ -39,6 +39,11 @@ class Solutions:
         """Return the solution of an exercise."""
         return _function(self._text, id, ())
 
+    def source(self, id: str) -> str:
+        """Return the cell of an exercise, with its solution."""
+        cells, asked = _read(self._text)
+        return solution_of(cells[asked[id].place].source)
+
     def edited(self, id: str, name: str, edits: Sequence[Edit]) -> Callable[..., Any]:
         """Return the solution of an exercise with some of its text replaced; it is compiled when it is first called.
 
