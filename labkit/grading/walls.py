@@ -98,9 +98,10 @@ def view() -> list[tuple[Path, bool]]:
 
 
 def _course() -> list[Path]:
-    """Return the folders of the course that exist: the lab's own lessons, and each of the others."""
-    folders = [lessons_folder(), *(lesson.folder for lesson in lessons())]
-    return [folder for folder in dict.fromkeys(folder.resolve() for folder in folders) if folder.is_dir()]
+    """Return the folders of the course that exist: the lab's own lessons, and each lesson that lies elsewhere."""
+    own = lessons_folder().resolve()
+    others = (lesson.folder.resolve() for lesson in lessons())
+    return [own] * own.is_dir() + [folder for folder in others if not folder.is_relative_to(own)]
 
 
 def _tried(runner: Runner, private: Sequence[Path], output: Path) -> tuple[str, ...]:
@@ -148,8 +149,11 @@ def _probe(given: dict[str, Any]) -> list[str]:
     for wall in ("references", "submissions", "memory"):
         for path in given[wall]:
             with contextlib.suppress(OSError):
-                os.listdir(path) if os.path.isdir(path) else Path(path).open("rb").close()
-                falls(wall)
+                if not os.path.isdir(path):
+                    Path(path).open("rb").close()
+                    falls(wall)
+                elif os.listdir(path):  # an empty folder may stand in its place
+                    falls(wall)
     for name in given["lessons"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(f"labkit_lessons.{name}.exercises")

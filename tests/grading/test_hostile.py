@@ -6,20 +6,27 @@ A handful runs in every test; all of them where slow tests run. What needs walls
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
+from labkit.classroom.wheel import files_of
+from labkit.course import lessons
 from labkit.grading.batch import grade
 from labkit.grading.given.child import Limits
 from labkit.grading.given.keeper import Walls
 from labkit.grading.submission import find
 from labkit.grading.supervise import Runner, scratch
 from labkit.grading.walls import NAMES, build, describe
+from labkit.records import write_whole
 from tests.grading.hostile import CHEATS, HOSTILE, RIGHT, Row
 from tests.grading.odd_notebooks import SETUP, UNSCALE
 
+ROOT = Path(__file__).parents[2]
 ALL = HOSTILE | CHEATS
 ANYWHERE = (
     "os._exit in the cell", "os._exit in the call", "os._exit at the third check", "a segmentation fault",
@@ -106,3 +113,30 @@ def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
         monkeypatch.setattr("labkit.grading.walls._candidates", lambda: [Walls()])
         open_to_all = build(runner, [Path("ada.ipynb")], Path())
     assert not {"submissions", "grades"} & set(open_to_all), "without walls both can be reached"
+
+
+STANDING = """
+from pathlib import Path
+from labkit.grading.given.child import Limits
+from labkit.grading.supervise import Runner, scratch
+from labkit.grading.walls import build
+with scratch() as folder, Runner(Limits(), folder) as runner:
+    print(build(runner, [], Path()))
+"""
+
+
+@linux
+def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_checkout(tmp_path: Path) -> None:
+    """In /var/tmp, for in the sandbox a scratch folder takes the place of /tmp."""
+    with TemporaryDirectory(dir="/var/tmp") as place:
+        for name, content in files_of(ROOT, lessons()).items():
+            write_whole(Path(place, name), content)
+        Path(place).chmod(0o755)
+        installed, checkout = (
+            subprocess.run(
+                [sys.executable, "-c", STANDING], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(path)},
+                capture_output=True, text=True, check=True,
+            ).stdout
+            for path in (place, ROOT)
+        )  # fmt: skip
+    assert installed == checkout
