@@ -451,8 +451,9 @@ def my_padded_linear(x, weight):
     """
     ### BEGIN SOLUTION
     (n, inputs), outputs = x.shape, len(weight)
-    wide = F.pad(x, (0, -inputs % 8, 0, -n % 8))
-    tall = F.pad(weight, (0, -inputs % 8, 0, -outputs % 8))
+    more_n, more_inputs, more_outputs = (-size % 8 for size in (n, inputs, outputs))
+    wide = F.pad(x, (0, more_inputs, 0, more_n))
+    tall = F.pad(weight, (0, more_inputs, 0, more_outputs))
     y = (wide.float() @ tall.float().T).half()
     return wide, tall, y[:n, :outputs]
     ### END SOLUTION
