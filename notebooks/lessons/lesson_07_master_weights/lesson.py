@@ -258,11 +258,11 @@ def my_groups(parameters):
     parameters  list of (name, shape, trainable)
     """
     ### BEGIN SOLUTION
-    trained = [(name, shape) for name, shape, trainable in parameters if trainable]
-    return {
-        "decay": [name for name, shape in trained if len(shape) > 1],
-        "no decay": [name for name, shape in trained if len(shape) <= 1],
-    }
+    groups = {"decay": [], "no decay": []}
+    for name, shape, trainable in parameters:
+        if trainable:
+            groups["decay" if len(shape) > 1 else "no decay"].append(name)
+    return groups
     ### END SOLUTION
 
 
