@@ -68,7 +68,7 @@ def test_clip_is_what_clip_grad_norm_does_after_unscaling() -> None:
 
 
 def test_clip_cases_are_what_their_tolerance_was_derived_for() -> None:
-    """Near the limit and beyond the norm is above 1, so torch's 1e-6 stays below 17 ulps; see the notes of scaling.clip."""
+    """Near the limit and beyond the norm is above 1, so torch's 1e-6 stays below 17 ulps; see the exercise's notes."""
     for scaled_grads, scale, max_norm in cases("scaling.clip", range(20)):
         flat = torch.cat([gradient.double().flatten() for gradient in scaled_grads]) / scale
         norm = float(flat.norm())
