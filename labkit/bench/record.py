@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 
-from labkit.bench.cases import ConvCase, ElementwiseCase, Extent, GemmCase, Sweep, sweeps
-from labkit.bench.timing import ROUNDS, GemmRun, timed_rounds
+from labkit.bench.cases import ConvCase, ElementwiseCase, Extent, GemmCase, sweeps
+from labkit.bench.timing import ROUNDS, GemmRun, run_cases
 from labkit.formats import FORMATS
 from labkit.machine.device import DeviceReport, device_report
 from labkit.records import now, versions
@@ -85,6 +85,7 @@ def measure(
     threads: int = 1,
     seconds: float = float("inf"),
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[GemmRecord], None] = lambda record: None,
 ) -> GemmRecord:
     """Time a sweep on this machine and return the record. On a CPU of 2 cores it takes half a minute at most.
 
@@ -94,6 +95,7 @@ def measure(
         extent: how large the cases are; None suits the device.
         seconds: when these are over, no further turn begins.
         stop: asked before each turn; True ends the timing, and what has had a turn is on record.
+        progress: called after each round with the record so far.
 
     Raises:
         ValueError: there is no such sweep.
@@ -103,54 +105,29 @@ def measure(
     >>> from_json(record.to_json()) == record
     True
     """
-    options = {"extent": extent, "rounds": rounds, "threads": threads, "seconds": seconds, "stop": stop}
-    *_, last = measured(sweep, device, **options)  # type: ignore[arg-type]
-    return last
-
-
-def measured(
-    sweep: str,
-    device: torch.device | str | None = None,
-    *,
-    extent: Extent | None = None,
-    rounds: int = ROUNDS,
-    threads: int = 1,
-    seconds: float = float("inf"),
-    stop: Callable[[], bool] = lambda: False,
-) -> Iterator[GemmRecord]:
-    """Yield, after each round, the record that `measure` returns after the last."""
     report = device_report(device)
     known = sweeps(report, extent)
     if sweep not in known:
         raise ValueError(f"there is no sweep {sweep!r}; there are {', '.join(known)}.")
     end = time.monotonic() + seconds
     missing: list[str] = []
-    for runs in timed_rounds(
+    clock = "CUDA events" if report.kind == "cuda" else f"host timer, {threads} thread{'s' * (threads > 1)}"
+    how = f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache"
+
+    def record(runs: list[GemmRun]) -> GemmRecord:
+        asked, origin = known[sweep], (report.name, report.kind, how, bench_versions(report), now())
+        return GemmRecord(asked.name, asked.question, tuple(runs), *origin, tuple(missing))
+
+    runs = run_cases(
         known[sweep].cases,
         report.kind,
         rounds=rounds,
         threads=threads,
         stop=lambda: stop() or time.monotonic() > end,
         left_out=lambda case, why: missing.append(f"{case.label}: {why}"),
-    ):
-        yield _record(known[sweep], runs, missing, report, rounds, threads)
-
-
-def _record(
-    sweep: Sweep, runs: list[GemmRun], missing: list[str], report: DeviceReport, rounds: int, threads: int
-) -> GemmRecord:
-    clock = "CUDA events" if report.kind == "cuda" else f"host timer, {threads} thread{'s' * (threads > 1)}"
-    return GemmRecord(
-        sweep.name,
-        sweep.question,
-        tuple(runs),
-        report.name,
-        report.kind,
-        f"{clock}; median of up to {rounds} rounds in which all cases take turns; random operands, never in the cache",
-        bench_versions(report),
-        now(),
-        tuple(missing),
+        progress=lambda runs: progress(record(runs)),
     )
+    return record(runs)
 
 
 def bench_versions(report: DeviceReport) -> dict[str, str]:

@@ -263,34 +263,21 @@ def run_cases(
     threads: int = 1,
     stop: Callable[[], bool] = lambda: False,
     left_out: Callable[[Case, str], None] = lambda case, why: None,
+    progress: Callable[[list[GemmRun]], None] = lambda runs: None,
 ) -> list[GemmRun]:
     """Time cases that take turns; return those that could be timed, in their order.
+
+    A case whose turn raises, by the memory that is gone for instance, is left out from then on.
 
     Args:
         rounds: how often each has its turn, after a first one that only warms up; three times, where calls are long.
         threads: of a CPU. With one, what counts is the time that this thread was given: a busy machine does not.
         stop: asked before each turn; True ends the timing, and whatever has had a turn is returned.
         left_out: told each case that was not timed, and why.
+        progress: called after each round with the runs so far: who keeps them loses one round at most.
 
     Raises:
         ValueError: rounds or threads is below 1.
-    """
-    *_, last = timed_rounds(cases, device, rounds=rounds, threads=threads, stop=stop, left_out=left_out)
-    return last
-
-
-def timed_rounds(
-    cases: Sequence[Case],
-    device: torch.device | str = "cpu",
-    *,
-    rounds: int = ROUNDS,
-    threads: int = 1,
-    stop: Callable[[], bool] = lambda: False,
-    left_out: Callable[[Case, str], None] = lambda case, why: None,
-) -> Iterator[list[GemmRun]]:
-    """Yield, after each round, what `run_cases` returns after the last: who keeps it loses one round at most.
-
-    A case whose turn raises, by the memory that is gone for instance, is left out from then on.
     """
     if rounds < 1 or threads < 1:
         raise ValueError(f"rounds and threads are 1 or more; they were given as {rounds} and {threads}.")
@@ -311,12 +298,15 @@ def timed_rounds(
         seen = seconds[timed]
         return bool(seen) and (timed.has_had_enough(seen) or stop())
 
+    runs: list[GemmRun] = []
     for _ in range(rounds):
         with _threads(threads), torch.no_grad():
             turns = take_turns({timed: partial(turn, timed) for timed in seconds}, 1, over)
         for timed in seconds:
             seconds[timed] += turns[timed]
-        yield [timed.result(each) for timed, each in seconds.items()]
+        runs = [timed.result(each) for timed, each in seconds.items()]
+        progress(runs)
+    return runs
 
 
 _Clock = Callable[[Callable[[int], Tensor], int], float]

@@ -19,7 +19,7 @@ from typing import Any
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
 from labkit.bench.cases import GPU_SHORT, QUICK, Extent
-from labkit.bench.record import bench_versions, measured
+from labkit.bench.record import bench_versions, measure
 from labkit.capture.kernel import COLUMNS, INSTRUCTIONS
 from labkit.capture.tiles import MmaCapture, ask
 from labkit.gemm.mma import SPECS
@@ -124,13 +124,16 @@ def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
         known = [name for name in names if name in sweeps(order.report, extent)]
         for i, name in enumerate(known):
             path, seconds = order.path("gemm", f"{name}.json"), order.left() / (len(known) - i)
-            said = f"{path}: nothing was timed"
+            said = [f"{path}: nothing was timed"]
+
+            def keep(record: GemmRecord, path: Path = path, said: list[str] = said) -> None:
+                said[0] = _kept(path, record, quick=order.quick)
+
             try:
-                for record in measured(name, order.report.kind, extent=extent, seconds=seconds):
-                    said = _kept(path, record, quick=order.quick)
+                measure(name, order.report.kind, extent=extent, seconds=seconds, progress=keep)
             except Exception as error:
-                said = f"{said}; ENDED by {reason(error)}"
-            yield said
+                said.append(f"ENDED by {reason(error)}")
+            yield "; ".join(said)
 
     return run
 

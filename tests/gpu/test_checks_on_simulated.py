@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -131,16 +131,18 @@ def test_a_check_is_written_whole_after_each_item_and_what_ends_it_is_said(
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rounds = 0
 
-    def measured(*words: Any, **options: Any) -> Iterator[Any]:
-        nonlocal rounds
-        for record in before(*words, **options):
+    def measure(*words: Any, progress: Callable[[Any], None], **options: Any) -> Any:
+        def third(record: Any) -> None:
+            nonlocal rounds
             rounds += 1
             if rounds == 3:
                 planted()
-            yield record
+            progress(record)
 
-    before = parts.measured
-    monkeypatch.setattr(parts, "measured", measured)
+        return before(*words, progress=third, **options)
+
+    before = parts.measure
+    monkeypatch.setattr(parts, "measure", measure)
     (line,) = parts._sweeps("size")(gpu.Order(device_report("cpu"), tmp_path, time.monotonic() + 60, quick=True))
     assert line.endswith(f"; ENDED by {PLANTED}")
     (path,) = tmp_path.rglob("size.json")
