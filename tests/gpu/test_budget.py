@@ -109,7 +109,9 @@ def costs_of(*steps: Callable[[], None]) -> list[dict[str, Any]]:
     for step in steps:
         with counted() as counts:
             step()
-        found.append({"operations": counts.operations.total(), "waits": counts.waits, "copies": counts.copies})
+        found.append(
+            {"operations": counts.operations.total(), "waits": [*counts.waits.elements()], "copies": [*counts.copies]}
+        )
     return found
 
 
@@ -142,7 +144,7 @@ def overflow_and_reach_beyond() -> dict[str, Any]:
     assert [step(ones).stepped for _ in range(8)][-2:] == [True, True]  # the scale has come down to where it fits
     with counted() as counts:
         report = step(ones, 1e38)
-    seen["overflow"] = [report.found_inf, list(report.culprits), len(counts.waits)]
+    seen["overflow"] = [report.found_inf, list(report.culprits), counts.waits.total()]
     while not step(ones).stepped:
         pass
     seen["given up"] = []

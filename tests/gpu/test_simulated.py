@@ -207,12 +207,12 @@ def operations_waits_and_copies_are_counted() -> None:
     for line, (run, expected) in lines.items():
         with counted() as counts:
             run()
-        cost = counts.operations.total(), len(counts.waits), len(counts.copies)
+        cost = counts.operations.total(), counts.waits.total(), counts.copies.total()
         assert cost == expected, f"{line}: {cost}"
     with counted() as counts:
         x.sum().item()
     (place,) = counts.waits
-    operation, _, where = place.partition(" @ ")
+    operation, _, where = place.partition(" at ")
     assert operation == "aten::_local_scalar_dense"
     assert "tests/gpu/test_simulated.py:" in where
 

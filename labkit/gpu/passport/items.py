@@ -207,7 +207,7 @@ def _waits(recipe: Recipe, clip: bool, device: str, found: Found) -> None:
     step = _step_of(recipe, clip, device)
     with HostWaits(device) as seen:
         step()
-    found |= {"waits": dict(seen.waits), "copies": dict(seen.copies), "operations": seen.operations}
+    found |= {"waits": dict(seen.waits), "copies": dict(seen.copies), "operations": seen.operations.total()}
     if device == "cuda":
         found["synchronizations"] = synchronizations(step)
 

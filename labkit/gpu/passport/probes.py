@@ -9,6 +9,7 @@ Source: torch.cuda.set_sync_debug_mode, which is asked too; a dispatch mode says
 
 from __future__ import annotations
 
+import os
 import tomllib
 import traceback
 import warnings
@@ -62,13 +63,27 @@ def reason_of(message: str) -> str:
     return next((row.name for row in REFUSALS if row.words and row.words in message), "")
 
 
-READS = {"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::nonzero", "aten::masked_select",
-         "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive"}  # fmt: skip
+TOP = f"{Path(__file__).parents[3]}{os.sep}"
+# Operations whose result has a shape that depends on values, or is the host's: each waits.
+READS = {
+    "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero", "aten::masked_select",
+    "aten::bincount", "aten::_unique", "aten::_unique2", "aten::unique_dim", "aten::unique_consecutive",
+    "aten::repeat_interleave",
+}  # fmt: skip
+NO_OPERATIONS = {
+    "aten::detach", "aten::view", "aten::_unsafe_view", "aten::alias", "aten::empty", "aten::empty_like",
+    "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided",
+}  # fmt: skip
+BY_MASK = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_unsafe_index", "aten::_index_put_impl_"}
 COPIES = {"aten::_to_copy", "aten::copy_"}
 
 
 class HostWaits(TorchDispatchMode):
-    """Count, by operation and line, the waits for a device of this type and the copies to it.
+    """Count operations on a device of this type, and by operation and line the waits for it and the copies to it.
+
+    An operation is a dispatched one that has a tensor on the device among its arguments or makes one there; views and
+    allocations are none. A wait answers the host, which stands still until the device has done all that was asked
+    before. A copy moves host memory to the device; from pageable memory, it waits, too.
 
     >>> with HostWaits("cpu") as seen:
     ...     _ = torch.ones(2).sum().item()
@@ -78,31 +93,44 @@ class HostWaits(TorchDispatchMode):
 
     def __init__(self, device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device, self.operations = device, 0
-        self.waits: Counter[str] = Counter()
-        self.copies: Counter[str] = Counter()
+        self.device = device
+        self.operations, self.waits, self.copies = Counter[str](), Counter[str](), Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name, takes = func._schema.name, [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
-        there = [tensor.device.type == self.device for tensor in takes]
-        gives = isinstance(out, Tensor) and out.device.type == self.device
-        self.operations += (any(there) or gives) and not func.is_view
-        masked = name in ("aten::index", "aten::index_put_") and any(
-            isinstance(index, Tensor) and index.dtype == torch.bool for index in args[1]
-        )
-        if any(there) and (name in READS or masked or (name in COPIES and not (gives and there[0]))):
-            kind = self.copies if name in COPIES and gives else self.waits
-            kind[f"{name} at {_line()}"] += 1
-        elif name in COPIES and gives and not all(there):
-            self.copies[f"{name} at {_line()}"] += 1
+        name, given = func._schema.name, [tensor.device.type for tensor in _tensors((args, kwargs))]
+        there, arrives = self.device in given, any(tensor.device.type == self.device for tensor in _tensors(out))
+        if not (there or arrives):
+            return out
+        if not func.is_view and name not in NO_OPERATIONS:
+            self.operations[name] += 1
+        to_host = there and name in COPIES and not arrives
+        lifted = name == "aten::lift_fresh" and self.device != "cpu"  # torch.tensor([...], device="cuda")
+        if name in READS or to_host or (there and _by_mask(name, args)):
+            self.waits[f"{name} at {line_of_the_lab()}"] += 1
+        elif arrives and (lifted or (name in COPIES and any(device != self.device for device in given))):
+            self.copies[f"{name} at {line_of_the_lab()}"] += 1
         return out
 
 
-def _line() -> str:
-    """Return the innermost line of the lab, this file aside."""
-    frames = [frame for frame in traceback.extract_stack() if "labkit" in frame.filename and frame.filename != __file__]
-    return f"labkit/{frames[-1].filename.rpartition('labkit/')[2]}:{frames[-1].lineno}" if frames else "torch"
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _by_mask(name: str, args: Any) -> bool:
+    """Return whether an operation indexes by a mask and so counts its ones; `x[mask] = number` becomes masked_fill."""
+    if name not in BY_MASK or not any(index.dtype in (torch.bool, torch.uint8) for index in _tensors(args[1])):
+        return False
+    value, accumulates = args[2] if len(args) > 2 else None, len(args) > 3 and bool(args[3])
+    return value is None or accumulates or not (value.numel() == 1 and value.device.type == "cpu")
+
+
+def line_of_the_lab() -> str:
+    """Return the innermost line of the lab, this file aside; where there is none, of anybody's outside of torch."""
+    stack = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_stack() if frame.filename != __file__]
+    own = [place for place in stack if place.startswith(f"{TOP}labkit{os.sep}")]
+    others = [place for place in stack if "site-packages" not in place]
+    return (own or others or ["torch"])[-1].removeprefix(TOP)
 
 
 def synchronizations(step: Callable[[], object]) -> int | None:
