@@ -15,8 +15,7 @@ from labkit.train import TASKS, Comparison, recorded
 from labkit.widgets import predictions
 from notebooks import build
 
-SOURCE = build.lesson("11_beyond_fp16").text
-CELLS = {cell["id"]: "".join(cell["source"]) for cell in build.learners(SOURCE)["cells"]}
+CELLS = {cell["id"]: "".join(cell["source"]) for cell in build.learners(build.lesson("11_beyond_fp16"))["cells"]}
 TEXT = " ".join("\n".join(CELLS.values()).split())
 BEYOND = ("BF16 stochastic", "BF16 Kahan", "FP8 current", "FP8 delayed", "MXFP8", "NVFP4", "unit scaled")
 
