@@ -68,11 +68,11 @@ def faults() -> list[Fault]:
 
 
 def copied(folder: Path) -> Path:
-    """Copy what the tests need into a folder; data and notebooks are only read, so links will do."""
+    """Copy what the tests need into a folder; what is only read is linked."""
     for name in COPIED:
         source, ignore = ROOT / name, shutil.ignore_patterns("__pycache__", "screenshots")
         shutil.copytree(source, folder / name, ignore=ignore) if source.is_dir() else shutil.copy(source, folder)
-    for name in ("data", "notebooks"):  # by which labkit knows a checkout
+    for name in ("data", "docs", "notebooks"):  # by which labkit knows a checkout
         (folder / name).symlink_to(ROOT / name)
     return folder
 
