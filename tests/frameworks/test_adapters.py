@@ -19,12 +19,12 @@ from labkit.frameworks import oneflow as flow
 from labkit.frameworks.apex import amp
 from labkit.frameworks.fastai.basics import SGD, DataLoaders, Learner
 from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
-from labkit.frameworks.fastai.test_utils import synth_learner
 from labkit.frameworks.torch_amp import GradScaler
 from labkit.frameworks.torch_amp import autocast as torch_autocast
 from labkit.frameworks.watching import Watching
 from labkit.gemm import half_storage
 from labkit.instrument import watch
+from tests.frameworks.learners import synth_learner
 
 LR, MOMENTUM = 0.05, 0.875
 

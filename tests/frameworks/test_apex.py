@@ -582,23 +582,3 @@ def test_two_threads_train_beside_each_other():
     for thread in threads:
         thread.join()
     assert ends == {"O1": (1024.0, HALF), "O2": (65536.0, FLOAT)}
-
-
-def test_the_older_style_trains(casts):
-    model = small()
-    optimizer = casts.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=0.1), num_loss=2)
-    for scaler in optimizer._loss_scaler:
-        scaler._loss_scale = 64.0
-    before = [p.detach().clone() for p in model.parameters()]
-    for factor in (math.inf, 1.0):
-        optimizer.zero_grad()
-        for loss in (model(x).sum(), model(x).square().sum() * factor):
-            with optimizer.scale_loss(loss) as scaled_loss:
-                scaled_loss.backward()
-        with pytest.raises(IndexError, match="num_loss=2"), optimizer.scale_loss(loss):
-            pass
-        optimizer.step()
-        same = [torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True)]
-        assert all(same) if factor == math.inf else not any(same[-2:])
-    with pytest.raises(NotImplementedError, match="closure"):
-        optimizer.step(lambda: None)

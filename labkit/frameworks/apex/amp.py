@@ -237,20 +237,20 @@ def init(
     verbose: bool = False,
     allow_banned: bool = False,
 ) -> AmpHandle:
-    """Begin as apex's first version did: cast torch's functions, and return a handle that wraps optimizers.
+    """Begin as apex's own tests do: cast torch's functions, and return the handle that ends it.
 
     Args:
-        loss_scale: of the optimizers it wraps.
+        loss_scale: nothing reads it.
         allow_banned: run binary_cross_entropy in FP32 where it would be refused.
     """
     _deactivate()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     options = {"enabled": enabled, "verbose": verbose, "cache": enable_caching, "allow_banned": allow_banned}
-    return _open(device, loss_scale, **options)
+    return _open(device, **options)
 
 
-def _open(device: torch.device, loss_scale: float | str = "dynamic", **options: bool) -> AmpHandle:
-    _amp_state.handle = AmpHandle(device, _amp_state.registrations, loss_scale, **options)
+def _open(device: torch.device, **options: bool) -> AmpHandle:
+    _amp_state.handle = AmpHandle(device, _amp_state.registrations, **options)
     _amp_state.registrations = []
     return _amp_state.handle
 

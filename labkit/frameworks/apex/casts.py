@@ -12,8 +12,8 @@ Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
 from labkit.amp.casting.autocast import CASTABLE, current
 from labkit.formats import FP16
 from labkit.frameworks.apex.models import Properties
-from labkit.frameworks.apex.optimizers import LOG, LossScaler, Prepared, scaled
+from labkit.frameworks.apex.optimizers import LOG, LossScaler
 from labkit.gemm import half_storage
 from labkit.modes import mapped, open_modes
 
@@ -87,14 +87,13 @@ class AmpHandle:
         self,
         device: torch.device,
         registrations: Iterable[Registration] = (),
-        loss_scale: float | str = "dynamic",
         *,
         enabled: bool = True,
         allow_banned: bool = False,
         cache: bool = True,
         verbose: bool = False,
     ) -> None:
-        self.loss_scale, self._opened = loss_scale, ExitStack()
+        self._opened = ExitStack()
         self._region = _ApexCasts(allow_banned=allow_banned, cache=cache, listen=_tell if verbose else None)
         self._active = enabled
         if not enabled:
@@ -119,10 +118,6 @@ class AmpHandle:
         """Whether torch's functions are cast."""
         return self._active
 
-    def wrap_optimizer(self, optimizer: Any, num_loss: int = 1) -> OptimWrapper:
-        """Return an optimizer of the older style, which scales its own losses."""
-        return OptimWrapper(optimizer, self, num_loss)
-
     def scale_loss(self, loss: Tensor, optimizer: Any) -> None:
         """Refuse what apex's last versions refused.
 
@@ -130,8 +125,7 @@ class AmpHandle:
             RuntimeError: always.
         """
         raise RuntimeError(
-            "The old Amp API is no longer supported: take amp.initialize and `with amp.scale_loss(loss, optimizer)`, "
-            "or optimizer = handle.wrap_optimizer(optimizer) and `with optimizer.scale_loss(loss)`."
+            "The old Amp API is no longer supported: take amp.initialize and `with amp.scale_loss(loss, optimizer)`."
         )
 
     def _clear_cache(self) -> None:
@@ -141,46 +135,6 @@ class AmpHandle:
         """Leave torch and the registered functions as they were; twice is as good as once."""
         self._active = False
         self._opened.close()
-
-
-class OptimWrapper:
-    """An optimizer of the older style: a scale for each of its losses, in the order in which they come in a step."""
-
-    def __init__(self, optimizer: Any, handle: AmpHandle, num_loss: int) -> None:
-        self._optimizer, self._handle, self._loss_idx = optimizer, handle, 0
-        self._loss_scaler = [LossScaler(handle.loss_scale) for _ in range(num_loss)]
-        self._prepared = Prepared(optimizer, {}, masters=False)
-
-    @contextmanager
-    def scale_loss(self, loss: Tensor) -> Iterator[Tensor]:
-        """Yield the next loss times its scale; at the end of the block, unscale the gradients that it left.
-
-        Raises:
-            IndexError: a step has fewer losses.
-        """
-        if not self._handle.is_active():
-            yield loss
-            return
-        if self._loss_idx == len(self._loss_scaler):
-            raise IndexError(f"more losses than num_loss={self._loss_idx} before a step: give wrap_optimizer more.")
-        with scaled(loss, [self._prepared], self._loss_scaler[self._loss_idx]) as scaled_loss:
-            yield scaled_loss
-        self._loss_idx += 1
-        self._handle._clear_cache()
-
-    def step(self, closure: Any = None) -> Any:
-        """Step, or let this one pass.
-
-        Raises:
-            NotImplementedError: a closure is given.
-        """
-        if closure is not None and self._handle.is_active():
-            raise NotImplementedError("The `closure` argument is unsupported by the amp optimizer wrapper.")
-        self._loss_idx = 0
-        return self._prepared.step() if closure is None else self._optimizer.step(closure)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._optimizer, name)
 
 
 def _tell(event: CastEvent) -> None:

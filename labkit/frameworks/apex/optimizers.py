@@ -1,12 +1,10 @@
 """Loss scales in apex's words, and optimizers whose steps take the gradients of several losses and models.
 
-Idea: each optimizer is prepared on its own. Before a backward pass the gradients that wait in it, unscaled, are put
-aside; after it, the new ones are unscaled and added to them. A loss whose gradients hold inf or NaN lets the next step
-of each of its optimizers pass. Which master belongs to which weight, and the way back, is `labkit.amp.Weights`; the
-rule of the scale is `labkit.amp.decide`.
+Idea: each optimizer is prepared on its own: its gradients go the way of `frameworks.steps`, which its own methods know
+from then on. A loss whose gradients hold inf or NaN lets the next step of each of its optimizers pass. The rule of the
+scale is `labkit.amp.decide`.
 
-Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
-master is stepped, or the next step is skipped.
+Invariant: a step is taken with the unscaled sum of all losses since the last one, finite ones where a scale moves.
 
 Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient); apex.amp.handle, scale_loss
 (which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group);
@@ -24,12 +22,12 @@ from functools import wraps
 from types import MethodType
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import PRESETS, ScalerState, Weights, autocast, decide, initial, static, unscale
+from labkit.amp import PRESETS, ScalerState, autocast, decide, initial, static
 from labkit.amp.casting.autocast import current
+from labkit.frameworks.steps import Steps
 from labkit.modes import as_now
 
 
@@ -148,14 +146,13 @@ def wide(loss: Tensor) -> Tensor:
     return loss.float()
 
 
-Groups = list[dict[str, Any]]
 NESTED = (
     "A block of scale_loss is open for this optimizer, and another began in it: they would unscale the same gradients "
     "twice. End the first one before, or add the losses up and scale their sum."
 )
 
 
-class Prepared:
+class Prepared(Steps):
     """What the face keeps of one optimizer, or of what wraps one: anything with `param_groups` and `step`.
 
     scaled_by  what the gradients in the model are multiplied by, while nobody has unscaled them (delay_unscale)
@@ -163,47 +160,11 @@ class Prepared:
     """
 
     def __init__(self, optimizer: Any, names: Mapping[Tensor, str], *, masters: bool) -> None:
-        self.optimizer, self.names = optimizer, names
+        super().__init__(optimizer, names, masters=masters)
+        self.masters, self.skips = masters, False
         self.scaled_by: float | None = None
-        self.skips = False
         self._step, self._zero_grad = optimizer.step, optimizer.zero_grad
         self._add_param_group = getattr(optimizer, "add_param_group", None)
-        self._waiting: list[Tensor | None] | None = None  # a list while a block of scale_loss is open
-        self._weights: list[Weights] | None = [] if masters else None
-        if masters:
-            self._make_masters(optimizer.param_groups, self._step_masters)
-        recast_state(optimizer)
-
-    def _make_masters(self, groups: Groups, receive: Any) -> None:
-        """Make the masters of groups that the optimizer has, or gets: `receive` puts them there."""
-        assert self._weights is not None
-        given = [
-            {**group, "params": [p] if isinstance(p := group["params"], nn.Parameter) else list(p)} for group in groups
-        ]
-        trained = [[p for p in group["params"] if p.requires_grad] for group in given]
-        named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
-
-        def place(with_masters: Groups) -> Any:
-            for group, mastered in zip(given, with_masters, strict=True):
-                masters = iter(mastered["params"])
-                group["params"] = [next(masters) if p.requires_grad else p for p in group["params"]]
-            receive(given)
-            return self.optimizer
-
-        self._weights.append(Weights(named, place, groups=[{"params": weights} for weights in trained]))
-
-    def _step_masters(self, groups: Groups) -> None:
-        for group, mastered in zip(self.optimizer.param_groups, groups, strict=True):
-            for weight, master in zip(group["params"], mastered["params"], strict=True):
-                if master is not weight and weight in self.optimizer.state:
-                    self.optimizer.state[master] = self.optimizer.state.pop(weight)
-            group["params"] = mastered["params"]
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        """Return (weight of a model, what the optimizer steps for it), the same tensor where it has no master."""
-        if self._weights is None:
-            return [(p, p) for group in self.optimizer.param_groups for p in group["params"]]
-        return [pair for w in self._weights for pair in zip(w.model_weights, w.master_weights, strict=True)]
 
     def require_free(self, scale: float) -> None:
         """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open.
@@ -219,40 +180,15 @@ class Prepared:
         if self.scaled_by is None and self._waiting is not None:
             raise RuntimeError(NESTED)
 
-    def before_backward(self) -> None:
-        """Put aside the unscaled gradients of the losses before."""
-        if self.scaled_by is not None:
-            return  # what is there is scaled, and this loss adds to it
-        for weights in self._weights or ():
-            weights.adopt_edits()
-        pairs = self._pairs()
-        self._waiting = [stepped.grad for _, stepped in pairs]
-        for weight, _ in pairs:
-            weight.grad = None
-
     def unscale(self, scale: float) -> bool:
-        """Unscale what backward left, add it to what waits, and return whether any of it holds inf or NaN."""
         if self._waiting is None:
             raise RuntimeError(NESTED)
-        pairs = self._pairs()
         self.scaled_by = None
-        arrived = [i for i, (weight, _) in enumerate(pairs) if weight.grad is not None]
-        plain, found_inf = unscale([pairs[i][0].grad for i in arrived], scale, in_place=True)  # type: ignore[misc]
-        new = dict(zip(arrived, plain, strict=True))
-        for i, (_, stepped) in enumerate(pairs):
-            before, gradient = self._waiting[i], new.get(i)
-            total = before if gradient is None else gradient if before is None else before + gradient
-            stepped.grad = None if total is None else total.to(stepped.dtype)
-        self._waiting = None
-        return found_inf
+        return super().unscale(scale)
 
     def undo(self) -> None:
-        """Leave the gradients that waited, and none of those that are scaled: the block of `scale_loss` has failed."""
-        if self.scaled_by is None and self._waiting is not None:
-            for (weight, stepped), before in zip(self._pairs(), self._waiting, strict=True):
-                weight.grad = None
-                stepped.grad = before
-            self._waiting = None
+        if self.scaled_by is None:
+            super().undo()
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Step, or let this one pass; then the masters are copied into the model, and their gradients are gone.
@@ -267,7 +203,7 @@ class Prepared:
                 "delay_unscale=True. Call the last one before a step without it."
             )
         closure = args[0] if args else kwargs.get("closure")
-        if closure is not None and (self.skips or self._weights is not None):
+        if closure is not None and (self.skips or self.masters):
             raise RuntimeError(
                 "Currently, Amp does not support closure use with optimizers: it would run backward inside the step, "
                 "where nobody unscales. Run it before, and call step() without one."
@@ -279,17 +215,15 @@ class Prepared:
                 "A closure's gradients held inf or NaN, and the step that called it could not be skipped: the weights "
                 "are spoilt. Take an optimizer that steps once (SGD, Adam ...), or a smaller static loss_scale."
             )
-        self._forget_masters_gradients()
+        self.forget()
         return result
 
     def _take(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map_only(callable, as_now, (args, kwargs))  # a closure's forward is cast as any other
         with autocast(enabled=False) if current() is not None else nullcontext():
-            for weights in self._weights or ():
-                weights.adopt_edits()
+            self.adopt_edits()
             result = self._step(*args, **kwargs)
-            for weights in self._weights or ():
-                weights.copy_back()
+            self.copy_back()
         return result
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
@@ -297,42 +231,11 @@ class Prepared:
         self._zero_grad(*args, **kwargs)
         self._waiting = None if self._waiting is None or self.scaled_by is not None else [None] * len(self._waiting)
         self.scaled_by = None
-        for weight, stepped in self._pairs():
-            if weight is not stepped:
-                weight.grad = None
-        self._forget_masters_gradients()
+        self.forget(model=True)
 
-    def _forget_masters_gradients(self) -> None:
-        for weight, stepped in self._pairs():
-            if weight is not stepped:
-                stepped.grad = None
-
-    def add_param_group(self, group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Give the optimizer more to step, by masters where it steps masters."""
-        if self._weights is None:
-            self._add_param_group(group)  # type: ignore[misc]
-        else:
-            self._make_masters([group], lambda groups: self._add_param_group(groups[0]))  # type: ignore[misc]
-
-
-class _Named(nn.Module):
-    """Parameters under the names that they have in the models they are from."""
-
-    def __init__(self, named: Mapping[nn.Parameter, str]) -> None:
-        super().__init__()
-        self._named = named
-
-    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
-        yield from ((name, parameter) for parameter, name in self._named.items())
-
-
-@torch.no_grad()
-def recast_state(optimizer: Any) -> None:
-    """Cast what an optimizer remembers of each parameter, its momentum for instance, to the parameter's dtype."""
-    for parameter, state in optimizer.state.items():
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point():
-                state[name] = value if name == "step" else value.to(parameter.dtype)
+        self.add_group(param_group, self._add_param_group)  # type: ignore[arg-type]
 
 
 def listed_optimizers(optimizers: Any) -> list[Any]:
@@ -364,15 +267,10 @@ def patch(optimizer: Any, prepared: Prepared) -> None:
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         return prepared.step(*args, **kwargs)
 
-    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-        prepared.zero_grad(*args, **kwargs)
-
-    def add_param_group(self: Any, param_group: dict[str, Any]) -> None:
-        prepared.add_param_group(param_group)
-
-    for method in (step, zero_grad, add_param_group):  # bound, as schedulers of torch expect them
-        if hasattr(optimizer, method.__name__):
-            setattr(optimizer, method.__name__, MethodType(method, optimizer))
+    optimizer.step = MethodType(step, optimizer)  # bound, as schedulers of torch expect it
+    optimizer.zero_grad = prepared.zero_grad
+    if hasattr(optimizer, "add_param_group"):
+        optimizer.add_param_group = prepared.add_param_group
 
 
 def __getattr__(name: str) -> Any:

@@ -1,15 +1,27 @@
-"""What does a script of fastai's have after its first import? The names of this face, and those that came with them."""
+"""fastai's training loop, which knows nothing of precision and lets callbacks act, and its optimizers.
 
-import random
-from collections.abc import Iterable
+A script's first import, `from fastai.basics import *`, brings torch, nn, F, partial and tensor with it. What else fastai
+has (schedules, metrics, freezing, transforms) is the real one's; `labkit.frameworks.fastai_learner` trains that one.
+
+Source: fastai.data.core, DataLoaders; fastai.optimizer (names, formulas); fastai.learner (loop, names, Recorder and
+AvgSmoothLoss), 2.8.12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn, tensor
+from torch.utils._pytree import tree_map_only
 
+from labkit.amp.masters.convert import NORM_LAYERS
 from labkit.frameworks.fastai.callback.core import (
     Callback,
     CancelBackwardException,
@@ -21,31 +33,333 @@ from labkit.frameworks.fastai.callback.core import (
     CancelValidException,
     TrainEvalCallback,
 )
-from labkit.frameworks.fastai.learner import SGD, Adam, DataLoaders, Learner, Optimizer, Recorder
+from labkit.frameworks.fastai.callback.fp16 import MixedPrecision, ModelToHalf, NonNativeMixedPrecision
+from labkit.frameworks.watching import optimizer_source
+from labkit.instrument import register_source
 
 __all__ = [
-    "SGD", "Adam", "BatchNorm", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",
+    "SGD", "Adam", "Callback", "CancelBackwardException", "CancelBatchException", "CancelEpochException",
     "CancelFitException", "CancelStepException", "CancelTrainException", "CancelValidException", "DataLoaders", "F",
-    "Learner", "Optimizer", "Recorder", "Tensor", "TrainEvalCallback", "first", "nn", "partial",
-    "set_seed", "tensor", "torch",
+    "Learner", "Optimizer", "Recorder", "Tensor", "TrainEvalCallback", "nn", "partial", "tensor", "torch",
 ]  # fmt: skip
 
-
-def first(values: Iterable[Any]) -> Any:
-    """Return the first of some values, or None."""
-    return next(iter(values), None)
+Stepper = Callable[..., Any]  # (parameter, **state and hyperparameters) -> what changes in the state, or None
 
 
-def set_seed(s: int, reproducible: bool = False) -> None:
-    """Let torch's, numpy's and Python's random numbers begin at a seed."""
-    torch.manual_seed(s)
-    np.random.seed(s % 2**32)  # noqa: NPY002  (a script's own calls draw from there)
-    random.seed(s)
+class Optimizer:
+    """Groups of parameters with hyperparameters each, in `param_groups` as torch's have them, and what steps them.
+
+    Raises:
+        ValueError: hyperparameters are given for another number of groups.
+    """
+
+    def __init__(self, params: Iterable[Any], cbs: Sequence[Stepper], **defaults: Any) -> None:
+        given = list(params)
+        grouped = given and not isinstance(given[0], Tensor)
+        self.param_groups = [dict[str, Any](params=list(group)) for group in (given if grouped else [given])]
+        self.cbs, self.state = cbs, defaultdict[Tensor, dict[str, Any]](dict)
+        self.set_hypers(**defaults)
+
+    param_lists = property(lambda self: [group["params"] for group in self.param_groups])
+    hypers = property(lambda self: self.param_groups)
+
+    def set_hypers(self, **hypers: Any) -> None:
+        for name, value in hypers.items():
+            self.set_hyper(name, value)
+
+    def set_hyper(self, name: str, value: Any) -> None:
+        """Set one of them: a number for all groups, or a list of one for each."""
+        many = len(self.param_groups)
+        values = value if isinstance(value, list | tuple) else [value] * many
+        if len(values) != many:
+            raise ValueError(f"Trying to set {len(values)} values for {name} but there are {many} parameter groups.")
+        for group, each in zip(self.param_groups, values, strict=True):
+            group[name] = each
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        """Step every parameter that has a gradient.
+
+        Raises:
+            NotImplementedError: a closure is given.
+        """
+        if closure is not None:
+            raise NotImplementedError("fastai optimizers do not support closure: compute the loss before step().")
+        for group in self.param_groups:
+            for p in group["params"]:
+                for stepper in self.cbs if p.grad is not None else ():
+                    self.state[p].update(stepper(p, **{**self.state[p], **group}) or {})
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
 
 
-def BatchNorm(nf: int, ndim: int = 2, **kwargs: Any) -> nn.Module:
-    """Return a batch norm of `nf` features for inputs of `ndim` dimensions, with fastai's first weights."""
-    norm: nn.Module = getattr(nn, f"BatchNorm{ndim}d")(nf, **kwargs)
-    if norm.affine:
-        nn.init.constant_(norm.bias, 1e-3)  # type: ignore[arg-type]
-    return norm
+def weight_decay(p: Tensor, lr: float, wd: float, do_wd: bool = True, **_: Any) -> None:
+    """Shorten a parameter by lr * wd of itself."""
+    if do_wd and wd != 0:
+        p.mul_(1 - lr * wd)
+
+
+def average_grad(p: Tensor, mom: float, dampening: bool = False, grad_avg: Tensor | None = None, **_: Any) -> Any:
+    """Keep a running sum or, dampened, mean of gradients."""
+    average = torch.zeros_like(p) if grad_avg is None else grad_avg
+    return {"grad_avg": average.mul_(mom).add_(p.grad, alpha=1 - mom if dampening else 1.0)}  # type: ignore[arg-type]
+
+
+def sgd_step(p: Tensor, lr: float, grad_avg: Tensor | None = None, **_: Any) -> None:
+    """Step along the gradient, or its running sum."""
+    p.add_(p.grad if grad_avg is None else grad_avg, alpha=-lr)  # type: ignore[arg-type]
+
+
+def adam_step(p: Tensor, lr: float, mom: float, sqr_mom: float, grad_avg: Tensor, eps: float,
+              sqr_avg: Tensor | None = None, step: int = 0, **_: Any) -> Any:  # fmt: skip
+    """Step along the mean gradient over the root of the mean square, both without their bias towards zero."""
+    step, squares = step + 1, torch.zeros_like(p) if sqr_avg is None else sqr_avg
+    squares.mul_(sqr_mom).addcmul_(p.grad, p.grad, value=1 - sqr_mom)  # type: ignore[arg-type]
+    p.addcdiv_(grad_avg, (squares / (1 - sqr_mom**step)).sqrt() + eps, value=-lr / (1 - mom**step))
+    return {"step": step, "sqr_avg": squares}
+
+
+def SGD(params: Iterable[Any], lr: Any, mom: float = 0.0, wd: float = 0.0) -> Optimizer:
+    """Return stochastic gradient descent, with momentum if `mom` is not 0."""
+    return Optimizer(params, [weight_decay, *([average_grad] if mom else []), sgd_step], lr=lr, mom=mom, wd=wd)
+
+
+def Adam(
+    params: Iterable[Any], lr: Any, mom: float = 0.9, sqr_mom: float = 0.99, eps: float = 1e-5, wd: float = 0.01
+) -> Optimizer:
+    """Return Adam with decoupled weight decay, fastai's default."""
+    cbs: list[Stepper] = [weight_decay, partial(average_grad, dampening=True), adam_step]
+    return Optimizer(params, cbs, lr=lr, mom=mom, sqr_mom=sqr_mom, eps=eps, wd=wd)
+
+
+class DataLoaders:
+    """A loader of training data, one of validation data, and the device that batches go to."""
+
+    def __init__(self, *loaders: Any, device: torch.device | str | None = None) -> None:
+        self.loaders, self.device = loaders, torch.device(device or "cpu")
+
+    train = property(lambda self: self.loaders[0])
+    valid = property(lambda self: (*self.loaders, ())[1])  # without one, nothing is validated
+
+
+class Recorder(Callback):
+    """Record losses: `values` has for each epoch the smoothed training loss and the mean validation loss.
+
+    A batch that was cancelled counts, as in fastai.
+    """
+
+    order, beta = 50, 0.98
+
+    def before_fit(self) -> None:
+        self.values: list[list[float]] = []
+        self.losses: list[float] = []
+        self.smooth = 0.0
+        self.before_epoch()  # which is not reached where an epoch is cancelled at its begin
+
+    def before_epoch(self) -> None:
+        self.total, self.seen = 0.0, 0
+
+    def after_batch(self) -> None:
+        loss = self.loss.mean().item()
+        if self.training:
+            self.smooth += (1 - self.beta) * (loss - self.smooth)
+            self.losses.append(self.smooth / (1 - self.beta ** (len(self.losses) + 1)))
+        else:
+            self.total, self.seen = self.total + len(self.yb[0]) * loss, self.seen + len(self.yb[0])
+
+    def after_epoch(self) -> None:
+        self.values.append([*self.losses[-1:], self.total / self.seen if self.seen else math.nan])
+
+
+class Learner:
+    """Data, a model, a loss and an optimizer, trained by `fit`.
+
+    Args:
+        opt_func: (parameters or groups of them, lr=) -> optimizer.
+        splitter: model -> groups of parameters; None: one of all that learn.
+        cbs: callbacks, or classes of them.
+        wd_bn_bias: whether norms and biases decay.
+    """
+
+    def __init__(
+        self,
+        dls: DataLoaders,
+        model: nn.Module,
+        loss_func: Callable[..., Tensor],
+        opt_func: Callable[..., Any] = Adam,
+        lr: Any = 0.001,
+        splitter: Callable[[nn.Module], Any] | None = None,
+        cbs: Any = None,
+        wd: float | None = None,
+        wd_bn_bias: bool = False,
+    ) -> None:
+        self.dls, self.model, self.loss_func, self.opt_func, self.lr = dls, model, loss_func, opt_func, lr
+        self.splitter, self.wd, self.wd_bn_bias = splitter, wd, wd_bn_bias
+        self.opt: Any = None
+        self.cbs: list[Callback] = []
+        self.training, self.epoch, self.n_epoch, self.iter, self.n_iter = False, 0, 1, 0, 1
+        self.loss: Any = torch.zeros(())
+        self.xb: tuple[Any, ...] = ()
+        self.yb: tuple[Any, ...] = ()
+        self.add_cbs([TrainEvalCallback, Recorder, *_listed(cbs)])
+        self("after_create")
+
+    x = property(lambda self: self.xb[0] if len(self.xb) == 1 else self.xb)
+    y = property(lambda self: self.yb[0] if len(self.yb) == 1 else self.yb)
+
+    def add_cb(self, cb: Any) -> Learner:
+        """Add a callback, or a new one of a class; it is found as `learn.name_of_its_class`.
+
+        Raises:
+            TypeError: it is no callback.
+            ValueError: a learner has something of that name already.
+        """
+        callback = cb() if isinstance(cb, type) else cb
+        if not isinstance(callback, Callback):
+            raise TypeError(f"a callback is a Callback of fastai.basics, or its class; it was given {cb!r}")
+        name = callback.name
+        if hasattr(Learner, name) or not isinstance(vars(self).get(name, callback), Callback):
+            raise ValueError(f"{type(callback).__name__} would hide learn.{name}, something else: rename the class")
+        callback.learn = self
+        setattr(self, name, callback)
+        self.cbs.append(callback)
+        return self
+
+    def remove_cb(self, cb: Any) -> Learner:
+        """Take a callback away, or all of a class."""
+        for callback in [c for c in self.cbs if c is cb or (isinstance(cb, type) and isinstance(c, cb))]:
+            self.cbs.remove(callback)
+            vars(self).pop(callback.name, None)
+        return self
+
+    def add_cbs(self, cbs: Any) -> Learner:
+        return [self, *map(self.add_cb, _listed(cbs))][-1]
+
+    def remove_cbs(self, cbs: Any) -> Learner:
+        return [self, *map(self.remove_cb, _listed(cbs))][-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"this Learner has no {name!r}: it is fastai's loop and its mixed precision alone. It has fit, add_cb, "
+            "remove_cb, to_fp16 and the like; a schedule is a callback of yours."
+        )
+
+    @contextmanager
+    def added_cbs(self, cbs: Any) -> Iterator[None]:
+        """Have more callbacks for a `with` block."""
+        before = list(self.cbs)
+        self.add_cbs(cbs)
+        try:
+            yield
+        finally:
+            self.remove_cbs([cb for cb in self.cbs if cb not in before])
+
+    def __call__(self, event: str) -> None:
+        """Run an event: each callback's method of that name, in their order."""
+        for callback in sorted(self.cbs, key=lambda cb: cb.order):
+            callback(event)
+
+    def create_opt(self) -> None:
+        """Make the optimizer, from the groups of the splitter.
+
+        Raises:
+            TypeError: it is one of torch's.
+        """
+        if self.opt_func in vars(torch.optim).values():
+            raise TypeError(f"opt_func={self.opt_func} is torch's: take SGD or Adam of fastai.basics")
+        learn = [p for p in self.model.parameters() if p.requires_grad]
+        self.opt = self.opt_func(learn if self.splitter is None else self.splitter(self.model), lr=self.lr)
+        for module in self.model.modules() if not self.wd_bn_bias else ():
+            for name, p in module.named_parameters(recurse=False):
+                if isinstance(module, NORM_LAYERS) or name == "bias":
+                    self.opt.state[p]["do_wd"] = False
+
+    def fit(
+        self, n_epoch: int, lr: Any = None, wd: float | None = None, cbs: Any = None, reset_opt: bool = False
+    ) -> None:
+        """Train for some epochs, with more callbacks if they are given, and validate after each."""
+        with self.added_cbs(cbs):
+            if reset_opt or self.opt is None:
+                self.create_opt()
+            decay = self.wd if wd is None else wd
+            self.opt.set_hypers(lr=self.lr if lr is None else lr, **({} if decay is None else {"wd": decay}))
+            self.n_epoch = n_epoch
+            try:
+                self._with_events(self._do_fit, "fit", CancelFitException)
+            except BaseException:
+                for callback in sorted(self.cbs, key=lambda cb: cb.order, reverse=True):
+                    callback.abandon()
+                raise
+
+    def _with_events(self, part: Callable[[], None], name: str, cancel: type[Exception]) -> None:
+        try:
+            self(f"before_{name}")
+            part()
+        except cancel:
+            self(f"after_cancel_{name}")
+        self(f"after_{name}")
+
+    def _do_fit(self) -> None:
+        for epoch in range(self.n_epoch):
+            self.epoch = epoch
+            self._with_events(self._do_epoch, "epoch", CancelEpochException)
+
+    def _do_epoch(self) -> None:
+        self.dl = self.dls.train
+        self._with_events(self.all_batches, "train", CancelTrainException)
+        self.dl = self.dls.valid
+        with torch.no_grad():
+            self._with_events(self.all_batches, "validate", CancelValidException)
+
+    def all_batches(self) -> None:
+        self.n_iter = len(self.dl)
+        for i, batch in enumerate(self.dl):
+            self.one_batch(i, batch)
+
+    def one_batch(self, i: int, batch: Any) -> None:
+        """Take a batch apart, the last of it the target, and train or validate with it."""
+        self.iter, parts = i, tuple(tree_map_only(Tensor, lambda part: part.to(self.dls.device), batch))
+        self.xb, self.yb = parts[:-1], parts[-1:]
+        self._with_events(self._do_one_batch, "batch", CancelBatchException)
+
+    def _do_one_batch(self) -> None:
+        self.pred = self.model(*self.xb)
+        self("after_pred")
+        self.loss_grad = self.loss_func(self.pred, *self.yb)
+        self.loss = self.loss_grad.detach().clone()
+        self("after_loss")
+        if not self.training:
+            return
+        self._with_events(lambda: self.loss_grad.backward(), "backward", CancelBackwardException)
+        self._with_events(self.opt.step, "step", CancelStepException)
+        self.opt.zero_grad()
+
+    def to_fp16(self, **kwargs: Any) -> Learner:
+        """Train by autocast and a GradScaler, whose arguments it takes."""
+        return self.to_fp32().add_cb(MixedPrecision(**kwargs))
+
+    def to_bf16(self) -> Learner:
+        """Train by autocast in BF16, without a scale."""
+        return self.to_fp32().add_cb(MixedPrecision("bf16"))
+
+    def to_fp32(self) -> Learner:
+        return self.remove_cb(MixedPrecision)
+
+    def to_non_native_fp16(self, **kwargs: Any) -> Learner:
+        """Train a half model with FP32 masters; see `NonNativeMixedPrecision`."""
+        return self.to_non_native_fp32().add_cbs([ModelToHalf(), NonNativeMixedPrecision(**kwargs)])
+
+    def to_non_native_fp32(self) -> Learner:
+        return self.remove_cbs([ModelToHalf, NonNativeMixedPrecision])
+
+
+def _listed(values: Any) -> list[Any]:
+    return [] if values is None else list(values) if isinstance(values, Iterable) else [values]
+
+
+register_source(partial(optimizer_source, optimizer=Optimizer, stand_in=MixedPrecision))

@@ -27,10 +27,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map, tree_map_only
 
-from labkit.amp import RECIPES, CastGraph, ScalerConfig, ScalerState, decide, initial, static, unscale
+from labkit.amp import RECIPES, CastGraph, ScalerConfig, ScalerState, decide, initial, static
 from labkit.amp.masters.weights import require_fitting
 from labkit.amp.scaling.clip import clip_
 from labkit.frameworks.oneflow.amp import GradScaler, StaticGradScaler
+from labkit.frameworks.steps import Steps
 from labkit.interop import format_of
 
 
@@ -89,6 +90,7 @@ class Trainer:
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
+        self.steps: list[Steps] = []
         self.schedules: list[LRScheduler] = []
         self.backwards, self.called = 0, False
         self.scale_by(static(1.0, skip_on_inf=False))
@@ -101,6 +103,7 @@ class Trainer:
         """
         require_fitting(optimizer, flat=False)
         self.optimizers.append(optimizer)
+        self.steps.append(Steps(optimizer))
         self.schedules += [] if schedule is None else [schedule]
 
     def scale_by(self, config: ScalerConfig) -> None:
@@ -110,6 +113,8 @@ class Trainer:
         """Forget gradients that came from elsewhere: nobody knows their scale."""
         self.backwards, self.called = 0, True
         self.zero_grad()
+        for each in self.steps:
+            each.before_backward()
 
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
@@ -128,11 +133,8 @@ class Trainer:
         """
         if not self.backwards:
             raise RuntimeError("the graph has an optimizer, and build() called no loss.backward(): nothing to learn.")
-        learnt = [p for group in self._groups() for p in group["params"] if p.grad is not None]
-        plain, found_inf = unscale([p.grad for p in learnt], self.state.scale, in_place=True)
-        for p, gradient in zip(learnt, plain, strict=True):
-            p.grad = gradient.to(p.dtype)
-        decision = decide(self.state, found_inf, self.config)
+        found = [each.unscale(self.state.scale) for each in self.steps]
+        decision = decide(self.state, any(found), self.config)
         self.state = decision.after
         if not decision.skip:
             for group in self._groups():

@@ -2,7 +2,8 @@
 
 Idea: `MixedPrecision` opens a region of autocast from before_batch to after_loss, scales the loss before_backward, and
 steps before_step in the loop's place or cancels. `NonNativeMixedPrecision` does it with a half model and FP32 masters.
-Casts, masters, unscaling and the rule of the scale are labkit.amp's, by `frameworks.torch_amp` in the first case.
+Casts, masters, unscaling and the rule of the scale are labkit.amp's, by `frameworks.torch_amp` in the first case, by
+`frameworks.steps` in the second.
 
 Invariant: when the training has ended, by an error too, the model is in FP32 and no region is open.
 
@@ -11,7 +12,6 @@ Source: fastai.callback.fp16 and fastai.fp16_utils, 2.8.12 (arguments, order, ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
@@ -21,15 +21,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format, unscale
-from labkit.amp.masters.groups import cut, flat_gradient, flatten
+from labkit.amp import RECIPES, ScalerConfig, decide, initial, static, to_fp32, to_model_format
 from labkit.amp.scaling.clip import clip_
-from labkit.amp.step import finite
 from labkit.frameworks.fastai.callback.core import Callback, CancelBatchException, CancelStepException
+from labkit.frameworks.steps import Steps
 from labkit.frameworks.torch_amp import GradScaler, autocast
 from labkit.interop import format_of
 
-Groups = list[list[nn.Parameter]]
+__all__ = ["AMPMode", "MixedPrecision", "ModelToHalf", "NonNativeMixedPrecision", "convert_network"]
 
 
 def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -40,48 +39,6 @@ def convert_network(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     (torch.float16, torch.float32)
     """
     return to_fp32(network) if dtype is torch.float32 else to_model_format(network, format_of(dtype))
-
-
-def get_master(opt: Any, flat_master: bool = False) -> tuple[Groups, Groups]:
-    """Return the trainable parameters of an optimizer's groups, and their FP32 masters, or one for each group."""
-    model = [[p for p in group if p.requires_grad] for group in opt.param_lists]
-    if flat_master:
-        return model, [[flatten(group, torch.float32)[0]] if group else [] for group in model]
-    return model, [[nn.Parameter(p.detach().float().clone()) for p in group] for group in model]
-
-
-def to_master_grads(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
-    """Copy gradients from parameters to their masters, in FP32."""
-    for weights, masters in zip(model_pgs, master_pgs, strict=True):
-        names = dict.fromkeys(weights, "of this group")
-        gradients = [flat_gradient(weights, names)] if flat_master and weights else [p.grad for p in weights]
-        for master, gradient in zip(masters, gradients, strict=True):
-            master.grad = None if gradient is None else gradient.float().clone()
-
-
-@torch.no_grad()
-def to_model_params(model_pgs: Groups, master_pgs: Groups, flat_master: bool = False) -> None:
-    """Round masters into their parameters."""
-    for weights, masters in zip(model_pgs, master_pgs, strict=True):
-        values: Sequence[Tensor] = cut(masters[0], weights) if flat_master and weights else masters
-        for weight, value in zip(weights, values, strict=True):
-            weight.copy_(value)
-
-
-def test_overflow(x: Tensor) -> bool:
-    """Whether a tensor holds inf or NaN."""
-    return not finite(x)
-
-
-def grad_overflow(pgs: Groups) -> bool:
-    """Whether some gradient does."""
-    return any(test_overflow(p.grad) for group in pgs for p in group if p.grad is not None)
-
-
-__all__ = [
-    "AMPMode", "MixedPrecision", "ModelToHalf", "NonNativeMixedPrecision", "convert_network", "get_master",
-    "grad_overflow", "test_overflow", "to_master_grads", "to_model_params",
-]  # fmt: skip
 
 
 class AMPMode(Enum):
@@ -97,8 +54,9 @@ class MixedPrecision(Callback):
     Raises:
         ValueError: amp_mode is another one; or, when a training begins, another callback does the same.
 
-    >>> from labkit.frameworks.fastai.test_utils import synth_learner
-    >>> learn = synth_learner(cbs=MixedPrecision(init_scale=1024.0))
+    >>> from labkit.frameworks.fastai.basics import DataLoaders, Learner
+    >>> batch = torch.ones(2, 1), torch.zeros(2, 1)
+    >>> learn = Learner(DataLoaders([batch]), nn.Linear(1, 1), nn.MSELoss(), cbs=MixedPrecision(init_scale=1024.0))
     >>> learn.fit(1)
     >>> set(learn.mixed_precision.scales)
     {1024.0}
@@ -207,7 +165,7 @@ class NonNativeMixedPrecision(Callback):
         except ValueError as error:
             raise ValueError(f"{given}: {error}") from None
         self.state, self.flat_master, self.clip = initial(self.config), flat_master, clip
-        self.model_pgs: Groups | None = None
+        self.steps: Any = None  # `Steps`, during a training
         self.region = ExitStack()
 
     @property
@@ -215,19 +173,16 @@ class NonNativeMixedPrecision(Callback):
         """What the loss is multiplied by now."""
         return self.state.scale
 
+    @property
+    def master_pgs(self) -> list[list[Tensor]]:
+        """What is stepped for each group, during a training."""
+        return [[p for p in group if p.requires_grad] for group in self.opt.param_lists]
+
     def before_fit(self) -> None:
         _require_one_way(self.learn)
-        self.model_pgs, self.master_pgs = get_master(self.opt, self.flat_master)
-        self.old_pgs = self.opt.param_lists
-        self._hand_over(self.model_pgs, self.master_pgs)
+        names = {p: name for name, p in self.model.named_parameters()}
+        self.steps = Steps(self.opt, names, masters=True, flat=self.flat_master)
         self.recipe = replace(RECIPES["O2"], scaler=self.config)
-
-    def _hand_over(self, old: Groups, new: Groups) -> None:
-        """Let the optimizer step other tensors, with what it remembers of the old ones."""
-        self.opt.param_lists = new
-        for before, after in zip(old, new, strict=True):
-            for p, q in zip(before, after, strict=False):
-                self.opt.state[q] = _to(torch.float32, self.opt.state.pop(p, {}))
 
     def before_batch(self) -> None:
         self.learn.xb = _to(torch.float16, self.xb)
@@ -238,13 +193,12 @@ class NonNativeMixedPrecision(Callback):
         self.learn.pred = _to(torch.float32, self.pred)
 
     def before_backward(self) -> None:
+        self.steps.before_backward()
         self.learn.loss_grad = self.loss_grad * self.loss_scale
 
     def before_step(self) -> None:
         """Unscale the gradients into the masters; at inf or NaN, leave the rest of the batch out."""
-        to_master_grads(self.model_pgs or [], self.master_pgs, self.flat_master)
-        gradients = [[p.grad for p in group if p.grad is not None] for group in self.master_pgs]
-        _, found_inf = unscale([g for group in gradients for g in group], self.loss_scale, in_place=True)
+        found_inf = self.steps.unscale(self.loss_scale)
         decision = decide(self.state, found_inf, self.config)
         self.learn.loss_grad = self.loss_grad / self.loss_scale  # what is told of it is not scaled
         self.state = decision.after
@@ -253,21 +207,21 @@ class NonNativeMixedPrecision(Callback):
             self.opt.zero_grad()
             raise CancelBatchException
         if self.clip is not None:
-            for group in gradients:
-                clip_(group, self.clip)
+            for group in self.master_pgs:
+                clip_([p.grad for p in group if p.grad is not None], self.clip)
 
     def after_step(self) -> None:
         self.model.zero_grad()
-        to_model_params(self.model_pgs or [], self.master_pgs, self.flat_master)
+        self.steps.copy_back()
 
     def after_batch(self) -> None:
         self.region.close()
 
     def after_fit(self) -> None:
         self.region.close()
-        if self.model_pgs is not None:
-            self._hand_over(self.master_pgs, self.model_pgs)
-            self.opt.param_lists, self.model_pgs = self.old_pgs, None
+        if self.steps is not None:
+            self.steps.give_back()
+            self.steps = None
 
     abandon = after_fit
 

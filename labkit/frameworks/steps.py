@@ -1,0 +1,180 @@
+"""The way of an optimizer's gradients: they arrive multiplied by a loss scale, wait without it, are stepped or not.
+
+Idea: before a backward pass the gradients that wait, unscaled, are put aside; after it, the new ones are unscaled and
+added to them. apex's calls, fastai's own callback and OneFlow's graph say when, each in its words, and let
+`labkit.amp.decide` move a scale by what was found. Which master belongs to which weight, and the way back, is
+`labkit.amp.Weights`. (torch's calls know no sums of several losses; `torch_scaler` has their records.)
+
+Invariant: between two losses `stepped.grad` is the unscaled sum of all losses since the last step, in FP32 where a
+master is stepped.
+
+Source: apex.amp._process_optimizer (stash); fastai.fp16_utils, 2.8.12 (masters of each group).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import Weights, unscale
+
+Groups = list[dict[str, Any]]
+
+
+class Steps:
+    """The steps of an optimizer, or of what wraps one: anything with `param_groups` and `state`.
+
+    Args:
+        names: of its parameters, for messages.
+        masters: put an FP32 master into its groups for each half weight that learns, and its state in FP32 with it.
+        flat: one master for each group; then frozen weights leave it.
+
+    >>> weight = nn.Parameter(torch.ones(1))
+    >>> steps, scale = Steps(torch.optim.SGD([weight], lr=1.0)), 8.0
+    >>> for _ in range(2):
+    ...     steps.before_backward()
+    ...     (weight.sum() * scale).backward()
+    ...     found_inf = steps.unscale(scale)
+    >>> found_inf, weight.grad
+    (False, tensor([2.]))
+    """
+
+    def __init__(
+        self, optimizer: Any, names: Mapping[Tensor, str] | None = None, *, masters: bool = False, flat: bool = False
+    ) -> None:
+        self.optimizer, self.names, self.flat = optimizer, names or {}, flat
+        self._before = [list(group["params"]) for group in optimizer.param_groups]
+        self._waiting: list[Tensor | None] | None = None  # a list from before a backward pass until it is unscaled
+        self._weights: list[Weights] | None = [] if masters else None
+        if masters:
+            self._make_masters(optimizer.param_groups, self._step_masters)
+        recast_state(optimizer)
+
+    def _make_masters(self, groups: Groups, receive: Callable[[Groups], None]) -> None:
+        """Make the masters of groups that the optimizer has, or gets: `receive` puts them there."""
+        assert self._weights is not None
+        given = [
+            {**group, "params": [p] if isinstance(p := group["params"], nn.Parameter) else list(p)} for group in groups
+        ]
+        trained = [[p for p in group["params"] if p.requires_grad] for group in given]
+        named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
+
+        def place(with_masters: Groups) -> Any:
+            for group, mastered in zip(given, with_masters, strict=True):
+                masters = iter(mastered["params"])
+                beside = [next(masters) if p.requires_grad else p for p in group["params"] if not self.flat]
+                group["params"] = mastered["params"] if self.flat else beside
+            receive(given)
+            return self.optimizer
+
+        learning = [{"params": weights} for weights in trained]
+        self._weights.append(Weights(named, place, groups=learning, flat=self.flat))
+
+    def _step_masters(self, groups: Groups) -> None:
+        for group, mastered in zip(self.optimizer.param_groups, groups, strict=True):
+            hand_over(self.optimizer, group, mastered["params"])
+
+    @property
+    def stepped(self) -> list[Tensor]:
+        """What the optimizer steps: masters, or the weights of the model."""
+        if self._weights is None:
+            return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return [p for weights in self._weights for p in weights.optimizer_weights]
+
+    def _arrived(self) -> list[Tensor | None]:
+        """Return the gradients that backward left, one for each of `stepped`."""
+        if self._weights is None:
+            return [p.grad for p in self.stepped]
+        return [gradient for weights in self._weights for gradient in weights.scaled_gradients()]
+
+    def before_backward(self) -> None:
+        """Put aside the unscaled gradients of the losses before; scaled ones stay, and the next loss adds to them."""
+        if self._waiting is None:
+            self.adopt_edits()
+            self._waiting = [p.grad for p in self.stepped]
+            self._forget_arrived(self.stepped if self._weights is None else ())
+
+    def unscale(self, scale: float) -> bool:
+        """Unscale what backward left, add it to what waits, and return whether any of it holds inf or NaN."""
+        assert self._waiting is not None
+        arrived = self._arrived()
+        plain, found_inf = unscale([g for g in arrived if g is not None], scale, in_place=True)
+        each = iter(plain)
+        for stepped, before, scaled in zip(self.stepped, self._waiting, arrived, strict=True):
+            gradient = None if scaled is None else next(each)
+            total = before if gradient is None else gradient if before is None else before + gradient
+            stepped.grad = None if total is None else total.to(stepped.dtype)
+        self._waiting = None
+        return found_inf
+
+    def undo(self) -> None:
+        """Leave the gradients that waited, and none of those that are scaled."""
+        if self._waiting is not None:
+            self._forget_arrived()
+            for stepped, before in zip(self.stepped, self._waiting, strict=True):
+                stepped.grad = before
+            self._waiting = None
+
+    def _forget_arrived(self, more: Any = ()) -> None:
+        for p in (*more, *(p for weights in self._weights or () for p in weights.model_weights)):
+            p.grad = None
+
+    def adopt_edits(self) -> None:
+        """Let the masters take over what somebody did to the model's weights."""
+        for weights in self._weights or ():
+            weights.adopt_edits()
+
+    def copy_back(self) -> None:
+        """Round the masters into the model."""
+        for weights in self._weights or ():
+            weights.copy_back()
+
+    def forget(self, *, model: bool = False) -> None:
+        """Forget gradients of masters, which no `model.zero_grad()` knows; and those in the model that go to them."""
+        for weights in self._weights or ():
+            both = set(weights.model_weights) & set(weights.optimizer_weights)  # FP32 ones have no other master
+            for p in (*weights.optimizer_weights, *(weights.model_weights if model else ())):
+                p.grad = p.grad if p in both else None
+
+    def give_back(self) -> None:
+        """Let the optimizer step what it stepped before."""
+        for group, before in zip(self.optimizer.param_groups, self._before, strict=True):
+            hand_over(self.optimizer, group, before)
+
+    def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
+        """Call `add` with a group, in which masters stand if this steps masters."""
+        if self._weights is None:
+            add(group)
+        else:
+            self._make_masters([group], lambda groups: add(groups[0]))
+
+
+class _Named(nn.Module):
+    """Parameters under the names that they have in the models they are from."""
+
+    def __init__(self, named: Mapping[nn.Parameter, str]) -> None:
+        super().__init__()
+        self._named = named
+
+    def named_parameters(self, *_: Any, **__: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from ((name, parameter) for parameter, name in self._named.items())
+
+
+def hand_over(optimizer: Any, group: dict[str, Any], instead: list[Tensor]) -> None:
+    """Let an optimizer step other tensors in a group, with what it remembers of the old ones."""
+    for old, new in zip(group["params"], instead, strict=False):
+        if old is not new and old in optimizer.state:
+            optimizer.state[new] = optimizer.state.pop(old)
+    group["params"] = instead
+
+
+@torch.no_grad()
+def recast_state(optimizer: Any) -> None:
+    """Cast what an optimizer remembers of each parameter, its momentum for instance, to the parameter's dtype."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point():
+                state[name] = value if name == "step" else value.to(parameter.dtype)

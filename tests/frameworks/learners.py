@@ -1,0 +1,34 @@
+"""The smallest learner: a line through points, as fastai's own tests train it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from labkit.frameworks.fastai.basics import SGD, DataLoaders, Learner
+
+
+class Line(nn.Module):
+    """A line of two random numbers: a * x + b."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(1)), nn.Parameter(torch.randn(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.a + self.b
+
+
+def synth_learner(n_trn: int = 10, n_val: int = 2, **given: Any) -> Learner:
+    """Return a learner of batches of points near the line 2 * x + 3."""
+
+    def points(batches: int) -> DataLoader[Any]:
+        x = torch.randn(16 * batches, 1)
+        return DataLoader(TensorDataset(x, 2 * x + 3 + 0.1 * torch.randn(16 * batches, 1)), batch_size=16)
+
+    given = {"model": Line(), "loss_func": nn.MSELoss(), "opt_func": partial(SGD, mom=0.9), "lr": 1e-3, **given}
+    return Learner(DataLoaders(points(n_trn), points(n_val)), **given)
