@@ -11,7 +11,7 @@ from labkit.frameworks.torch_amp import (
     is_autocast_enabled,
     state_dict,
 )
-from labkit.frameworks.torch_sharded import ShardedGradScaler
+from labkit.frameworks.torch_scaler import ShardedGradScaler
 from labkit.instrument import register_source, scaler_source
 
 __all__ = [

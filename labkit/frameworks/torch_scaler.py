@@ -11,7 +11,8 @@ the tracker does not stop growth (advance), a closure is refused however it is p
 are refused, an optimizer without gradients just steps, and a scale below 1 that turns a finite gradient into inf skips
 (there alone a fused optimizer's last bit may differ: its gradients are multiplied by the reciprocal, not divided).
 
-Source: torch.amp.GradScaler, 2.13 (signatures, order, keys, names, messages).
+Source: torch.amp.GradScaler, 2.13 (signatures, order, keys, names, messages);
+torch.distributed.fsdp.sharded_grad_scaler, 2.13 (arguments and their order, FP16 gradients and losses).
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.amp.grad_scaler import OptState  # torch's own, since libraries compare stages with `is`
 
 from labkit.amp import ScalerConfig, ScalerState, advance
+from labkit.amp.distributed.group import raising_rank_lost
 
+_torchs: Any = torch.amp.GradScaler
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 
 
@@ -149,6 +153,13 @@ class GradScaler:
     (0.5, 1)
     """
 
+    # Where nothing can be said better, torch's own functions.
+    is_enabled, get_growth_factor = _torchs.is_enabled, _torchs.get_growth_factor
+    get_backoff_factor, get_growth_interval = _torchs.get_backoff_factor, _torchs.get_growth_interval
+    _lazy_init_scale_growth_tracker, __setstate__ = _torchs._lazy_init_scale_growth_tracker, _torchs.__setstate__
+    _check_scale_growth_tracker, _get_scale_async = _torchs._check_scale_growth_tracker, _torchs._get_scale_async
+    _check_inf_per_device, _found_inf_per_device = _torchs._check_inf_per_device, _torchs._found_inf_per_device
+
     def __init__(
         self,
         device: str = "cuda",
@@ -178,19 +189,9 @@ class GradScaler:
         """Return the knobs as a value, which refuses what is out of range."""
         return ScalerConfig(self._init_scale, self._growth_factor, self._backoff_factor, self._growth_interval)
 
-    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
-        if self._growth_tracker is not None:
-            raise AssertionError("_growth_tracker initialized before _scale")
-        self._scale = torch.full((), self._init_scale, dtype=torch.float32, device=dev)
-        self._growth_tracker = torch.full((), self._init_growth_tracker, dtype=torch.int32, device=dev)
-
     def _set(self, **knob: Any) -> None:
         ScalerConfig(**knob)
         self.__dict__.update({f"_{name}": value for name, value in knob.items()})
-
-    def is_enabled(self) -> bool:
-        """Return whether this scaler scales."""
-        return self._enabled
 
     def get_scale(self) -> float:
         """Return the scale as a number, 1.0 if scaling is disabled."""
@@ -198,34 +199,19 @@ class GradScaler:
             return 1.0
         return self._init_scale if self._scale is None else self._readings.read(self._scale)
 
-    def _get_scale_async(self) -> Tensor | None:
-        return self._scale
-
     def _get_growth_tracker(self) -> int:
         if not self._enabled:
             return 0
         tracker = self._growth_tracker
         return self._init_growth_tracker if tracker is None else int(self._readings.read(tracker))
 
-    def get_growth_factor(self) -> float:
-        """Return what the scale is multiplied by when it grows."""
-        return self._growth_factor
-
     def set_growth_factor(self, new_factor: float) -> None:
         """Set what the scale is multiplied by when it grows; more than 1."""
         self._set(growth_factor=new_factor)
 
-    def get_backoff_factor(self) -> float:
-        """Return what the scale is multiplied by after inf or NaN."""
-        return self._backoff_factor
-
     def set_backoff_factor(self, new_factor: float) -> None:
         """Set what the scale is multiplied by after inf or NaN; between 0 and 1."""
         self._set(backoff_factor=new_factor)
-
-    def get_growth_interval(self) -> int:
-        """Return the number of clean steps in a row after which the scale grows."""
-        return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
         """Set the number of clean steps in a row after which the scale grows; 1 or more.
@@ -272,18 +258,6 @@ class GradScaler:
         numbers = {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
         made_anew = {"_scale": None, "_growth_tracker": None, "_readings": Readings()}
         return {**self.__dict__, **(numbers if self._enabled else {}), **made_anew}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-    def _check_scale_growth_tracker(self, funcname: str) -> tuple[Tensor, Tensor]:
-        scale, tracker = self._scale, self._growth_tracker
-        if scale is None or tracker is None:
-            raise AssertionError(
-                f"Attempted {funcname} but {'_scale' if scale is None else '_growth_tracker'} is None.  "
-                "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
-            )
-        return scale, tracker
 
     def scale(self, outputs: torch.Tensor | Iterable[torch.Tensor]) -> Any:
         """Multiply a tensor, or every tensor in nested lists and tuples, by the scale.
@@ -348,17 +322,6 @@ class GradScaler:
             found = {device: torch.maximum(found[device], again[device]) for device in found}
         record["found_inf_per_device"] = found
         record["stage"] = OptState.UNSCALED
-
-    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[torch.device, Tensor]:
-        """Look for inf and NaN in an optimizer's gradients, FP16 ones too, and leave them scaled."""
-        scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
-        found = self._unscale_grads_(optimizer, torch.ones_like(scale), torch.zeros_like(scale), True)
-        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
-        return found
-
-    def _found_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[torch.device, Tensor]:
-        found: dict[torch.device, Tensor] = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        return found
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Unscale an optimizer's gradients, unless that is done, and step it if all of them are finite.
@@ -465,3 +428,40 @@ class GradScaler:
         elif not isinstance(new_scale, int | float):
             raise AssertionError(f"{_NEW_SCALE} It was given a {type(new_scale).__name__}.")
         return ScalerState(new_scale).scale
+
+
+class ShardedGradScaler(GradScaler):
+    """A GradScaler whose processes agree on found_inf; to be made after torch.distributed.init_process_group.
+
+    After each look for inf and NaN, the ranks take the largest answer. From there on each does the same, and scale and
+    tracker stay equal without being sent. A fused optimizer, which skips by itself, is told what other ranks found.
+
+    Args: those of torch's ShardedGradScaler, in its order: backoff_factor comes before growth_factor.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        backoff_factor: float = 0.5,
+        growth_factor: float = 2.0,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
+        self.process_group = process_group
+
+    def scale(self, outputs: Any) -> Any:
+        """Multiply as `GradScaler.scale` does, and keep each tensor's dtype: FSDP's loss may be FP16."""
+        scaled = super().scale(outputs)
+        return scaled.to(outputs.dtype) if isinstance(outputs, Tensor) else scaled
+
+    def _unscale_grads_(
+        self, optimizer: torch.optim.Optimizer, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool
+    ) -> dict[torch.device, Tensor]:
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+        worst = torch.stack([each.reshape(()).to(found_inf.device) for each in found.values()]).amax()
+        with raising_rank_lost("while it agreed with the others on found_inf", self.process_group):
+            dist.all_reduce(worst, dist.ReduceOp.MAX, group=self.process_group)
+        return {device: worst.to(device) for device in found}

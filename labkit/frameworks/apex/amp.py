@@ -19,17 +19,18 @@ Source: apex.amp, frontend.py, handle.py, amp.py and opt.py, at the commit befor
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from labkit.amp import Rule, autocast, float_function, half_function, promote_function
-from labkit.frameworks.apex.casts import AmpHandle, AmpState
+from labkit.amp import Rule, ScalerState, autocast, float_function, half_function, promote_function
+from labkit.frameworks.apex.casts import LOG, AmpHandle, AmpState
 from labkit.frameworks.apex.models import Properties, convert, listed_models, properties_of
-from labkit.frameworks.apex.optimizers import LOG, LossScaler, Prepared, listed_optimizers, load, patch, scaled, wide
+from labkit.frameworks.apex.optimizers import LossScaler, Prepared, listed_optimizers, unscaled_after
 
 __all__ = [
     "disable_casts", "float_function", "half_function", "init", "initialize", "load_state_dict",
@@ -97,7 +98,7 @@ def initialize(
         convert(model, properties, cast_model_outputs)
         names |= {p: f"{i}.{name}" if len(listed[0]) > 1 else name for name, p in model.named_parameters()}
     for optimizer in listed[1]:
-        patch(optimizer, Prepared(optimizer, names, masters=bool(properties.master_weights)))
+        Prepared(optimizer, names, masters=bool(properties.master_weights))
     _amp_state.opt_properties, _amp_state.loss_scalers = properties, losses
     if properties.patch_torch_functions:
         device = next((p.device for model in listed[0] for p in model.parameters()), torch.device("cpu"))
@@ -139,13 +140,20 @@ def scale_loss(
     if not properties.enabled:
         yield loss
         return
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss is the tensor that was computed, without .item() or float(); given: {loss!r}")
     scaler = _scaler(loss_id)
-    if not properties.master_weights and not scaler.dynamic and scaler.loss_scale() == 1.0:
-        yield wide(loss)
+    scale = scaler.loss_scale()
+    if not properties.master_weights and not scaler.dynamic and scale == 1.0:
+        yield loss.float()
     else:
         prepared = [_prepared(o) for o in (optimizers if isinstance(optimizers, list | tuple) else [optimizers])]
-        with scaled(loss, prepared, scaler, delay=delay_unscale, checks=not delay_overflow_check) as scaled_loss:
-            yield scaled_loss
+        with unscaled_after(prepared, scale, delay_unscale) as found:
+            yield loss.float() * scale
+        if not (delay_unscale or delay_overflow_check) and scaler.must_skip(any(found)):
+            LOG.warning("Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale())
+            for optimizer in prepared:
+                optimizer.skips = True
     if _amp_state.handle is not None:
         _amp_state.handle._clear_cache()
 
@@ -189,12 +197,35 @@ def load_state_dict(state_dict: dict[str, Any]) -> None:
     """Go on from a `state_dict`, after `initialize`.
 
     Raises:
-        RuntimeError: it is the state of something else, or `initialize` was not called.
+        RuntimeError: it holds something else, then nothing is loaded; or `initialize` was not called.
+
+    Warns:
+        UserWarning: it is of another number of losses; those that both have are loaded.
     """
     if _amp_state.opt_properties is None:
         raise RuntimeError("amp.load_state_dict comes after amp.initialize, which makes the scales that it sets.")
-    if _amp_state.opt_properties.enabled:
-        load(state_dict, _amp_state.loss_scalers)
+    if not _amp_state.opt_properties.enabled:
+        return
+    scalers = _amp_state.loss_scalers
+    if not isinstance(state_dict, Mapping) or any("loss_scaler" not in key for key in state_dict):
+        keys = ", ".join(map(repr, state_dict)) if isinstance(state_dict, Mapping) else repr(state_dict)
+        raise RuntimeError(
+            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
+            "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
+        )
+    if len(state_dict) != len(scalers):
+        warnings.warn(
+            f"state_dict contains {len(state_dict)} entries, while {len(scalers)} loss_scalers are used: give "
+            f"amp.initialize num_losses={len(state_dict)} to go on with all of them.",
+            stacklevel=2,
+        )
+    try:
+        states = [ScalerState(float(each["loss_scale"]), int(each["unskipped"])) for each in state_dict.values()]
+    except (KeyError, TypeError, ValueError) as error:
+        wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
+    for scaler, state in zip(scalers, states, strict=False):
+        scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker
 
 
 def disable_casts() -> AbstractContextManager[Any]:

@@ -11,6 +11,7 @@ Source: apex.amp.amp.init (order and kinds of patches), apex.amp.wrap (in-place 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -24,10 +25,11 @@ from labkit.amp import CastEvent, Entry, Rule, autocast, register, rule_for
 from labkit.amp.casting.autocast import CASTABLE, current
 from labkit.formats import FP16
 from labkit.frameworks.apex.models import Properties
-from labkit.frameworks.apex.optimizers import LOG, LossScaler
+from labkit.frameworks.apex.optimizers import LossScaler
 from labkit.gemm import half_storage
 from labkit.modes import mapped, open_modes
 
+LOG = logging.getLogger("labkit.frameworks.apex")
 _IN_FP32 = (Rule.DENY, Rule.SET_DTYPE, Rule.APPEND_DTYPE)
 Registration = tuple[Any, str, Rule]  # module, name of a function in it, and the rule it gets
 

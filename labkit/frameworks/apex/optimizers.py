@@ -7,15 +7,12 @@ scale is `labkit.amp.decide`.
 Invariant: a step is taken with the unscaled sum of all losses since the last one, finite ones where a scale moves.
 
 Source: apex.amp.scaler, LossScaler (names, defaults; a static scale looks at no gradient); apex.amp.handle, scale_loss
-(which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group);
-apex.amp.frontend (load_state_dict).
+(which steps are skipped); apex.amp._process_optimizer (stash, in-place patches of step, zero_grad and add_param_group).
 """
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import wraps
@@ -74,78 +71,6 @@ class LossScaler:
         return decision.skip
 
 
-def load(stored: Mapping[str, Any], scalers: Sequence[LossScaler]) -> None:
-    """Go on from an `amp.state_dict()`.
-
-    Raises:
-        RuntimeError: it holds something else; then nothing is loaded.
-
-    Warns:
-        UserWarning: it is of another number of losses; those that both have are loaded.
-    """
-    if not isinstance(stored, Mapping) or any("loss_scaler" not in key for key in stored):
-        keys = ", ".join(map(repr, stored)) if isinstance(stored, Mapping) else repr(stored)
-        raise RuntimeError(
-            f"Error(s) in loading state_dict. Unexpected key(s) in state_dict: {keys}. "
-            "This is no amp.state_dict(): that of the model or the optimizer is loaded by those."
-        )
-    if len(stored) != len(scalers):
-        warnings.warn(
-            f"state_dict contains {len(stored)} entries, while {len(scalers)} loss_scalers are used: give "
-            f"amp.initialize num_losses={len(stored)} to go on with all of them.",
-            stacklevel=3,
-        )
-    try:
-        states = [ScalerState(float(each["loss_scale"]), int(each["unskipped"])) for each in stored.values()]
-    except (KeyError, TypeError, ValueError) as error:
-        wrong = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise RuntimeError(f"Error(s) in loading state_dict: {wrong}. Nothing was loaded.") from None
-    for scaler, state in zip(scalers, states, strict=False):
-        scaler._loss_scale, scaler._unskipped = state.scale, state.growth_tracker
-
-
-LOG = logging.getLogger("labkit.frameworks.apex")
-
-
-@contextmanager
-def scaled(
-    loss: Tensor, prepared: list[Prepared], scaler: LossScaler, *, delay: bool = False, checks: bool = True
-) -> Iterator[Tensor]:
-    """Yield a loss in FP32 times its scale; then unscale what it left, unless that is delayed, and move the scale.
-
-    Raises:
-        RuntimeError: gradients of another scale wait.
-        TypeError: the loss is no tensor.
-    """
-    scale = scaler.loss_scale()
-    for optimizer in prepared:
-        optimizer.require_free(scale)
-    try:
-        for optimizer in prepared:
-            optimizer.before_backward()
-        yield wide(loss) * scale
-    except BaseException:
-        for optimizer in prepared:
-            optimizer.undo()
-        raise
-    if delay:
-        for optimizer in prepared:
-            optimizer.scaled_by = scale
-        return
-    found = [optimizer.unscale(scale) for optimizer in prepared]
-    if checks and scaler.must_skip(any(found)):
-        LOG.warning("Gradient overflow.  Skipping step, reducing loss scale to %s", scaler.loss_scale())
-        for optimizer in prepared:
-            optimizer.skips = True
-
-
-def wide(loss: Tensor) -> Tensor:
-    """Return a loss in FP32."""
-    if not isinstance(loss, Tensor):
-        raise TypeError(f"the loss is the tensor that was computed, without .item() or float(); given: {loss!r}")
-    return loss.float()
-
-
 NESTED = (
     "A block of scale_loss is open for this optimizer, and another began in it: they would unscale the same gradients "
     "twice. End the first one before, or add the losses up and scale their sum."
@@ -165,6 +90,19 @@ class Prepared(Steps):
         self.scaled_by: float | None = None
         self._step, self._zero_grad = optimizer.step, optimizer.zero_grad
         self._add_param_group = getattr(optimizer, "add_param_group", None)
+        self._patch(optimizer)
+
+    def _patch(self, optimizer: Any) -> None:
+        """Let the optimizer's own methods go through this, as apex patches them."""
+
+        @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
+        def step(_: Any, *args: Any, **kwargs: Any) -> Any:
+            return self.step(*args, **kwargs)
+
+        optimizer._amp_stash, optimizer.step = self, MethodType(step, optimizer)  # bound, as torch's schedulers expect
+        optimizer.zero_grad = self.zero_grad
+        if self._add_param_group is not None:
+            optimizer.add_param_group = self.add_param_group
 
     def require_free(self, scale: float) -> None:
         """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open.
@@ -238,6 +176,27 @@ class Prepared(Steps):
         self.add_group(param_group, self._add_param_group)  # type: ignore[arg-type]
 
 
+@contextmanager
+def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Iterator[list[bool]]:
+    """Yield a list that has, after the block, whether each optimizer's gradients hold inf or NaN; none if delayed."""
+    found: list[bool] = []
+    for optimizer in prepared:
+        optimizer.require_free(scale)
+    try:
+        for optimizer in prepared:
+            optimizer.before_backward()
+        yield found
+    except BaseException:
+        for optimizer in prepared:
+            optimizer.undo()
+        raise
+    for optimizer in prepared:
+        if delay:
+            optimizer.scaled_by = scale
+        else:
+            found.append(optimizer.unscale(scale))
+
+
 def listed_optimizers(optimizers: Any) -> list[Any]:
     """Return the optimizers that `initialize` was given, as a list.
 
@@ -257,20 +216,6 @@ def listed_optimizers(optimizers: Any) -> list[Any]:
                 "model.parameters() of a model in FP32."
             )
     return listed
-
-
-def patch(optimizer: Any, prepared: Prepared) -> None:
-    """Let the optimizer's own methods go through what was prepared, as apex patches them."""
-    optimizer._amp_stash = prepared
-
-    @wraps(optimizer.step)  # with the mark that a schedule has left on it, if there was one before
-    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return prepared.step(*args, **kwargs)
-
-    optimizer.step = MethodType(step, optimizer)  # bound, as schedulers of torch expect it
-    optimizer.zero_grad = prepared.zero_grad
-    if hasattr(optimizer, "add_param_group"):
-        optimizer.add_param_group = prepared.add_param_group
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """fastai's training loop, which knows nothing of precision and lets callbacks act, and its optimizers.
 
-A script's first import, `from fastai.basics import *`, brings torch, nn, F, partial and tensor with it. What else fastai
-has (schedules, metrics, freezing, transforms) is the real one's; `labkit.frameworks.fastai_learner` trains that one.
+A script's first import, `from fastai.basics import *`, brings torch, nn, F, partial and tensor with it. What else
+fastai has (schedules, metrics, freezing ...) is the real one's, which `labkit.frameworks.fastai_learner` trains.
 
 Source: fastai.data.core, DataLoaders; fastai.optimizer (names, formulas); fastai.learner (loop, names, Recorder and
 AvgSmoothLoss), 2.8.12.
