@@ -1,4 +1,4 @@
-"""Misuses as rows, name -> (act, error, words), each of which has to be refused with its error and its words."""
+"""Misuses as rows, each of which has to be refused: with its error and its words, or with torch's words and more."""
 
 from __future__ import annotations
 
@@ -24,3 +24,18 @@ def not_refused(misuses: Misuses, given: Callable[[], tuple[Any, ...]] = tuple) 
             if not isinstance(raised, error) or not re.search(says, str(raised)):
                 wrong[name] = f"expected {error.__name__} with {says!r}, got {raised!r}"
     return wrong
+
+
+def assert_refused_in_torchs_words(faults: Mapping[str, Callable[[Any], Any]], torchs: Any, ours: Any) -> None:
+    """Do each fault, name -> act(make), with torch's class and ours: the same error, whose words begin as torch's."""
+    for fault, act in faults.items():
+        said = {}
+        for make in (torchs, ours):
+            try:
+                act(make)
+            except Exception as error:
+                words = re.sub(r"\s+", " ", str(error)).replace("torch.autocast(", "autocast(").rstrip(".")
+                said[make] = type(error), words
+        assert list(said) == [torchs, ours], f"{fault}: who refused it"
+        assert said[ours][0] is said[torchs][0], fault
+        assert said[ours][1].startswith(said[torchs][1]), fault

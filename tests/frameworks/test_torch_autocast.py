@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-import re
 import threading
 from contextlib import nullcontext
 
@@ -14,6 +13,7 @@ from torch.nn import functional as F
 from labkit import amp
 from labkit.amp.casting.autocast import current
 from labkit.frameworks import autocast, custom_bwd, custom_fwd, is_autocast_enabled, torch_amp
+from tests.frameworks.refusals import assert_refused_in_torchs_words
 
 A, B = torch.linspace(-3, 3, 12).reshape(3, 4), torch.linspace(0, 1, 8).reshape(4, 2)
 
@@ -120,16 +120,7 @@ FAULTS = {
 
 
 def test_a_fault_is_refused_with_torchs_words_and_more():
-    for fault, act in FAULTS.items():
-        said = {}
-        for make in (torch.autocast, autocast):
-            try:
-                act(make)
-            except (TypeError, ValueError, RuntimeError) as error:
-                said[make] = type(error), re.sub(r"\s+", " ", str(error)).replace("torch.autocast(", "autocast(")
-        assert list(said) == [torch.autocast, autocast], f"{fault}: who refused it"
-        assert said[autocast][0] is said[torch.autocast][0], fault
-        assert said[autocast][1].startswith(said[torch.autocast][1]), fault
+    assert_refused_in_torchs_words(FAULTS, torch.autocast, autocast)
 
 
 def test_a_dtype_that_is_not_16_bits_wide_is_left_out_with_a_warning():
@@ -156,7 +147,10 @@ def test_without_cuda_both_warn_and_go_without(monkeypatch):
 
 def test_regions_nest_are_entered_again_and_end_with_an_exception():
     with fp16():
+        assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (True, False)
+        assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
         with autocast("cpu", enabled=False):
+            assert not is_autocast_enabled("cpu")
             assert (A @ B).dtype == torch.float32
             with autocast("cpu", torch.bfloat16):
                 assert (A @ B).dtype == torch.bfloat16
@@ -212,15 +206,6 @@ def test_a_region_is_one_thread_s_and_a_decorated_function_serves_two_at_once():
             thread.join()
     assert seen == [torch.float16] * 2
     assert outside == [(torch.float32, False)]
-
-
-def test_the_question_whether_it_is_on_is_asked_per_device():
-    assert not is_autocast_enabled("cpu")
-    with fp16():
-        assert (is_autocast_enabled("cpu"), is_autocast_enabled("cuda")) == (True, False)
-        with autocast("cpu", enabled=False):
-            assert not is_autocast_enabled("cpu")
-        assert not torch.is_autocast_enabled("cpu"), "torch's own regions are another thing"
 
 
 def differentiable(module, cast_inputs, device_type="cpu"):

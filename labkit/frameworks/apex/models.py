@@ -108,12 +108,7 @@ def _contradiction(opt_level: str, name: str, value: Any) -> str:
 
 
 def convert(model: nn.Module, properties: Properties, cast_model_outputs: torch.dtype | None) -> None:
-    """Cast a model as its opt level says, and wrap its forward: tensors in and out are cast with it.
-
-    Raises:
-        ValueError: the format does not hold the model (`to_model_format`).
-        TypeError: cast_model_outputs is no dtype.
-    """
+    """Cast a model as its opt level says, and wrap its forward: tensors in and out are cast with it."""
     if not isinstance(cast_model_outputs, torch.dtype | None):
         raise TypeError(f"cast_model_outputs is a dtype, such as torch.float16; it was given {cast_model_outputs!r}")
     dtype = properties.cast_model_type
@@ -166,12 +161,7 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
 
 
 def listed_models(models: Any, half_allowed: bool) -> list[nn.Module]:
-    """Return the models that `initialize` was given, as a list.
-
-    Raises:
-        TypeError: it was given something else.
-        RuntimeError: one of them is in FP16 already, or wrapped for several devices; the message says what comes first.
-    """
+    """Return the models that `initialize` was given, as a list; refuse one in FP16, or wrapped for several devices."""
     listed = models if isinstance(models, list) else [models]
     if not listed or not all(isinstance(model, nn.Module) for model in listed):
         raise TypeError(f"models must be either a single model or a list of models; it was given {models!r}.")

@@ -105,11 +105,7 @@ class Prepared(Steps):
             optimizer.add_param_group = self.add_param_group
 
     def require_free(self, scale: float) -> None:
-        """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open.
-
-        Raises:
-            RuntimeError: so it is.
-        """
+        """Refuse a loss of this scale where gradients of another one wait, or a block of `scale_loss` is open."""
         if self.scaled_by not in (None, scale):
             raise RuntimeError(
                 f"gradients that are {self.scaled_by:g} times too large wait here (delay_unscale=True), and this "
@@ -129,12 +125,7 @@ class Prepared(Steps):
             super().undo()
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
-        """Step, or let this one pass; then the masters are copied into the model, and their gradients are gone.
-
-        Raises:
-            RuntimeError: gradients are still scaled; a closure is given where a step is skipped or has masters; or
-                the gradients of a closure held inf or NaN.
-        """
+        """Step, or let this one pass; then the masters are copied into the model, and their gradients are gone."""
         if self.scaled_by is not None:
             raise RuntimeError(
                 f"step() would take gradients that are {self.scaled_by:g} times too large: the last scale_loss had "
@@ -198,12 +189,7 @@ def unscaled_after(prepared: list[Prepared], scale: float, delay: bool) -> Itera
 
 
 def listed_optimizers(optimizers: Any) -> list[Any]:
-    """Return the optimizers that `initialize` was given, as a list.
-
-    Raises:
-        TypeError: it was given something else.
-        RuntimeError: one of them was here before.
-    """
+    """Return the optimizers that `initialize` was given, as a list; refuse what is none, or was here before."""
     listed = [] if optimizers is None else optimizers if isinstance(optimizers, list) else [optimizers]
     for optimizer in listed:
         if not (hasattr(optimizer, "param_groups") and hasattr(optimizer, "step")):
