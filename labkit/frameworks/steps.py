@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.amp import Weights, unscale
-
-Groups = list[dict[str, Any]]
+from labkit.amp.masters.weights import require_fitting
 
 
 class Steps:
@@ -50,32 +49,23 @@ class Steps:
         self._waiting: list[Tensor | None] | None = None  # a list from before a backward pass until it is unscaled
         self._weights: list[Weights] | None = [] if masters else None
         if masters:
-            self._make_masters(optimizer.param_groups, self._step_masters)
+            require_fitting(optimizer, flat)
+            for group, instead in zip(optimizer.param_groups, self._masters_of(self._before), strict=True):
+                hand_over(optimizer, group, instead)
         recast_state(optimizer)
 
-    def _make_masters(self, groups: Groups, receive: Callable[[Groups], None]) -> None:
-        """Make the masters of groups that the optimizer has, or gets: `receive` puts them there."""
+    def _masters_of(self, groups: list[list[nn.Parameter]]) -> list[list[Tensor]]:
+        """Make masters for the weights of groups that learn; return what the optimizer steps in each group."""
         assert self._weights is not None
-        given = [
-            {**group, "params": [p] if isinstance(p := group["params"], nn.Parameter) else list(p)} for group in groups
-        ]
-        trained = [[p for p in group["params"] if p.requires_grad] for group in given]
+        trained = [[p for p in group if p.requires_grad] for group in groups]
         named = _Named({p: self.names.get(p, "of a group") for weights in trained for p in weights})
-
-        def place(with_masters: Groups) -> Any:
-            for group, mastered in zip(given, with_masters, strict=True):
-                masters = iter(mastered["params"])
-                beside = [next(masters) if p.requires_grad else p for p in group["params"] if not self.flat]
-                group["params"] = mastered["params"] if self.flat else beside
-            receive(given)
-            return self.optimizer
-
         learning = [{"params": weights} for weights in trained]
-        self._weights.append(Weights(named, place, groups=learning, flat=self.flat))
-
-    def _step_masters(self, groups: Groups) -> None:
-        for group, mastered in zip(self.optimizer.param_groups, groups, strict=True):
-            hand_over(self.optimizer, group, mastered["params"])
+        # This optimizer never steps: the one that does has groups of its own, in which frozen weights stay.
+        self._weights.append(Weights(named, lambda given: torch.optim.SGD(given, 0.0), groups=learning, flat=self.flat))
+        masters = iter(self._weights[-1].optimizer_weights)
+        if self.flat:
+            return [[next(masters)] if weights else [] for weights in trained]
+        return [[next(masters) if p.requires_grad else p for p in group] for group in groups]
 
     @property
     def stepped(self) -> list[Tensor]:
@@ -95,7 +85,7 @@ class Steps:
         if self._waiting is None:
             self.adopt_edits()
             self._waiting = [p.grad for p in self.stepped]
-            self._forget_arrived(self.stepped if self._weights is None else ())
+            self._forget_arrived()
 
     def unscale(self, scale: float) -> bool:
         """Unscale what backward left, add it to what waits, and return whether any of it holds inf or NaN."""
@@ -118,8 +108,9 @@ class Steps:
                 stepped.grad = before
             self._waiting = None
 
-    def _forget_arrived(self, more: Any = ()) -> None:
-        for p in (*more, *(p for weights in self._weights or () for p in weights.model_weights)):
+    def _forget_arrived(self) -> None:
+        own = self.stepped if self._weights is None else [p for w in self._weights for p in w.model_weights]
+        for p in own:
             p.grad = None
 
     def adopt_edits(self) -> None:
@@ -146,10 +137,10 @@ class Steps:
 
     def add_group(self, group: dict[str, Any], add: Callable[[dict[str, Any]], None]) -> None:
         """Call `add` with a group, in which masters stand if this steps masters."""
-        if self._weights is None:
-            add(group)
-        else:
-            self._make_masters([group], lambda groups: add(groups[0]))
+        if self._weights is not None:
+            params = [p] if isinstance(p := group["params"], nn.Parameter) else list(p)
+            group = {**group, "params": self._masters_of([params])[0]}
+        add(group)
 
 
 class _Named(nn.Module):
