@@ -27,24 +27,11 @@ def right(exercise_id: str) -> Callable[[Answer], Answer]:
 GRID = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])  # of FP4
 
 
-@right("gradients.binades")
-def by_a_counter(values: Any) -> object:
-    return Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x))
-
-
 @right("gradients.lost")
 def a_mean_in_fp32(in_fp32: Any, in_fp16: Any) -> object:
     exact, half = (torch.cat([torch.zeros(1), *(t.float().flatten() for t in some)]) for some in (in_fp32, in_fp16))
     lost = half[exact != 0] == 0
     return lost.float().mean().item() if len(lost) else 0
-
-
-@right("beyond.frozen")
-def copies_into_place(weights: Any, updates: Any) -> object:
-    def stays(name: str) -> bool:
-        return not bool((weights[name].clone().add_(updates[name]) != weights[name]).any())
-
-    return tuple(filter(stays, weights))
 
 
 @right("beyond.history")
@@ -65,18 +52,6 @@ def by_recursion(largest: Any, length: int, top: float) -> object:
     return [*by_recursion(before, length, top), top / highest if highest else 1.0]  # type: ignore[misc]
 
 
-@right("beyond.mx_scale")
-def by_a_logarithm(block: Any, top: float) -> object:
-    largest = max(abs(x) for x in block)
-    return max(-127, math.ceil(math.log2(largest / top))) if largest else -127
-
-
-@right("beyond.mx_scale")
-def in_torch(block: Any, top: float) -> object:
-    largest = torch.tensor(block).abs().max()  # FP32, as the numbers are
-    return next(k for k in range(-127, 129) if largest <= top * 2.0**k)
-
-
 @right("beyond.block")
 def whole_arrays(block: Any, scale: float, random: Any) -> object:
     x = np.array(block, dtype=float)
@@ -86,13 +61,8 @@ def whole_arrays(block: Any, scale: float, random: Any) -> object:
     return list(np.sign(x) * scale * np.where(np.array(random) < (size - lower) / (upper - lower), upper, lower))
 
 
-@right("beyond.orders")
-def begins_with_the_first(numbers: Any) -> object:
-    def in_turn(part: Any) -> Any:
-        return reduce(lambda a, b: np.float32(a + b), part) if part else 0.0
-
-    half = len(numbers) // 2
-    return [in_turn(numbers), np.float32(in_turn(numbers[:half]) + in_turn(numbers[half:]))]
+def in_turn(part: Any) -> Any:
+    return reduce(lambda a, b: np.float32(a + b), part) if part else 0.0
 
 
 @right("workers.agree")
@@ -118,31 +88,21 @@ def element_by_element(gradients: Any, before: int) -> object:
 Pair = namedtuple("Pair", ["grads", "found_inf"])
 
 
-@right("scaling.advance")
-def advance_in_numpy(state: Any, found_inf: bool, config: Any) -> ScalerState:
-    tracker = np.int64(0 if found_inf else state.growth_tracker + 1)
-    if found_inf:
-        return ScalerState(np.float64(state.scale * config.backoff_factor), tracker)
-    if tracker >= config.growth_interval:
-        return ScalerState(np.float64(state.scale * config.growth_factor), np.int64(0))
-    return ScalerState(state.scale, tracker)
-
-
 @right("scaling.unscale")
 def unscale_in_torch(scaled_grads: Any, scale: float) -> Any:
     grads = [grad.float() / scale for grad in scaled_grads]
     return Pair(grads, ~torch.tensor([bool(torch.isfinite(grad).all()) for grad in grads]).all())
 
 
-def advance_by(complete: Callable[[int, int], bool]) -> Answer:
-    """Return the scaler's rule with another question for "the interval is complete"."""
+def advance_by(complete: Callable[[int, int], bool], number: Any = float, count: Any = int) -> Answer:
+    """Return the scaler's rule with another question for "the interval is complete", or with other types."""
 
     def answer(state: Any, found_inf: bool, config: Any) -> ScalerState:
         if found_inf:
-            return ScalerState(state.scale * config.backoff_factor, 0)
+            return ScalerState(number(state.scale * config.backoff_factor), count(0))
         if complete(state.growth_tracker + 1, config.growth_interval):
-            return ScalerState(state.scale * config.growth_factor, 0)
-        return ScalerState(state.scale, state.growth_tracker + 1)
+            return ScalerState(number(state.scale * config.growth_factor), count(0))
+        return ScalerState(state.scale, count(state.growth_tracker + 1))
 
     return answer
 
@@ -159,16 +119,14 @@ def groups(kind: Callable[[], Any]) -> Answer:
     return answer
 
 
-@right("tensor.intensity")
-def layer_without_a_division(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
-    flops, moved = 2 * batch * inputs * outputs, bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
-    return flops, moved, "compute" if flops >= ridge * moved else "bandwidth"
+def layer(computes: Callable[[int, int, float], bool]) -> Answer:
+    """Return the bill of a layer, with another question for "the ridge is reached"."""
 
+    def answer(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
+        flops, moved = 2 * batch * inputs * outputs, bytes_each * (batch * inputs + inputs * outputs + batch * outputs)
+        return flops, moved, "compute" if computes(flops, moved, ridge) else "bandwidth"
 
-@right("tensor.intensity")
-def layer_in_fractions(batch: int, inputs: int, outputs: int, bytes_each: int, ridge: float) -> Any:
-    flops, moved, _ = layer_without_a_division(batch, inputs, outputs, bytes_each, ridge)
-    return flops, moved, "compute" if Fraction(flops, moved) >= Fraction(ridge) else "bandwidth"
+    return answer
 
 
 @right("numbers.decode")
@@ -190,18 +148,26 @@ def lines_that_look_first(masters: bool, scaling: bool, batches: int) -> list[st
     return lines + ["update scale"] * scaling + ["masters to model"] * masters
 
 
-@right("gradients.fate")
-def one_minus_the_rest(counts: Any, log2_scale: int) -> object:
-    total = sum(counts.values())
-    return 1 - (sum(n / total for e, n in counts.items() if e + log2_scale >= -25) if total else 1.0)
-
-
 RIGHT += [
     ("master.groups", groups(lambda: defaultdict(list))),
     ("master.groups", groups(OrderedDict)),
     ("scaling.advance", advance_by(lambda count, interval: count == interval)),
     ("scaling.advance", advance_by(lambda count, interval: count % interval == 0)),
-]
+    ("scaling.advance", advance_by(lambda count, interval: count >= interval, np.float64, np.int64)),
+    ("tensor.intensity", layer(lambda flops, moved, ridge: flops >= ridge * moved)),
+    ("tensor.intensity", layer(lambda flops, moved, ridge: Fraction(flops, moved) >= Fraction(ridge))),
+    ("gradients.binades", lambda values: Counter(math.frexp(x)[1] - 1 for x in values if x and math.isfinite(x))),
+    ("gradients.fate", lambda counts, k: 1 - (
+        sum(n / sum(counts.values()) for e, n in counts.items() if e + k >= -25) if sum(counts.values()) else 1.0)),
+    ("beyond.frozen", lambda weights, updates: tuple(
+        name for name, weight in weights.items() if not bool((weight.clone().add_(updates[name]) != weight).any()))),
+    ("beyond.mx_scale", lambda block, top: (
+        max(-127, math.ceil(math.log2(max(map(abs, block)) / top))) if any(block) else -127)),
+    ("beyond.mx_scale", lambda block, top: next(  # in FP32, as the numbers are
+        k for k in range(-127, 129) if torch.tensor(block).abs().max() <= top * 2.0**k)),
+    ("beyond.orders", lambda n: [
+        in_turn(n), np.float32(in_turn(n[: len(n) // 2]) + in_turn(n[len(n) // 2 :]))]),
+]  # fmt: skip
 
 
 def test_a_right_answer_earns_everything_whatever_its_style() -> None:

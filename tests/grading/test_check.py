@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import struct
 from html.parser import HTMLParser
 from typing import Any
@@ -20,22 +21,17 @@ from labkit.grading.given.answer import ask
 from labkit.grading.judge import answers_of, paper_of, visible_paper
 
 ADVANCE = EXERCISES["scaling.advance"]
+solved = ADVANCE.reference
+grown_too_late = next(mistake.answer for mistake in ADVANCE.mistakes if mistake.name == "grows one step late")
 
 
-def solved(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    if found_inf:
-        return ScalerState(state.scale * config.backoff_factor)
-    if state.growth_tracker + 1 >= config.growth_interval:
-        return ScalerState(state.scale * config.growth_factor)
-    return ScalerState(state.scale, state.growth_tracker + 1)
+def raises(error: BaseException) -> Any:
+    """Return an answer to scaling.advance that stops with an error."""
 
+    def answer(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
+        raise error
 
-def grown_too_late(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    if found_inf:
-        return ScalerState(state.scale * config.backoff_factor, 0)
-    if state.growth_tracker + 1 > config.growth_interval:
-        return ScalerState(state.scale * config.growth_factor, 0)
-    return ScalerState(state.scale, state.growth_tracker + 1)
+    return answer
 
 
 def test_a_right_answer_is_told_what_is_still_to_come() -> None:
@@ -56,29 +52,18 @@ def test_a_wrong_answer_sees_its_points_the_first_counter_example_and_the_name_o
     assert "A known mistake, grows one step late: this is what comparing the tracker before" in said
 
 
-def test_a_table_of_the_visible_answers_earns_nothing_at_grading() -> None:
-    visible = visible_paper(ADVANCE)
-    table = [(case, advance(*case)) for cases in visible.cases for case in cases]  # type: ignore[arg-type]
-
-    def looked_up(*case: Any) -> ScalerState:
-        return next((answer for known, answer in table if known == case), ScalerState(1.0))
-
-    assert check("scaling.advance", looked_up).points == 8
-    everything = paper_of(ADVANCE, 12345)
-    assert judge(everything, answers_of(everything, looked_up)).points == 0
-
-
-def test_what_the_notebook_refuses_earns_nothing_at_grading() -> None:
-    """An answer that is wrong on the notebook's own cases alone: grading must not be kinder."""
+def test_what_is_right_in_the_notebook_alone_or_everywhere_else_earns_nothing_at_grading() -> None:
+    """By a table of the notebook's calls; and an answer that is wrong on those alone: grading must not be kinder."""
     known = [case for cases in visible_paper(ADVANCE).cases for case in cases]
+    for in_the_notebook, points, seeds in ((True, 8, (12345,)), (False, 0, range(3))):
 
-    def wrong_there(*case: Any) -> ScalerState:
-        return ScalerState(1.0) if case in known else advance(*case)
+        def answer(*case: Any, there: bool = in_the_notebook) -> ScalerState:
+            return solved(*case) if (case in known) == there else ScalerState(1.0)
 
-    assert check("scaling.advance", wrong_there).points == 0
-    for seed in range(3):
-        paper = paper_of(ADVANCE, seed)
-        assert judge(paper, answers_of(paper, wrong_there)).points == 0
+        assert check("scaling.advance", answer).points == points
+        for seed in seeds:
+            paper = paper_of(ADVANCE, seed)
+            assert judge(paper, answers_of(paper, answer)).points == 0
 
 
 def not_written(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -92,10 +77,6 @@ def test_the_starter_is_not_a_failure_but_a_beginning() -> None:
     assert "fail" not in str(grade)
 
 
-def exits(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    raise SystemExit(3)
-
-
 def unsupported(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
     return torch.nn.Module()(state)  # type: ignore[no-any-return]
 
@@ -103,10 +84,6 @@ def unsupported(state: ScalerState, found_inf: bool, config: ScalerConfig) -> Sc
 class RudeError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no comment")
-
-
-def rude(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    raise RudeError
 
 
 def divides(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -121,9 +98,9 @@ def test_what_goes_wrong_is_answered_not_raised() -> None:
         (lambda state, found_inf, config: None, "it returned None: did you forget `return`?"),
         (lambda state, found_inf, config: print, "got a function (are its parentheses missing?)"),
         (lambda state, found_inf, config: (yield state), "a generator (`return` gives a value, `yield` does not)"),
-        (exits, "it stopped with sys.exit(3)"),
+        (raises(SystemExit(3)), "it stopped with sys.exit(3)"),
         (unsupported, "it stopped with NotImplementedError"),
-        (rude, "it stopped with RudeError"),
+        (raises(RudeError()), "it stopped with RudeError"),
         (divides, "ZeroDivisionError"),
         (divides, ": return ScalerState(state.scale / state.growth_tracker, 0)"),
     ):
@@ -132,11 +109,8 @@ def test_what_goes_wrong_is_answered_not_raised() -> None:
 
 
 def test_an_interrupt_stops_the_check_as_the_learner_wants() -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        check("scaling.advance", interrupted)
+        check("scaling.advance", raises(KeyboardInterrupt()))
 
 
 def test_a_function_is_called_on_copies() -> None:
@@ -205,10 +179,11 @@ def test_answers_that_do_not_fit_the_cases_are_refused() -> None:
 class Reader(HTMLParser):
     """Reads HTML as a person does: its text, its tags, and the colours it asks for."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, answer: Any) -> None:
         super().__init__()
         self.text, self.tags, self.styles = "", list[str](), ""
-        self.feed(html)
+        self.grade = check("scaling.advance", answer)
+        self.feed(self.grade._repr_html_())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
@@ -218,34 +193,17 @@ class Reader(HTMLParser):
         self.text += data
 
 
-def test_the_table_says_in_words_what_it_says_in_colour() -> None:
-    for answer in (solved, grown_too_late, not_written):
-        grade = check("scaling.advance", answer)
-        page = Reader(grade._repr_html_())
-        for line in str(grade).splitlines():
+def test_the_table_says_in_words_what_it_says_in_colours_of_the_theme() -> None:
+    for answer in (solved, grown_too_late, not_written, raises(ValueError("<script>alert(1)</script>"))):
+        page = Reader(answer)
+        for line in str(page.grade).splitlines():
             for part in filter(None, line.strip().split("  ")):
                 assert part.strip(" ()").split(": ")[0] in page.text
-        assert "script" not in page.tags
-
-
-def test_colours_come_from_the_theme() -> None:
-    styles = Reader(check("scaling.advance", grown_too_late)._repr_html_()).styles
-    assert "var(--jp-success-color0" in styles
-    assert "var(--jp-error-color0" in styles
+        assert "script" not in page.tags, "what the learner's code says cannot become HTML"
+    assert "<script>" in page.text
+    styles = Reader(grown_too_late).styles
+    assert {"var(--jp-success-color0", "var(--jp-error-color0"} <= set(re.findall(r"var\(--[\w-]+", styles))
     assert "background:#" not in styles
-
-
-def test_what_the_learners_code_says_cannot_become_html() -> None:
-    def loud(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-        raise ValueError("<script>alert(1)</script>")
-
-    html = check("scaling.advance", loud)._repr_html_()
-    assert "script" not in Reader(html).tags
-    assert "&lt;script&gt;" in html
-
-
-def borrowed(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
-    return advance(state, found_inf, config)
 
 
 def by_import(state: ScalerState, found_inf: bool, config: ScalerConfig) -> ScalerState:
@@ -268,7 +226,7 @@ KEPT = {"rule": advance}
 DTYPE = "float16"
 DETOURS: dict[str, tuple[str, Any]] = {
     "the function itself": ("scaling.advance", advance),
-    "a call of it": ("scaling.advance", borrowed),
+    "a call of it": ("scaling.advance", lambda *a: advance(*a)),
     "a call by its module": ("scaling.advance", lambda *a: labkit.amp.advance(*a)),
     "a local import": ("scaling.advance", by_import),
     "an inner function": ("scaling.advance", lambda *a: (lambda: advance(*a))()),

@@ -194,10 +194,7 @@ UNUSUAL: dict[str, tuple[Edits, ...]] = {
         (("scaler.unscale_(optimizer)", "scale = scaler.get_scale()"),
          ("(model.parameters(), 1.0)", "(model.parameters(), 1.0 * scale)")),
     ),
-    "unscale": (
-        (("        scaler.unscale_(optimizer)\n", ""),),
-        (("lr=0.5)", "lr=0.5, foreach=True)"),),
-    ),
+    "unscale": ((("        scaler.unscale_(optimizer)\n", ""),), (("lr=0.5)", "lr=0.5, foreach=True)"),)),
     "region": (
         (("outputs.float().softmax(1)", "outputs.softmax(1).float()"),),
         (("outputs = model(inputs)", "outputs = model(inputs).float()"),),

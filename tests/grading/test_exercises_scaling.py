@@ -1,15 +1,103 @@
-"""The exercises of lesson 06: their references against torch.amp's scaler, its SGD, and plain torch training."""
+"""The exercises of lessons 05 to 07: their references against torch and its optimizers."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from labkit.amp import ScalerState
+from labkit.amp import ScalerState, autocast
 from labkit.grading import EXERCISES
 from labkit.grading.judge import cases_of
 from tests.grading.cases import SEEDS, cases, reference
+
+# --- lesson 05: autocast ---
+
+HEADER = Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h"
+
+
+def torchs_list(macro: str) -> set[str]:
+    """Return the operations that the header of CUDA autocast puts on one list."""
+    text = HEADER.read_text()
+    body = text[text.index(f"#define {macro}(") :]
+    return set(re.findall(r"_\((\w+)", body[: body.index("\n\n")]))
+
+
+def test_the_lists_are_those_of_torchs_header() -> None:
+    lower, fp32 = torchs_list("AT_FORALL_LOWER_PRECISION_FP"), torchs_list("AT_FORALL_FP32")
+    set_dtype, promote = torchs_list("AT_FORALL_FP32_SET_OPT_DTYPE"), torchs_list("AT_FORALL_PROMOTE")
+    assert "matmul" in lower
+    for (op,) in cases("autocast.lists", range(20)):
+        name = {"cross_entropy": "nll_loss", "einsum": "matmul"}.get(op, op)  # what the two are made of
+        if name in lower:
+            expected = "allow"
+        elif name in fp32 | set_dtype:
+            expected = "deny"
+        else:
+            expected = "promote" if name in promote else "keep"
+        assert reference("autocast.lists")(op) == expected, op
+
+
+def test_the_dtypes_are_those_that_flow_when_the_program_is_run() -> None:
+    dtypes = {"FP16": torch.float16, "FP32": torch.float32}
+    names = {dtype: name for name, dtype in dtypes.items()}
+    run = {
+        "allow": lambda operands: operands[0] @ operands[-1],
+        "deny": lambda operands: torch.exp(operands[0]),
+        "promote": lambda operands: torch.stack(operands).sum(0, dtype=torch.stack(operands).dtype),
+        "keep": lambda operands: torch.relu(operands[0]),
+    }
+    for steps, given in cases("autocast.dtypes"):
+        known = {name: torch.zeros(2, 2, dtype=dtypes[dtype]) for name, dtype in given.items()}
+        results = []
+        with autocast():
+            for result, rule, operands in steps:
+                known[result] = run[rule]([known[name] for name in operands])
+                results.append(names[known[result].dtype])
+        assert reference("autocast.dtypes")(steps, given) == results
+
+
+def test_the_linear_layer_is_torchs_autograd_through_casts() -> None:
+    for x, weight, bias, grad_y in cases("autocast.linear"):
+        x, weight = (t.clone().requires_grad_() for t in (x, weight))  # two cases may share a tensor
+        wide = nn.functional.linear(x.half().float(), weight.half().float(), bias.half().float())
+        y = wide.half()
+        y.backward(grad_y)
+        ours, grad_x, grad_weight = reference("autocast.linear")(x.detach(), weight.detach(), bias, grad_y)
+        assert torch.equal(ours, y)
+        # The backward of `.half().float()` rounds each FP32 product to FP16, and casts it.
+        assert torch.equal(grad_x, x.grad)
+        assert torch.equal(grad_weight, weight.grad)
+
+
+def test_the_softmax_is_torchs_in_fp64_rounded() -> None:
+    for (logits,) in cases("autocast.softmax"):
+        exact = torch.softmax(logits.double(), dim=1).numpy().astype("float16")
+        torch.testing.assert_close(
+            reference("autocast.softmax")(logits), torch.from_numpy(exact), rtol=2.0**-10, atol=2.0**-24
+        )
+
+
+def test_the_cache_uses_what_casting_anew_would_give() -> None:
+    for weights, events in cases("autocast.cache"):
+        now = {name: weight.clone() for name, weight in weights.items()}
+        expected = []
+        for kind, name in events:
+            if kind == "edit":
+                now[name] = now[name] * 0.5
+            elif kind == "use":
+                expected.append(now[name].half())
+        used, casts = reference("autocast.cache")(weights, events)
+        assert all(torch.equal(a, b) for a, b in zip(used, expected, strict=True))
+        assert casts <= len(used)
+
+
+# --- lesson 06: loss scaling ---
 
 
 def torchs(scale: float, tracker: int = 0, growth_interval: int = 2000, **factors: float) -> torch.amp.GradScaler:
@@ -122,3 +210,79 @@ def test_the_ordered_loop_is_a_plain_torch_training_step() -> None:
         expected = before if overflows else weight.detach()
         torch.testing.assert_close(after.master_weight, expected, rtol=2.0**-9, atol=2.0**-9)
         assert torch.equal(after.model_weight, after.master_weight.half())
+
+
+# --- lesson 07: master weights ---
+
+
+def test_the_master_step_is_torchs_sgd_on_fp32_weights() -> None:
+    for master, scaled_grads, scale, lr in cases("master.step"):
+        weight = nn.Parameter(master.clone())
+        optimizer = torch.optim.SGD([weight], lr=lr)
+        for scaled in scaled_grads:
+            weight.grad = scaled.float() / scale
+            if weight.grad.isfinite().all():
+                optimizer.step()
+        model, after = reference("master.step")(master, scaled_grads, scale, lr)
+        assert torch.equal(after, weight.detach())
+        assert torch.equal(model, weight.detach().half())
+
+
+@pytest.mark.parametrize("model_bits", [16, 32])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("with_master", [False, True])
+def test_the_bill_is_what_torchs_tensors_weigh(model_bits: int, optimizer: str, with_master: bool) -> None:
+    weight = nn.Parameter(torch.ones(1000, dtype=torch.float16 if model_bits == 16 else torch.float32))
+    weight.grad = torch.ones_like(weight)
+    if with_master and model_bits == 32:
+        return  # an FP32 weight is its own master
+    stepped = nn.Parameter(weight.detach().float()) if with_master else weight
+    stepped.grad = weight.grad.to(stepped.dtype)
+    kinds = {
+        "sgd": lambda: torch.optim.SGD([stepped]),
+        "momentum": lambda: torch.optim.SGD([stepped], momentum=0.9),
+        "adam": lambda: torch.optim.Adam([stepped], eps=1e-4),
+    }
+    made = kinds[optimizer]()
+    made.step()
+    kept = [weight, weight.grad, *([stepped] if with_master else [])]
+    kept += [t for t in made.state[stepped].values() if isinstance(t, torch.Tensor) and t.numel() == weight.numel()]
+    moments = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
+    assert reference("master.memory")(1000, model_bits, with_master, moments) == sum(t.nbytes for t in kept)
+
+
+def test_the_groups_are_those_of_real_layers() -> None:
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 3), nn.LayerNorm(3))
+    net[0].requires_grad_(False)
+    listed = [(name, tuple(p.shape), p.requires_grad) for name, p in net.named_parameters()]
+    norms = {id(p) for m in net.modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm) for p in m.parameters()}
+    decays = [n for n, p in net.named_parameters() if p.requires_grad and id(p) not in norms and "bias" not in n]
+    groups = reference("master.groups")(listed)
+    assert groups["decay"] == decays == ["3.weight"]
+    assert groups["no decay"] == [n for n, _, trainable in listed if trainable and n not in decays]
+
+
+def test_the_flat_step_is_torchs_vector_of_parameters() -> None:
+    for flat, scaled_grads, scale, lr in cases("master.flat"):
+        layers = [nn.Parameter(torch.zeros_like(grad, dtype=torch.float32)) for grad in scaled_grads]
+        nn.utils.vector_to_parameters(flat.clone(), layers)  # the parameters become views of it
+        for layer, grad in zip(layers, scaled_grads, strict=True):
+            layer.grad = grad.float() / scale
+        torch.optim.SGD(layers, lr=lr).step()
+        after, weights = reference("master.flat")(flat, scaled_grads, scale, lr)
+        assert torch.equal(after, nn.utils.parameters_to_vector(layers))
+        assert all(torch.equal(ours, layer.detach().half()) for ours, layer in zip(weights, layers, strict=True))
+
+
+def test_the_average_is_torchs_averaged_model() -> None:
+    for history, decay in cases("master.ema"):
+        net = nn.ParameterList([nn.Parameter(history[0][0].clone())])
+        averaged = AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(decay))
+        averaged.update_parameters(net)  # the first call copies
+        for master, stepped in history[1:]:
+            if stepped:
+                net[0].data.copy_(master)
+                averaged.update_parameters(net)
+        torch.testing.assert_close(
+            reference("master.ema")(history, decay), averaged.module[0].detach(), rtol=16 * 2.0**-23, atol=0
+        )
