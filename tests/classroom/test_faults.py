@@ -25,7 +25,7 @@ from labkit.grading.attempts import doubtful, late_days
 from labkit.grading.submission import Submission
 from labkit.records import alone
 from labkit.records.journal import NAME, entries, last_answers, note
-from tests.grading.test_class import solved, starter
+from tests.grading.hand_ins import NOTEBOOK, notebook, put, solved, starter
 from tests.slowness import slowness
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="signals, walls and small disks are Linux's")
@@ -33,10 +33,7 @@ RUN = "import sys; from labkit.cli import main; sys.exit(main())"
 
 
 def hand_in(folder: Path, name: str, **changed: str) -> Path:
-    path = folder / name / "06_loss_scaling.ipynb"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"cells": solved(**changed)}), encoding="utf-8")
-    return path
+    return put(folder / name / NOTEBOOK, notebook(*solved(**changed)))
 
 
 # --- clocks ---
@@ -70,17 +67,13 @@ def test_of_two_gradings_into_one_file_the_second_is_told_to_wait_and_a_killed_o
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hand_in(tmp_path / "class", "ada")
-    words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]
-    holds = (
-        f"from pathlib import Path; from labkit.records import alone\nwith alone(Path({str(tmp_path / 'g.csv')!r})):"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", f"{holds} print('in', flush=True); input()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    alone_with = f"with alone(Path({str(tmp_path / 'g.csv')!r}))"
+    holds = f"from pathlib import Path; from labkit.records import alone\n{alone_with}:"
+    words = [sys.executable, "-c", f"{holds} print('in', flush=True); input()"]
+    other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None
     assert other.stdout.readline() == "in\n"
-    assert main(words) == 2
+    assert main(["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "g.csv")]) == 2
     assert "wait until it has ended" in capsys.readouterr().err
     assert not list(tmp_path.glob("g.csv*")), "the other one's journal is left alone"
     other.kill()
@@ -189,7 +182,7 @@ def test_a_grader_that_is_told_to_end_leaves_whole_grades_and_nothing_else_and_g
 @pytest.mark.slow
 @pytest.mark.timeout(1500 * slowness())
 def test_a_grader_that_is_killed_at_any_line_writes_what_it_would_have_written(tmp_path: Path) -> None:
-    for name, changed in (("ada", {}), ("Zoë Müller", {"clip": starter("clip")}), ("bob", {"advance": "1/0"})):
+    for name, changed in (("ada", {}), ("Zoë Müller", {"clip": starter("scaling.clip")}), ("bob", {"advance": "1/0"})):
         hand_in(tmp_path / "class", name, **changed)
     words = ["class", "--seed", "5", "--csv", "g.csv", "--feedback", "back", "--report", "class.html"]
     command = [sys.executable, "-c", RUN, "grade", *words, "--gradebook", "book.csv"]

@@ -6,7 +6,6 @@ that has nbgrader; else one is made with pip, and where that cannot be the test 
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
@@ -17,16 +16,15 @@ from pathlib import Path
 import pytest
 
 from labkit.classroom.nbgrader import write_course
-from labkit.cli import main
+from labkit.classroom.tables import read_table
 from labkit.grading import EXERCISES, judge
 from labkit.grading.judge import answers_of, earned, paper_of
 from notebooks import build
-from tests.grading.test_class import ADVANCE, CLIP, solved
+from tests.grading.hand_ins import ADVANCE, CLIP, LESSON, graded, put, solved
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 SEED = 11
-LESSON = "06_loss_scaling"
 ASKED = [exercise for exercise in EXERCISES.values() if exercise.lesson == LESSON]
 
 
@@ -94,9 +92,7 @@ def hand_in(course: Path, student: str, answers: dict[str, str]) -> None:
         for tag in cell["metadata"].get("tags", ()):
             if tag in answers:
                 cell["source"] = answers[tag].splitlines(keepends=True)
-    place = course / "submitted" / student / LESSON / f"{LESSON}.ipynb"
-    place.parent.mkdir(parents=True)
-    place.write_text(json.dumps(notebook), encoding="utf-8")
+    put(course / "submitted" / student / LESSON / f"{LESSON}.ipynb", json.dumps(notebook))
 
 
 @pytest.mark.slow
@@ -122,14 +118,8 @@ def test_nbgrader_gives_the_same_points_partial_credit_included(tmp_path: Path) 
     nbgrader.run("generate_feedback", LESSON)
     nbgrader.run("export")
     assert (course / "feedback" / "ada" / LESSON / f"{LESSON}.html").is_file()
-    with (course / "grades.csv").open(newline="", encoding="utf-8") as file:
-        theirs = {row["student_id"]: float(row["score"]) for row in csv.DictReader(file)}
-
-    ours = tmp_path / "grades.csv"
-    words = ["grade", str(course / "submitted"), "--csv", str(ours), "--seed", str(SEED), "--lesson", LESSON]
-    assert main(words) == 0
-    with ours.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    points = {name: sum(int(row["points"]) for row in rows if row["student"] == name) for name in ("ada", "zoe")}
+    theirs = {row["student_id"]: float(row["score"]) for row in read_table(course / "grades.csv")}
+    rows = graded(course / "submitted", tmp_path, "--seed", str(SEED))
+    points = {name: sum(int(row["points"]) for (who, _), row in rows.items() if who == name) for name in ("ada", "zoe")}
     assert theirs == points
     assert 0 < points["ada"] < sum(exercise.points for exercise in ASKED)

@@ -97,7 +97,11 @@ def rows_of(module: ModuleType) -> dict[str, str]:
     source = inspect.getsource(module)
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     rows = [call.args for call in calls if isinstance(call.func, ast.Name) and call.func.id == "wrong"]
-    return {row[0].value: squeezed(ast.get_source_segment(source, row[2].body)) for row in rows if len(row) == 3}
+    return {
+        row[0].value: squeezed(ast.get_source_segment(source, getattr(row[2], "body", row[2])))
+        for row in rows
+        if len(row) == 3
+    }
 
 
 def spoilers() -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,9 +14,9 @@ from labkit.classroom.marks import marks_of, notices, read_roster, read_said, wr
 from labkit.classroom.tables import read_table, write_table
 from labkit.cli import main
 from labkit.grading.table import Row, guard, unguard, write
-from tests.grading.test_class import ADVANCE, code
+from tests.grading.hand_ins import ADVANCE, code, notebook, put
 
-ADVANCE_ID = "scaling.advance"
+ID = "scaling.advance"
 FORMULAS = ["=1+1", "+1", "-", "@handle", "\t=1", "\r=1", "'=1", "''-", "＝1"]
 TEXT = st.one_of(st.text(max_size=8), st.sampled_from(FORMULAS), st.text("'=+-@\t\r\n,;\" a", max_size=5))
 
@@ -37,19 +35,17 @@ def test_what_is_written_is_read(columns: list[str], data: st.DataObject, guarde
         columns = [*columns, "last"]
     rows = data.draw(st.lists(st.fixed_dictionaries(dict.fromkeys(columns, TEXT)), max_size=4))
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "t.csv"
-        write_table(path, columns, rows, guarded=guarded)
-        assert read_table(path, guarded=guarded) == rows
+        write_table(Path(folder, "t.csv"), columns, rows, guarded=guarded)
+        assert read_table(Path(folder, "t.csv"), guarded=guarded) == rows
 
 
 @settings(deadline=None)
 @given(TEXT, TEXT, TEXT)
-def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, notebook: str, reason: str) -> None:
+def test_the_file_of_grades_gives_back_who_was_graded_and_why(student: str, file: str, reason: str) -> None:
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "grades.csv"
-        write([Row(student, notebook, ADVANCE_ID, 3, 8, reason, 5)], path)
-        (line,) = read_table(path, guarded=True)
-    assert (line["student"], line["notebook"], line["reason"]) == (student, notebook, reason)
+        write([Row(student, file, ID, 3, 8, reason, 5)], Path(folder, "grades.csv"))
+        (line,) = read_table(Path(folder, "grades.csv"), guarded=True)
+    assert (line["student"], line["notebook"], line["reason"]) == (student, file, reason)
 
 
 @settings(deadline=None, max_examples=30)
@@ -72,16 +68,16 @@ def test_a_schools_own_cells_come_back_as_they_were(tmp_path: Path) -> None:
     roster = tmp_path / "r.csv"
     cells = {"name": "ada", "Handle ": "@handle", "Note": "-", "old": " 3 ", "sum": "=A1", "quoted": "'-x"}
     write_table(roster, list(cells), [cells, dict.fromkeys(cells, "")])
-    marks = marks_of([Row("ada", "x.ipynb", ADVANCE_ID, 3, 8, "")], {}, 0, {})
+    marks = marks_of([Row("ada", "x.ipynb", ID, 3, 8, "")], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, read_roster(roster))
     ada, empty = read_table(tmp_path / "out.csv")
     assert {name: ada[name] for name in cells} == cells
-    assert (ada[ADVANCE_ID], ada["total"], empty["total"]) == ("3", "3", "")
+    assert (ada[ID], ada["total"], empty["total"]) == ("3", "3", "")
 
 
 def test_a_table_of_ours_for_the_class_is_guarded(tmp_path: Path) -> None:
     names = ["=cmd()", "'=1+1", "O'Neil"]
-    marks = marks_of([Row(name, "x.ipynb", ADVANCE_ID, 3, 8, "") for name in names], {}, 0, {})
+    marks = marks_of([Row(name, "x.ipynb", ID, 3, 8, "") for name in names], {}, 0, {})
     write_gradebook(tmp_path / "out.csv", marks, None)
     assert {line["learner"] for line in read_table(tmp_path / "out.csv")} == {"'=cmd()", "''=1+1", "O'Neil"}
     assert {line["learner"] for line in read_table(tmp_path / "out.csv", guarded=True)} == {*names}
@@ -93,10 +89,10 @@ PAIRS = [("Ann", "ann"), ("Straße", "STRASSE"), ("Zoë", "Zoe\u0308"), ("=A", "
 def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> None:
     for one, other in PAIRS:
         write_table(tmp_path / "r.csv", ["name"], [{"name": one}, {"name": other}])
-        lines = [{"student": name, "exercise": ADVANCE_ID, "points": str(n), "comment": ""}
+        lines = [{"student": name, "exercise": ID, "points": str(n), "comment": ""}
                  for n, name in enumerate((one, other), start=1)]  # fmt: skip
         write_table(tmp_path / "m.csv", list(lines[0]), lines)
-        rows = [Row(name, "x.ipynb", ADVANCE_ID, 8, 8, "") for name in (one, other)]
+        rows = [Row(name, "x.ipynb", ID, 8, 8, "") for name in (one, other)]
         roster, said = read_roster(tmp_path / "r.csv"), read_said(tmp_path / "m.csv")
         write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, said), roster)
         assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["1", "2"], (one, other)
@@ -106,7 +102,7 @@ def test_two_whose_names_hardly_differ_both_get_their_marks(tmp_path: Path) -> N
 def test_a_line_goes_to_whose_name_stands_there_and_to_nobody_where_two_are_as_near(tmp_path: Path) -> None:
     write_table(tmp_path / "r.csv", ["name"], [{"name": "Ann"}, {"name": "bob"}])
     roster = read_roster(tmp_path / "r.csv")
-    rows = [Row(name, "x.ipynb", ADVANCE_ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
+    rows = [Row(name, "x.ipynb", ID, points, 8, "") for points, name in enumerate(["Ann", "ann", "Bob", "BOB"])]
     write_gradebook(tmp_path / "out.csv", marks_of(rows, {}, 0, {}), roster)
     assert [line["total"] for line in read_table(tmp_path / "out.csv")] == ["0", ""]
     said = notices(roster, [row.student for row in rows])
@@ -132,19 +128,17 @@ def test_a_table_that_would_lose_something_is_refused_and_empty_columns_as_excel
 def test_names_copied_from_the_file_of_grades_find_their_learners(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "class").mkdir()
-    content = json.dumps({"cells": [code(ADVANCE, "advance")]})
-    for name in ("=1+1", "-ada", "@bob", "carl"):
-        (tmp_path / "class" / f"{name}.ipynb").write_text(content, encoding="utf-8")
+    names = ("=1+1", "-ada", "@bob", "carl")
+    for name in names:
+        put(tmp_path / "class" / f"{name}.ipynb", notebook(code(ADVANCE, ID)))
     words = ["grade", str(tmp_path / "class"), "--csv", str(tmp_path / "grades.csv"), "--changed", "--lesson",
              "06_loss_scaling", "--gradebook", str(tmp_path / "book.csv")]  # fmt: skip
     assert main(words) == 0
-    with (tmp_path / "grades.csv").open(encoding="utf-8", newline="") as file:
-        students = list(dict.fromkeys(line["student"] for line in csv.DictReader(file)))
+    students = dict.fromkeys(line["student"] for line in read_table(tmp_path / "grades.csv"))
     assert len(students) == 4
-    lines = [{"student": name, "exercise": ADVANCE_ID, "points": "1", "comment": name} for name in students]
+    lines = [{"student": name, "exercise": ID, "points": "1", "comment": name} for name in students]
     write_table(tmp_path / "mine.csv", list(lines[0]), lines)
     assert main([*words, "--manual", str(tmp_path / "mine.csv")]) == 0
     assert "is unused" not in capsys.readouterr().err
     book = read_table(tmp_path / "book.csv", guarded=True)
-    assert {line["learner"]: line[ADVANCE_ID] for line in book} == dict.fromkeys(("=1+1", "-ada", "@bob", "carl"), "1")
+    assert {line["learner"]: line[ID] for line in book} == dict.fromkeys(names, "1")

@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WRONG = "\ndef my_advance(state, found_inf, config):\n    return state\n"
-RIGHT = """
-def my_advance(state, found_inf, config):
-    if found_inf:
-        return ScalerState(state.scale * config.backoff_factor, 0)
-    if state.growth_tracker + 1 == config.growth_interval:
-        return ScalerState(state.scale * config.growth_factor, 0)
-    return ScalerState(state.scale, state.growth_tracker + 1)
-"""
+from tests.grading.hand_ins import RIGHT, WRONG
+
 CALL, CELL = "at check 1 of 5", "while its cell ran"
 CHANNEL = "the code wrote into the channel of the answers"
 REFUSED = "0 of 5 checks pass"
@@ -36,7 +29,7 @@ def body(lines: str) -> str:
     return "def my_advance(state, found_inf, config):\n" + "".join(f"    {line}\n" for line in lines.split("\n"))
 
 
-def told(expression: str) -> str:
+def returns(expression: str) -> str:
     """Return an answer that returns this object."""
     return body(f"return {expression}")
 
@@ -51,17 +44,11 @@ HOSTILE: dict[str, Row] = {
     "loops in the cell": Row("while True: pass" + RIGHT, f"of CPU time; {CELL}"),
     "loops in the call": Row(body("while True: pass"), f"of CPU time; {CALL}"),
     "loops in C": Row(body("return sum(range(10 ** 13))"), f"of CPU time; {CALL}"),
-    "loops at the third check": Row(
-        RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        while True: pass\n"), "2 of 5 checks pass; failed: inf or NaN backs off", 3
-    ),
-    "os._exit at the third check": Row(
-        RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        __import__('os')._exit(0)\n"), "the code ended its process"
-    ),
+    "loops at the third check": Row(RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        while True: pass\n"), "2 of 5 checks pass; failed: inf or NaN backs off", 3),
+    "os._exit at the third check": Row(RIGHT.replace("    if found_inf:\n", "    if found_inf:\n        __import__('os')._exit(0)\n"), "the code ended its process"),
     "a regular expression that never ends": Row(body("import re\nre.match('(a+)+$', 'a' * 60 + 'b')"), f"of CPU time; {CALL}"),
     "a power that never ends": Row(body("return 9 ** 9 ** 9"), f"of CPU time; {CALL}"),
-    "catches what interrupts": Row(
-        body("while True:\n    try:\n        while True: pass\n    except BaseException: pass"), f"of CPU time; {CALL}"
-    ),
+    "catches what interrupts": Row(body("while True:\n    try:\n        while True: pass\n    except BaseException: pass"), f"of CPU time; {CALL}"),
     "sleeps": Row(body("import time\ntime.sleep(10 ** 6)"), "it waits for something"),
     "waits for a lock": Row(body("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()"), "it waits"),
     "waits for its own child": Row(body("import os, time\nif os.fork() == 0: time.sleep(10 ** 6)\nos.wait()"), "it waits"),
@@ -80,50 +67,36 @@ HOSTILE: dict[str, Row] = {
     "kills everything": Row("import os\nos.kill(-1, 9)" + RIGHT, "its cell stopped with ProcessLookupError"),
     "becomes another program": Row("import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'pass'])", "its cell stopped with FileNotFoundError"),
     "ends later": Row("import atexit, os\natexit.register(lambda: os._exit(9))" + RIGHT, "5 of 5 checks pass", 8),
-    "overflows the C stack": Row(
-        "import sys, ctypes\nsys.setrecursionlimit(10 ** 8)\ndef f(n): return [f(n + 1)][0] + 1\n" + body("return eval('+'.join(['('] * 1))"),
-        REFUSED,
-    ),
+    "overflows the C stack": Row("import sys, ctypes\nsys.setrecursionlimit(10 ** 8)\ndef f(n): return [f(n + 1)][0] + 1\n" + body("return eval('+'.join(['('] * 1))"), REFUSED),
     "sys.exit in the cell": Row("import sys\nsys.exit(0)", "its cell stopped with sys.exit(0)"),
     "sys.exit after the answer": Row(RIGHT + "\nimport sys\nsys.exit(0)", "5 of 5 checks pass", 8),
     "sys.exit in the call": Row(body("import sys\nsys.exit(1)"), "it stopped with sys.exit(1)"),
     "raises KeyboardInterrupt": Row("raise KeyboardInterrupt", "its cell stopped with KeyboardInterrupt"),
     "raises KeyboardInterrupt in the call": Row(body("raise KeyboardInterrupt"), CALL),
-    "an error whose text fails": Row(
-        "class E(Exception):\n    def __str__(self): raise SystemExit\n" + body("raise E"), "it stopped with E"
-    ),
+    "an error whose text fails": Row("class E(Exception):\n    def __str__(self): raise SystemExit\n" + body("raise E"), "it stopped with E"),
     # It takes what is not its own.
     "eats memory": Row(body("return bytearray(1 << 33)"), "MemoryError"),
     "eats memory in torch": Row(body("import torch\nreturn torch.ones(1 << 33)"), "it stopped with RuntimeError"),
     "eats memory slowly": Row("hog = []\nwhile True: hog.append(bytearray(1 << 26))", "its cell stopped with MemoryError"),
-    "fills the disk": Row(
-        "with open('big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))", "its cell stopped with OSError"
-    ),
+    "fills the disk": Row("with open('big', 'wb') as f:\n    while True: f.write(bytes(1 << 20))", "its cell stopped with OSError"),
     "starts processes without end": Row(body("import os\nwhile True:\n    os.fork()"), "scaling.advance: "),
-    "starts threads without end": Row(
-        body("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()"), "it stopped with RuntimeError"
-    ),
+    "starts threads without end": Row(body("import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(99,)).start()"), "it stopped with RuntimeError"),
     "opens files without end": Row(body("import os\nwhile True: os.open('.', 0)"), "Too many open files"),
-    "leaves a process behind": Row(
-        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(10 ** 6)\n    os._exit(0)\n" + RIGHT,
-        "5 of 5 checks pass", 8,
-    ),
+    "leaves a process behind": Row("import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(10 ** 6)\n    os._exit(0)\n" + RIGHT, "5 of 5 checks pass", 8),
     # It writes what is no answer.
     "prints without end": Row("print('x' * (1 << 26))" + RIGHT, "5 of 5 checks pass", 8),
-    "writes to all descriptors": Row(
-        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'Q' * 999 + b'\\n')\n    except OSError: pass\n" + RIGHT, CHANNEL
-    ),
+    "writes to all descriptors": Row("import os\nfor n in range(3, 64):\n    try: os.write(n, b'Q' * 999 + b'\\n')\n    except OSError: pass\n" + RIGHT, CHANNEL),
     "200 MB into the channel": Row(
         "import os\nfor n in range(3, 64):\n    try:\n        for _ in range(200): os.write(n, b'[' * (1 << 20))\n    except OSError: pass\n" + RIGHT,
         "has more than 8 MiB",
     ),
     "closes the channel": Row("import os\nos.closerange(3, 64)" + RIGHT, CELL),
-    "an answer without end": Row(told("['x' * 900_000 for _ in range(5)]"), "has more than 8 MiB"),
+    "an answer without end": Row(returns("['x' * 900_000 for _ in range(5)]"), "has more than 8 MiB"),
     "an answer of a million lists": Row(once("[[] for _ in range(1 << 21)]"), "check"),
     "an answer that contains itself": Row(body("a = []\na.append(a)\nreturn a"), REFUSED),
     "a deep answer": Row("deep = []\nfor _ in range(10 ** 5): deep = [deep]\n" + once("deep"), "of 5 checks pass"),
-    "a number of a million digits": Row(told("1 << 10 ** 6"), REFUSED),
-    "text that is no unicode": Row(told("'\\ud800'"), REFUSED),
+    "a number of a million digits": Row(returns("1 << 10 ** 6"), REFUSED),
+    "text that is no unicode": Row(returns("'\\ud800'"), REFUSED),
     "a forged end": Row(
         "import json, os\nfor n in range(3, 64):\n    try: os.write(n, b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
         "the number of answers is not the number of cases",
@@ -136,10 +109,7 @@ HOSTILE: dict[str, Row] = {
         "import os\nfor n in range(3, 64):\n    try: os.write(n, b'C' + b'[' * 10 ** 5 + b'\\nE\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
         "the number of answers is not the number of cases",
     ),
-    "a forged verdict": Row(
-        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"exercise\": \"scaling.advance\", \"points\": 8}\\n')\n    except OSError: pass\n" + WRONG,
-        CHANNEL,
-    ),
+    "a forged verdict": Row("import os\nfor n in range(3, 64):\n    try: os.write(n, b'{\"exercise\": \"scaling.advance\", \"points\": 8}\\n')\n    except OSError: pass\n" + WRONG, CHANNEL),
     "a forged tensor": Row(
         "import os\nline = b'C' + b'[[\"tensor\", \"float32\", [1099511627776], \"\"]]' + b'\\n'\n"
         "for n in range(3, 64):\n    try: os.write(n, line * 5 + b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
@@ -147,23 +117,14 @@ HOSTILE: dict[str, Row] = {
     ),
     # It is no function that can be called.
     "an odd __call__": Row("class A:\n    def __call__(self, *a): raise MemoryError\nmy_advance = A()", "MemoryError"),
-    "a signature that fails": Row(
-        "class A:\n    @property\n    def __signature__(self): raise SystemExit\n    def __call__(self, *a): return 1\nmy_advance = A()",
-        "scaling.advance: ",
-    ),
+    "a signature that fails": Row("class A:\n    @property\n    def __signature__(self): raise SystemExit\n    def __call__(self, *a): return 1\nmy_advance = A()", "scaling.advance: "),
     "a generator": Row(body("yield state"), REFUSED),
     "a coroutine": Row("async def my_advance(state, found_inf, config):\n    return state", REFUSED),
     "a null byte": Row("x = 1\0", "null bytes"),
     "a hundred thousand brackets": Row("x = " + "(" * 10**5, "too many nested parentheses"),
-    "replaces json and os": Row(
-        "import json, os\njson.dumps = os.write = lambda *a, **k: ''\n" + RIGHT, CHANNEL
-    ),
-    "replaces the interpreter's parts": Row(
-        "import builtins\nbuiltins.len = builtins.isinstance = lambda *a: True\n" + RIGHT, "scaling.advance: "
-    ),
-    "changes what it is given": Row(
-        body("object.__setattr__(state, 'scale', 1.0)\nobject.__setattr__(config, 'growth_factor', 1.0)\nreturn state"), "of 5 checks pass"
-    ),
+    "replaces json and os": Row("import json, os\njson.dumps = os.write = lambda *a, **k: ''\n" + RIGHT, CHANNEL),
+    "replaces the interpreter's parts": Row("import builtins\nbuiltins.len = builtins.isinstance = lambda *a: True\n" + RIGHT, "scaling.advance: "),
+    "changes what it is given": Row(body("object.__setattr__(state, 'scale', 1.0)\nobject.__setattr__(config, 'growth_factor', 1.0)\nreturn state"), "of 5 checks pass"),
 }  # fmt: skip
 
 
@@ -177,9 +138,7 @@ HERE = "import labkit\nfrom pathlib import Path\nhere = Path(labkit.__file__).pa
 SEARCH = "\nfor thing in gc.get_objects():\n    "
 
 CHEATS: dict[str, Row] = {
-    "imports the reference": Row(
-        "from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"
-    ),
+    "imports the reference": Row("from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"),
     "imports the list": Row("from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference", "its cell stopped with ImportError"),
     "imports it by name": Row("import importlib\nmy_advance = importlib.import_module('labkit.grading.judge').check", "its cell stopped with ModuleNotFoundError"),
     "forgets the stand-in, and imports": Row(
@@ -190,23 +149,14 @@ CHEATS: dict[str, Row] = {
         HERE + "import labkit.grading\nlabkit.grading.__path__ = [str(here)]\n"
         "from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"
     ),
-    "loads the file": Row(
-        HERE + "import runpy\nmy_advance = runpy.run_path(str(here / 'exercises' / 'scaling_advance.py'))['reference']",
-        "its cell stopped with FileNotFoundError",
-    ),
+    "loads the file": Row(HERE + "import runpy\nmy_advance = runpy.run_path(str(here / 'exercises' / 'scaling_advance.py'))['reference']", "its cell stopped with FileNotFoundError"),
     "loads the compiled file": Row(
         HERE + "import marshal\n(pyc,) = (here / 'exercises' / '__pycache__').glob('scaling_advance*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))",
         "its cell stopped with ValueError",
     ),
-    "looks through gc for functions": Row(
-        found("import gc" + SEARCH + "if getattr(thing, '__module__', '') == 'labkit.grading.exercises.scaling_advance': found = thing"), GETS_NOTHING
-    ),
-    "looks through gc for exercises": Row(
-        found("import gc" + SEARCH + "if type(thing).__name__ == 'Exercise': found = thing.reference"), GETS_NOTHING
-    ),
-    "looks through gc for papers": Row(
-        found("import gc" + SEARCH + "if type(thing).__name__ in ('Paper', 'Check', 'Mistake'): found = thing"), GETS_NOTHING
-    ),
+    "looks through gc for functions": Row(found("import gc" + SEARCH + "if getattr(thing, '__module__', '') == 'labkit.grading.exercises.scaling_advance': found = thing"), GETS_NOTHING),
+    "looks through gc for exercises": Row(found("import gc" + SEARCH + "if type(thing).__name__ == 'Exercise': found = thing.reference"), GETS_NOTHING),
+    "looks through gc for papers": Row(found("import gc" + SEARCH + "if type(thing).__name__ in ('Paper', 'Check', 'Mistake'): found = thing"), GETS_NOTHING),
     "looks through the frames": Row(
         found("import sys\nframe = sys._getframe()\nwhile frame:\n    for value in [*frame.f_locals.values(), *frame.f_globals.values()]:\n"
               "        found = getattr(value, 'reference', None) or found\n    frame = frame.f_back"), GETS_NOTHING,
@@ -220,24 +170,16 @@ CHEATS: dict[str, Row] = {
         found("import os\nfrom pathlib import Path\nfound = next(p for p in [*Path('.').iterdir(), *Path('..').iterdir()] if 'request' in p.name)"),
         "its cell stopped with StopIteration",
     ),
-    "looks for a seed in the parent's arguments": Row(
-        found("import os\nline = open(f'/proc/{os.getppid()}/cmdline').read()\nfound = line[line.index('--seed'):]"), "its cell stopped with",
-    ),
-    "reads the parent's memory": Row(
-        found("import os\nmemory = open(f'/proc/{os.getppid()}/mem', 'rb')\nmemory.read(1)"), "its cell stopped with PermissionError"
-    ),
+    "looks for a seed in the parent's arguments": Row(found("import os\nline = open(f'/proc/{os.getppid()}/cmdline').read()\nfound = line[line.index('--seed'):]"), "its cell stopped with"),
+    "reads the parent's memory": Row(found("import os\nmemory = open(f'/proc/{os.getppid()}/mem', 'rb')\nmemory.read(1)"), "its cell stopped with PermissionError"),
     "reads the memory of the grader": Row(
         found("import os\nfor p in range(1, 1 << 16):\n    try: open(f'/proc/{p}/mem', 'rb')\n    except OSError: continue\n"
               "    if p != os.getpid(): found = max"), GETS_NOTHING,
     ),
-    "attaches to the parent": Row(
-        found("import ctypes, os\nif ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0: found = max"), GETS_NOTHING
-    ),
+    "attaches to the parent": Row(found("import ctypes, os\nif ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0: found = max"), GETS_NOTHING),
     "reads a classmate's file": Row("import json\ncells = json.load(open(CLASSMATE))['cells']\nexec(''.join(cells[1]['source']))", "its cell stopped with FileNotFoundError"),
     "lists the classmates": Row("import os\nnames = os.listdir(os.path.dirname(CLASSMATE))" + RIGHT, "its cell stopped with FileNotFoundError"),
-    "looks for notebooks everywhere": Row(
-        "from pathlib import Path\n(path, *_) = [f for p in Path(CLASSMATE).parents for f in p.glob('*.ipynb')]" + RIGHT, "its cell stopped with ValueError"
-    ),
+    "looks for notebooks everywhere": Row("from pathlib import Path\n(path, *_) = [f for p in Path(CLASSMATE).parents for f in p.glob('*.ipynb')]" + RIGHT, "its cell stopped with ValueError"),
     "writes the grades": Row("open(GRADES, 'w').write('8,8')" + RIGHT, "its cell stopped with FileNotFoundError"),
     "writes the grades later": Row(
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        try: open(GRADES, 'a').write('cheat,8')\n        except OSError: time.sleep(0.1)\n" + WRONG,
@@ -250,20 +192,10 @@ CHEATS: dict[str, Row] = {
         f"{HERE}\nlibc.umount2(str(here).encode(), 2)\nassert (here / 'exercises').exists()" + RIGHT, "its cell stopped with AssertionError",
     ),
     "becomes root again": Row("import os\nos.setuid(0)" + RIGHT, "its cell stopped with"),
-    "equals everything": Row(
-        "class Yes(ScalerState):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n" + told("Yes(1.0, 0)"), "an object of the class Yes"
-    ),
-    "a float that equals everything": Row(
-        "class Yes(float):\n    def __eq__(self, other): return True\n" + told("ScalerState(Yes(1.0), 0)"), "of 5 checks pass"
-    ),
-    "replaces the comparison": Row(
-        "import torch, operator\ntorch.equal = torch.Tensor.__eq__ = operator.eq = lambda *a: True\nScalerState.__eq__ = lambda *a: True" + WRONG, "of 5 checks pass"
-    ),
-    "replaces what writes the answers": Row(
-        "import labkit.grading.given.child as child\nchild.ask = lambda *a, **k: ['bool', True]" + WRONG, GETS_NOTHING
-    ),
+    "equals everything": Row("class Yes(ScalerState):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n" + returns("Yes(1.0, 0)"), "an object of the class Yes"),
+    "a float that equals everything": Row("class Yes(float):\n    def __eq__(self, other): return True\n" + returns("ScalerState(Yes(1.0), 0)"), "of 5 checks pass"),
+    "replaces the comparison": Row("import torch, operator\ntorch.equal = torch.Tensor.__eq__ = operator.eq = lambda *a: True\nScalerState.__eq__ = lambda *a: True" + WRONG, "of 5 checks pass"),
+    "replaces what writes the answers": Row("import labkit.grading.given.child as child\nchild.ask = lambda *a, **k: ['bool', True]" + WRONG, GETS_NOTHING),
     "calls what is withheld": Row("import labkit.amp\n" + body("return labkit.amp.advance(state, found_inf, config)"), "which is what you are asked for"),
-    "the visible cases by heart": Row(
-        "seen = {}\ndef check(*a): pass\n" + body("return seen[state, found_inf, config]"), "KeyError"
-    ),
+    "the visible cases by heart": Row("seen = {}\ndef check(*a): pass\n" + body("return seen[state, found_inf, config]"), "KeyError"),
 }  # fmt: skip

@@ -1,30 +1,37 @@
 """Who would rather break the grading than learn gets a row, and costs nobody else's: submissions as data.
 
-A handful runs in every test; all of them where slow tests run. What needs walls is asked only where they stand.
+A handful runs in every test; all of them where slow tests run. What needs walls is asked only where they stand. Where
+nothing can be forked, as on Windows, each submission gets a program of its own: with the fork server switched off, that
+road is tried on Linux too.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from labkit.amp import RECIPES
 from labkit.classroom.wheel import files_of
 from labkit.course import lessons
-from labkit.grading.batch import grade
+from labkit.grading import EXERCISES, judge, project_runs, supervise
+from labkit.grading.batch import answers_in, grade, question
 from labkit.grading.given.child import Limits
 from labkit.grading.given.keeper import Walls
+from labkit.grading.judge import paper_of
 from labkit.grading.submission import find
 from labkit.grading.supervise import Runner, scratch
+from labkit.grading.trainings import Trainings
 from labkit.grading.walls import NAMES, build, describe
-from labkit.records import write_whole
-from tests.grading.hostile import CHEATS, HOSTILE, RIGHT, Row
-from tests.grading.odd_notebooks import SETUP, UNSCALE
+from labkit.records import linux, system, write_whole
+from tests.grading.hand_ins import RIGHT, SETUP, UNSCALE, answered, code, graded, notebook, put
+from tests.grading.hostile import CHEATS, HOSTILE, Row
 
 ROOT = Path(__file__).parents[2]
 ALL = HOSTILE | CHEATS
@@ -39,20 +46,13 @@ BEHIND_WALLS = (
     "writes the grades later", "reads the parent's memory", "asks the network",
 )  # fmt: skip
 SECONDS = 2.0
-linux = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")
 
 
 def hand_in(folder: Path, student: str, cell: str) -> None:
     names = f"CLASSMATE, GRADES = {str(folder / 'honest.ipynb')!r}, {str(folder.parent / 'grades.csv')!r}"
-    cells = [
-        {"cell_type": "code", "metadata": {"tags": tags}, "source": source}
-        for tags, source in (
-            ([], f"{SETUP}\n{names}"),
-            (["exercise-scaling.advance"], f"{names}\n{cell}"),
-            (["exercise-scaling.unscale"], UNSCALE),
-        )
-    ]
-    (folder / f"{student}.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
+    exercises = code(f"{names}\n{cell}", "scaling.advance"), code(UNSCALE, "scaling.unscale")
+    put(folder / f"{student}.ipynb", notebook(code(f"{SETUP}\n{names}"), *exercises))
 
 
 def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
@@ -61,7 +61,6 @@ def expect_rows(tmp_path: Path, students: dict[str, Row]) -> None:
     Where not all walls stand, only the rows of ANYWHERE are compared, and the test is skipped at its end.
     """
     folder = tmp_path / "class"
-    folder.mkdir()
     (tmp_path / "grades.csv").write_text("nobody's yet")
     names = {f"{number:02d}": name for number, name in enumerate(students)}
     for number, name in names.items():
@@ -93,14 +92,14 @@ def test_a_handful_of_them_gets_its_rows(tmp_path: Path) -> None:
     expect_rows(tmp_path, {name: ALL[name] for name in few})
 
 
-@linux
+@LINUX
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["HOSTILE", "CHEATS"])
 def test_each_of_them_gets_its_row(tmp_path: Path, group: str) -> None:
     expect_rows(tmp_path, {"HOSTILE": HOSTILE, "CHEATS": CHEATS}[group])
 
 
-@linux
+@LINUX
 def test_what_is_named_by_a_relative_path_is_tried_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +124,7 @@ with scratch() as folder, Runner(Limits(), folder) as runner:
 """
 
 
-@linux
+@LINUX
 def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_checkout(tmp_path: Path) -> None:
     """In /var/tmp, for in the sandbox a scratch folder takes the place of /tmp."""
     with TemporaryDirectory(dir="/var/tmp") as place:
@@ -140,3 +139,148 @@ def test_the_lessons_inside_of_an_installed_package_are_as_hidden_as_those_of_a_
             for path in (place, ROOT)
         )  # fmt: skip
     assert installed == checkout
+
+
+# --- what a submission takes is what all of its processes take ---
+
+FORKS = """
+import os, time
+HOG = b"1" * (60 << 20)
+LEFT = [8]
+def my_advance(state, found_inf, config):
+    while LEFT[0]:
+        LEFT[0] -= 1
+        if os.fork() == 0:
+            own = b"2" * (EACH << 20)
+            time.sleep(60)
+            os._exit(0)
+        time.sleep(0.5)
+    return right(state, found_inf, config)
+"""
+BURNS = """
+import os, time
+def my_advance(state, found_inf, config):
+    while True:
+        if os.fork() == 0:
+            while FOREVER or time.process_time() < 0.4: pass
+            os._exit(0)
+        os.wait()
+"""
+
+
+def of_class(tmp_path: Path, answers: dict[str, str], *options: str) -> dict[str, dict[str, str]]:
+    """Return the lines of learners with these answers to scaling.advance."""
+    for learner, answer in answers.items():
+        put(tmp_path / "class" / f"{learner}.ipynb", answered(answer=answer))
+    marks = graded(tmp_path / "class", tmp_path, *options)
+    return {learner: marks[learner, "scaling.advance"] for learner in answers}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/smaps_rollup"), reason="the system does not tell what processes share"
+)
+def test_memory_is_that_of_a_submission_and_not_of_each_of_its_processes(tmp_path: Path) -> None:
+    """Eight processes of 150 MiB are too much for 300 MiB together; eight that share 60 MiB are not."""
+    forks = RIGHT.replace("my_advance", "right") + FORKS
+    answers = {"hog": forks.replace("EACH", "150"), "sharer": forks.replace("EACH", "1")}
+    lines = of_class(tmp_path, answers, "--memory", "300", "--seconds", "20")
+    assert lines["hog"]["points"] == "0"
+    assert "memory" in lines["hog"]["reason"]
+    assert lines["sharer"]["points"] == "8", lines["sharer"]["reason"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="the system does not tell what processes took")
+def test_time_is_that_of_a_submission_and_not_of_its_first_process(tmp_path: Path) -> None:
+    """One child that computes for ever, or one after another that ends: the first process does nothing but wait."""
+    answers = {"lives": BURNS.replace("FOREVER", "True"), "ends": BURNS.replace("FOREVER", "False")}
+    for line in of_class(tmp_path, answers, "--seconds", "2").values():
+        assert "stopped after 2 s of CPU time" in line["reason"]
+
+
+def test_what_processes_share_is_counted_once() -> None:
+    shared = b"1" * (64 << 20)
+    ready, tell = os.pipe()
+    children = []
+    for _ in range(4):
+        if (child := os.fork()) == 0:
+            os.write(tell, shared[:1])
+            signal.pause()
+        children.append(child)
+    try:
+        for _ in children:
+            os.read(ready, 1)
+        assert set(children) <= set(linux.descendants())
+        assert 0 < sum(map(linux.memory_of, children)) < 2 * system.resident(), "not four times"
+    finally:
+        for child in children:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+
+
+# --- without a fork server ---
+
+FORGES = r"""
+import os
+for descriptor in range(3, 9):
+    try:
+        os.write(descriptor, b"?\n")
+    except OSError:
+        pass
+"""
+PAPER = paper_of(EXERCISES["scaling.advance"], 5)
+
+
+@pytest.fixture
+def no_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "FORKS", False)
+
+
+@pytest.mark.usefixtures("no_fork_server")
+def test_an_answer_after_one_that_stops_earns_its_points() -> None:
+    """One program answers both; the first cell does not even run to its end."""
+    stops = replace(question(PAPER, ["1 / 0"]), exercise="stops")
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        assert runner._server is None, "no fork server"
+        replies = runner.run([stops, question(PAPER, [SETUP + RIGHT])])
+    assert "its cell stopped with ZeroDivisionError" in replies["stops"].note
+    assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
+
+
+@pytest.mark.usefixtures("no_fork_server")
+@pytest.mark.slow  # each of them costs a second start
+def test_code_that_ends_waits_or_forges_costs_its_own_question_alone() -> None:
+    for source, why in (
+        ("import os\nos._exit(7)", "the code ended its process, with exit code 7"),
+        ("while True: pass", "it waits for something"),  # the clock on the wall, where no other can be read
+        (FORGES, "wrote into the channel"),
+    ):
+        bad = replace(question(PAPER, [source]), exercise="bad")
+        with scratch() as folder, Runner(Limits(seconds=1.0), folder) as runner:
+            replies = runner.run([bad, question(PAPER, [SETUP + RIGHT])])
+        assert why in replies["bad"].note
+        assert judge(PAPER, answers_in(replies["scaling.advance"])).points == 8
+
+
+@pytest.mark.usefixtures("no_fork_server")
+@pytest.mark.slow
+def test_a_class_gets_the_rows_it_gets_from_the_fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hand_in(tmp_path, "honest", RIGHT)
+    hand_in(tmp_path, "leaves", HOSTILE["os._exit in the cell"].source)
+    said: list[str] = []
+    spawned = grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling", progress=said.append)
+    assert "Missing here: " in said[0]
+    monkeypatch.setattr(supervise, "FORKS", True)
+    assert spawned == grade(find([tmp_path]), 5, Limits(2.0), lesson="06_loss_scaling")
+
+
+@pytest.mark.usefixtures("no_fork_server")
+@pytest.mark.slow
+def test_a_recipe_is_trained_in_a_program_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(project_runs, "_KEPT", {})
+    asked = ("targets", replace(RECIPES["FP32"], name="yours"), 0)
+    with scratch() as folder, Runner(Limits(), folder) as runner:
+        trainings = Trainings(runner)
+        trainings._train(asked)
+    assert project_runs.kept(asked)

@@ -66,7 +66,7 @@ def test_lines_for_IPython_become_calls_and_lines_keep_their_numbers() -> None:
 
 
 def test_what_is_no_notebook_or_cannot_be_run_says_so(tmp_path: Path) -> None:
-    """The other reasons are met in test_class.py."""
+    """The other reasons are met in test_handed_in.py."""
     path = tmp_path / "ada.ipynb"
     for text, says in (
         ("\xff\xfe", "its text is not JSON"),

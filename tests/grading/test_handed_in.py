@@ -1,0 +1,421 @@
+"""A class is graded: each of a hundred hand-ins, honest, clumsy, odd or hostile, has its points, a row and a reason.
+
+Code that nobody has read runs here, in processes of its own. They are handed in at once and graded once, by the command
+with all that a teacher may ask for, and the tests read what came back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import subprocess
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.classroom.tables import read_table, write_table
+from labkit.cli import main
+from labkit.grading import EXERCISES
+from labkit.grading.submission import find, shared
+from labkit.grading.table import Row, visible, write
+from tests.grading.hand_ins import (
+    ADVANCE,
+    CLIP,
+    JOURNAL,
+    NOTEBOOK,
+    RIGHT,
+    SETUP,
+    SOLUTIONS,
+    STATIC_STEP,
+    UNSCALE,
+    WRONG,
+    Lines,
+    answered,
+    archive,
+    code,
+    everything,
+    graded,
+    notebook,
+    put,
+    solved,
+    starter,
+)  # fmt: skip
+
+Write = Callable[[Path, str], object]
+Says = Mapping[str, str]
+FULL = {id: EXERCISES[id].points for id in SOLUTIONS}
+ID, ONE, ALL, NOTHING = "scaling.advance", ("scaling.advance",), tuple(SOLUTIONS), ()
+
+
+def flat(content: str | bytes, ending: str = ".ipynb") -> Write:
+    """NAME.ipynb."""
+    return lambda folder, name: put(folder / f"{name}{ending}", content)
+
+
+def inside(content: str | bytes, file: str = NOTEBOOK, **others: str | bytes) -> Write:
+    """NAME/06_loss_scaling.ipynb, and other files beside it."""
+
+    def write(folder: Path, name: str) -> None:
+        for other, text in {file: content, **others}.items():
+            put(folder / name / other, text)
+
+    return write
+
+
+def link(target: str, file: str = "", **others: str | bytes) -> Write:
+    """A link as NAME/FILE with other files beside it, or as NAME and FILE where it begins with a point, or is empty."""
+
+    def write(folder: Path, name: str) -> None:
+        path = folder / name / file if file[:1].isalnum() else folder / f"{name}{file}"
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(target)
+        for other, text in others.items():
+            put(folder / name / other, text)
+
+    return write
+
+
+def from_the_far_future(folder: Path, name: str) -> None:
+    os.utime(put(folder / f"{name}.ipynb", GOOD), (10.0**15, 10.0**15))  # seconds since 1970; no calendar has it
+
+
+def a_file_of_eve(folder: Path, name: str) -> None:
+    (folder / name).mkdir()
+    os.link(folder / "eve" / "final.ipynb", folder / name / "own.ipynb")  # a file is a file
+
+
+def deep(folder: Path, name: str) -> None:
+    """Folders in folders, deeper than any path may be."""
+    (folder / name).mkdir()
+    here = os.open(folder / name, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("a", dir_fd=here)
+        inner = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(here)
+
+
+def each(says: str) -> Says:
+    return dict.fromkeys(ALL, says)
+
+
+# What Python runs in a notebook, however deep or long: beside an answer it costs nothing, in its cell neither.
+HARMLESS = {
+    "330 terms": "x = " + "+".join(["1"] * 330),
+    "900 terms": "x = " + "+".join(["1"] * 900),
+    "400 attributes": "class A: pass\na = A()\na.a = a\nx = a" + ".a" * 400,
+    "400 calls": "def f(): return f\nx = f" + "()" * 400,
+    "400 texts": "x = " + "+".join(['"a"'] * 400),
+    "1000 elif": "n = 0\nif n: pass\n" + "elif n: pass\n" * 1000,
+    "an integer of 6,000 digits": "x = 0x" + "f" * 5000,
+    "200,000 blank lines": "\n" * 200_000,
+    "40,000 names": "a0 = 0\n" + "".join(f"a{i + 1} = a{i}\n" for i in range(40_000)),
+}
+# What no notebook runs. Beside an answer it costs nothing; in its cell all.
+BROKEN = {
+    "10,000 terms": "x = " + "+".join(["1"] * 10_000),
+    "10,000 attributes": "x = x" + ".a" * 10_000,
+    "a decimal of 5,000 digits": "x = " + "9" * 5000,
+    "600 shell commands": "!true\n" * 600 + "(",
+    "50,000 questions": "?x\n" * 50_000,
+}
+LATER = ["2026-01-01T10:00:00", "2026-01-01T10:00:00+00:00", "0001-01-01T00:00:00+14:00"]
+LINE = {"kind": "exercise", "id": ID, "answer": "x"}
+JOURNALS = {
+    "deep": "[" * 100_000,
+    "two zones": "\n".join(json.dumps({**LINE, "points": n, "when": when}) for n, when in enumerate(LATER)),
+    "long numbers": json.dumps({**LINE, "points": 0})[:-2] + "9" * 5000 + "}",
+    "odd": "[" * 100_000 + "\n{}\n\xff",
+}
+NAMES = ["Bo", "bo", "Straße", "STRASSE", "Zo\u00eb", "Zoe\u0308", "=HYPERLINK(1)", "-minus", 'O\'Neil, "Bo"; x']
+STEERING = "\x1b[2J\x00\u202e\u2066\u200f\u2028\x9b=1+1"
+STEERS = f"def my_advance(*_): raise ValueError({STEERING!r})"
+OUTSIDE = "a link to something outside of what its learner handed in"
+NO_NOTEBOOK, NOWHERE = "no notebook in this student's folder", "a link that leads nowhere"
+GOOD, UNHELPFUL, NOTES = answered(), answered(answer=WRONG), notebook(code("x = 1"))
+STARTERS = notebook(code(SETUP), *(code(starter(id), id) for id in ALL))
+HELPED = RIGHT.replace("state.scale * config.backoff_factor", "back(state, config)")
+HELPERS = [
+    code("import torch\nimport math as mathematics\n%matplotlib inline\n"),
+    code("LIMIT = mathematics.inf\nraise RuntimeError('a cell that does not run again')"),
+    code("ONE = 1\ndef count(state):\n    return state.growth_tracker + ONE\n\nprint(undefined_name)"),
+    code(ADVANCE.replace("state.growth_tracker + 1", "count(state)"), ID),
+]
+CELLS = [
+    code(SETUP), code(ADVANCE, ID), code(starter(), ID),
+    code(CLIP.replace("my_clip_step", "clip_of_mine"), "scaling.clip"),
+    code(UNSCALE.replace(":", "", 1), "scaling.unscale"),
+]  # fmt: skip
+LOST = {
+    "scaling.static_step": "its cell was deleted: no code cell has the tag exercise-scaling.static_step",
+    "scaling.clip": "its cell no longer defines my_clip_step(scaled_grads, scale, max_norm)",
+    "scaling.unscale": "syntax error in line 2: expected ':'",
+}
+SLIPS = solved(
+    static_step=STATIC_STEP.replace("torch.isfinite(gradient).all()", "True"),
+    advance=ADVANCE.replace("state.growth_tracker + 1 ==", "state.growth_tracker =="),
+    clip=CLIP.replace("torch.sqrt(sum((grad ** 2).sum() for grad in grads))", "sum(grad.norm() for grad in grads)"),
+)
+
+# How it is handed in, the exercises that earn all their points (the others earn nothing), and words of reasons.
+CLASS: dict[str, tuple[Write, Iterable[str], Says]] = {
+    # right, in ordinary ways and in odd ones
+    "honest": (flat(GOOD), ONE, {}),
+    "solved": (flat(notebook(*solved())), ALL, {ID: "5 of 5 checks pass"}),
+    "Ada Lovelace": (inside(notebook(*solved()), **{"my notes.ipynb": NOTES}), ALL, {}),
+    "ada": (inside(GOOD), ONE, {}),
+    "Ada": (inside(GOOD), ONE, {}),
+    "cem in a zip": (inside(archive({NOTEBOOK: GOOD}), "all.zip"), ONE, {}),
+    "dora beside": (flat(archive({f"my work/{NOTEBOOK}": GOOD}), ".zip"), ONE, {}),
+    "emil deep": (inside(GOOD, f"a/b/c/{NOTEBOOK}"), ONE, {}),
+    "bom": (flat(b"\xef\xbb\xbf" + GOOD.encode()), ONE, {}),
+    "another name": (inside(GOOD, "final (2).ipynb"), ONE, {}),
+    "capitals": (inside(GOOD, "06_LOSS_SCALING.IPYNB"), ONE, {}),
+    "two notebooks": (inside(answered(answer=starter()), **{"copy.ipynb": GOOD}), ONE, {}),
+    "magics": (flat(answered("%matplotlib inline\n!ls\n%time x = 1\n", answer="%%time\n" + RIGHT)), ONE, {}),
+    "helper elsewhere": (flat(answered("def back(s, c): return s.scale * c.backoff_factor", answer=HELPED)), ONE, {}),
+    "helpers": (flat(notebook(*HELPERS)), ONE, {}),
+    "a cell that fails": (flat(answered("1 / 0", "undefined")), ONE, {}),
+    "long sum": (flat(answered("x = " + "+".join(["1"] * 2000))), ONE, {}),
+    "long number": (flat(answered("x = 0x" + "f" * 9000)), ONE, {}),
+    "prints much": (flat(answered(answer=RIGHT + "\nprint('x' * 10 ** 7)")), ONE, {}),
+    "exits at the end": (flat(answered(answer=RIGHT + "\nimport sys; sys.exit()")), ONE, {}),
+    "far future": (from_the_far_future, ONE, {}),
+    **{name: (flat(GOOD), ONE, {}) for name in [*NAMES, "x" * 249]},
+    **{f"journal {name}": (inside(GOOD, **{JOURNAL: lines}), ONE, {}) for name, lines in JOURNALS.items()},
+    **{f"beside {name}": (flat(answered(source)), ONE, {}) for name, source in BROKEN.items()},
+    **{f"before {name}": (flat(answered(answer=f"{source}\n{ADVANCE}")), ONE, {}) for name, source in HARMLESS.items()},
+    # links and archives: to one's own work, to somebody else's, and to none
+    "ann": (inside(GOOD, **{"copy.zip": archive({"other/notes.txt": "mine"})}), ONE, {}),
+    "eve": (link("final.ipynb", NOTEBOOK, **{"final.ipynb": GOOD}), ONE, {}),
+    "gus": (a_file_of_eve, ONE, {}),
+    "ida": (link("/dev/zero", JOURNAL, **{NOTEBOOK: GOOD}), ONE, {}),
+    "work of ann": (flat(archive({NOTEBOOK: GOOD}), ".zip"), ONE, {}),
+    "bob": (link(f"../ann/{NOTEBOOK}", NOTEBOOK), NOTHING, {ID: OUTSIDE}),
+    "carl": (link("../ann", "work"), NOTHING, {}),
+    "dora": (link("ann"), NOTHING, {ID: OUTSIDE}),
+    "dan": (link(f"ann/{NOTEBOOK}", ".ipynb"), NOTHING, {ID: OUTSIDE}),
+    "fay": (link("../work of ann.zip", "work.zip"), NOTHING, {ID: OUTSIDE}),
+    "hal": (link("/dev/zero", NOTEBOOK), NOTHING, {}),
+    "dots": (inside(archive({f"../../ada/{NOTEBOOK}": UNHELPFUL, f"../{NOTEBOOK}": GOOD}), "all.zip"), NOTHING, {}),
+    "circle": (link("circle.ipynb", ".ipynb"), NOTHING, {ID: NOWHERE}),
+    "in a circle": (link(NOTEBOOK, NOTEBOOK), NOTHING, {ID: NOWHERE}),
+    "archive": (flat(b"PK\x03\x04 no archive", ".zip"), NOTHING, {ID: "cannot be unpacked"}),
+    "broken zip": (inside(archive({NOTEBOOK: GOOD})[:-30], "all.zip"), NOTHING, {}),
+    # wrong, or nothing that can be read
+    "unsolved": (flat(STARTERS), NOTHING, each("unsolved: the starter is still in place")),
+    "starter": (flat(answered(answer=starter())), NOTHING, {}),
+    "cells": (flat(notebook(*CELLS)), ONE, LOST),
+    "syntax": (flat(answered(answer=RIGHT.replace(":", "", 1))), NOTHING, {}),
+    "another function": (flat(answered(answer=RIGHT.replace("my_advance", "advance"))), NOTHING, {}),
+    "steers": (flat(answered(answer=STEERS)), NOTHING, {ID: "ValueError"}),
+    "notes": (inside(NOTES, "my notes.ipynb"), NOTHING, {}),
+    "empty": (flat(notebook()), NOTHING, each("empty notebook")),
+    "empty file": (flat(b""), NOTHING, {}),
+    "not json": (flat("I could not export it, sorry"), NOTHING, each("its text is not JSON")),
+    "deep json": (flat("[" * 200_000), NOTHING, {}),
+    "odd json": (flat(json.dumps({"cells": [None, 3, {"cell_type": "code", "source": {"a": 1}}]})), NOTHING, {}),
+    "not a notebook": (flat("[1, 2, 3]"), NOTHING, each("it has no list of cells")),
+    "random bytes": (flat(random.Random(1).randbytes(3000)), NOTHING, {}),
+    "only a pdf": (inside(b"%PDF-1.4", "homework.pdf"), NOTHING, each(NO_NOTEBOOK)),
+    "pipe": (lambda folder, name: os.mkfifo(folder / f"{name}.ipynb"), NOTHING, {ID: "not a file"}),
+    "folder": (lambda folder, name: (folder / f"{name}.ipynb").mkdir(), NOTHING, {ID: NO_NOTEBOOK}),
+    "deep": (deep, NOTHING, {ID: NO_NOTEBOOK}),
+    "much": (flat(answered("# " + "x" * (1 << 20))), NOTHING, {ID: "more code than a lesson takes"}),
+    **{f"before {name}": (flat(answered(answer=f"{text}\n{ADVANCE}")), NOTHING, {}) for name, text in BROKEN.items()},
+}  # fmt: skip
+PEER = f"open('../ada/{NOTEBOOK}').read()"
+HOSTILE: dict[str, str] = {
+    "reads a neighbour": f"import json\nexec(json.loads({PEER})['cells'][1]['source'])",
+    "loops": "def my_advance(*_):\n    while True: pass",
+    "sleeps": "import time\ntime.sleep(10 ** 6)\n" + RIGHT,
+    "eats memory": "hog = []\nwhile True: hog.append(b'1' * 10 ** 8)\n" + RIGHT,
+    "forks": "import os\ndef my_advance(*_):\n    while True: os.fork()",
+    "kills": "import os\nos.kill(os.getpid(), 9)\n" + RIGHT,
+    "asks the lab": "import labkit.amp\ndef my_advance(*a): return labkit.amp.advance(*a)",
+    "equals all": "class Yes(ScalerState):\n    def __eq__(s, o): return True\ndef my_advance(*_): return Yes(1.0)",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("class")
+    for name, (hand_in, *_) in CLASS.items():
+        if hand_in is not deep:
+            hand_in(folder, name)
+    flat(notebook(*SLIPS))(folder, "slips")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def out(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Grade them all, once, with a roster and the teacher's own word on three; return the folder of what came back."""
+    out = tmp_path_factory.mktemp("out")
+    names = [*CLASS, "slips", "nobody handed in"]
+    write_table(out / "roster.csv", ["name", "Handle"], [{"name": name, "Handle": f"@{name}"} for name in names])
+    own = [("Ada", ID, "3", "copied?"), ("'=HYPERLINK(1)", ID, "4", ""), ("starter", "", "", "Come!")]
+    columns = ["student", "exercise", "points", "comment"]
+    write_table(out / "mine.csv", columns, [dict(zip(columns, line, strict=True)) for line in own])
+    options = [*everything(out), "--roster", str(out / "roster.csv"), "--manual", str(out / "mine.csv")]
+    try:
+        deep(folder, "deep")
+        with redirect_stderr(io.StringIO()) as said:
+            graded(folder, out, *options, "--due", "2026-11-30")
+    finally:
+        subprocess.run(["rm", "-rf", folder / "deep"], check=True)  # deeper than pytest and shutil can tidy up
+    put(out / "said.txt", said.getvalue())
+    return out
+
+
+@pytest.fixture(scope="module")
+def marks(out: Path) -> Lines:
+    return {(line["student"], line["exercise"]): line for line in read_table(out / "grades.csv", guarded=True)}
+
+
+def expect(marks: Lines, rows: Mapping[str, tuple[object, Iterable[str], Says]]) -> None:
+    """Compare the points of every exercise, and the words of reasons, with the rows of the table."""
+    for name, (_, earns, says) in rows.items():
+        points = {id: int(marks[name, id]["points"]) for id in FULL}
+        assert points == {id: FULL[id] if id in earns else 0 for id in FULL}, (name, marks[name, ID]["reason"])
+        assert [id for id in says if says[id] not in marks[name, id]["reason"]] == [], name
+
+
+def test_everybody_has_a_row_for_every_exercise_and_every_row_a_reason(marks: Lines) -> None:
+    assert set(marks) == {(name, id) for name in [*CLASS, "slips"] for id in FULL}
+    assert all(line["reason"] for line in marks.values())
+    assert all(int(line["out_of"]) == FULL[id] for (_, id), line in marks.items())
+
+
+def test_who_is_right_has_the_points_and_nobody_else_has_any_and_is_told_why(marks: Lines) -> None:
+    expect(marks, CLASS)
+    assert {marks["unsolved", id]["reason"] for id in ALL} == {"unsolved: the starter is still in place"}
+    for name in BROKEN:
+        reason = marks[f"before {name}", ID]["reason"]
+        assert "syntax error" in reason or "its cell stopped with" in reason, name
+
+
+def test_known_mistakes_lose_points_and_are_called_by_name(marks: Lines) -> None:
+    """Three slips of the pen go the long way here; all of them are met in test_exercises."""
+    for id, called in (
+        ("scaling.static_step", "never skips"),
+        ("scaling.advance", "grows one step late"),
+        ("scaling.clip", "adds the norms"),
+    ):
+        line = marks["slips", id]
+        assert called in line["reason"].partition("known mistake: ")[2], line
+        assert int(line["points"]) < int(line["out_of"]), line
+
+
+def test_notes_are_passed_over_and_a_missing_lesson_is_not(marks: Lines, out: Path) -> None:
+    notebooks = {name: {marks[name, id]["notebook"] for id in ALL} for name in ("Ada Lovelace", "notes")}
+    assert notebooks == {"Ada Lovelace": {NOTEBOOK}, "notes": {"my notes.ipynb"}}
+    said = (out / "said.txt").read_text(encoding="utf-8")
+    assert any("passed over" in line and "Ada Lovelace/my notes.ipynb" in line for line in said.splitlines())
+    assert "--seed 3 repeats it" in said
+
+
+def test_a_file_that_two_learners_share_is_reported_and_a_copy_is_not(folder: Path) -> None:
+    """Each keeps the points: who made the link cannot be told from it."""
+    (group,) = shared(find([folder]))
+    assert {(one.student, one.notebook) for one in group} >= {("eve", "final.ipynb"), ("gus", "own.ipynb")}
+    assert {one.student for one in group} == {"eve", "gus"}
+
+
+def test_no_reason_steers_a_terminal_or_the_reading_direction(marks: Lines) -> None:
+    reasons = "".join(line["reason"] for line in marks.values())
+    assert not [c for c in reasons if unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp")]
+    assert visible(STEERING) == r"\x1b[2J\x00\u202e\u2066\u200f\u2028\x9b=1+1"
+
+
+def test_marks_and_the_teachers_word_reach_the_schools_table(marks: Lines, out: Path) -> None:
+    table = {line["name"]: line for line in read_table(out / "all.csv")}
+    assert all(line["Handle"] == f"@{name}" for name, line in table.items())
+    earned = {name: marks[name, ID]["points"] for name in [*CLASS, "slips"]}
+    own = {"Ada": "3", "=HYPERLINK(1)": "4", "nobody handed in": ""}
+    assert {name: line[ID] for name, line in table.items()} == earned | own
+    assert table["nobody handed in"]["total"] == ""
+
+
+def test_everybody_gets_a_page(out: Path) -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (out / "back").iterdir()}
+    assert len(pages) == len(CLASS) + 1
+    assert {"honest.html", "circle.html"} <= set(pages)
+    assert "Come!" in pages["starter.html"]
+    text = (out / "class.html").read_text(encoding="utf-8")
+    assert "nobody handed in handed nothing in" in text
+    assert "see yourself whether it is late" in text, "of the one from the far future"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_who_is_hostile_gets_no_points_and_costs_nobody_else_any(tmp_path: Path) -> None:
+    for name, source in HOSTILE.items():
+        flat(answered(answer=source))(tmp_path / "class", name)
+    inside(GOOD)(tmp_path / "class", "ada")
+    marks = graded(tmp_path / "class", tmp_path, "--seconds", "3", "--memory", "512")
+    expect(marks, {name: (None, NOTHING, {}) for name in HOSTILE} | {"ada": (None, ONE, {})})
+
+
+LONG = "x" * 300
+ODD_MEMBERS = {
+    f"large/{NOTEBOOK}": (" " * (65 << 20), "larger than 64 MiB"),
+    f"../dots/{NOTEBOOK}": (GOOD, "leads out of the archive"),
+    f"/root/{NOTEBOOK}": (GOOD, "leads out of the archive"),
+    f"{LONG}/{NOTEBOOK}": (GOOD, "its name has more than 255 bytes"),
+    "/".join(["deep", *"abcdefghijklmnopqrstuvwxyz", NOTEBOOK]): (GOOD, "more than 20 folders"),
+    "damaged/work.zip": ("PK no", "cannot be unpacked"),
+}
+
+
+def test_what_an_archive_holds_and_cannot_be_unpacked_is_its_learners_row(tmp_path: Path) -> None:
+    members = {name: content for name, (content, _) in ODD_MEMBERS.items()} | {f"good/{NOTEBOOK}": GOOD}
+    marks = graded(put(tmp_path / "class.zip", archive(members)), tmp_path)
+    learners = [next((part for part in name.split("/") if part not in ("..", "")), "") for name in ODD_MEMBERS]
+    says = [{ID: says} for _, says in ODD_MEMBERS.values()]
+    rows = {name: (None, NOTHING, why) for name, why in zip(learners, says, strict=True)} | {"good": (None, ONE, {})}
+    expect(marks, rows)
+    assert {student for student, _ in marks} == {"large", "dots", "root", LONG, "deep", "damaged", "good"}
+
+
+def test_an_archive_that_unpacks_to_too_much_costs_its_learner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.classroom.archives.MAX_UNPACKED", 1 << 20)
+    bomb = archive({f"{number}/{NOTEBOOK}": b" " * (200 << 10) for number in range(9)})
+    inside(bomb, "bomb.zip")(tmp_path / "class", "greedy")
+    inside(GOOD)(tmp_path / "class", "modest")
+    marks = graded(tmp_path / "class", tmp_path)
+    expect(marks, {"greedy": (None, NOTHING, {}), "modest": (None, ONE, {})})
+
+
+def test_nothing_to_grade_is_said_and_no_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, says in (
+        (tmp_path, "no notebook (.ipynb) in"),
+        (tmp_path / "nowhere", "nowhere; give a folder of notebooks"),
+    ):
+        assert main(["grade", str(folder), "--csv", str(tmp_path / "grades.csv")]) == 2
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "grades.csv").exists()
+
+
+def test_grades_are_written_whole_or_not_at_all_and_whatever_their_text(tmp_path: Path) -> None:
+    path = put(tmp_path / "grades.csv", "the grades of last week")
+    row = Row("=1+1", "06.ipynb", "scaling.clip", 0, 10, "it stopped with ValueError: \ud800")
+
+    def broken() -> Any:
+        yield row
+        raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space left"):
+        write(broken(), path)
+    assert path.read_text() == "the grades of last week"
+    assert list(tmp_path.iterdir()) == [path]
+    write([row], path)
+    assert "ValueError: \\ud800" in path.read_text(encoding="utf-8")
