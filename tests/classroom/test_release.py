@@ -188,9 +188,13 @@ def same_answers(exercise: Exercise) -> None:
         assert str(judge(own, answers_of(own, answer, exercise.withheld))) == str(whole)
 
 
-def test_a_stored_exercise_says_what_the_whole_one_says() -> None:
-    for id in ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines"):
-        same_answers(EXERCISES[id])
+SOME = ("start.smallest", "numbers.decode", "rounding.epsilon", "recipes.lines")
+SLOW = (pytest.mark.slow, pytest.mark.timeout(600 * slowness()))
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=() if id in SOME else SLOW) for id in EXERCISES])
+def test_a_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
+    same_answers(EXERCISES[id])
 
 
 CLINIC = [id for id in EXERCISES if any(is_diagnosed(check.outcome) for check in EXERCISES[id].checks)]
@@ -238,13 +242,6 @@ def test_a_stored_diagnosis_costs_a_tenth_of_a_second_and_more_to_try(monkeypatc
     runs.Diagnosed(stored, ("log", "loss"))(Instance("Treatment", {"diagnosis": ("loss", 3.0)}), ())
     assert all(128 * how["r"] * how["n"] * how["p"] >= 96 << 20 and how["salt"] == b"counted" for how in asked)
     assert len(asked) == len(stored.sealed) + 1
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600 * slowness())
-@pytest.mark.parametrize("id", EXERCISES)
-def test_every_stored_exercise_says_what_the_whole_one_says(id: str) -> None:
-    same_answers(EXERCISES[id])
 
 
 def test_the_teacher_gets_model_answers_with_reasons_and_misconceptions(released: Path) -> None:

@@ -52,10 +52,7 @@ HOSTILE: dict[str, Row] = {
     "sleeps": Row(body("import time\ntime.sleep(10 ** 6)"), "it waits for something"),
     "waits for a lock": Row(body("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()"), "it waits"),
     "waits for its own child": Row(body("import os, time\nif os.fork() == 0: time.sleep(10 ** 6)\nos.wait()"), "it waits"),
-    "a waiting signal handler": Row(
-        "import signal, time\nfor s in range(1, 32):\n    try: signal.signal(s, lambda *a: None)\n    except (OSError, ValueError): pass\n"
-        + body("while True: pass"), f"of CPU time; {CALL}"
-    ),
+    "a waiting signal handler": Row("import signal, time\nfor s in range(1, 32):\n    try: signal.signal(s, lambda *a: None)\n    except (OSError, ValueError): pass\n" + body("while True: pass"), f"of CPU time; {CALL}"),
     # It ends its process.
     "os._exit in the call": Row(body("import os\nos._exit(0)"), f"with exit code 0: os._exit?; {CALL}"),
     "os._exit in the cell": Row("import os\nos._exit(3)", f"with exit code 3: os._exit?; {CELL}"),
@@ -86,10 +83,7 @@ HOSTILE: dict[str, Row] = {
     # It writes what is no answer.
     "prints without end": Row("print('x' * (1 << 26))" + RIGHT, "5 of 5 checks pass", 8),
     "writes to all descriptors": Row("import os\nfor n in range(3, 64):\n    try: os.write(n, b'Q' * 999 + b'\\n')\n    except OSError: pass\n" + RIGHT, CHANNEL),
-    "200 MB into the channel": Row(
-        "import os\nfor n in range(3, 64):\n    try:\n        for _ in range(200): os.write(n, b'[' * (1 << 20))\n    except OSError: pass\n" + RIGHT,
-        "has more than 8 MiB",
-    ),
+    "200 MB into the channel": Row("import os\nfor n in range(3, 64):\n    try:\n        for _ in range(200): os.write(n, b'[' * (1 << 20))\n    except OSError: pass\n" + RIGHT, "has more than 8 MiB"),
     "closes the channel": Row("import os\nos.closerange(3, 64)" + RIGHT, CELL),
     "an answer without end": Row(returns("['x' * 900_000 for _ in range(5)]"), "has more than 8 MiB"),
     "an answer of a million lists": Row(once("[[] for _ in range(1 << 21)]"), "check"),
@@ -97,14 +91,8 @@ HOSTILE: dict[str, Row] = {
     "a deep answer": Row("deep = []\nfor _ in range(10 ** 5): deep = [deep]\n" + once("deep"), "of 5 checks pass"),
     "a number of a million digits": Row(returns("1 << 10 ** 6"), REFUSED),
     "text that is no unicode": Row(returns("'\\ud800'"), REFUSED),
-    "a forged end": Row(
-        "import json, os\nfor n in range(3, 64):\n    try: os.write(n, b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
-        "the number of answers is not the number of cases",
-    ),
-    "forged JSON": Row(
-        "import os\nfor n in range(3, 64):\n    try: os.write(n, b'C{{{{\\n' * 5 + b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
-        "the number of answers is not the number of cases",
-    ),
+    "a forged end": Row("import json, os\nfor n in range(3, 64):\n    try: os.write(n, b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT, "the number of answers is not the number of cases"),
+    "forged JSON": Row("import os\nfor n in range(3, 64):\n    try: os.write(n, b'C{{{{\\n' * 5 + b'E\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT, "the number of answers is not the number of cases"),
     "forged JSON, deep": Row(
         "import os\nfor n in range(3, 64):\n    try: os.write(n, b'C' + b'[' * 10 ** 5 + b'\\nE\"scaling.advance\"\\n')\n    except OSError: pass\n" + RIGHT,
         "the number of answers is not the number of cases",
@@ -150,10 +138,7 @@ CHEATS: dict[str, Row] = {
         "from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"
     ),
     "loads the file": Row(HERE + "import runpy\nmy_advance = runpy.run_path(str(here / 'exercises' / 'scaling_advance.py'))['reference']", "its cell stopped with FileNotFoundError"),
-    "loads the compiled file": Row(
-        HERE + "import marshal\n(pyc,) = (here / 'exercises' / '__pycache__').glob('scaling_advance*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))",
-        "its cell stopped with ValueError",
-    ),
+    "loads the compiled file": Row(HERE + "import marshal\n(pyc,) = (here / 'exercises' / '__pycache__').glob('scaling_advance*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))", "its cell stopped with ValueError"),
     "looks through gc for functions": Row(found("import gc" + SEARCH + "if getattr(thing, '__module__', '') == 'labkit.grading.exercises.scaling_advance': found = thing"), GETS_NOTHING),
     "looks through gc for exercises": Row(found("import gc" + SEARCH + "if type(thing).__name__ == 'Exercise': found = thing.reference"), GETS_NOTHING),
     "looks through gc for papers": Row(found("import gc" + SEARCH + "if type(thing).__name__ in ('Paper', 'Check', 'Mistake'): found = thing"), GETS_NOTHING),
@@ -166,25 +151,16 @@ CHEATS: dict[str, Row] = {
         "sys.setprofile(lambda frame, *a: seen.append(frame.f_locals.get('right')))\n"
         + body("return next(x for x in seen if x is not None)"), GETS_NOTHING,
     ),
-    "looks for a seed": Row(
-        found("import os\nfrom pathlib import Path\nfound = next(p for p in [*Path('.').iterdir(), *Path('..').iterdir()] if 'request' in p.name)"),
-        "its cell stopped with StopIteration",
-    ),
+    "looks for a seed": Row(found("import os\nfrom pathlib import Path\nfound = next(p for p in [*Path('.').iterdir(), *Path('..').iterdir()] if 'request' in p.name)"), "its cell stopped with StopIteration"),
     "looks for a seed in the parent's arguments": Row(found("import os\nline = open(f'/proc/{os.getppid()}/cmdline').read()\nfound = line[line.index('--seed'):]"), "its cell stopped with"),
     "reads the parent's memory": Row(found("import os\nmemory = open(f'/proc/{os.getppid()}/mem', 'rb')\nmemory.read(1)"), "its cell stopped with PermissionError"),
-    "reads the memory of the grader": Row(
-        found("import os\nfor p in range(1, 1 << 16):\n    try: open(f'/proc/{p}/mem', 'rb')\n    except OSError: continue\n"
-              "    if p != os.getpid(): found = max"), GETS_NOTHING,
-    ),
+    "reads the memory of the grader": Row(found("import os\nfor p in range(1, 1 << 16):\n    try: open(f'/proc/{p}/mem', 'rb')\n    except OSError: continue\n" "    if p != os.getpid(): found = max"), GETS_NOTHING),
     "attaches to the parent": Row(found("import ctypes, os\nif ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0: found = max"), GETS_NOTHING),
     "reads a classmate's file": Row("import json\ncells = json.load(open(CLASSMATE))['cells']\nexec(''.join(cells[1]['source']))", "its cell stopped with FileNotFoundError"),
     "lists the classmates": Row("import os\nnames = os.listdir(os.path.dirname(CLASSMATE))" + RIGHT, "its cell stopped with FileNotFoundError"),
     "looks for notebooks everywhere": Row("from pathlib import Path\n(path, *_) = [f for p in Path(CLASSMATE).parents for f in p.glob('*.ipynb')]" + RIGHT, "its cell stopped with ValueError"),
     "writes the grades": Row("open(GRADES, 'w').write('8,8')" + RIGHT, "its cell stopped with FileNotFoundError"),
-    "writes the grades later": Row(
-        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        try: open(GRADES, 'a').write('cheat,8')\n        except OSError: time.sleep(0.1)\n" + WRONG,
-        "of 5 checks pass",
-    ),
+    "writes the grades later": Row("import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        try: open(GRADES, 'a').write('cheat,8')\n        except OSError: time.sleep(0.1)\n" + WRONG, "of 5 checks pass"),
     "asks the network": Row("import socket\nsocket.create_connection(('1.1.1.1', 53), 3)" + RIGHT, "Network is unreachable"),
     "asks the machine's own network": Row("import socket\nsocket.create_connection(('127.0.0.1', 22), 3)" + RIGHT, "Network is unreachable"),
     "mounts the file system again": Row(

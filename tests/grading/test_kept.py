@@ -1,4 +1,4 @@
-"""Is a checked answer kept, through a kill of its kernel, and brought back where no work is? And what is solved?"""
+"""Answers are kept, through a kill of the kernel, and brought back where no work is; and hints come one by one."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from jupyter_client.manager import start_new_kernel
 
 from labkit import cli
 from labkit.course import text
-from labkit.grading import EXERCISES, check, progress
+from labkit.grading import EXERCISES, check, hint, progress
+from labkit.grading.hints import hints
 from labkit.grading.kept import STARTER, Kept, best, bring_back, holds_work, kept_answers
-from labkit.records.journal import NAME, note
+from labkit.records.journal import NAME, last_answers, note
 from notebooks import build
+from tests.grading.cases import cells_of
+from tests.grading.hand_ins import put
 from tests.slowness import slowness
 
 SMALLEST = EXERCISES["start.smallest"]
@@ -30,19 +33,13 @@ RIGHT = (
 CHECK = 'check("start.smallest", my_smallest)'
 
 
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "home").mkdir()
-    for home in ("HOME", "USERPROFILE"):
-        monkeypatch.setenv(home, str(tmp_path / "home"))
-    monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A learner's folder with lesson 00, as handed out; the process stands there."""
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "00_start.ipynb").write_bytes((build.NOTEBOOKS / "00_start.ipynb").read_bytes())
+    """A learner's folder with lesson 00, as handed out; the process stands there, in another home."""
+    for home in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(home, str(tmp_path))
+    monkeypatch.delenv("LABKIT_ANSWERS", raising=False)
+    put(tmp_path / "mine" / "00_start.ipynb", (build.NOTEBOOKS / "00_start.ipynb").read_bytes())
     monkeypatch.chdir(tmp_path / "mine")
     return tmp_path / "mine"
 
@@ -134,16 +131,15 @@ def test_progress_spans_the_lessons_and_names_what_comes_next(ask, folder: Path)
 
 def test_the_terminal_lists_prints_and_brings_back(ask, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask(f"{RIGHT}\n{CHECK}")
-    assert cli.main(["restore"]) == 0
-    assert "start.smallest            2 of 2 points" in capsys.readouterr().out
-    assert cli.main(["restore", "start.smallest"]) == 0
-    assert RIGHT in capsys.readouterr().out
-    assert cli.main(["restore", "--write"]) == 0
-    assert "brought back into 00_start.ipynb" in capsys.readouterr().out
-    assert cli.main(["progress"]) == 0
-    assert "1 of 1 solved" in capsys.readouterr().out
-    assert cli.main(["restore", "start.smalest"]) == 2
-    assert "there are: start.smallest" in capsys.readouterr().err
+    for words, status, says in (
+        (["restore"], 0, "start.smallest            2 of 2 points"),
+        (["restore", "start.smallest"], 0, RIGHT),
+        (["restore", "--write"], 0, "brought back into 00_start.ipynb"),
+        (["progress"], 0, "1 of 1 solved"),
+        (["restore", "start.smalest"], 2, "there are: start.smallest"),
+    ):
+        assert cli.main(words) == status
+        assert says in capsys.readouterr()[status == 2], words
 
 
 def test_a_check_works_on_a_full_disk_and_warns(ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +169,42 @@ def test_an_answer_outlives_a_kernel_that_is_killed(folder: Path) -> None:
     (kept,) = kept_answers(folder)["start.smallest"]
     assert kept.source == f"{RIGHT}\n\n{CHECK}.points"
     assert bring_back(folder) == ["start.smallest: brought back into 00_start.ipynb (2 of 2 points)"]
+
+
+# --- three hints for each exercise, none of them the solution ---
+
+
+def test_hints_come_one_by_one_and_the_journal_counts_them(tmp_path: Path) -> None:
+    journal = tmp_path / "answers.jsonl"
+    said = [hint("scaling.advance", journal) for _ in range(4)]
+    assert [one.step for one in said] == [1, 2, 3, 3]
+    assert len({one.text for one in said}) == 3
+    assert last_answers(journal, "hint") == {"scaling.advance": "3"}
+    assert hint("scaling.clip", journal).step == 1
+    assert str(said[0]).startswith("Hint 1 of 3: There are three cases")
+
+
+def test_a_damaged_journal_begins_again(tmp_path: Path) -> None:
+    note(tmp_path / "answers.jsonl", "hint", "scaling.advance", "many")
+    assert hint("scaling.advance", tmp_path / "answers.jsonl").step == 1
+
+
+def test_an_unknown_exercise_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"the nearest name is 'scaling.advance'"):
+        hint("scaling.advnce")
+
+
+def test_every_exercise_has_three_short_hints_of_its_own() -> None:
+    assert hints().keys() == EXERCISES.keys()
+    every = [text for steps in hints().values() for text in steps]
+    assert all(len(steps) == 3 for steps in hints().values())
+    assert len(set(every)) == len(every)
+    assert all(20 < len(text) < 140 for text in every)
+
+
+def test_no_hint_holds_a_line_of_the_solution() -> None:
+    for lesson in {exercise.lesson for exercise in EXERCISES.values()}:
+        source = "".join(cell.source for cell in cells_of(lesson))
+        lines = [line.strip() for line in source.splitlines() if len(line.strip()) > 12]
+        texts = [text for id, steps in hints().items() if EXERCISES[id].lesson == lesson for text in steps]
+        assert not [(line, text) for line in lines for text in texts if line in text]
