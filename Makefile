@@ -51,7 +51,7 @@ mutants: $(VENV)/.test-ready  ## plant deliberate faults into the engine and int
 notebooks: $(VENV)/.test-ready  ## write the learners' notebooks from notebooks/lessons
 	@$(VENV_PYTHON) notebooks/build.py
 
-docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for who trains a model of their own, and docs/errors.md, from the patients
+docs: $(VENV)/.lab-ready  ## write docs/api.md, the functions for training your own models, and docs/errors.md, from the known faults
 	@$(VENV_PYTHON) docs/build.py
 	@$(VENV_PYTHON) docs/errors.py
 

@@ -1,8 +1,8 @@
-"""How do learners' notebooks come from their sources?
+"""The learners' notebooks, from the texts of the lessons.
 
 Idea: a lesson is written once, as a text (jupytext's py:percent) that holds the solutions. The learner's notebook is
 the same without them: what stands between `### BEGIN SOLUTION` and `### END SOLUTION` becomes one line to replace. The
-words of the field stand in source/glossary.toml; they become a notebook too, and a lesson's text links to a word where
+words of the field stand in lessons/glossary.toml; they become a notebook too, and a lesson's text links to a word where
 it first uses it. Its head says what others say of it: lesson 00 has a row for each lesson in its map, and each lesson
 ends with a line that leads to its neighbours. Where pyproject.toml names the repository's address, a badge opens a
 lesson on a host, and a first cell gets the lab there.
@@ -151,7 +151,7 @@ def neighbours(name: str) -> str:
 
 
 def terms() -> dict[str, dict[str, Any]]:
-    """Return the words of the field: name -> what source/glossary.toml says of it."""
+    """Return the words of the field: name -> what glossary.toml says of it."""
     return tomllib.loads((SOURCES / "glossary.toml").read_text(encoding="utf-8"))
 
 
@@ -246,7 +246,7 @@ def stale() -> list[Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the notebooks, or check them; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write the learners' notebooks from notebooks/source.")
+    parser = argparse.ArgumentParser(description="Write the learners' notebooks from notebooks/lessons.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a notebook is not up to date")
     check = parser.parse_args(arguments).check
     changed = stale()
