@@ -122,24 +122,23 @@ def found(how: str) -> str:
 
 
 GETS_NOTHING = "0 of 5 checks pass"
-HERE = "import labkit\nfrom pathlib import Path\nhere = Path(labkit.__file__).parent / 'grading'\n"
+HERE = (  # the lesson's folder in a checkout
+    "import labkit\nfrom pathlib import Path\n"
+    "here = Path(labkit.__file__).parents[1] / 'notebooks' / 'lessons' / 'lesson_06_loss_scaling'\n"
+)
+LIST = "from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference"
 SEARCH = "\nfor thing in gc.get_objects():\n    "
 
 CHEATS: dict[str, Row] = {
-    "imports the reference": Row("from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"),
-    "imports the list": Row("from labkit.grading import EXERCISES\nmy_advance = EXERCISES['scaling.advance'].reference", "its cell stopped with ImportError"),
-    "imports it by name": Row("import importlib\nmy_advance = importlib.import_module('labkit.grading.judge').check", "its cell stopped with ModuleNotFoundError"),
-    "forgets the stand-in, and imports": Row(
-        "import sys\nfor n in [n for n in sys.modules if n.startswith('labkit')]: del sys.modules[n]\n"
-        "from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"
-    ),
-    "gives the stand-in its folder back": Row(
-        HERE + "import labkit.grading\nlabkit.grading.__path__ = [str(here)]\n"
-        "from labkit.grading.exercises.scaling_advance import reference as my_advance", "its cell stopped with ModuleNotFoundError"
-    ),
-    "loads the file": Row(HERE + "import runpy\nmy_advance = runpy.run_path(str(here / 'exercises' / 'scaling_advance.py'))['reference']", "its cell stopped with FileNotFoundError"),
-    "loads the compiled file": Row(HERE + "import marshal\n(pyc,) = (here / 'exercises' / '__pycache__').glob('scaling_advance*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))", "its cell stopped with ValueError"),
-    "looks through gc for functions": Row(found("import gc" + SEARCH + "if getattr(thing, '__module__', '') == 'labkit.grading.exercises.scaling_advance': found = thing"), GETS_NOTHING),
+    "imports the reference": Row("from labkit.grading.solutions import Solutions\n" + HERE + "my_advance = Solutions(here / 'lesson.py').my_advance", "its cell stopped with FileNotFoundError"),
+    "imports the list": Row(LIST, "its cell stopped with KeyError: 'scaling.advance'"),
+    "imports it by name": Row("import importlib\nmy_advance = importlib.import_module('labkit.grading.judge').check", GETS_NOTHING),
+    "forgets the stand-in, and imports": Row("import sys\nfor n in [n for n in sys.modules if n.startswith('labkit')]: del sys.modules[n]\n" + LIST, "its cell stopped with KeyError: 'scaling.advance'"),
+    "gives the stand-in its folder back": Row("import labkit.grading\n" + HERE + "labkit.grading.__path__ = [str(here)]\nfrom labkit.grading.lesson import my_advance", "its cell stopped with ModuleNotFoundError"),
+    "loads the file": Row(HERE + "import runpy\nmy_advance = runpy.run_path(str(here / 'exercises.py'))['reference']", "its cell stopped with FileNotFoundError"),
+    "reads the lesson": Row(HERE + "exec((here / 'lesson.py').read_text())", "its cell stopped with FileNotFoundError"),
+    "loads the compiled file": Row(HERE + "import marshal\n(pyc,) = (here / '__pycache__').glob('exercises*.pyc')\nexec(marshal.loads(pyc.read_bytes()[16:]))", "its cell stopped with ValueError"),
+    "looks through gc for functions": Row(found("import gc" + SEARCH + "if 'lesson_06' in getattr(getattr(thing, '__code__', None), 'co_filename', ''): found = thing"), GETS_NOTHING),
     "looks through gc for exercises": Row(found("import gc" + SEARCH + "if type(thing).__name__ == 'Exercise': found = thing.reference"), GETS_NOTHING),
     "looks through gc for papers": Row(found("import gc" + SEARCH + "if type(thing).__name__ in ('Paper', 'Check', 'Mistake'): found = thing"), GETS_NOTHING),
     "looks through the frames": Row(
@@ -163,10 +162,7 @@ CHEATS: dict[str, Row] = {
     "writes the grades later": Row("import os, time\nif os.fork() == 0:\n    os.setsid()\n    while True:\n        try: open(GRADES, 'a').write('cheat,8')\n        except OSError: time.sleep(0.1)\n" + WRONG, "of 5 checks pass"),
     "asks the network": Row("import socket\nsocket.create_connection(('1.1.1.1', 53), 3)" + RIGHT, "Network is unreachable"),
     "asks the machine's own network": Row("import socket\nsocket.create_connection(('127.0.0.1', 22), 3)" + RIGHT, "Network is unreachable"),
-    "mounts the file system again": Row(
-        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.unshare(0x10020000)\n"
-        f"{HERE}\nlibc.umount2(str(here).encode(), 2)\nassert (here / 'exercises').exists()" + RIGHT, "its cell stopped with AssertionError",
-    ),
+    "mounts the file system again": Row("import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\nlibc.unshare(0x10020000)\n" + HERE + "for path in (here, *here.parents[:3]): libc.umount2(str(path).encode(), 2)\nassert (here / 'lesson.py').exists()" + RIGHT, "its cell stopped with AssertionError"),
     "becomes root again": Row("import os\nos.setuid(0)" + RIGHT, "its cell stopped with"),
     "equals everything": Row("class Yes(ScalerState):\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n" + returns("Yes(1.0, 0)"), "an object of the class Yes"),
     "a float that equals everything": Row("class Yes(float):\n    def __eq__(self, other): return True\n" + returns("ScalerState(Yes(1.0), 0)"), "of 5 checks pass"),
