@@ -89,7 +89,6 @@ class Trainer:
     """
 
     def __init__(self) -> None:
-        self.optimizers: list[torch.optim.Optimizer] = []
         self.steps: list[Steps] = []
         self.schedules: list[LRScheduler] = []
         self.backwards, self.called = 0, False
@@ -102,9 +101,10 @@ class Trainer:
             ValueError: its step needs a closure.
         """
         require_fitting(optimizer, flat=False)
-        self.optimizers.append(optimizer)
         self.steps.append(Steps(optimizer))
         self.schedules += [] if schedule is None else [schedule]
+
+    optimizers = property(lambda self: [each.optimizer for each in self.steps])
 
     def scale_by(self, config: ScalerConfig) -> None:
         self.config, self.state = config, initial(config)
