@@ -26,7 +26,6 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "machine": GROUND,
     "gemm": (*GROUND, "modes"),
     "bench": (*GROUND, "machine", "gemm"),
-    "capture": (*GROUND, "machine", "gemm", "bench"),
     "instrument": ("formats", "interop", "modes"),
     "amp": (*GROUND, "modes", "gemm", "instrument"),
     "train": (*LOW, "gemm", "instrument", "amp"),
@@ -36,7 +35,7 @@ TO_THE_LEFT: dict[str, tuple[str, ...]] = {
     "widgets": BELOW_WIDGETS,
     "grading": BELOW_WIDGETS,
     "classroom": (*BELOW_WIDGETS, "grading"),
-    "gpu": (*BELOW_FAULTS, "capture", "faults", "clinic"),
+    "gpu": (*BELOW_FAULTS, "faults"),
     "checkout": ("records",),
     "export": ("records",),
     "commands": tuple(
@@ -56,7 +55,6 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "machine": ENGINE | {"jupyter_core"},  # where JupyterLab looks for extensions; only inside a function
     "gemm": ENGINE | {"numba"},  # where there is one: compiled
     "bench": ENGINE | {"triton"},  # where there is one: triton_gemm
-    "capture": ENGINE,
     "instrument": ENGINE | {"wandb"},  # where there is one: the histograms that it shows
     "amp": ENGINE,
     "train": ENGINE,
@@ -66,7 +64,7 @@ FROM_OUTSIDE: dict[str, set[str]] = {
     "widgets": ENGINE | {"matplotlib", "ipywidgets", "anywidget", "traitlets", "IPython"},
     "grading": ENGINE | {"nbformat", "IPython"},
     "classroom": {"jupyterhub"},  # where there is one: hub_config
-    "gpu": ENGINE | {"expecttest"},  # where there is one: what torch's own autocast lists ask for
+    "gpu": ENGINE,
     "checkout": set(),
     "export": {"matplotlib", "nbconvert", "nbformat"},
     "commands": set(),

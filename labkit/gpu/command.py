@@ -8,7 +8,6 @@ Invariant: all of it ends within LIMIT, a quick one within QUICK_LIMIT; what a p
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 import time
@@ -18,11 +17,11 @@ from pathlib import Path
 import torch
 
 from labkit.bench import device_report
-from labkit.gpu import passport
+from labkit.gpu import checks, passport
 from labkit.gpu.parts import PARTS, QUICK_PARTS, Order
+from labkit.gpu.worker import environment
 from labkit.records import refuse_simulated, results_folder
 
-CHECKOUT = Path(__file__).parents[2]
 LIMIT = 520.0  # seconds for everything: less than nine minutes, with something to spare
 QUICK_LIMIT = 180.0
 NO_GPU = "torch reaches no GPU here, so nothing was recorded. `labkit device` says what there is; "
@@ -52,6 +51,8 @@ def run(arguments: Namespace) -> int:
         end = time.monotonic() + seconds - spent
         return max(_here(name, Order(report, folder, end, arguments.quick)) for name in budgets)
     _say(f"{report}\n")
+    if (why := checks.missing()) and not arguments.only:
+        _say(why)
     began, outcomes = time.monotonic(), {}
     for number, (name, budget) in enumerate(budgets.items(), 1):
         left = seconds - (time.monotonic() - began)
@@ -64,7 +65,8 @@ def run(arguments: Namespace) -> int:
 def budgets_of(arguments: Namespace) -> dict[str, float]:
     """Return part -> its seconds, in the order they are run."""
     quick_on_gpu = arguments.quick and arguments.device == "cuda"
-    names = arguments.only or (QUICK_PARTS if quick_on_gpu else PARTS)
+    left_out = checks.ONLY_CHECKS if checks.missing() else ()
+    names = arguments.only or [name for name in (QUICK_PARTS if quick_on_gpu else PARTS) if name not in left_out]
     quick = QUICK_PARTS if quick_on_gpu else {}
     return {name: quick.get(name, PARTS[name].seconds) for name in names}
 
@@ -85,9 +87,8 @@ def _apart(name: str, which: str, seconds: float, folder: Path, arguments: Names
     words = ["--device", arguments.device, "--folder", str(folder), "--only", name, *["--quick"] * arguments.quick]
     limits = ["--seconds", f"{seconds:.0f}", "--since", str(time.time())]
     command = [sys.executable, "-m", "labkit", "gpu", *words, *limits, "--here"]
-    paths = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=seconds + GRACE, check=False)
+        done = subprocess.run(command, env=environment(), timeout=seconds + GRACE, check=False)
     except subprocess.TimeoutExpired:
         return f"stopped after {seconds + GRACE:.0f} s; what it had by then is kept"
     return "done" if done.returncode == 0 else f"failed with status {done.returncode}; its last lines say why"
@@ -99,6 +100,8 @@ def _write_passport(arguments: Namespace) -> int:
     path: Path = arguments.passport
     seconds = passport.SECONDS if arguments.seconds is None else arguments.seconds
     command = passport.worker_command(arguments.device, quick=arguments.quick)
+    if why := checks.missing():
+        _say(why)
     try:
         end = passport.make(path, command, seconds=seconds, say=_say)
     except FileExistsError:

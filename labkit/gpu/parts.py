@@ -6,25 +6,24 @@ which device, with which driver and versions, and when it was made.
 
 from __future__ import annotations
 
-import inspect
+import base64
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from labkit.amp import RECIPES
 from labkit.bench import DeviceReport, GemmRecord, from_json, sweeps
 from labkit.bench.cases import GPU_SHORT, QUICK, Extent
 from labkit.bench.record import bench_versions, measure
-from labkit.capture.kernel import COLUMNS, INSTRUCTIONS
-from labkit.capture.tiles import MmaCapture, ask
-from labkit.gemm.mma import SPECS
-from labkit.gpu.checks import CHECKS
-from labkit.gpu.checks.measure import reason, release_memory
+from labkit.faults import GPU_CARDS
+from labkit.gpu import checks
+from labkit.gpu.measure import AMP_WAYS, cards, cost, pace, speed, twice
+from labkit.gpu.worker import Item, Line, WorkerLost, answer, ask_all, reason, release_memory
 from labkit.records import now, write_whole
 from labkit.train import GPU_TASKS, TASKS, record_path, train
 from labkit.train.record import fingerprint
@@ -76,44 +75,14 @@ RACES = (
     ("unet_gpu", ("FP32", "O1", "BF16")),
     ("gauss_conv", ("FP32", "FP16", "FP16 dynamic")),
 )
-SMALL: dict[str, Any] = {"width": 64, "batch": 8, "steps": 2, "rounds": 1, "names": ("digits",)}  # for a rehearsal
-
-
-def _captures(order: Order) -> Iterator[str]:
-    """Ask the Tensor Cores single instructions, and compare each answer with the emulator's."""
-    rows = [row for row in INSTRUCTIONS if row.runs_on(order.report.capability)]
-    rows.sort(key=lambda row: row.grouped)  # the simpler ones first: an instruction that fails may end the process
-    if not rows:
-        yield f"{order.report.name} has no instruction that the lab knows how to ask"
-    for row in rows:
-        if order.over():
-            yield f"{row.name}: not asked, the time was up"
-            continue
-        tiles = 2 if order.quick else 512 // row.m  # of each family: 4096 sums
-        try:
-            answers = ask(row, tiles)
-            path = write_whole(order.path("mma", f"{row.name}.npz"), answers.to_bytes())
-        except Exception as refused:
-            yield f"{row.name}: NOT CAPTURED, {reason(refused)}"
-            continue
-        try:
-            yield f"{path}: {_compared(answers, tiles, seeds=1 if order.quick else 5)}"
-        except Exception as refused:
-            yield f"{path}: kept, but NOT COMPARED with the emulator, {reason(refused)}"
-
-
-def _compared(answers: MmaCapture, tiles: int, seeds: int) -> str:
-    """Compare answers with the emulator's, and those to further questions, which are not kept."""
-    if not answers.spec:
-        return "kept; no row of SPECS models this GPU"
-    spec = SPECS[answers.spec].for_operands(answers.instruction.operands)
-    further = [ask(answers.instruction, tiles, seed) for seed in range(1, seeds)]
-    counts = Counter[str]()
-    for each in (answers, *further):
-        counts.update(each.mismatches(spec))
-    sums = seeds * len(answers.a) * answers.instruction.m * COLUMNS
-    wrong = {family: count for family, count in counts.items() if count}
-    return f"{sum(wrong.values())} of {sums} sums differ from the emulator's" + (f": {wrong}" if wrong else "")
+AMP_NETWORKS = ("MLP", "CNN", "transformer", "LSTM")
+PACED = ("segmentation_small", "digits_cnn", "gpt", "segmentation_gpu", "gpt_gpu", "unet_gpu", "char_lstm_gpu")
+NOTHING = {
+    "mma": "no instruction that the lab knows how to ask",
+    "kernel": "no Triton to run our kernel",
+    "many": "no NCCL, which needs a GPU",
+}
+TIME_UP = "the time was up"
 
 
 def _sweeps(*names: str) -> Callable[[Order], Iterator[str]]:
@@ -155,26 +124,62 @@ def _kept(path: Path, record: GemmRecord, *, quick: bool) -> str:
     return f"{path}: {len(record.runs)} cases, {len(record.left_out)} left out{fastest}"
 
 
-def _checks(*names: str) -> Callable[[Order], Iterator[str]]:
-    """Return a part that runs rows of CHECKS, keeps their answers and tells them."""
+def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []) -> Callable[[Order], Iterator[str]]:
+    """Return a part that runs the checks of its name, then measures, and keeps each line when it is there."""
 
     def run(order: Order) -> Iterator[str]:
-        for name in names:
-            check = CHECKS[name]
-            takes = inspect.signature(check.main).parameters
-            given = {"seconds": order.left(), **(SMALL if order.rehearsal else {})}
-            path, said = order.path("checks", f"{name}.json"), "no item was begun"
-            try:
-                for answers in check.main(order.report.kind, **{key: given[key] for key in given if key in takes}):
-                    found = {"versions": bench_versions(order.report), "date": now(), **answers}
-                    found["device"] = order.report.name
-                    write_whole(path, json.dumps(found, indent=1).encode())
-                    said = check.told(found)
-            except Exception as error:
-                said = f"{said}\n{name} was ENDED by {reason(error)}"
-            yield f"{path}:\n{said}"
+        path, lines, names = order.path("checks", f"{part}.json"), list[Line](), list[str]()
+        why = checks.missing() if part in checks.PARTS else ""
+        if why:
+            yield why
+        checked = _checked(part, order, names) if part in checks.PARTS and not why else iter(())
+        for line in chain(checked, _measured(measured(order), order, names)):
+            if "npz" in line:  # answers of a Tensor Core
+                content = base64.b64decode(line.pop("npz"))
+                yield f"{write_whole(order.path('mma', line['file']), content)}:"
+            lines.append(line)
+            _keep_lines(path, order, lines)
+            yield _said(line)
+        found = {line["item"] for line in lines}
+        late: list[Line] = [{"item": name, "outcome": TIME_UP} for name in names if name not in found]
+        if late:
+            _keep_lines(path, order, [*lines, *late])
+        yield from (f"{line['item']}: LEFT OUT, {TIME_UP}" for line in late)
+        yield f"{path}: {len(lines)} of {len(names)} items" if names else f"{order.report.name} has {NOTHING[part]}"
 
     return run
+
+
+def _checked(part: str, order: Order, names: list[str]) -> Iterator[Line]:
+    command, items = checks.command(order.report.kind, part, quick=order.quick), list[tuple[str, str]]()
+    lines = ask_all(command, items, lambda: max(1.0, order.left()), lambda kind: not order.over())
+    try:
+        yield from lines
+    except WorkerLost as lost:
+        names.append("checks")
+        yield {"item": "checks", "outcome": "process lost", "error": str(lost), "said": lost.said}
+    names += [name for name, _ in items]
+
+
+def _measured(items: list[Item], order: Order, names: list[str]) -> Iterator[Line]:
+    names += [item.name for item in items]
+    for item in items:
+        if not order.over():
+            yield answer(item, order.report.kind)
+            release_memory()
+
+
+def _keep_lines(path: Path, order: Order, lines: list[Line]) -> None:
+    found = {"device": order.report.name, "versions": bench_versions(order.report), "date": now(), "items": lines}
+    write_whole(path, json.dumps(found, indent=1).encode())
+
+
+def _said(line: Line) -> str:
+    """Return a line of an item for people."""
+    failed = (
+        f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}" if "error" in line and "shows" not in line else ""
+    )
+    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or line['outcome']}"
 
 
 def _races(order: Order) -> Iterator[str]:
@@ -207,23 +212,56 @@ def _races(order: Order) -> Iterator[str]:
         yield f"{path}: {said}{pace}"
 
 
+def _costs(order: Order) -> list[Item]:
+    return [cost(network, "training", AMP_WAYS, _size(order, 1024), **_turns(order)) for network in AMP_NETWORKS]
+
+
+def _size(order: Order, width: int) -> dict[str, int]:
+    return {"width": 64, "batch": 8} if order.rehearsal else {"width": width, "batch": 256}
+
+
+def _turns(order: Order) -> dict[str, int]:
+    return {"steps": 2, "rounds": 1} if order.rehearsal else {}
+
+
+def _paces(order: Order) -> list[Item]:
+    """Share the seconds evenly among the tasks that are left; then train the first one twice."""
+    names = ("digits",) if order.rehearsal else PACED
+
+    def share(left: int) -> float:
+        return order.left() / left
+
+    turns = _turns(order)
+    tasks = [(TASKS | GPU_TASKS)[name] for name in names]
+    paces = [pace(task, partial(share, len(tasks) - i), **turns) for i, task in enumerate(tasks)]
+    return [*paces, twice(tasks[0], RECIPES["O1"])]
+
+
 def _own_kernel(order: Order) -> Iterator[str]:
     yield from _sweeps("kernel")(replace(order, end=time.monotonic() + order.left() / 2))
-    yield from _checks("triton")(order)
+    yield from _items("kernel")(order)
 
 
 PARTS: dict[str, Part] = {
-    "mma": Part("ask the Tensor Cores single instructions", 45, _captures),
+    "mma": Part("ask the Tensor Cores single instructions", 45, _items("mma")),
     "ceilings": Part("measure the fastest copy and product", 25, _sweeps("ceilings")),
     "size": Part("time products of every size and format", 50, _sweeps("size")),
-    "amp": Part("compare the engine with torch.amp", 80, _checks("amp", "recurrent")),
-    "speed": Part("time training steps and inference", 45, _checks("speed")),
-    "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _checks("tasks")),
-    "cards": Part("run the patients that only a GPU shows", 20, _checks("cards")),
+    "amp": Part("compare the engine with torch.amp", 80, _items("amp", _costs)),
+    "speed": Part(
+        "time training steps and inference",
+        45,
+        _items("speed", lambda order: speed(_size(order, 4096), **_turns(order))),
+    ),
+    "tasks": Part("time the lab's own tasks, FP32 against FP16", 25, _items("tasks", _paces)),
+    "cards": Part(
+        "run the patients that only a GPU shows",
+        20,
+        _items("cards", lambda order: cards([*GPU_CARDS.values()], _size(order, 4096)["width"])),
+    ),
     "layers": Part("time layers, bandwidth and accumulation", 40, _sweeps("layers", "bandwidth", "accumulation")),
     "kernel": Part("time and check our own Triton kernel", 60, _own_kernel),
     "alignment": Part("time alignment, batch and convolution", 60, _sweeps("alignment", "batch", "convolution")),
-    "many": Part("train on all GPUs together, with NCCL", 22, _checks("many")),
+    "many": Part("train on all GPUs together, with NCCL", 22, _items("many")),
     "runs": Part("train the lab's tasks", 40, _races),
 }
 QUICK_PARTS: dict[str, float] = {"ceilings": 20, "size": 35, "layers": 35, "alignment": 40, "tasks": 35}  # on a GPU

@@ -7,8 +7,8 @@ import torch
 
 from labkit.bench import published
 from labkit.faults import FAULTS, GPU_CARDS, cards, code_of, explain
-from labkit.gpu.checks import cards as check
-from labkit.gpu.checks.measure import complete
+from labkit.gpu.measure import cards as items
+from labkit.gpu.worker import answer
 
 WITHOUT_ROWS = {"scaler_for_bf16", "eager_unlike_compiled"}  # which threads report
 
@@ -44,9 +44,9 @@ def test_the_fault_shows_where_the_repair_is_clearly_better_or_the_error_came() 
 @pytest.mark.slow
 def test_the_check_runs_both_forms_of_every_card_and_tells_them() -> None:
     before = torch.get_float32_matmul_precision()
-    answers = complete(check.main("cpu", width=64))
-    assert set(answers["cards"]) == set(GPU_CARDS)
+    lines = {item.name: answer(item, "cpu") for item in items([*GPU_CARDS.values()], 64)}
+    assert set(lines) == {f"card {name}" for name in GPU_CARDS}
     assert torch.get_float32_matmul_precision() == before
-    told = check.told(answers).splitlines()
-    assert len(told) == len(GPU_CARDS)
-    assert "memory_not_halved: not measured, RuntimeError: torch counts the memory of a GPU only" in told
+    assert all(line["outcome"] == "done" and line["summary"] for line in lines.values())
+    said = lines["card memory_not_halved"]["summary"]
+    assert said == "not measured, RuntimeError: torch counts the memory of a GPU only"

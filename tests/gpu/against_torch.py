@@ -1,4 +1,4 @@
-"""`labkit.frameworks.torch_amp.autocast` against `torch.autocast("cuda")`, call by call, on a card.
+"""`labkit.frameworks.torch_amp` against torch.amp on a card: call by call, and whole trainings.
 
 Each function runs in a process that has a card, real or simulated, and returns what differs in plain values. Compared
 are the dtypes and the bytes of what a call returns, and of the gradients where the calls are modules; and, on a CPU,
@@ -8,6 +8,9 @@ the dtypes of ours with those of torch on the card.
 from __future__ import annotations
 
 import logging
+import sys
+import types
+import unittest
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,12 +22,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from labkit.frameworks.torch_amp import autocast
+from labkit.frameworks.torch_amp import GradScaler, autocast
+from labkit.gpu.measure import cross_entropy, example
 
+LISTS = {
+    "torch": torch,
+    "nn": torch._C._nn,
+    "linalg": torch._C._linalg,
+    "method": torch.Tensor,
+}
 EQUAL = "equal"
 REFUSED = "refused"
 HALF = torch.float16
 
+
+RECURRENT = {"RNN": nn.RNN, "GRU": nn.GRU, "LSTM": nn.LSTM}
+TRAINED = ("MLP", "CNN", "transformer", "LSTM")
 
 Call = Callable[[Any], Any]  # called with the region that its forward pass runs in
 
@@ -258,3 +271,110 @@ def _composite_call(function: Callable[..., Any], device: str, dtype: torch.dtyp
         return _with_gradients(out, to.sent)
 
     return call
+
+
+# --- what `labkit gpu` asks of a card: the calls of torch's own lists, recurrent layers, trainings ---
+
+Pair = tuple[Callable[[], Any], Callable[..., Any]]  # what opens an autocast region, and what makes a scaler
+
+
+def pairs(device: str) -> tuple[Pair, Pair]:
+    """Return torch's region and scaler, and ours; off a GPU ours on both sides, a rehearsal."""
+    ours = partial(autocast, device, HALF), GradScaler
+    theirs = (partial(torch.autocast, device, HALF), torch.amp.GradScaler) if device == "cuda" else ours
+    return theirs, ours
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Ask torch for kernels that give the same bits twice; otherwise torch.amp would not even equal itself."""
+    exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True)
+    with exact, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        yield
+
+
+def listed_calls(device: str) -> dict[str, list[Any]]:
+    """Return group -> its rows in torch's autocast test lists: name, arguments and, in some, named ones."""
+    if "expecttest" not in sys.modules:
+        try:
+            import expecttest  # noqa: F401
+        except ImportError:  # the lists need no more of it than a base class for tests that nobody runs here
+            sys.modules["expecttest"] = types.ModuleType("expecttest")
+            sys.modules["expecttest"].TestCase = unittest.TestCase
+    from torch.testing._internal.autocast_test_lists import AutocastTestLists
+
+    torch.manual_seed(0)
+    listed = vars(AutocastTestLists(torch.device(device)))
+    # einsum's row is malformed upstream
+    return {group: [row for row in rows if isinstance(row[1], tuple)] for group, rows in listed.items()}
+
+
+def groups() -> list[str]:
+    """Return the groups of torch's lists; where this torch has none, "lists", of which the check says why."""
+    try:
+        return list(listed_calls("cpu"))
+    except Exception:
+        return ["lists"]
+
+
+def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
+    """Return each call of a group -> how its outcomes differ; each is called wherever torch has it."""
+    found = {}
+    with quiet():
+        for name, args, *rest in listed_calls(device)[group]:
+            named = next((part for part in rest if isinstance(part, dict)), {})
+            for home, module in LISTS.items():
+                if hasattr(module, name):
+                    call = partial(_listed, getattr(module, name), args, named)
+                    found[f"{len(found)} {home}.{name}"] = compare(outcome(call, theirs[0]()), outcome(call, ours[0]()))
+    return found
+
+
+def _listed(function: Callable[..., Any], args: Any, named: Any, region: Any) -> Any:
+    with region:
+        return function(*args, **named)
+
+
+def recurrent(layer: str, width: int, packed: bool, device: str) -> Call:
+    """Return a linear layer and a recurrent one, forward and backward, as networks have them; maybe packed."""
+
+    def call(region: Any) -> list[Tensor]:
+        first = nn.Linear(width, width).to(device)
+        last = RECURRENT[layer](width, width, batch_first=True).to(device)
+        x = torch.randn(3, 7, width, device=device)
+        with region:
+            out = first(x)
+            out = last(nn.utils.rnn.pack_padded_sequence(out, [7, 5, 2], batch_first=True) if packed else out)[0]
+        return _with_gradients(out.data if packed else out, [*first.parameters(), *last.parameters()])
+
+    return call
+
+
+def compare_training(network: str, theirs: Pair, ours: Pair, device: str, width: int, steps: int) -> str:
+    """Return "equal", or the first step at which two trainings of a network differ.
+
+    The scale begins so high that the first steps overflow, and grows every third step, so that all of it is met.
+    """
+    with repeatable():
+        runs = [_training(network, device, width, steps, *pair) for pair in (theirs, ours)]
+    different = (f"step {n}: {b} instead of {a}" for n, (a, b) in enumerate(zip(*runs, strict=True)) if a != b)
+    return next(different, EQUAL)
+
+
+def _training(network: str, device: str, width: int, steps: int, region: Any, new_scaler: Any) -> list[str]:
+    """Return of each step the loss, and the scale and its tracker after it."""
+    model, x, target = example(network, width, 32, device)
+    scaler = new_scaler(device, init_scale=2.0**24, growth_interval=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with region():
+            loss = cross_entropy(model(x), target)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        seen.append(f"loss {loss.item()!r}, scale {scaler.get_scale()!r}, tracker {scaler._get_growth_tracker()}")
+    return seen

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 collect_ignore = ["simulated"]  # no tests: what they import exists in a process with a simulated card alone
+
+
+@dataclass
+class Asked:
+    """What a check is asked: on which device, how much, and where it leaves what it found, in plain values."""
+
+    device: str = "cuda"
+    thorough: bool = True
+    found: dict[str, Any] = field(default_factory=dict)
 
 
 def without_a_gpu(required: bool) -> NoReturn:
@@ -18,7 +28,15 @@ def without_a_gpu(required: bool) -> NoReturn:
     pytest.skip("THERE IS NO GPU: nothing of this was asked of one; `make gpu` on a machine with one asks it")
 
 
+@pytest.fixture
+def asked(request: pytest.FixtureRequest) -> Asked:
+    """Return what `labkit gpu` asks of a check; everything, of the GPU, where pytest alone runs it."""
+    served: Asked | None = getattr(request.config, "asked", None)
+    return served or Asked()
+
+
 @pytest.fixture(autouse=True)
 def _needs_its_gpu(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
+    rehearsed = hasattr(request.config, "asked") and request.config.asked.device == "cpu"
+    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available() and not rehearsed:
         without_a_gpu(os.environ.get("LABKIT_REQUIRE_GPU") == "1")

@@ -6,15 +6,12 @@ kernels cannot show is cuBLAS and cuDNN.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from labkit.frameworks import torch_amp
-from labkit.gpu.checks import amp
-from labkit.gpu.checks.amp import NETWORKS
 from tests.gpu import against_torch
 from tests.gpu.simulated import Outcomes
 
@@ -76,14 +73,12 @@ def by_the_list() -> list[str]:
     return [against_torch.compare(theirs, one) for one in ours]
 
 
-EXACT = [network for network in NETWORKS if f"nn.{network}" not in MODULES]
+EXACT = [network for network in against_torch.TRAINED if f"nn.{network}" not in MODULES]
 
 
 def trainings() -> dict[str, str]:
-    theirs = partial(torch.autocast, "cuda", torch.float16), torch.amp.GradScaler
-    with amp.repeatable():
-        ours = amp.pair("cuda")
-        return {name: amp.compare_network(name, "cuda", theirs, ours, width=32, steps=12) for name in EXACT}
+    pairs = against_torch.pairs("cuda")
+    return {name: against_torch.compare_training(name, *pairs, "cuda", width=32, steps=12) for name in EXACT}
 
 
 @pytest.fixture(scope="module")

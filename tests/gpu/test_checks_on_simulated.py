@@ -5,10 +5,9 @@ What fails is planted: a network, a task, a case or a run that raises.
 
 from __future__ import annotations
 
-import inspect
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ import pytest
 import torch
 
 from labkit import gpu
+from labkit.amp import RECIPES
 from labkit.bench import GemmCase, device_report, from_json, timing
 from labkit.formats import FP32
-from labkit.gpu import checks, parts
-from labkit.gpu.checks import amp, measure, tasks
-from labkit.gpu.checks.measure import complete
+from labkit.gpu import checks, measure, parts
+from labkit.gpu.worker import Item, answer
 from labkit.train import TASKS
+from tests.gpu.test_passport import serving
 
 PLANTED = "RuntimeError: expected a healthy item, got a planted fault"
 
@@ -35,20 +35,17 @@ def order(folder: Path, seconds: float = 60.0) -> gpu.Order:
     return gpu.Order(device_report(), folder, time.monotonic() + seconds, quick=True)
 
 
-def parts_with_planted_failures() -> dict[str, Any]:
-    """Run two checks on the card, each with a planted failure; all run their items by one function, `measure.each`."""
-    kept: dict[str, Any] = {}
+def items_with_planted_failures() -> dict[str, Any]:
+    """Run items on the card, one with a recipe that fails and one that fails altogether."""
+    costs = measure.cost("LSTM", "training", measure.AMP_WAYS, {"width": 32, "batch": 4}, steps=1, rounds=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(amp.NETWORKS, "CNN", planted)
-        small = {"width": 32, "batch": 4, "steps": 1, "rounds": 1, "networks": ["CNN", "LSTM"]}
-        kept["amp"] = json.loads(json.dumps(complete(amp.main("cuda", **small))))
-        kept["amp told"] = amp.told(kept["amp"])
-    with pytest.MonkeyPatch.context() as patch:
-        broken = replace(TASKS["digits"], name="broken", make_model=planted)
-        patch.setitem(tasks.BOTH, "broken", broken)
-        kept["tasks"] = complete(tasks.main("cuda", names=("digits", "broken"), steps=1, rounds=1))
-        kept["tasks told"] = tasks.told(kept["tasks"])
-    return kept
+        patch.setitem(measure.REGIONS, measure.DROP_IN, (planted, planted))
+        kept = {"cost": answer(costs, "cuda")}
+    broken = replace(TASKS["digits"], name="broken", make_model=planted)
+    for task in (broken, TASKS["digits"]):
+        kept[task.name] = answer(measure.pace(task, lambda: 60.0, steps=1, rounds=1), "cuda")
+    kept["twice"] = answer(measure.twice(broken, RECIPES["O1"]), "cuda")
+    return dict(json.loads(json.dumps(kept)))
 
 
 def memory_held_by_what_came_before() -> float:
@@ -75,22 +72,16 @@ def memory_held_by_what_came_before() -> float:
 
 @pytest.mark.slow
 def test_one_item_that_fails_is_named_and_the_others_are_kept(simulated_gpu: Any) -> None:
-    found = simulated_gpu("T4", [parts_with_planted_failures, memory_held_by_what_came_before])
+    found = simulated_gpu("T4", [items_with_planted_failures, memory_held_by_what_came_before])
     assert 1 <= found[memory_held_by_what_came_before] < 1.1, "no less than a step holds"
-    kept = found[parts_with_planted_failures]
-    answers = kept["amp"]
-    assert answers["left_out"]["training of CNN"] == PLANTED
-    assert set(answers["training"]) == {"LSTM"}
-    assert len(answers["autocast"]) > 100
-    assert {row["way"] for row in answers["prices"] if row["network"] == "LSTM"} >= {"torch.amp", "engine O1", "FP32"}
-    assert answers["left_out"]["prices of CNN by torch.amp"] == PLANTED
-    assert f"training of CNN: LEFT OUT, {PLANTED}" in kept["amp told"]
-
-    answers = kept["tasks"]
-    assert set(answers["rates"]["digits"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
-    assert answers["left_out"]["broken under O1"] == PLANTED
-    assert answers["twice"] == {"task": "digits", "steps_that_differ": 0}
-    assert "memory" not in kept["tasks told"]
+    kept = found[items_with_planted_failures]
+    assert kept["cost"]["failed"] == {"drop-in": PLANTED}
+    assert set(kept["cost"]["seconds_a_call"]) == {"torch.amp", "O1", "O2", "FP32"}
+    assert all(mebibytes > 0 for mebibytes in kept["cost"]["mebibytes"].values())
+    assert f"  drop-in: LEFT OUT, {PLANTED}" in kept["cost"]["summary"].splitlines()
+    assert set(kept["digits"]["steps_per_second"]) == {"FP32", "FP16 dynamic", "O1", "BF16"}
+    assert kept["broken"]["failed"]["O1"] == PLANTED
+    assert (kept["twice"]["outcome"], kept["twice"]["error"]) == ("failed", PLANTED)
 
 
 # --- parts that keep files, on any machine ---
@@ -109,23 +100,35 @@ def test_a_run_that_fails_is_named_and_the_next_ones_are_kept(tmp_path: Path) ->
     assert all(line.startswith(str(tmp_path)) for line in others)
 
 
-def test_a_check_is_written_whole_after_each_item_and_what_ends_it_is_said(
+def test_items_are_on_the_disk_one_by_one_and_one_that_fails_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seen = []
 
-    def main(device: str) -> Iterator[dict[str, Any]]:
-        for number in range(3):
-            yield {"number": number}
-            (path,) = tmp_path.rglob("speed.json")
-            seen.append(json.loads(path.read_text())["number"])
-        planted()
+    def run(device: str, found: dict[str, Any]) -> None:
+        seen.append([line["item"] for path in tmp_path.rglob("speed.json") for line in read(path)])
+        if len(seen) == 2:
+            planted()
 
-    monkeypatch.setitem(parts.CHECKS, "speed", checks.Check(main, lambda answers: f"told {answers['number']}"))
-    (line,) = parts.PARTS["speed"].run(order(tmp_path))
-    assert seen == [0, 1, 2]
-    assert line.endswith(f"told 2\nspeed was ENDED by {PLANTED}")
-    assert {"device", "versions", "date"} <= set(json.loads(next(tmp_path.rglob("speed.json")).read_text()))
+    def read(path: Path) -> Any:
+        return json.loads(path.read_text())["items"]
+
+    monkeypatch.setattr(parts, "speed", lambda size, **_: [Item(name, "timing", run) for name in "abc"])
+    said = list(parts.PARTS["speed"].run(order(tmp_path)))
+    assert seen == [[], ["a"], ["a", "b"]]
+    (path,) = tmp_path.rglob("speed.json")
+    assert said == ["a: done", f"b: FAILED, {PLANTED}", "c: done", f"{path}: 3 of 3 items"]
+
+
+def test_checks_that_end_their_process_or_never_begin_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for names, outcome in ((("aborts", "prints"), "its process ended with SIGABRT"), (("none",), "status 1")):
+        monkeypatch.setattr(checks, "command", lambda *_, names=names, **__: serving(*names))
+        said = list(parts.PARTS["mma"].run(order(tmp_path)))
+        assert "PROCESS LOST" in said[0]
+        assert said[0].endswith(outcome)
+        assert said[1:-1] == [f"{name}: done" for name in names[1:]]
 
 
 def test_a_sweep_is_on_the_disk_after_each_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -164,13 +167,3 @@ def test_a_case_that_fails_in_its_turn_is_left_out_and_the_others_are_timed(monk
     runs = timing.run_cases(cases, rounds=2, left_out=lambda case, why: left_out.append((case, why)))
     assert [run.case for run in runs] == [cases[0], cases[2]]
     assert left_out == [(cases[1], PLANTED.partition(": ")[2])]
-
-
-@pytest.mark.slow
-def test_every_check_honours_its_seconds() -> None:
-    """With no time at all it begins no item, names all, and ends."""
-    for name, check in checks.CHECKS.items():
-        assert "seconds" in inspect.signature(check.main).parameters, name
-        answers = complete(check.main("cpu", seconds=-1.0))
-        why = set(answers.get("left_out", {}).values())
-        assert why == {measure.TIME_UP} or answers.get("unavailable"), (name, answers)

@@ -23,10 +23,10 @@ import torch
 
 from labkit import cli
 from labkit.gpu import passport
+from labkit.gpu.measure import TIMING, ulps_apart
 from labkit.gpu.passport import items as passport_items
-from labkit.gpu.passport.items import TIMING, Item, ulps_apart
-from labkit.gpu.passport.make import answer
 from labkit.gpu.passport.probes import REFUSALS, HostWaits, reason_of
+from labkit.gpu.worker import Item, answer
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def breaks_the_context(device: str, found: Found) -> None:
     def refuse(device: str) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    sys.modules["labkit.gpu.passport.make"]._synchronize = refuse
+    sys.modules["labkit.gpu.worker"].synchronize = refuse
     refuse(device)
 
 
@@ -84,7 +84,7 @@ def serving(*names: str) -> list[str]:
 
 
 def serve(names: tuple[str, ...]) -> None:
-    from labkit.gpu.passport.make import serve
+    from labkit.gpu.worker import serve
 
     kinds = {True: TIMING, False: "facts"}
     serve([Item(name, kinds[name.startswith("time ")], SERVED[name.removeprefix("time ")]) for name in names], "cpu")
@@ -428,21 +428,17 @@ ON_T4 = (
     "train gpt FP16",
     "waits O1",
     "autocast torch_fp16",
+    "autocast LSTM",
+    "torch.amp CNN",
     "capture mma.sync.m16n8k8.f32.f16.f16.f32",
     "pace digits",
 )
 
 
-def serve_chosen(names: tuple[str, ...]) -> None:
-    """Serve the items of these names on the card."""
-    from labkit.gpu.passport.make import serve
-
-    serve([item for item in passport_items.catalogue("cuda", quick=True) if item.name in names], "cuda")
-
-
 def on_the_card(path: str) -> Any:
     """Write a passport of ON_T4, and return its lines."""
-    command = [sys.executable, "-c", f"from tests.gpu.test_passport import *\nserve_chosen({ON_T4!r})"]
+    chosen = f"main('cuda', quick='quick', only={ON_T4!r})"
+    command = [sys.executable, "-c", f"from tests.gpu.checks.__main__ import main\n{chosen}"]
     assert passport.make(Path(path), command) == "complete"
     return lines_of(Path(path))
 
@@ -456,4 +452,12 @@ def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
     assert lines["refusal layer_norm of Half with weights of Float"]["refused"]
     assert sum(lines["waits O1"]["waits"].values()) >= 1
     assert lines["pace digits"]["steps_per_second"]["FP32"] > 0
+    assert lines["autocast torch_fp16"]["calls"] > 30
+    assert set(lines["autocast torch_fp16"]["unlike"].values()) == {"unusable"}
+    assert lines["torch.amp CNN"]["outcome"] == "done"
+    unlike = lines["autocast LSTM"]
+    assert unlike["error"].startswith("AssertionError: LSTM: the numbers differ"), "without cuDNN, it runs step by step"
+    assert unlike["unlike"] == dict.fromkeys(("LSTM", "LSTM, packed"), "the numbers differ")
+    text = passport.report(passport.read_file(file))
+    assert "LSTM, packed: the numbers differ" in text
     assert lines["capture mma.sync.m16n8k8.f32.f16.f16.f32"]["outcome"] == "failed", "it has no driver to ask"

@@ -155,7 +155,7 @@ def test_only_this_gpu_is_drawn_and_what_it_did_before_at_once(folder: Path) -> 
     assert len(GpuRun(T4).pictures) == 1
     path = folder / "checks" / "tesla-t4" / "tasks.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"rates": {"gpt": {"FP32": 10.0, "O1": 25.0}}}))
+    path.write_text(json.dumps({"items": [{"item": "pace gpt", "steps_per_second": {"FP32": 10.0, "O1": 25.0}}]}))
     assert GpuRun(T4).paces == ["gpt: Steps a second on Tesla T4: FP32 10, O1 25 (2.5 times FP32)."]
 
 

@@ -170,8 +170,11 @@ def pictures(where: Place) -> list[dict[str, str]]:
 
 def paces(where: Place) -> list[str]:
     """Return a sentence for each of the lab's tasks that was timed on this device: steps a second, FP32 and FP16."""
-    timed = [json.loads(path.read_text("utf-8")) for path in on_record(f"checks/{where.slug}/tasks.json").values()]
-    return [f"{task}: {pace_sentence(each, where.name)}" for one in timed for task, each in one["rates"].items()]
+    kept = [json.loads(path.read_text("utf-8")) for path in on_record(f"checks/{where.slug}/tasks.json").values()]
+    rates = [
+        (line["item"].removeprefix("pace "), line.get("steps_per_second")) for one in kept for line in one["items"]
+    ]
+    return [f"{task}: {pace_sentence(each, where.name)}" for task, each in rates if each]
 
 
 class GpuRun(LabWidget):

@@ -29,7 +29,6 @@ from labkit.amp.distributed.engine import DistributedEngine
 from labkit.amp.distributed.group import RankLost, start_group, while_all_have
 from labkit.formats import FP16, FP32
 from labkit.frameworks import GradScaler, ShardedGradScaler
-from labkit.gpu.checks.many import exact_network, halves
 from labkit.instrument import Report, ranks, watch
 from tests.slowness import slowness
 
@@ -77,7 +76,7 @@ def run(case: str, folder: Path, told: dict[str, str]) -> None:
     os.environ |= {"FOLDER": str(folder), "BEGAN": str(time.monotonic())}
     (folder / f"began-{told['RANK']}").touch()
     try:
-        start_group(timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
+        start_group(told.get("DEVICE", "cpu"), timeout_s=float(told.get("TIMEOUT_S", SECONDS)))
         left = CASES[case]()
     except RankLost as lost:
         left = f"RankLost: {lost}"
@@ -98,6 +97,20 @@ def case(function: Callable[[], Any]) -> Callable[[], Any]:
 
 
 # --- what the cases share: a network whose arithmetic is exact, so that the order of a sum does not matter ----------
+
+
+def halves(*shape: int, seed: int) -> Tensor:
+    """Return -1, -1/2, 0, 1/2 and 1 at random, in that shape: their sums are exact in any order."""
+    return torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(seed)) / 2.0
+
+
+def exact_network() -> nn.Module:
+    """Return two layers with halves for weights: 4 -> 5 -> 3; 5 is odd, so parts differ in size."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    with torch.no_grad():
+        for seed, p in enumerate(net.parameters()):
+            p.copy_(halves(*p.shape, seed=seed))
+    return net
 
 
 def exact_batches(steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
@@ -124,7 +137,7 @@ def own_rows(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 def loss_of(engine: Engine, x: Tensor, y: Tensor) -> Tensor:
     """Return a loss whose gradient is exact: a mean over the rows, a power of two."""
     with engine.forward():
-        return ((engine(x) - y) * y).sum(1).mean()
+        return ((engine(x.to(engine.device)) - y.to(engine.device)) * y.to(engine.device)).sum(1).mean()
 
 
 def train(engine: Engine, batches: list[tuple[Tensor, Tensor]], *, parts: int = 1, clip: float = 0.0) -> list[Any]:
@@ -221,14 +234,35 @@ def unused() -> Any:
     return steps
 
 
-def overflow_on_the_last_rank(sharded: bool) -> Any:
+def overflow_on_the_last_rank(sharded: bool, **options: Any) -> Any:
     """Return reports of three steps; in the second, one gradient of the last rank's batch is beyond FP16."""
-    engine = distributed(RECIPES["FP16 dynamic"], sharded)
+    engine = distributed(RECIPES["FP16 dynamic"], sharded, **options)
     engine.scaler = ScalerState(1024.0, growth_tracker=3)
     batches = [own_rows(b) for b in exact_batches(3)]
     if dist.get_rank() == dist.get_world_size() - 1:
         batches[1][1][0, 2] = 2.0**9
     return train(engine, batches), whole_masters(engine)
+
+
+@case
+def on_its_device() -> Any:
+    """Train on this rank's own device, sharded and not, reduced in FP32 and FP16, beside one process; then overflow."""
+    kind = os.environ["DEVICE"]
+    device = torch.device(kind, dist.get_rank()) if kind == "cuda" else torch.device(kind)
+    one = Engine(exact_network(), sgd, RECIPES["FP16 static"], device=device)
+    train(one, exact_batches(1))
+    found = {}
+    for sharded in (False, True):
+        for reduce in (FP32, FP16):
+            engine = distributed(RECIPES["FP16 static"], sharded, reduce=reduce, device=device)
+            train(engine, [own_rows(b) for b in exact_batches(1)])
+            masters, expected = whole_masters(engine), one.weights.named_masters()
+            apart = [name for name, master in expected.items() if not torch.equal(master, masters[name])]
+            stepped = [report[0] for report in overflow_on_the_last_rank(sharded, reduce=reduce, device=device)[0]]
+            skipped = "all skipped as one" if stepped == [True, False, True] else f"stepped: {stepped}"
+            way = f"{'FSDP2' if sharded else 'DDP'}, {reduce.name}, {dist.get_backend()}"
+            found[way] = f"{'differs in ' + ', '.join(apart) if apart else 'equal'}; {skipped}"
+    return found
 
 
 @case

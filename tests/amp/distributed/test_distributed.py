@@ -71,6 +71,14 @@ def test_two_processes_train_as_one_and_skip_as_one(two: list[Any]) -> None:
             assert overflowed[1][2] == ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
+@pytest.mark.slow
+def test_each_rank_trains_on_its_device(tmp_path: Path) -> None:
+    """By gloo what `labkit gpu --only many` asks of all GPUs by NCCL."""
+    ways = dict.fromkeys(f"{way}, {reduce}, gloo" for way in ("DDP", "FSDP2") for reduce in ("FP32", "FP16"))
+    equal = dict.fromkeys(ways, "equal; all skipped as one")
+    assert launch("on_its_device", 2, tmp_path, DEVICE="cpu") == [equal, equal]
+
+
 def watched_apart(first: tuple[Any, ...], second: tuple[Any, ...]) -> None:
     """Ranks that nobody asks are seen to part; nobody waits long for one that does not watch."""
     (report, only, alone), (other, _, _) = first, second

@@ -28,12 +28,12 @@ import torch
 from numpy.typing import NDArray
 
 from labkit.bench.record import bench_versions
-from labkit.capture.kernel import COLUMNS, Instruction, kernel, launch
 from labkit.formats import FORMATS, FP32, TF32, Format, decode, encode, round_to
 from labkit.gemm.blocks import emulate
 from labkit.gemm.mma import MmaSpec
 from labkit.machine.device import device_report
 from labkit.records import now
+from tests.gpu.capture.kernel import COLUMNS, Instruction, kernel, launch
 
 Words = NDArray[np.uint32]
 

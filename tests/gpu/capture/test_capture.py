@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.capture import tiles as module
-from labkit.capture.kernel import INSTRUCTIONS, Instruction, kernel
-from labkit.capture.tiles import (
+from labkit.formats import BF16, E4M3, FP16, FP32, TF32
+from labkit.gemm import SPECS, emulate
+from labkit.machine.device import GENERATIONS
+from tests.gpu.capture import tiles as module
+from tests.gpu.capture.kernel import INSTRUCTIONS, Instruction, kernel
+from tests.gpu.capture.tiles import (
     a_registers,
     ask,
     b_registers,
@@ -23,11 +26,8 @@ from labkit.capture.tiles import (
     load_capture,
     to_words,
 )
-from labkit.formats import BF16, E4M3, FP16, FP32, TF32
-from labkit.gemm import SPECS, emulate
-from labkit.machine.device import GENERATIONS
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[3] / "data"
 WARP = Instruction("mma.sync", FP16, FP32, 16, (8, 0))
 
 

@@ -1,0 +1,279 @@
+"""Measurements of a GPU beyond timed products: training steps and inference by every way, paces, faults' cards.
+
+Each is an item whose line holds numbers by way, and in "failed" the ways that raised, each with its reason:
+`seconds_a_call` and `mebibytes` of a step, `steps_per_second` of a task. All ways take turns, and the median counts.
+What a claim is about ("2x", "50% on a UNet") stands beside: the ratio to the first way.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from labkit.amp import RECIPES, Engine, Recipe
+from labkit.faults.gpu import GpuCard, measured
+from labkit.frameworks import GradScaler, autocast
+from labkit.gemm import fp32_precision
+from labkit.gpu.worker import Item, Line, reason, synchronize
+from labkit.records.turns import host_seconds, take_turns
+from labkit.train import TrainingRun, networks, pace_sentence, place, steps_per_second
+from labkit.train.tasks import Task
+
+TIMING = "timing"  # the kind of item that begins after all others, in seconds of its own
+PACED_RECIPES = ("FP32", "FP16 dynamic", "O1", "BF16")
+STEPS = 3
+CLASSES, LENGTH = 16, 32
+
+
+# Name -> the network of a width: those of the lab's own tasks. Widths are multiples of 8, as Tensor Cores like them.
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "MLP": networks.mlp,
+    "CNN": lambda width: networks.batch_norm_cnn(width // 8),
+    "transformer": lambda width: networks.Gpt(CLASSES, LENGTH, width),
+    "LSTM": lambda width: networks.CharLstm(CLASSES, width),
+    "UNet": lambda width: networks.Unet(CLASSES, max(8, width // 64)),
+}
+
+
+def example(network: str, width: int, batch: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a network, a batch and its targets, always the same."""
+    torch.manual_seed(0)
+    model = NETWORKS[network](width).to(device)
+    if network in ("transformer", "LSTM"):
+        x, target = torch.randint(0, CLASSES, (2, batch, LENGTH), device=device)
+        return model, x, target
+    pixels = network == "UNet"
+    side = max(16, width // 32) if pixels else 8
+    target = torch.randint(0, 10, (batch, side, side) if pixels else (batch,), device=device)
+    return model, torch.randn(batch, 1, side, side, device=device), target
+
+
+def cross_entropy(out: Tensor, target: Tensor) -> Tensor:
+    """Return the loss of logits [n, classes, ...], or of a sequence's [n, t, classes]."""
+    return nn.functional.cross_entropy(out.transpose(1, 2) if out.dim() == 3 else out, target)
+
+
+Step = Callable[[], object]
+TORCH_AMP, DROP_IN = "torch.amp", "drop-in"  # which are no recipes
+# Way -> recipe, and how it runs.
+WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),
+        "O1 graph compiled": ("O1 graph", "compiled"), TORCH_AMP: (TORCH_AMP, ""),
+        "torch.amp compiled": (TORCH_AMP, "compiled"), DROP_IN: (DROP_IN, ""), "O2": ("O2", ""),
+        "BF16": ("BF16", "")}  # fmt: skip
+COMPILED = [way for way, (_, extra) in WAYS.items() if extra == "compiled"]
+AMP_WAYS = (TORCH_AMP, DROP_IN, "O1", "O2", "FP32")
+SPEED_WAYS = [way for way in WAYS if way not in (*COMPILED, DROP_IN)]
+REGIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    TORCH_AMP: (torch.autocast, torch.amp.GradScaler),
+    DROP_IN: (autocast, GradScaler),
+}
+
+
+def training(way: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+    """Return a training step: forward, cross-entropy, backward, AdamW."""
+    recipe, device = WAYS[way][0], x.device.type
+    if recipe not in REGIONS:
+        engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+        return engine_step(engine, lambda: cross_entropy(engine(x), target))
+    region, scaler = REGIONS[recipe][0], REGIONS[recipe][1](device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with region(device, torch.float16):
+            loss = cross_entropy(model(x), target)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
+def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = False) -> Step:
+    """Return a training step of an engine, by a loss that is computed in its region."""
+
+    def step() -> None:
+        engine.zero_grad()
+        with engine.forward():
+            computed = loss()
+        engine.backward(computed)
+        if clip:
+            engine.clip(1.0)
+        engine.step()
+
+    return step
+
+
+def inference(way: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+    """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
+    recipe, device = WAYS[way][0], x.device.type
+    engine = None if recipe in REGIONS else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
+    call = engine or model
+    model.eval()
+
+    def step() -> None:
+        region = REGIONS[recipe][0](device, torch.float16) if engine is None else engine.forward()
+        with torch.no_grad(), region:
+            call(x)
+
+    return step
+
+
+KINDS: dict[str, Callable[..., Step]] = {"training": training, "inference": inference}
+
+
+def prepared(make: Callable[[], Step], device: str) -> tuple[Step, float | None]:
+    """Return a step that has run four times, and the MiB that the fourth held at its peak; None off a GPU.
+
+    The MiB are those of this step alone, optimizer included.
+    """
+    gc.collect()  # what earlier steps left in cycles is freed now, not while this one is measured
+    others = torch.cuda.memory_allocated() if device == "cuda" else 0
+    step = make()
+    for _ in range(3):  # an optimizer's state is made, and a graph is traced
+        step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    step()
+    return step, (torch.cuda.max_memory_allocated() - others) / 2**20 if device == "cuda" else None
+
+
+def cost(
+    network: str, kind: str, ways: Collection[str], size: Mapping[str, int], *, steps: int = 5, rounds: int = 7
+) -> Item:
+    """Return the item of what a step of a network costs by each way: seconds, MiB, and as multiples of the first's."""
+
+    def make(way: str, device: str) -> Step:
+        extra = WAYS[way][1]
+        model, *batch = example(network, size["width"], size["batch"], device)
+        if extra == "compiled" and device == "cuda":  # a rehearsal has not the minutes
+            model = torch.compile(model)  # type: ignore[assignment]
+        step = KINDS[kind](way, model, *batch)
+
+        def in_precision() -> None:
+            with fp32_precision("tf32" if extra == "TF32" else "ieee"):
+                step()
+
+        return in_precision
+
+    def run(device: str, found: Line) -> None:
+        made: dict[str, Step] = {}
+        found |= {"network": network, **size, "seconds_a_call": {}, "mebibytes": {}, "failed": {}}
+        for way in ways:
+            try:
+                made[way], found["mebibytes"][way] = prepared(partial(make, way, device), device)
+            except Exception as error:
+                found["failed"][way] = reason(error)
+        turns = {way: partial(host_seconds, step, steps, partial(synchronize, device)) for way, step in made.items()}
+        seconds = take_turns(turns, rounds + 1)  # the first round warms up
+        found["seconds_a_call"] = {way: statistics.median(each[1:]) for way, each in seconds.items()}
+        found["summary"] = "\n".join(_cost_lines(found))
+
+    what = f"{network} of width {size['width']}, batch {size['batch']}"
+    compiled = "".join(f", {way}" for way in ways if way in COMPILED)
+    return Item(f"{kind} of {what}{compiled}", TIMING, run)
+
+
+def _cost_lines(found: Line) -> list[str]:
+    seconds, lines = found["seconds_a_call"], [""]
+    first = next(iter(seconds), "")
+    for way, each in seconds.items():
+        memory = "" if found["mebibytes"][way] is None else f"{found['mebibytes'][way]:9.1f} MiB"
+        lines.append(f"  {way:<18} {1000 * each:9.3f} ms {seconds[first] / each:6.2f} x as fast as {first}{memory}")
+    return [*lines, *(f"  {way}: LEFT OUT, {why}" for way, why in found["failed"].items())]
+
+
+def speed(size: Mapping[str, int], **turns: int) -> list[Item]:
+    """Return the items of a large MLP, one too small for half precision, and a UNet, by all ways.
+
+    What has to be compiled comes after everything else: a compilation may take longer than all the rest.
+    """
+    width, batch = size["width"], size["batch"]
+    sizes = (("MLP", width, 16 * batch), ("MLP", width // 16, batch // 4), ("UNet", width, batch // 8))
+    return [
+        cost(network, kind, ways, {"width": width, "batch": batch}, **turns)
+        for ways in (SPEED_WAYS, *(("FP32", way) for way in COMPILED))
+        for network, width, batch in sizes
+        for kind in KINDS
+    ]
+
+
+def pace(task: Task, seconds: Callable[[], float], *, steps: int = 5, rounds: int = 3) -> Item:
+    """Return the item of a task's training steps a second under PACED_RECIPES; no turn begins after the seconds."""
+
+    def run(device: str, found: Line) -> None:
+        end, failed = monotonic() + seconds(), dict[str, str]()
+        found["steps_per_second"] = steps_per_second(
+            task,
+            [RECIPES[name] for name in PACED_RECIPES],
+            device=device,
+            steps=steps,
+            rounds=rounds,
+            stop=lambda: monotonic() > end,
+            failed=lambda recipe, error: failed.__setitem__(recipe, reason(error)),
+        )
+        if failed:
+            found["failed"] = failed
+        rates = pace_sentence(found["steps_per_second"], place(device).name) if found["steps_per_second"] else ""
+        found["summary"] = "\n  ".join([rates, *(f"{recipe}: LEFT OUT, {why}" for recipe, why in failed.items())])
+
+    return Item(f"pace {task.name}", TIMING, run)
+
+
+def cards(known: Sequence[GpuCard], width: int) -> list[Item]:
+    """Return the items of faults that only a GPU shows: what both forms measure, and whether the fault shows."""
+    return [Item(f"card {card.id}", TIMING, partial(_card, card, width)) for card in known]
+
+
+def _card(card: GpuCard, width: int, device: str, found: Line) -> None:
+    torch.manual_seed(0)
+    (broken, error), (cured, why) = (measured(card, device, form, width) for form in (False, True))
+    shows = not why and (not error or any(known in error for known in card.errors)) and card.shows(broken, cured)
+    found |= {"unit": card.unit, "broken": broken, "cured": cured, "error": error or why, "shows": shows}
+    found["summary"] = f"not measured, {error or why}"
+    if cured is not None:
+        as_it_fails = error if broken is None else f"{broken:.3g}"
+        verdict = "shows here" if shows else "does not show here"
+        found["summary"] = f"{as_it_fails} as it fails, {cured:.3g} repaired ({card.unit}); it {verdict}"
+
+
+def twice(task: Task, recipe: Recipe) -> Item:
+    """Return the item of three steps on the CPU, on the device, and on the device again; losses are hexadecimal."""
+
+    def losses(device: str) -> list[float]:
+        run = TrainingRun(task, recipe, device=device, measure_every=0)
+        return [run.step().loss for _ in range(STEPS)]
+
+    def run(device: str, found: Line) -> None:
+        found |= {"task": task.name, "recipe": recipe.name}
+        cpu = losses("cpu")
+        found["cpu"] = [loss.hex() for loss in cpu]
+        own = losses(device)
+        found["losses"] = [loss.hex() for loss in own]
+        found["ulps"] = [ulps_apart(*pair) for pair in zip(own, cpu, strict=True)]
+        found["again"] = [loss.hex() for loss in losses(device)]
+        differ = sum(a != b for a, b in zip(found["losses"], found["again"], strict=True))
+        again = "the same losses" if not differ else f"{differ} losses that differ in some bit"
+        found["summary"] = f"trained twice: {again}"
+
+    return Item(f"train {task.name} {recipe.name}", "training", run)
+
+
+def ulps_apart(a: float, b: float) -> int | None:
+    """Return how many FP32 numbers two FP32 numbers are apart; None where one alone, or each otherwise, is not finite.
+
+    >>> ulps_apart(1.0, 1.0 + 2.0**-23), ulps_apart(-0.0, 0.0), ulps_apart(1.0, float("nan"))
+    (1, 0, None)
+    """
+    if not np.isfinite([a, b]).all():
+        return 0 if a == b or (a != a and b != b) else None
+    first, second = (int(np.abs(np.float32(x)).view(np.int32)) * (-1 if x < 0 else 1) for x in (a, b))
+    return abs(first - second)

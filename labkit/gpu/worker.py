@@ -1,0 +1,259 @@
+"""Items that a process answers one by one, so that one that raises, hangs or ends its process costs its line alone.
+
+Protocol of that process: it sends {"items": [[name, kind], ...]}; then, for each line {"item": name, "seconds": limit}
+of standard input, the item's line. What anything prints goes to standard error, so that standard output holds answers
+alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit.records import linux, system
+
+Line = dict[str, Any]
+CHECKOUT = Path(__file__).parents[2]
+START_SECONDS = 90.0  # the longest of a process's import of torch
+FRAMES = 12  # of a traceback, the innermost
+WORDS = 2000  # letters of an error message
+TAIL = 3000  # letters of what a broken process had said
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to measure or to check, whose answer is one line.
+
+    name    unique
+    kind    what `labkit.gpu.passport.read` expects of it
+    run     (device, found): fill `found` with plain values, or raise; what was found before stays in the line.
+            found["summary"] is what a person reads
+    """
+
+    name: str
+    kind: str
+    run: Callable[[str, Line], None]
+
+
+def answer(item: Item, device: str) -> Line:
+    """Run an item and return its line.
+
+    outcome    "done", "failed" or "out of memory"
+    broken     True where the device takes no further call: the process has to be started anew
+    """
+    found: Line = {"item": item.name, "kind": item.kind}
+    began = time.monotonic()
+    try:
+        item.run(device, found)
+        synchronize(device)
+        found["outcome"] = "done"
+    except Exception as error:
+        found["outcome"] = "out of memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "failed"
+        found |= {"error": f"{type(error).__name__}: {error}"[:WORDS], "traceback": short_traceback(error)}
+    found["seconds"] = round(time.monotonic() - began, 3)
+    if found["outcome"] != "done":  # give memory back, and try the device: its context may refuse everything now
+        try:
+            release_memory()
+            synchronize(device)
+        except RuntimeError:
+            found["broken"] = True
+    return found
+
+
+def synchronize(device: str) -> None:
+    """Return when a device has done its work; a CPU has."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def release_memory() -> None:
+    """Give the memory of what an item left, cycles included, back to the device."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def reason(error: Exception) -> str:
+    """Return what an exception says, in one line with its type.
+
+    >>> reason(RuntimeError("expected scalar type Half but found Float"))
+    'RuntimeError: expected scalar type Half but found Float'
+    """
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+
+
+def short_traceback(error: BaseException) -> list[str]:
+    """Return the innermost frames as "file:line, function: source", without the folders of this machine."""
+    frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+    return [f"{without_folders(frame.filename)}:{frame.lineno}, {frame.name}: {frame.line}" for frame in frames]
+
+
+def without_folders(text: str) -> str:
+    """Return a text of paths without the folders that lead to a package, and without the home folder.
+
+    >>> without_folders("somewhere/site-packages/torch/nn/functional.py")
+    'torch/nn/functional.py'
+    """
+    inside = text.rpartition("site-packages/")[2]
+    return inside.replace(f"{CHECKOUT}{os.sep}", "").replace(str(Path.home()), "~")
+
+
+def serve(items: Sequence[Item], device: str) -> None:
+    """Run the items that standard input names, until it ends or the device's context is broken."""
+    if sys.platform == "linux":
+        linux.end_with_parent()
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    faulthandler.enable()
+
+    def send(value: Line) -> None:
+        answers.write(json.dumps(value, default=str) + "\n")
+        answers.flush()
+
+    by_name = {item.name: item for item in items}
+    send({"items": [[item.name, item.kind] for item in items]})
+    for line in sys.stdin:
+        request = json.loads(line)
+        faulthandler.dump_traceback_later(0.9 * request["seconds"])  # what hangs says where, before it is ended
+        found = answer(by_name[request["item"]], device)
+        faulthandler.cancel_dump_traceback_later()
+        send(found)
+        if found.get("broken"):
+            return
+
+
+class WorkerLost(RuntimeError):
+    """The process of the items gave no answer: it ended, or was ended after its limit. `said`: what it had printed."""
+
+    def __init__(self, why: str, said: str) -> None:
+        super().__init__(why)
+        self.said = said
+
+
+class Worker:
+    """A process that answers items, with a limit for each.
+
+    Raises:
+        WorkerLost: it did not begin within START_SECONDS.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._said = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed with this object
+        self._process = system.start_group(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            encoding="utf-8",
+            env=environment(),
+        )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self.items: list[tuple[str, str]] = [(name, kind) for name, kind in self._answer(START_SECONDS)["items"]]
+
+    def ask(self, item: str, seconds: float) -> Line:
+        """Return an item's line.
+
+        Raises:
+            WorkerLost: the process ended, or took longer than that and was ended.
+        """
+        assert self._process.stdin is not None
+        self._said.seek(0)
+        self._said.truncate()
+        with contextlib.suppress(OSError):  # a process that has ended is noticed by its answer
+            self._process.stdin.write(json.dumps({"item": item, "seconds": seconds}) + "\n")
+            self._process.stdin.flush()
+        return self._answer(seconds)
+
+    def _answer(self, seconds: float) -> Line:
+        try:
+            line = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            self.close()
+            raise WorkerLost(f"no answer within {seconds:g} s, so its process was ended", self._tail()) from None
+        except BaseException:  # Ctrl-C: no process is left behind
+            self.close()
+            raise
+        if not line.endswith("\n"):
+            status = self._process.wait()
+            ended = signal.Signals(-status).name if status < 0 else f"status {status}"
+            self.close()
+            raise WorkerLost(f"its process ended with {ended}", self._tail())
+        answer: Line = json.loads(line)
+        return answer
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def _tail(self) -> str:
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - TAIL))
+        lines = self._said.read().decode(errors="replace").splitlines()
+        return "\n".join(without_folders(line) for line in lines)
+
+    def close(self) -> None:
+        """End the process and whatever it started."""
+        system.end_group(self._process)
+        self._process.wait()
+
+
+def environment() -> dict[str, str]:
+    """Return the environment in which a Python process finds this lab."""
+    paths = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": paths}
+
+
+def ask_all(
+    command: Sequence[str], items: list[tuple[str, str]], seconds: Callable[[], float], begins: Callable[[str], bool]
+) -> Iterator[Line]:
+    """Yield the line of each item of a process; where an item ends the process, another one answers the next item.
+
+    Args:
+        command: what serves the items.
+        items: an empty list, which gets all names and kinds before the first item begins.
+        seconds: the longest of the next item, after which its process is ended.
+        begins: called before each item with its kind; returns whether the item begins.
+
+    Raises:
+        WorkerLost: a process could not be started.
+    """
+    worker: Worker | None = Worker(command)
+    try:
+        assert worker is not None
+        items += worker.items
+        for name, kind in items:
+            if not begins(kind):
+                continue
+            if worker is None:
+                worker = Worker(command)
+            try:
+                line = worker.ask(name, seconds())
+            except WorkerLost as lost:
+                line = {"item": name, "kind": kind, "outcome": "process lost", "error": str(lost), "said": lost.said}
+            if line["outcome"] == "process lost" or line.get("broken"):
+                worker.close()
+                worker = None
+            yield line
+    finally:
+        if worker is not None:
+            worker.close()

@@ -1,0 +1,76 @@
+"""Serve the checks as items are served: `python -m tests.gpu.checks DEVICE PART [quick]`, which `labkit gpu` runs.
+
+A check is a test of this folder with the mark `check(part, kind)`; the name of its item is that of its parameter. Each
+runs as pytest runs it, with its fixtures; what it leaves in `asked.found` is the item's line, and an assertion that
+fails, or anything else that it raises, the item's error. Without a part, the items of a passport are served, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from labkit.gpu.measure import TIMING
+from labkit.gpu.passport.items import catalogue
+from labkit.gpu.worker import CHECKOUT, Item, Line, serve
+from tests.gpu.conftest import Asked
+
+DEVICE = "LABKIT_CHECKS_DEVICE"  # for marks, which are made when the tests are collected
+OPTIONS = ("-c", os.devnull, f"--rootdir={CHECKOUT}", f"--confcutdir={CHECKOUT / 'tests' / 'gpu'}",
+           "--import-mode=importlib", "-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:faulthandler",
+           "-p", "no:timeout", "-p", "no:xdist", "--capture=no", "-W", "ignore")  # fmt: skip
+
+
+class Served:
+    """A plugin of pytest that runs no test until its name is read from standard input."""
+
+    def __init__(self, device: str, part: str, quick: bool, only: tuple[str, ...] = ()) -> None:
+        self.part, self.only = part, only
+        self.asked = Asked(device, thorough=bool(part) and not quick)
+        self.others = [] if part else catalogue(device, quick=quick)
+        self.raised: BaseException | None = None
+
+    def pytest_configure(self, config: Any) -> None:
+        config.asked = self.asked
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Serve in place of running: timings are last."""
+        items = [*self.others, *(self.item(test) for test in session.items if self.is_asked(test))]
+        items.sort(key=lambda item: item.kind == TIMING)
+        serve([item for item in items if not self.only or item.name in self.only], self.asked.device)
+        return True
+
+    def is_asked(self, test: Any) -> bool:
+        mark = test.get_closest_marker("check")
+        in_part = mark is not None and (mark.args[0] == self.part or (not self.part and mark.args[1]))
+        return in_part and not any(skip.args[0] for skip in test.iter_markers("skipif"))
+
+    def item(self, test: Any) -> Item:
+        return Item(test.callspec.id, test.get_closest_marker("check").args[1], partial(self.run, test))
+
+    def run(self, test: Any, device: str, found: Line) -> None:
+        self.raised, self.asked.found = None, found
+        runtestprotocol(test, nextitem=None, log=False)
+        if self.raised is not None:
+            raise self.raised
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
+        if call.excinfo is not None and self.raised is None:
+            self.raised = call.excinfo.value
+
+
+def main(device: str, part: str = "", quick: str = "", only: tuple[str, ...] = ()) -> int:
+    os.environ[DEVICE] = device
+    plugin = Served(device, part, bool(quick), only)
+    return pytest.main([*OPTIONS, str(Path(__file__).parent)], [plugin])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

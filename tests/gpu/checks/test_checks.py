@@ -1,0 +1,170 @@
+"""Checks of a GPU: `pytest -m gpu` runs them, and `labkit gpu`, whose parts and passports keep what they found.
+
+Off a GPU, `labkit gpu --device cpu` rehearses them: our own autocast stands on both sides.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from labkit.bench import GemmCase, device_report, run_cases
+from labkit.bench.triton_gemm import TILES, Tile, matmul, why_unavailable
+from labkit.faults import GPU_CARDS
+from labkit.formats import FP16, FP32
+from labkit.gemm.mma import SPECS
+from labkit.gpu.measure import AMP_WAYS, cards, cost
+from labkit.gpu.worker import answer
+from tests.amp.distributed import ranks
+from tests.gpu import against_torch
+from tests.gpu.capture import tiles as capture
+from tests.gpu.capture.kernel import COLUMNS, INSTRUCTIONS, Instruction
+from tests.gpu.conftest import Asked
+
+HAS_GPU = os.environ.get("LABKIT_CHECKS_DEVICE") != "cpu" and torch.cuda.is_available()
+CAPABILITY = device_report("cuda").capability if HAS_GPU else None
+WITHOUT_TRITON = bool(why_unavailable("cuda" if HAS_GPU else "cpu"))
+BF16_FROM = (8, 0)  # the compute capability: before, Triton's compiler may end the process at a product of BF16
+SHAPES = ((129, 257, 65), (300, 500, 700), (4096, 4096, 4096))  # each compiles anew: a second or two
+pytestmark = [pytest.mark.gpu]
+
+
+def named(name: str, *values: Any, skip: bool = False) -> Any:
+    return pytest.param(*values, id=name, marks=pytest.mark.skipif(skip, reason="this device does not have it"))
+
+
+def check_unlike(asked: Asked, how: dict[str, str]) -> None:
+    """Leave how many calls there were and which were unlike torch's; fail where torch did not refuse it itself."""
+    unlike = {call: said for call, said in how.items() if said != against_torch.EQUAL}
+    wrong = {call: said for call, said in unlike.items() if said != against_torch.REFUSED}
+    asked.found |= {"calls": len(how), "unlike": unlike | {call: "unusable" for call in unlike if call not in wrong}}
+    counts = f"{len(how) - len(unlike)} equal to torch's bit for bit, {len(wrong)} not"
+    asked.found["summary"] = f"{counts}, {len(unlike) - len(wrong)} that torch itself refuses"
+    assert not wrong, "; ".join(f"{call}: {said}" for call, said in wrong.items())
+
+
+@pytest.mark.check("amp", "autocast")
+@pytest.mark.parametrize("group", [named(f"autocast {group}", group) for group in against_torch.groups()])
+def test_each_call_of_torchs_autocast_lists(asked: Asked, group: str) -> None:
+    with against_torch.repeatable():
+        check_unlike(asked, against_torch.lists(group, asked.device, *against_torch.pairs(asked.device)))
+
+
+@pytest.mark.check("amp", "autocast")
+@pytest.mark.parametrize("layer", [named(f"autocast {layer}", layer) for layer in against_torch.RECURRENT])
+def test_recurrent_layers_forward_and_backward(asked: Asked, layer: str) -> None:
+    """No list names them: they ask torch's own autocast."""
+    theirs, ours = (region for region, _ in against_torch.pairs(asked.device))
+    width = 256 if asked.thorough else 64
+    with against_torch.repeatable():
+        check_unlike(asked, {
+            f"{layer}{', packed' * packed}": against_torch.compare(*(
+                against_torch.outcome(against_torch.recurrent(layer, width, packed, asked.device), region())
+                for region in (theirs, ours)
+            ))
+            for packed in (False, True)
+        })  # fmt: skip
+
+
+@pytest.mark.check("amp", "autocast")
+@pytest.mark.parametrize("network", [named(f"torch.amp {name}", name) for name in against_torch.TRAINED])
+def test_training_has_the_losses_scales_and_trackers_of_torchs(asked: Asked, network: str) -> None:
+    width, steps = (256, 30) if asked.thorough else (64, 12)
+    pairs = against_torch.pairs(asked.device)
+    check_unlike(asked, {network: against_torch.compare_training(network, *pairs, asked.device, width, steps)})
+
+
+@pytest.mark.check("mma", "capture")
+@pytest.mark.parametrize(
+    "row",
+    [
+        named(f"capture {row.name}", row, skip=not row.runs_on(CAPABILITY))
+        for row in sorted(INSTRUCTIONS, key=lambda row: row.grouped)  # one that fails may end the process
+    ],
+)
+def test_a_real_tensor_core_answers_as_the_emulator_does(asked: Asked, row: Instruction) -> None:
+    tiles, seeds = (512 // row.m, 5) if asked.thorough else (2, 1)  # of each family: 4096 sums
+    answers = capture.ask(row, tiles)
+    asked.found |= {"spec": answers.spec, "npz": base64.b64encode(answers.to_bytes()).decode()}
+    asked.found |= {"file": f"{row.name}.npz", "summary": "kept; no row of SPECS models this GPU"}
+    if not answers.spec:
+        return
+    spec, counts = SPECS[answers.spec].for_operands(row.operands), Counter[str]()
+    for each in (answers, *(capture.ask(row, tiles, seed) for seed in range(1, seeds))):  # those are not kept
+        counts.update(each.mismatches(spec))
+    wrong = asked.found["mismatches"] = {family: count for family, count in counts.items() if count}
+    sums = seeds * len(answers.a) * row.m * COLUMNS
+    said = asked.found["summary"] = f"{sum(wrong.values())} of {sums} sums differ from the emulator's"
+    assert not wrong, f"{said}: {wrong}"
+
+
+def wrong_products(tile: Tile, dtype: torch.dtype, m: int, n: int, k: int, device: str) -> int:
+    """Return how many elements of a product are wrong.
+
+    Small whole numbers have sums that FP32 holds exactly: one rounding is left, and no tolerance is needed.
+    """
+    generator = torch.Generator(device).manual_seed(0)
+    a = torch.randint(-3, 4, (m, k), generator=generator, device=device).to(dtype)
+    b = torch.randint(-3, 4, (n, k), generator=generator, device=device).to(dtype).t()
+    exact = (a.double() @ b.double()).to(dtype)
+    return int((matmul(a, b, tile) != exact).sum())
+
+
+@pytest.mark.check("kernel", "timing")
+@pytest.mark.parametrize(
+    ("tile", "dtype"),
+    [
+        *(named(f"kernel {tile.name} FP16", tile, "float16", skip=WITHOUT_TRITON) for tile in TILES),
+        named(
+            f"kernel {TILES[0].name} BF16",
+            TILES[0],
+            "bfloat16",
+            skip=WITHOUT_TRITON or (CAPABILITY or BF16_FROM) < BF16_FROM,
+        ),
+    ],
+)
+def test_our_own_kernel_is_exact(asked: Asked, tile: Tile, dtype: str) -> None:
+    products = SHAPES if asked.thorough else SHAPES[:1]
+    wrong = [wrong_products(tile, getattr(torch, dtype), *shape, asked.device) for shape in products]
+    asked.found |= {"wrong": sum(wrong), "summary": f"{len(wrong)} products, {sum(wrong)} elements wrong"}
+    assert not any(wrong), asked.found["summary"]
+
+
+@pytest.mark.check("many", "")
+@pytest.mark.parametrize("backend", [named("all GPUs, nccl", "nccl", skip=not HAS_GPU)])
+def test_all_gpus_train_as_one(asked: Asked, tmp_path: Path, backend: str) -> None:
+    """Written by NCCL's documentation; with gloo, tests/amp/distributed runs the same cases."""
+    world = torch.cuda.device_count()
+    found = ranks.launch("on_its_device", world, tmp_path, DEVICE="cuda")
+    asked.found |= {"ranks": world, "summary": json.dumps(found[0])}
+    assert all(set(said.values()) == {"equal; all skipped as one"} for said in found), found
+
+
+# --- beside the checks: that what is measured can be measured -------------------------------------------------------
+
+
+def test_each_way_has_its_seconds_and_its_memory() -> None:
+    found = answer(cost("MLP", "training", AMP_WAYS, {"width": 64, "batch": 8}, steps=2, rounds=1), "cuda")
+    assert not found["failed"]
+    assert set(found["seconds_a_call"]) == set(AMP_WAYS)
+    assert all(mebibytes > 0 for mebibytes in found["mebibytes"].values())
+
+
+def test_the_scaler_refuses_bf16_and_every_repaired_form_runs() -> None:
+    found = {item.name: answer(item, "cuda") for item in cards([*GPU_CARDS.values()], 1024)}
+    assert found["card scaler_for_bf16"]["shows"]
+    assert all(card["cured"] is not None for card in found.values())
+
+
+def test_cases_run_on_this_gpu() -> None:
+    cases = [GemmCase(256, 256, 256, format, layout) for format in (FP32, FP16) for layout in ("NN", "NT", "TN")]
+    runs = run_cases(cases, "cuda", rounds=1)
+    assert [run.case for run in runs] == cases
+    assert all(run.error < 100 for run in runs)
