@@ -63,23 +63,18 @@ def cross_entropy(out: Tensor, target: Tensor) -> Tensor:
 
 Step = Callable[[], object]
 TORCH_AMP, DROP_IN = "torch.amp", "drop-in"  # which are no recipes
-# Way -> recipe, and how it runs.
-WAYS = {"FP32": ("FP32", ""), "TF32": ("FP32", "TF32"), "O1": ("O1", ""), "O1 graph": ("O1 graph", ""),
-        "O1 graph compiled": ("O1 graph", "compiled"), TORCH_AMP: (TORCH_AMP, ""),
-        "torch.amp compiled": (TORCH_AMP, "compiled"), DROP_IN: (DROP_IN, ""), "O2": ("O2", ""),
-        "BF16": ("BF16", "")}  # fmt: skip
-COMPILED = [way for way, (_, extra) in WAYS.items() if extra == "compiled"]
 AMP_WAYS = (TORCH_AMP, DROP_IN, "O1", "O2", "FP32")
-SPEED_WAYS = [way for way in WAYS if way not in (*COMPILED, DROP_IN)]
+SPEED_WAYS = ("FP32", "TF32", "O1", "O1 graph", TORCH_AMP, "O2", "BF16")
+COMPILED = ("O1 graph compiled", "torch.amp compiled")
 REGIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     TORCH_AMP: (torch.autocast, torch.amp.GradScaler),
     DROP_IN: (autocast, GradScaler),
 }
 
 
-def training(way: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+def training(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     """Return a training step: forward, cross-entropy, backward, AdamW."""
-    recipe, device = WAYS[way][0], x.device.type
+    device = x.device.type
     if recipe not in REGIONS:
         engine = Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
         return engine_step(engine, lambda: cross_entropy(engine(x), target))
@@ -112,9 +107,9 @@ def engine_step(engine: Engine, loss: Callable[[], Tensor], *, clip: bool = Fals
     return step
 
 
-def inference(way: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
+def inference(recipe: str, model: nn.Module, x: Tensor, target: Tensor) -> Step:
     """Return one pass forward in evaluation mode, in which no master weights and no scaler are needed."""
-    recipe, device = WAYS[way][0], x.device.type
+    device = x.device.type
     engine = None if recipe in REGIONS else Engine(model, torch.optim.AdamW, RECIPES[recipe], device=device)
     call = engine or model
     model.eval()
@@ -152,14 +147,13 @@ def cost(
     """Return the item of what a step of a network costs by each way: seconds, MiB, and as multiples of the first's."""
 
     def make(way: str, device: str) -> Step:
-        extra = WAYS[way][1]
         model, *batch = example(network, size["width"], size["batch"], device)
-        if extra == "compiled" and device == "cuda":  # a rehearsal has not the minutes
+        if way in COMPILED and device == "cuda":  # a rehearsal has not the minutes
             model = torch.compile(model)  # type: ignore[assignment]
-        step = KINDS[kind](way, model, *batch)
+        step = KINDS[kind](way.removesuffix(" compiled"), model, *batch)
 
         def in_precision() -> None:
-            with fp32_precision("tf32" if extra == "TF32" else "ieee"):
+            with fp32_precision("tf32" if way == "TF32" else "ieee"):
                 step()
 
         return in_precision

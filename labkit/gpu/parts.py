@@ -129,10 +129,10 @@ def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []
 
     def run(order: Order) -> Iterator[str]:
         path, lines, names = order.path("checks", f"{part}.json"), list[Line](), list[str]()
-        why = checks.missing() if part in checks.PARTS else ""
-        if why:
+        has_checks = part in checks.PARTS
+        if why := checks.missing() if has_checks else "":
             yield why
-        checked = _checked(part, order, names) if part in checks.PARTS and not why else iter(())
+        checked = _checked(part, order, names) if has_checks and not why else iter(())
         for line in chain(checked, _measured(measured(order), order, names)):
             if "npz" in line:  # answers of a Tensor Core
                 content = base64.b64decode(line.pop("npz"))
@@ -145,7 +145,10 @@ def _items(part: str, measured: Callable[[Order], list[Item]] = lambda order: []
         if late:
             _keep_lines(path, order, [*lines, *late])
         yield from (f"{line['item']}: LEFT OUT, {TIME_UP}" for line in late)
-        yield f"{path}: {len(lines)} of {len(names)} items" if names else f"{order.report.name} has {NOTHING[part]}"
+        if names:
+            yield f"{path}: {len(lines)} of {len(names)} items"
+        elif not why:
+            yield f"{order.report.name} has {NOTHING[part]}"
 
     return run
 
@@ -176,10 +179,8 @@ def _keep_lines(path: Path, order: Order, lines: list[Line]) -> None:
 
 def _said(line: Line) -> str:
     """Return a line of an item for people."""
-    failed = (
-        f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}" if "error" in line and "shows" not in line else ""
-    )
-    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or line['outcome']}"
+    failed = "" if line["outcome"] == "done" else f"{line['outcome'].upper()}, {line['error'].splitlines()[0]}"
+    return f"{line['item']}: {'; '.join(filter(None, [failed, line.get('summary', '')])) or 'done'}"
 
 
 def _races(order: Order) -> Iterator[str]:

@@ -109,6 +109,7 @@ def test_items_are_on_the_disk_one_by_one_and_one_that_fails_is_named(
         seen.append([line["item"] for path in tmp_path.rglob("speed.json") for line in read(path)])
         if len(seen) == 2:
             planted()
+        found["summary"] = f"told {len(seen)}"
 
     def read(path: Path) -> Any:
         return json.loads(path.read_text())["items"]
@@ -117,7 +118,11 @@ def test_items_are_on_the_disk_one_by_one_and_one_that_fails_is_named(
     said = list(parts.PARTS["speed"].run(order(tmp_path)))
     assert seen == [[], ["a"], ["a", "b"]]
     (path,) = tmp_path.rglob("speed.json")
-    assert said == ["a: done", f"b: FAILED, {PLANTED}", "c: done", f"{path}: 3 of 3 items"]
+    assert said == ["a: told 1", f"b: FAILED, {PLANTED}", "c: told 3", f"{path}: 3 of 3 items"]
+    kept = json.loads(path.read_text())
+    assert [line["outcome"] for line in kept["items"]] == ["done", "failed", "done"]
+    assert kept["device"] == device_report().name
+    assert {"versions", "date"} <= set(kept)
 
 
 def test_checks_that_end_their_process_or_never_begin_are_named(
