@@ -33,6 +33,7 @@ LISTS = {
 }
 EQUAL = "equal"
 REFUSED = "refused"
+UNUSABLE = "unusable"  # begins what is said of a listed call that torch itself refuses
 HALF = torch.float16
 
 
@@ -318,7 +319,10 @@ def groups() -> list[str]:
 
 
 def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
-    """Return each call of a group -> how its outcomes differ; each is called wherever torch has it."""
+    """Return each call of a group -> "equal", "unusable: ..." where torch itself refuses, or how the two differ.
+
+    Each is called wherever torch has it.
+    """
     found = {}
     with quiet():
         for name, args, *rest in listed_calls(device)[group]:
@@ -326,7 +330,9 @@ def lists(group: str, device: str, theirs: Pair, ours: Pair) -> dict[str, str]:
             for home, module in LISTS.items():
                 if hasattr(module, name):
                     call = partial(_listed, getattr(module, name), args, named)
-                    found[f"{len(found)} {home}.{name}"] = compare(outcome(call, theirs[0]()), outcome(call, ours[0]()))
+                    its, mine = (outcome(call, region()) for region, _ in (theirs, ours))
+                    how = compare(its, mine)
+                    found[f"{len(found)} {group} {home}.{name}"] = f"{UNUSABLE}: {its[1]}" if how == REFUSED else how
     return found
 
 

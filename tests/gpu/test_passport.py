@@ -453,7 +453,7 @@ def test_a_passport_of_the_simulated_t4(simulated_gpu: Any, file: Path) -> None:
     assert sum(lines["waits O1"]["waits"].values()) >= 1
     assert lines["pace digits"]["steps_per_second"]["FP32"] > 0
     assert lines["autocast torch_fp16"]["calls"] > 30
-    assert set(lines["autocast torch_fp16"]["unlike"].values()) == {"unusable"}
+    assert all(how.startswith("unusable: ") for how in lines["autocast torch_fp16"]["unlike"].values())
     assert lines["torch.amp CNN"]["outcome"] == "done"
     unlike = lines["autocast LSTM"]
     assert unlike["error"].startswith("AssertionError: LSTM: the numbers differ"), "without cuDNN, it runs step by step"
