@@ -18,7 +18,7 @@ from labkit.amp import DYNAMIC, PRESETS, RECIPES, Engine, Recipe, static
 from labkit.gemm import SEQUENTIAL_FP16, SPECS, TURING_4
 from labkit.train import TASKS, StepRecord, TrainingRun
 from labkit.widgets import LiveTraining, StepDebugger, TrainingBar, Workbench
-from labkit.widgets.driven.driver import Button
+from labkit.widgets.driven.controller import Button
 
 STEPS = 5
 TASK = replace(TASKS["digits"], batch_size=8, make_optimizer=partial(torch.optim.Adam, lr=3e-3, eps=3e-5))

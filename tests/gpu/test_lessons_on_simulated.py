@@ -63,18 +63,16 @@ CELLS = cells()
 
 def stepped_together(widget: Any) -> list[str]:
     """Press Start, take steps, and return the devices of all runs' weights."""
-    from labkit.widgets.driven.driver import Button, Phase
+    from labkit.widgets.driven.controller import Button, Phase
 
-    widget.lockstep.handle(Button.START)
+    widget.controller.handle(Button.START)
     for _ in range(STEPS):
-        widget.lockstep.tick()
-        assert widget.lockstep.error == "", widget.lockstep.error
+        widget.controller.tick()
+        assert widget.controller.error == "", widget.controller.error
     assert widget.phase is Phase.RUNNING
     assert len(widget.history) == STEPS
     assert "simulated" in widget.place.label
-    game = getattr(widget, "duel", None)
-    sides = (game.yours, game.scalers) if game else (widget.bench.fp32, widget.bench.run)
-    return sorted({p.device.type for side in sides for p in side.run.model.parameters()})
+    return sorted({p.device.type for side in widget.controller.sides for p in side.run.model.parameters()})
 
 
 def trained_behind_a_bar(bar: Any, limit: float) -> list[str]:

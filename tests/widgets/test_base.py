@@ -102,7 +102,7 @@ def test_worked_example_each_step_sets_its_state() -> None:
 def test_a_step_of_the_workbench_presses_a_button() -> None:
     bench = GUIDED["workbench"]()
     pressed: list[object] = []
-    bench.driver.command = pressed.append  # type: ignore[attr-defined]
+    bench.controller.ask = pressed.append  # type: ignore[attr-defined]
     for step in range(len(bench.tour)):
         bench.tour_step = step
     bench.close()

@@ -4,6 +4,7 @@ import json
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,17 +22,16 @@ from labkit.widgets.beat_scaler.game import (
     YOURS,
     Duel,
     GameStep,
-    Move,
-    Show,
     Tally,
     WeightedRun,
     course,
     make_run,
+    on_slider,
     sentence,
     tally,
 )
-from labkit.widgets.beat_scaler.widget import BeatTheScaler, DuelOutbox, static_duel
-from labkit.widgets.driven.driver import Button, Phase
+from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
+from labkit.widgets.driven.controller import Button, Phase
 
 KEEPS, OVERFLOWS = 8.0, 20.0  # the window of a fake run, before the loss's weight moves it
 
@@ -64,8 +64,8 @@ def played(game, moves=()):
     moves = dict(moves)
     game.handle(Button.START)
     while game.due:
-        if game.steps_done + 1 in moves:
-            game.handle(Move(moves[game.steps_done + 1]))
+        if len(game.steps) + 1 in moves:
+            game.handle(partial(game.move, moves[len(game.steps) + 1]))
         game.tick()
     return game
 
@@ -101,7 +101,7 @@ def test_a_step_is_useful_if_it_was_taken_and_kept_its_gradients():
 def test_a_move_beyond_the_slider_and_a_game_without_steps_or_pace_are_refused():
     for bad in (-5, 31, 2.5, True + 30):
         with pytest.raises(ValueError, match="from -4 to 30"):
-            Move(bad)
+            on_slider(bad)
     for options in ({"steps": 0}, {"pace": 0}, {"pace": float("nan")}):
         with pytest.raises(ValueError, match="1 step or more and a positive pace"):
             duel(**options)
@@ -182,8 +182,8 @@ def test_the_window_is_a_secret_until_the_end_and_who_peeks_is_remembered():
     game.handle(Button.START)
     game.tick()
     assert len(static_duel(game).axes[1].collections) == 0
-    game.handle(Show(True))
-    game.handle(Show(False))
+    game.handle(partial(game.show, True))
+    game.handle(partial(game.show, False))
     played(game)
     assert "with the window in sight" in game.sentence()
     assert len(static_duel(game).axes[1].collections) == 2  # the two edges of the window
@@ -206,34 +206,38 @@ def test_an_error_ends_the_game_and_is_said():
 
 
 def test_every_step_is_told_once_and_json_holds_no_nan():
-    game, frames = duel(30), []
-    box = DuelOutbox(game, lambda content, buffers: frames.append((content, buffers)))
+    widget, frames = BeatTheScaler(steps=30, pace=1e6, device="cpu", make_run=FakeRun), []
+    game, widget.controller.send = widget.duel, lambda content, buffers: frames.append((content, buffers))
+    game.post(urgent=True)
     game.handle(Button.START)
     for _ in range(30):
         game.tick()
-        box.post(urgent=True)
-    assert [content["whole"] for content, _ in frames] == [True] + [False] * 29
+        game.post(urgent=True)
+    assert [content["whole"] for content, _ in frames] == [True] + [False] * 30
     for side, steps in ((0, game.yours.steps), (1, game.scalers.steps)):
         rows = np.concatenate([np.frombuffer(buffers[side], "<f4") for _, buffers in frames]).reshape(-1, 5)
         assert rows[:, 1].tolist() == [step.scale for step in steps]
         assert rows[:, 3].tolist() == [step.keeps_from for step in steps]
     json.dumps([content for content, _ in frames], allow_nan=False)
-    assert frames[10][0]["useful"] is None
+    assert frames[11][0]["useful"] is None
     assert frames[-1][0]["useful"] == [side.useful for side in game.tallies()]
-    box.start_over()
-    box.post(urgent=True)
+    game.forget_sent()
+    game.post(urgent=True)
     assert (frames[-1][0]["whole"], len(frames[-1][1][0])) == (True, 30 * 5 * 4)
+    widget.close()
 
 
 def test_the_widget_plays_a_game_in_its_thread():
     over = threading.Event()
     game = BeatTheScaler(steps=30, pace=1e6, make_run=FakeRun)
-    game.outbox.send = lambda content, buffers: content["phase"] == "finished" and over.set()
+    game.controller.send = lambda content, buffers: content["phase"] == "finished" and over.set()
     try:
-        assert game.command({"do": "move", "log2_scale": 7}) == Move(7)
-        assert game.command({"do": "show", "window": True}) == Show(True)
-        with pytest.raises(ValueError, match="jump"):
-            game.command({"do": "jump"})
+        for message in ({"do": "move", "log2_scale": 7}, {"do": "show", "window": True}):
+            game.duel.handle(game.command(message))
+        assert (game.duel.log2_scale, game.duel.in_sight) == (7, True)
+        for message, words in (({"do": "jump"}, "jump"), ({"do": "move", "log2_scale": 31}, "from -4 to 30")):
+            with pytest.raises(ValueError, match=words):
+                game.command(message)
         game.move(9)
         game.press("start")
         assert over.wait(20)
@@ -241,7 +245,7 @@ def test_the_widget_plays_a_game_in_its_thread():
         assert game.still()["image/png"].startswith(b"\x89PNG")
     finally:
         game.close()
-    assert not game.driver.alive
+    assert not game.controller.alive
     with pytest.raises(ValueError, match="task is one of 'segmentation'"):
         BeatTheScaler("chess")
 

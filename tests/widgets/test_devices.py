@@ -20,9 +20,7 @@ import torch
 from labkit.amp import RECIPES
 from labkit.train import GPU_TASKS, TASKS, Place, devices, load, train
 from labkit.widgets import BeatTheScaler, LiveTraining, TrainingBar, Workbench
-from labkit.widgets.beat_scaler.widget import state as duel_state
-from labkit.widgets.driven.driver import Button, Phase
-from labkit.widgets.workbench.widget import state
+from labkit.widgets.driven.controller import Button, Phase
 from tests.slowness import slowness
 
 META = Place(torch.device("meta"), "a card that computes nothing", "gpu")
@@ -43,19 +41,18 @@ def widgets(**options):
     yield BeatTheScaler(steps=4, **options)
 
 
-def run_to_the_end(lockstep):
-    lockstep.handle(Button.START)
-    while lockstep.due:
-        lockstep.tick()
-    assert lockstep.error == ""
+def run_to_the_end(runs):
+    runs.handle(Button.START)
+    while runs.due:
+        runs.tick()
+    assert runs.error == ""
 
 
 def test_every_run_is_made_on_the_device_that_was_asked_for():
     for widget in widgets(device=META):
-        widget.lockstep.handle(Button.START)
-        widget.lockstep.build()
-        sides = [widget.duel.yours, widget.duel.scalers] if isinstance(widget, BeatTheScaler) else []
-        runs = [s.run for s in sides or (widget.bench.fp32, widget.bench.run)]
+        widget.controller.handle(Button.START)
+        widget.controller.build()
+        runs = [side.run for side in widget.controller.sides]
         assert {p.device.type for run in runs for p in run.model.parameters()} == {"meta"}
         assert {tensor.device.type for run in runs for tensor in run.batch(1)} == {"meta"}
         widget.close()
@@ -79,9 +76,9 @@ def test_a_gpu_is_taken_where_there_is_one_and_the_cpu_where_it_is_asked_for(gpu
 def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     bench = Workbench("digits", "O2", steps=24)
     assert "trains beside FP32 on this GPU: Tesla T4, with the same" in bench.sentence
-    run_to_the_end(bench.lockstep)
+    run_to_the_end(bench.controller)
     assert "On this GPU: Tesla T4, FP32 did " in bench.sentence
-    rates = state(bench.bench)["place"]["rates"]
+    rates = bench.state()["place"]["rates"]
     assert rates.startswith("trains on this GPU: Tesla T4; steps a second: FP32 ")
     assert all(float(word.strip(",").split()[-1]) > 0 for word in rates.split(": ")[-1].split(","))
     record = bench.record()
@@ -90,33 +87,34 @@ def test_sentence_record_and_page_say_where_it_ran(gpu, tmp_path):
     assert load(record.save(tmp_path / "record.json")).device == "Tesla T4"
     assert any("Tesla T4" in text.get_text() for text in bench.figure().texts)
     bench.close()
-    assert "on this GPU: Tesla T4" in duel_state(BeatTheScaler(steps=4).duel)["place"]["rates"]
+    assert "on this GPU: Tesla T4" in BeatTheScaler(steps=4).state()["place"]["rates"]
 
 
 def test_the_knob_offers_every_place_and_begins_anew_there(gpu):
     live = LiveTraining("digits", "O2", steps=4)
     offers = live._offers["places"]
     assert [place["label"] for place in offers] == ["this GPU: Tesla T4", "CPU, emulated"]
-    run_to_the_end(live.lockstep)
-    live.lockstep.handle(live.command({"do": "choose", "place": "cpu"}))
+    run_to_the_end(live.controller)
+    live.controller.handle(live.command({"do": "choose", "place": "cpu"}))
     assert (live.phase, live.history, live.place.key) == (Phase.IDLE, (), "cpu")
-    run_to_the_end(live.lockstep)
+    run_to_the_end(live.controller)
     assert "On the CPU, emulated, FP32 did" in live.sentence
     live.close()
     game = BeatTheScaler(steps=4, pace=1e6)
-    game.lockstep.handle(Button.START)
-    game.lockstep.tick()
-    game.lockstep.handle(game.command({"do": "choose", "place": "cpu"}))
+    game.controller.handle(Button.START)
+    game.controller.tick()
+    game.controller.handle(game.command({"do": "choose", "place": "cpu"}))
     assert (game.phase, game.history, game.place.key) == (Phase.IDLE, (), "cpu")
     game.close()
 
 
 def test_tasks_that_are_worth_a_gpu_are_offered_where_there_is_one(gpu, monkeypatch):
     bench = Workbench("digits", steps=4)
-    offered = state(bench.bench)["tasks"]
+    offered = bench.state()["tasks"]
     assert offered == [*TASKS, *GPU_TASKS]
-    assert bench.command({"do": "choose", "task": "unet_gpu"}).task is GPU_TASKS["unet_gpu"]
-    json.dumps(state(bench.bench), allow_nan=False)
+    json.dumps(bench.state(), allow_nan=False)
+    bench.bench.handle(bench.command({"do": "choose", "task": "unet_gpu"}))
+    assert bench.bench.task is GPU_TASKS["unet_gpu"]
     bench.close()
     LiveTraining("gpt_gpu").close()
     monkeypatch.setattr("labkit.train.devices.gpus", lambda: ())
@@ -195,10 +193,10 @@ def live(place, recipe):
     frames, over = [], threading.Event()
     def take(content, buffers):
         frames.append(content["number"])
-        widget.outbox.drawn(content["number"])
+        widget.controller.drawn(content["number"])
         if widget.phase.value in ("finished", "failed"): over.set()
     widget = LiveTraining("digits", recipe, seed=3, steps=steps, device="cpu")
-    widget.outbox.send = take
+    widget.controller.send = take
     widget.press("start")
     over.wait()
     losses = [step.loss for step in widget.history]

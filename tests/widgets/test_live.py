@@ -4,6 +4,7 @@ import json
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import ClassVar
 
@@ -15,21 +16,10 @@ from labkit.amp import static as static_scaler
 from labkit.train import TASKS, StepRecord, TrainingRun
 from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
-from labkit.widgets.bench.controller import MERGE_STEPS, SETTLE_STEPS, Bench, Turn
+from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
-from labkit.widgets.bench.widget import BenchOutbox, state
-from labkit.widgets.bench.words import Scene, scene, sentence, static_bench, who
-from labkit.widgets.driven.driver import (
-    AFTER,
-    FRAME_SECONDS,
-    IN_FLIGHT,
-    UNANSWERED_SECONDS,
-    Button,
-    Driver,
-    Phase,
-    enabled,
-    press,
-)
+from labkit.widgets.bench.words import sentence, static_bench, who
+from labkit.widgets.driven.controller import AFTER, FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
 from labkit.widgets.live.widget import OFFERED
 
 TASK = TASKS["segmentation"]
@@ -69,11 +59,11 @@ def controller(steps=20, recipe="FP16", **attributes):
 
 def live_bench(recipe, steps, make_run):
     """The bench of a live training: three knobs, no fork."""
-    return Bench(TASK, RECIPES[recipe], steps=steps, device="cpu", offered=OFFERED, forkable=False, make_run=make_run)
+    return LiveTraining(TASK, recipe, steps=steps, device="cpu", make_run=make_run).bench
 
 
-def change(**knobs):
-    return Turn(knobs)
+def change(c, **knobs):
+    return partial(c.turn, knobs)
 
 
 def ticked(c, times):
@@ -100,10 +90,14 @@ def test_a_training_from_start_to_end_and_again():
 
 
 def test_a_button_does_what_the_table_says_or_nothing():
+    c = controller()
     for phase, button in product(Phase, Button):
-        assert press(phase, button) is (AFTER[phase, button] if button in enabled(phase) else phase), (phase, button)
-    assert all(enabled(phase) for phase in Phase), "every phase can be left"
-    assert [phase for phase in Phase if Button.PAUSE in enabled(phase)] == [Phase.RUNNING]
+        c.phase = phase
+        assert c.enabled == sorted(AFTER[phase])
+        c.handle(button)
+        assert c.phase is AFTER[phase].get(button, phase), (phase, button)
+    assert all(AFTER[phase] for phase in Phase), "every phase can be left"
+    assert [phase for phase in Phase if Button.PAUSE in AFTER[phase]] == [Phase.RUNNING]
 
 
 def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
@@ -121,7 +115,7 @@ def test_each_step_that_was_pressed_is_done_unless_the_run_is_stopped():
     c.handle(Button.STOP)
     c.tick()
     assert (c.phase, len(c.run.steps)) == ("finished", 4)
-    assert sentence(scene(c)).startswith("Stopped at step 4 of 20: ")
+    assert sentence(c).startswith("Stopped at step 4 of 20: ")
 
 
 # --- the FP32 run, and what a reset keeps -------------------------------------------------------------------
@@ -140,7 +134,7 @@ def test_fp32_goes_in_lockstep_the_first_time_and_is_kept_for_the_next():
 
 def test_reset_starts_a_new_run_keeps_the_controls_and_shows_the_run_before():
     c = controller()
-    c.handle(change(scaling=Scaling.STATIC, log2_scale=5))
+    c.handle(change(c, scaling=Scaling.STATIC, log2_scale=5))
     ticked(c, 4)
     before = list(c.run.steps)
     c.handle(Button.RESET)
@@ -155,7 +149,7 @@ def test_reset_starts_a_new_run_keeps_the_controls_and_shows_the_run_before():
 
 def test_a_change_takes_effect_at_the_next_step_and_leaves_a_mark_there():
     c = ticked(controller(), 3)
-    c.handle(change(scaling=Scaling.STATIC, log2_scale=10))
+    c.handle(change(c, scaling=Scaling.STATIC, log2_scale=10))
     assert [m.label for m in c.run.marks] == []
     c.tick()
     assert [s.scale for s in c.run.steps] == [1, 1, 1, 1024]
@@ -166,7 +160,7 @@ def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
     c = controller()
     c.handle(Button.START)
     c.build()  # takes a second, time enough to press something
-    c.handle(change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
     assert c.run.marks == []
     assert c.run.steps[0].scale == 2.0**16
@@ -175,17 +169,17 @@ def test_a_change_before_the_first_step_is_a_beginning_not_a_mark():
 def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
     c = ticked(controller(recipe="FP16 static", steps=40), 3)
     for exponent in (11, 12, 13):
-        c.handle(change(log2_scale=exponent))
+        c.handle(change(c, log2_scale=exponent))
         c.tick()
     assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13")]
     for _ in range(MERGE_STEPS):
         c.tick()
-    c.handle(change(log2_scale=20))
+    c.handle(change(c, log2_scale=20))
     c.tick()
     assert [(m.step, m.label) for m in c.run.marks] == [(6, "scale 2^13"), (6 + 1 + MERGE_STEPS, "scale 2^20")]
     c = ticked(controller(), 3)
     for masters, labels in (("forgotten", ["master weights forgotten"]), ("kept", [])):  # there and back again
-        c.handle(change(masters=masters))
+        c.handle(change(c, masters=masters))
         c.tick()
         assert [m.label for m in c.run.marks] == labels
 
@@ -193,7 +187,7 @@ def test_a_drag_moves_one_mark_and_a_later_change_has_its_own():
 def test_underflow_is_measured_once_the_hand_rests():
     c = ticked(controller(steps=40), 9)
     for exponent in (3, 4, 5):  # steps 10, 11 and 12: the hand moves, also over step 11, which had its turn
-        c.handle(change(scaling=Scaling.STATIC, log2_scale=exponent))
+        c.handle(change(c, scaling=Scaling.STATIC, log2_scale=exponent))
         c.tick()
     for _ in range(10):
         c.tick()
@@ -202,15 +196,15 @@ def test_underflow_is_measured_once_the_hand_rests():
 
 def test_a_dynamic_scale_that_wandered_off_can_be_asked_back_to_where_it_began():
     c = controller()
-    c.handle(change(scaling=Scaling.DYNAMIC, log2_scale=16))
+    c.handle(change(c, scaling=Scaling.DYNAMIC, log2_scale=16))
     ticked(c, 2)
     c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
-    c.handle(change(log2_scale=16))
+    c.handle(change(c, log2_scale=16))
     c.tick()
     assert c.run.steps[-1].scale == 2.0**16
     assert [m.label for m in c.run.marks] == ["scale 2^16"]
     c.run.run.scaler = replace(c.run.run.scaler, scale=2.0**12)
-    c.handle(change(masters="forgotten"))  # leaves the scale where it is
+    c.handle(change(c, masters="forgotten"))  # leaves the scale where it is
     c.tick()
     assert c.run.steps[-1].scale == 2.0**12
     assert c.run.run.changes[-1].master_weights is False
@@ -218,10 +212,10 @@ def test_a_dynamic_scale_that_wandered_off_can_be_asked_back_to_where_it_began()
 
 def test_a_change_that_the_recipe_cannot_have_is_refused_in_words():
     c = controller(recipe="O3")
-    c.handle(change(masters="kept"))
+    c.handle(change(c, masters="kept"))
     assert c.run.wanted.masters == "none"
     assert "master weights are FP32" in c.notice
-    c.handle(change(log2_scale=31))
+    c.handle(change(c, log2_scale=31))
     assert "from 0 to 30; it was given 31" in c.notice
     c.handle(Button.START)
     assert c.notice == ""
@@ -235,7 +229,7 @@ def test_every_recipe_has_its_knobs_and_what_has_none_is_in_the_sentence():
     assert who(knobs_of(RECIPES["FP16 Kahan"], OFFERED)) == kahan
     for recipe in ("FP16", "FP16 dynamic"):  # a growth interval is that of every dynamic scaling
         live = LiveTraining("digits", recipe, steps=4, device="cpu", growth_interval=7)
-        live.bench.handle(change(scaling=Scaling.DYNAMIC))
+        live.bench.handle(change(live.bench, scaling=Scaling.DYNAMIC))
         assert recipe_of(live.bench.run.wanted).scaler.growth_interval == 7
         live.close()
 
@@ -257,7 +251,7 @@ def test_what_cannot_be_trained_is_refused_with_what_can():
 def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again():
     c = ticked(controller(breaks_at=3), 3)
     assert c.phase == "failed"
-    assert sentence(scene(c)) == (
+    assert sentence(c) == (
         "Training ended after step 2 by an error: RuntimeError: no such operator. Press Reset to begin again."
     )
     c.handle(Button.RESET)
@@ -267,49 +261,60 @@ def test_an_error_in_the_task_becomes_a_sentence_and_reset_begins_again():
 
 def test_nan_has_a_first_step_and_a_sentence():
     c = ticked(controller(losses=dict.fromkeys(range(4, 21), math.nan)), 6)
-    assert sentence(scene(c)) == (
+    assert sentence(c) == (
         "Step 6 of 20: the loss of FP16 without scaling has been NaN since step 4, FP32 at 0.0833. Infinity or NaN "
         "sits in its weights or activations, and no loss scale takes it out: press Reset."
     )
-    assert scene(ticked(controller(losses={4: math.inf}), 6)).bad_since is None, "this one came back"
+    assert "inf" not in sentence(ticked(controller(losses={4: math.inf}), 6)), "this one came back"
 
 
 # --- words --------------------------------------------------------------------------------------------------
 
 UNSCALED = Knobs()
 SCALED = Knobs(scaling=Scaling.STATIC)
-STEP = StepRecord(120, 0.0252, 1.0, False, True)
-BASE = Scene(Phase.RUNNING, 250, who(UNSCALED), last=STEP, fp32_loss=0.0101)
+
+
+def moment(phase=Phase.RUNNING, total=250, knobs=UNSCALED, wanted=None, skipped=0, underflow=None, changes=0):
+    """A bench after step 120, the latest of which were skipped."""
+    c = controller(total)
+    c.phase, c.run.knobs, c.run.wanted = phase, knobs, wanted or knobs
+    c.run.steps += [StepRecord(n, 0.0252, 1.0, False, n <= 120 - skipped, underflow) for n in range(1, 121)]
+    c.fp32.steps += [StepRecord(n, 0.0101, 1.0, False, True) for n in range(1, 121)]
+    c.run.marks += [None] * changes
+    return c
 
 
 def test_the_sentence_says_what_the_figure_shows():
     numbers = "is at 0.0252, FP32 at 0.0101"
-    ended = replace(BASE, phase=Phase.FINISHED, total=120)
-    too_high = who(Knobs(scaling=Scaling.STATIC, log2_scale=30))
-    beginning = replace(BASE, last=None, who=who(Knobs(masters="forgotten")), where="the CPU, emulated")
-    for moment, words in (
-        (replace(BASE, underflow=0.82),
+    too_high = Knobs(scaling=Scaling.STATIC, log2_scale=30)
+    ended = moment(Phase.FINISHED, 120)
+    ended.run.metrics[120], ended.fp32.metrics[120] = 0.04, 0.706
+    beginning, building = controller(250), controller(250)
+    beginning.handle(change(beginning, masters="forgotten"))
+    building.phase = Phase.RUNNING
+    for c, words in (
+        (moment(underflow=0.82),
          f"Step 120 of 250: FP16 without scaling {numbers}; 82% of its gradient elements underflow."),
-        (replace(BASE, phase=Phase.PAUSED, who=who(SCALED), underflow=0.0),
+        (moment(Phase.PAUSED, knobs=SCALED, underflow=0.0),
          f"Paused at step 120 of 250: FP16 with a static scale of 2^10 {numbers}; none of its gradient elements "
          "underflow."),
-        (replace(ended, metric=(120, 0.04, 0.706), metric_name="Dice"),
-         "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101."),
-        (replace(ended, total=250, changes=2, who_next=who(Knobs(scaling=Scaling.DYNAMIC))),
+        (ended, "Finished at step 120: FP16 without scaling has Dice 0.040, FP32 0.706; losses 0.0252 and 0.0101."),
+        (moment(Phase.FINISHED, changes=2, wanted=Knobs(scaling=Scaling.DYNAMIC)),
          f"Stopped at step 120 of 250, after 2 changes: FP16 without scaling {numbers}. The next run will be FP16 with "
          "dynamic scaling."),
-        (replace(BASE, who=too_high, skipped=9, skipped_in_a_row=7),
+        (moment(knobs=too_high, skipped=7),
          f"Step 120 of 250: FP16 with a static scale of 2^30 {numbers}. The last 7 steps were skipped: at scale 2^0 "
          "the gradients overflow, so the weights stand still."),
         (beginning,
          "Nothing has run yet. Press Start: FP16 without scaling or master weights trains beside FP32 on the CPU, "
          "emulated, with the same first weights and the same batches, for 250 steps."),
-        (replace(BASE, last=None, building=True),
-         "Getting ready: the data, and networks with the same first weights."),
+        (building, "Getting ready: the data, and networks with the same first weights."),
     ):  # fmt: skip
-        assert sentence(moment) == words
-    timed = replace(ended, where="this GPU: Tesla T4", rates=(41.04, 62.5))
-    assert sentence(timed).endswith(" On this GPU: Tesla T4, FP32 did 41 steps a second, this run 62.5.")
+        if c not in (beginning, building):
+            c.run.run = c.fp32.run = FakeRun(TASK, RECIPES["FP16"], 0)
+        assert sentence(c) == words
+    ended.run.seconds, ended.fp32.seconds = [1 / 62.5] * 2, [1 / 41.04] * 2
+    assert sentence(ended).endswith(" On the CPU, emulated, FP32 did 41 steps a second, this run 62.5.")
 
 
 def test_labels_and_numbers_are_short():
@@ -328,7 +333,9 @@ class Post:
 
     def __init__(self, c):
         self.now, self.frames = 100.0, []
-        self.box = BenchOutbox(c, lambda content, buffers: self.frames.append((content, buffers)), lambda: self.now)
+        self.box, c.clock = c, lambda: self.now
+        c.send = lambda content, buffers: self.frames.append((content, buffers))
+        c.forget_sent()
 
     def acknowledge(self):
         self.box.drawn(self.frames[-1][0]["number"])
@@ -364,7 +371,7 @@ def test_a_newcomer_and_a_reset_get_the_whole_curve():
     c = ticked(controller(), 3)
     post = Post(c)
     post.box.post(urgent=True)
-    post.box.start_over()
+    post.box.forget_sent()
     post.box.post(urgent=True)
     assert [len(rows) for rows in post.rows()] == [3, 3]
     c.handle(Button.RESET)
@@ -385,13 +392,13 @@ def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
     assert len(post.frames) == pytest.approx(1 / FRAME_SECONDS, abs=2)
     post.box.post(urgent=True)
     assert sum(map(len, post.rows())) == 200
-    post = Post(c)
+    post = Post(ticked(controller(), 0))
     for _ in range(80):  # a step every 25 ms: 30 frames a second on average, where a fixed gap would give 20
         post.now += 0.025
         if post.box.post():
             post.acknowledge()
     assert 58 <= len(post.frames) <= 62
-    post = Post(c)
+    post = Post(ticked(controller(), 0))
     for _ in range(400):  # a browser that does not draw is told less often
         post.now += 0.005
         post.box.post()
@@ -402,12 +409,12 @@ def test_a_second_of_quick_steps_is_thirty_frames_and_no_step_is_lost():
 
 
 class Watched:
-    """A driver whose frames wake the test."""
+    """A controller whose frames wake the test."""
 
     def __init__(self, c):
         self.frame = threading.Condition()
         self.frames = []
-        self.driver = Driver(c, BenchOutbox(c, self._take))
+        self.c, c.send = c, self._take
 
     def _take(self, content, buffers):
         with self.frame:
@@ -430,27 +437,27 @@ def watched():
 
     yield make
     for one in made:
-        one.driver.close()
-        assert not one.driver.alive
+        one.c.close()
+        assert not one.c.alive
 
 
 def test_a_training_in_its_thread_ends_or_fails_and_begins_again(watched):
     w = watched(controller(steps=30))
-    w.driver.command(Button.START)
+    w.c.ask(Button.START)
     last = w.wait(lambda f: f["phase"] == "finished")
     assert last["step"] == 30
     assert (last["metric_name"], last["fp32_metric"], last["branches"][0]["metric"]) == ("Dice", "0.300", "0.300")
     w = watched(controller(breaks_at=2))
-    w.driver.command(Button.START)
+    w.c.ask(Button.START)
     assert "no such operator" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
-    w.driver.command(Button.RESET)
+    w.c.ask(Button.RESET)
     w.wait(lambda f: f["phase"] == "idle")
 
 
 def test_every_command_is_answered_by_number(watched):
     w = watched(controller())
-    w.driver.command(change(scaling=Scaling.STATIC), number=1)
-    w.driver.command(Button.STEP, number=2)
+    w.c.ask(change(w.c, scaling=Scaling.STATIC), number=1)
+    w.c.ask(Button.STEP, number=2)
     last = w.wait(lambda f: f["answered"] == 2 and f["step"] == 1)
     assert (last["phase"], last["knobs"]["scaling"]) == ("paused", "static")
 
@@ -459,7 +466,7 @@ def test_a_fault_in_our_own_thread_is_said_too(watched, caplog):
     c = controller()
     w = watched(c)
     c.tick = lambda: 1 / 0
-    w.driver.command(Button.START)
+    w.c.ask(Button.START)
     assert "ZeroDivisionError" in w.wait(lambda f: f["phase"] == "failed")["sentence"]
     assert "could not go on" in caplog.text
 
@@ -474,9 +481,9 @@ def test_one_training_at_a_time(watched):
 
     first = watched(live_bench("FP16", 1000, Slow))
     second = watched(controller(steps=3))
-    first.driver.command(Button.START)
+    first.c.ask(Button.START)
     first.wait(lambda f: f["phase"] == "running")
-    second.driver.command(Button.START)
+    second.c.ask(Button.START)
     gate.set()
     assert "another live training" in first.wait(lambda f: f["phase"] == "paused")["notice"]
     second.wait(lambda f: f["phase"] == "finished")
@@ -484,39 +491,39 @@ def test_one_training_at_a_time(watched):
 
 def test_what_nobody_sees_pauses_ends_its_thread_and_goes_on_when_it_is_asked(watched):
     w = watched(controller(steps=10**6))
-    w.driver.command(Button.START)
+    w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > 3)
-    thread = w.driver._thread
-    w.driver.rest("nobody looks.")
+    thread = w.c._thread
+    w.c.rest("nobody looks.")
     thread.join(20)
-    assert not w.driver.alive
-    steps = w.driver.lockstep.run.done
-    w.driver.call(lambda: None)
+    assert not w.c.alive
+    steps = w.c.run.done
+    w.c.call(lambda: None)
     shown = w.wait(lambda f: f["phase"] == "paused")
     assert (shown["step"], shown["notice"]) == (steps, "Paused, because nobody looks.")
-    w.driver.command(Button.START)
+    w.c.ask(Button.START)
     w.wait(lambda f: f["step"] > steps)
 
 
 def test_what_is_asked_while_a_thread_ends_is_done_after_it_by_the_next(watched):
     w = watched(controller(steps=10**6))
     for _ in range(20):
-        w.driver.command(Button.START)
-        w.driver.rest("nobody looks.")
-    w.driver.command(Button.STEP, number=7)
+        w.c.ask(Button.START)
+        w.c.rest("nobody looks.")
+    w.c.ask(Button.STEP, number=7)
     w.wait(lambda f: f["answered"] == 7 and f["step"] >= 1)
     assert sum(thread.name == "labkit live training" for thread in threading.enumerate()) == 1
 
 
 def test_a_training_that_rests_is_not_woken_when_another_starts(watched):
     first, second = watched(controller(steps=10**6)), watched(controller(steps=3))
-    first.driver.command(Button.START)
+    first.c.ask(Button.START)
     first.wait(lambda f: f["step"] > 3)
-    first.driver.rest("nobody looks.")
-    second.driver.command(Button.START)
+    first.c.rest("nobody looks.")
+    second.c.ask(Button.START)
     second.wait(lambda f: f["phase"] == "finished")
-    first.driver._thread.join(20)
-    assert not first.driver.alive
+    first.c._thread.join(20)
+    assert not first.c.alive
 
 
 # --- the widget and a real training -------------------------------------------------------------------------
@@ -524,9 +531,16 @@ def test_a_training_that_rests_is_not_woken_when_another_starts(watched):
 
 def test_messages_of_the_browser_are_commands():
     live = LiveTraining("digits", steps=4, device="cpu")
-    assert live.command({"do": "turn", "knob": "log2_scale", "to": 4}) == change(log2_scale=4)
-    assert live.command({"do": "turn", "knob": "scaling", "to": "static"}) == change(scaling=Scaling.STATIC)
-    assert live.command({"do": "turn", "knob": "masters", "to": False}) == change(masters="forgotten")
+    for message, knobs in (
+        ({"knob": "log2_scale", "to": 4}, {"log2_scale": 4}),
+        ({"knob": "scaling", "to": "static"}, {"scaling": Scaling.STATIC}),
+        ({"knob": "masters", "to": False}, {"masters": "forgotten"}),
+        ({"knob": "masters", "to": True}, {"masters": "kept"}),
+    ):
+        before = live.bench.run.wanted
+        live.bench.handle(live.command({"do": "turn", **message}))
+        assert live.bench.run.wanted == replace(before, **knobs) != before
+    assert live.command({"do": "press", "button": "step"}) is Button.STEP
     with pytest.raises(ValueError, match="the page asked for"):
         live.command({"do": "dance"})
     assert "image/png" not in live.still(), "nothing has run"
@@ -538,7 +552,7 @@ def test_messages_of_the_browser_are_commands():
 
 def test_the_standing_figure_survives_losses_that_are_not_finite():
     c = controller(losses={3: math.nan, 4: math.nan, 5: math.inf})
-    c.handle(change(scaling=Scaling.DYNAMIC))
+    c.handle(change(c, scaling=Scaling.DYNAMIC))
     figure = static_bench(ticked(c, 5))
     loss, scale, underflow = figure.axes
     assert all(0 < low < high < math.inf for low, high in [loss.get_ylim()])
@@ -549,9 +563,9 @@ def test_the_standing_figure_survives_losses_that_are_not_finite():
 def test_a_real_run_is_the_run_that_train_would_do():
     """Driven by hand, changed on the way: the same losses as a TrainingRun that is changed at the same step."""
     task, recipe = TASKS["digits"], RECIPES["FP16"]
-    c = Bench(task, recipe, seed=3, steps=8, device="cpu", offered=OFFERED, forkable=False)
-    ticked(c, 4)
-    c.handle(change(scaling=Scaling.STATIC, log2_scale=12))
+    live = LiveTraining(task, recipe, seed=3, steps=8, device="cpu")
+    c = ticked(live.bench, 4)
+    c.handle(change(c, scaling=Scaling.STATIC, log2_scale=12))
     for _ in range(4):
         c.tick()
     run = TrainingRun(task, recipe, 3)
@@ -561,4 +575,4 @@ def test_a_real_run_is_the_run_that_train_would_do():
     ours, theirs = ([replace(s, underflow=None, swallowed=None) for s in steps] for steps in (c.run.steps, expected))
     assert ours == theirs
     assert c.phase == "finished"
-    assert state(c)["branches"][0]["metric"] == f"{run.evaluate():.3f}"
+    assert live.state()["branches"][0]["metric"] == f"{run.evaluate():.3f}"

@@ -40,7 +40,7 @@ from labkit.widgets import (
 )
 from labkit.widgets.base.figures import png
 from labkit.widgets.bits.widget import FIELD_COLOURS, static_bits
-from labkit.widgets.driven.driver import Button
+from labkit.widgets.driven.controller import Button
 from labkit.widgets.number_line.widget import static_number_line
 from labkit.widgets.scaler_timeline.widget import static_timeline
 from labkit.widgets.swallowed.widget import static_swallowed
@@ -180,9 +180,9 @@ def underflow():
 
 
 def stepped(widget):
-    widget.lockstep.handle(Button.START)
+    widget.controller.handle(Button.START)
     for _ in range(3):
-        widget.lockstep.tick()
+        widget.controller.tick()
     figure = widget.figure("why it stands")
     widget.close()
     return figure

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, WeightRounding
 from labkit.train import TASKS, Task, TrainingRun, load, train
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import (
     ACCUMULATORS,
     MASTERS,
@@ -31,11 +31,10 @@ from labkit.widgets.bench.knobs import (
     turn,
     why_fixed,
 )
-from labkit.widgets.bench.widget import BenchOutbox
-from labkit.widgets.bench.words import names, scene, sentence
-from labkit.widgets.driven.driver import Button, Phase
+from labkit.widgets.bench.words import names, sentence
+from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.workbench.lines import torch_lines
-from labkit.widgets.workbench.widget import Workbench, code_of, opened, state
+from labkit.widgets.workbench.widget import Workbench, code_of, opened
 
 DIGITS = TASKS["digits"]
 
@@ -109,21 +108,21 @@ def test_the_bench_trains_as_train_does_and_a_fork_with_the_same_settings_repeat
     bench, task = run_through(bench_of("O2", "small_targets")), TASKS["small_targets"]
     assert losses(bench.run.steps) == losses(train(task, RECIPES["O2"], steps=24).steps)
     assert losses(bench.fp32.steps) == losses(train(task, RECIPES["FP32"], steps=24).steps)
-    bench.handle(Fork(13))
+    bench.handle(partial(bench.fork_after, 13))
     assert bench.phase is Phase.PAUSED
     run_through(bench)
     assert [s.step for s in bench.fork.steps] == list(range(14, 25))
     assert losses(bench.fork.steps) == losses(bench.run.steps[13:])
-    assert f"Up to step {bench.fork.done} every loss is the same, bit for bit." in sentence(scene(bench))
+    assert f"Up to step {bench.fork.done} every loss is the same, bit for bit." in sentence(bench)
 
 
 def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> None:
     bench = run_through(bench_of("FP16 static"), steps=8)
-    bench.handle(Turn({"log2_lr": 2}))
+    bench.handle(partial(bench.turn, {"log2_lr": 2}))
     run_through(bench)
     assert [m.label for m in bench.run.marks] == ["learning rate × 4"]
     for step, exponent in ((7, 0), (15, 2)):
-        bench.handle(Fork(step))
+        bench.handle(partial(bench.fork_after, step))
         assert bench.shown.wanted.log2_lr == exponent
     run_through(bench)
     assert losses(bench.fork.steps) == losses(bench.run.steps[15:])
@@ -131,8 +130,8 @@ def test_a_fork_before_and_after_a_turned_knob_has_the_knobs_of_its_step() -> No
 
 def test_a_fork_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> None:
     bench = run_through(bench_of("FP32"))
-    bench.handle(Fork(5))
-    bench.handle(Turn({"log2_lr": -1}))
+    bench.handle(partial(bench.fork_after, 5))
+    bench.handle(partial(bench.turn, {"log2_lr": -1}))
     run_through(bench)
     run = TrainingRun(DIGITS, RECIPES["FP32"], measure_every=0)
     for step in range(24):
@@ -144,14 +143,14 @@ def test_a_fork_with_another_learning_rate_is_what_a_loop_by_hand_gives() -> Non
 
 def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
     bench = run_through(bench_of("O2"), steps=9)
-    bench.handle(Fork(4))
+    bench.handle(partial(bench.fork_after, 4))
     assert names(bench) == ["O2", "fork"]
-    bench.handle(Turn({"format": "BF16"}))
+    bench.handle(partial(bench.turn, {"format": "BF16"}))
     assert bench.fork.origin == 4
     run_through(bench)
     assert bench.fork.run.recipe.model.name == "BF16"
-    bench.handle(Choose(branch=0))
-    bench.handle(Turn({"autocast": True}))
+    bench.handle(partial(bench.choose, branch=0))
+    bench.handle(partial(bench.turn, {"autocast": True}))
     assert bench.fork is None
     assert bench.run.done == 0
     assert len(bench.previous) == 24
@@ -160,36 +159,36 @@ def test_a_format_begins_the_run_again_and_the_fork_where_it_left() -> None:
 
 def test_a_knob_that_means_nothing_is_refused_in_words() -> None:
     bench = bench_of("O1")
-    bench.handle(Turn({"masters": "forgotten"}))
+    bench.handle(partial(bench.turn, {"masters": "forgotten"}))
     assert bench.notice == "Not done: under autocast the weights are FP32 themselves, and their own master"
-    bench.handle(Fork(3))
+    bench.handle(partial(bench.fork_after, 3))
     assert bench.notice.startswith("Not done: a fork needs a run to leave")
 
 
 def test_a_run_is_as_it_was_left_when_its_task_is_chosen_again() -> None:
     bench = run_through(bench_of("O2"), 5)
-    bench.handle(Fork(3))
-    bench.handle(Turn({"log2_lr": -1}))
+    bench.handle(partial(bench.fork_after, 3))
+    bench.handle(partial(bench.turn, {"log2_lr": -1}))
     bench.handle(Button.START)
     fork, steps, fp32 = bench.fork, list(bench.run.steps), bench.fp32
-    bench.handle(Choose(task=TASKS["small_targets"]))
+    bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     run_through(bench, 2)
-    bench.handle(Choose(task=DIGITS))
+    bench.handle(partial(bench.choose, task=DIGITS))
     assert (bench.phase, bench.fork, bench.run.steps, bench.fp32) == (Phase.PAUSED, fork, steps, fp32)
     assert bench.notice == "Your run of digits is as you left it, after step 5."
     assert run_through(bench).phase is Phase.FINISHED
-    bench.handle(Choose(task=TASKS["small_targets"]))
+    bench.handle(partial(bench.choose, task=TASKS["small_targets"]))
     assert bench.run.done == 2
-    bench.handle(Choose(task=DIGITS, recipe=RECIPES["FP32"]))
+    bench.handle(partial(bench.choose, task=DIGITS, recipe=RECIPES["FP32"]))
     assert bench.shown.wanted.format == "FP32"
 
 
 def test_pure_fp16_with_adam_breaks_until_epsilon_is_one_that_fp16_holds() -> None:
     bench = run_through(bench_of("O3", "autoencoder", steps=6))
     assert math.isnan(bench.run.steps[-1].loss)
-    assert "without scaling) has been NaN since step 2" in sentence(scene(bench))
-    bench.handle(Fork(0))
-    bench.handle(Turn({"epsilon": 1e-4}))
+    assert "without scaling) has been NaN since step 2" in sentence(bench)
+    bench.handle(partial(bench.fork_after, 0))
+    bench.handle(partial(bench.turn, {"epsilon": 1e-4}))
     run_through(bench)
     assert all(math.isfinite(s.loss) for s in bench.fork.steps)
 
@@ -199,20 +198,23 @@ def test_pure_fp16_with_adam_breaks_until_epsilon_is_one_that_fp16_holds() -> No
 
 def test_frames_carry_each_step_once_and_everything_after_a_fork() -> None:
     bench, sent = bench_of("O2"), []
-    outbox = BenchOutbox(bench, lambda content, buffers: sent.append((content, buffers)))
+    bench.send = lambda content, buffers: sent.append((content, buffers))
     run_through(bench, 5)
-    outbox.post(urgent=True)
+    bench.post(urgent=True)
     run_through(bench, 9)
-    outbox.post(urgent=True)
+    bench.post(urgent=True)
     assert [len(buffers[2]) // 20 for _, buffers in sent] == [5, 4]
-    bench.handle(Fork(3))
-    outbox.post(urgent=True)
+    bench.handle(partial(bench.fork_after, 3))
+    bench.post(urgent=True)
     assert sent[-1][0]["whole"]
     assert [len(b) // 20 for b in sent[-1][1][2:]] == [9, 0]
 
 
 def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:
-    told = state(run_through(bench_of("O2"), 2))
+    widget = Workbench("digits", "O2", steps=24, device="cpu")
+    run_through(widget.bench, 2)
+    told = widget.state()
+    widget.close()
     assert [row["name"] for row in told["memory"]] == ["FP32", "O2"]
     fp32, o2 = (row["bytes"] for row in told["memory"])
     assert (o2[0] * 2, o2[1]) == (fp32[0], fp32[0])
@@ -225,10 +227,11 @@ def test_the_state_counts_bytes_and_names_what_is_fixed() -> None:
 def test_the_record_of_a_fork_has_the_path_that_led_to_it(tmp_path) -> None:
     widget = Workbench("digits", "O2", steps=12, device="cpu", folder=tmp_path)
     run_through(widget.bench)
-    widget.bench.handle(Fork(6))
-    widget.bench.handle(Turn({"log2_lr": 1}))
+    widget.bench.handle(partial(widget.bench.fork_after, 6))
+    widget.bench.handle(partial(widget.bench.turn, {"log2_lr": 1}))
     run_through(widget.bench)
-    widget.bench.handle(Do(lambda: widget.save("record")))
+    widget.bench.handle(widget.command({"do": "save", "what": "record"}))
+    assert widget.bench.notice.startswith("The record is in ")
     record = load(tmp_path / "digits-fork-seed0.json")
     assert [s.step for s in record.steps] == list(range(1, 13))
     assert record.recipe == "FP16 with dynamic scaling and 2 times the learning rate; forked after step 6 from O2"
@@ -284,7 +287,7 @@ def test_the_lines_name_an_optimizer_where_it_is_and_give_the_same_losses() -> N
     ):
         task = replace(DIGITS, name="own", make_optimizer=make_optimizer)
         bench = Bench(task, RECIPES["FP32"], steps=12, device="cpu")
-        bench.handle(Turn({"log2_lr": 2}))
+        bench.handle(partial(bench.turn, {"log2_lr": 2}))
         run_through(bench)
         assert line in torch_lines(bench.run.wanted, task)
         assert plain_losses(bench.run.wanted, task) == losses(bench.run.steps), line
@@ -346,5 +349,7 @@ def test_a_code_that_says_nothing_is_refused_in_words() -> None:
     bench.close()
     with pytest.raises(ValueError, match="of your own has no code"):
         _ = bench.code
-    assert state(bench.bench)["opens"] == ""
-    assert state(bench_of())["opens"] == 'Workbench.from_code("digits; O2; seed=0; steps=24")'
+    assert bench.state()["opens"] == ""
+    bench = Workbench("digits", "O2", steps=24, device="cpu")
+    bench.close()
+    assert bench.state()["opens"] == 'Workbench.from_code("digits; O2; seed=0; steps=24")'

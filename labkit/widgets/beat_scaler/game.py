@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,7 +26,7 @@ from labkit.amp import RECIPES, Recipe, ScalerState, static
 from labkit.instrument import merge, shift, snapshot
 from labkit.train import TASKS, Place, StepRecord, Task, TrainingRun, place
 from labkit.widgets.base.number_words import short
-from labkit.widgets.driven.driver import Button, Lockstep, Phase
+from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from
 
 START_LOG2 = 16  # where both scales begin
@@ -203,51 +203,47 @@ def _share(side: Tally) -> str:
     return f"{100 * side.useful:.0f}%"
 
 
-@dataclass(frozen=True)
-class Move:
-    """A command: put the scale to 2^log2_scale from the next step on.
+def on_slider(log2_scale: int) -> int:
+    """Return the exponent of a scale that the slider has.
 
     Raises:
-        ValueError: log2_scale is no whole number from -4 to 30.
+        ValueError: it is no whole number from -4 to 30.
     """
-
-    log2_scale: int
-
-    def __post_init__(self) -> None:
-        low, high = LOG2_RANGE
-        if not isinstance(self.log2_scale, int) or not low <= self.log2_scale <= high:
-            raise ValueError(f"log2_scale is a whole number from {low} to {high}; it was given {self.log2_scale!r}")
+    low, high = LOG2_RANGE
+    if not isinstance(log2_scale, int) or not low <= log2_scale <= high:
+        raise ValueError(f"log2_scale is a whole number from {low} to {high}; it was given {log2_scale!r}")
+    return log2_scale
 
 
-@dataclass(frozen=True)
-class Show:
-    """A command: show the window during the game, or hide it."""
-
-    window: bool
-
-
+@dataclass
 class Side:
-    """One of the two: its run, and the steps it did."""
+    """One of the two: its run, None until it is made, and the steps it did."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
-        self.steps: list[GameStep] = []
-        self._window = (0.0, 0.0)
+    make: Callable[[], Run]
+    run: Run | None = None
+    steps: list[GameStep] = field(default_factory=list)
+    window: tuple[float, float] = (0.0, 0.0)  # of the latest look at it, before the step's weight moves it
 
-    def step(self, course: Sequence[int]) -> None:
-        """Do one step and note it, with the window where it lies under the step's weight."""
+    def build(self) -> None:
+        if self.run is None:
+            self.run = self.make()
+
+    def step(self, course: Sequence[int], state: ScalerState | None = None) -> None:
+        """Do one step, from a scaler's state of its own if there is one, and note it and its window."""
+        assert self.run is not None
+        if state is not None:
+            self.run.scaler = state
         log2_weight = course[len(self.steps)]
         if len(self.steps) % MEASURE_EVERY == 0:
-            self._window = self.run.window()
-        keeps, overflows = self._window
+            self.window = self.run.window()
+        keeps, overflows = (edge - log2_weight for edge in self.window)
         done = self.run.step()
-        loss = done.loss / 2.0**log2_weight
         self.steps.append(
-            GameStep(done.step, loss, done.scale, not done.stepped, keeps - log2_weight, overflows - log2_weight)
+            GameStep(done.step, done.loss / 2.0**log2_weight, done.scale, not done.stepped, keeps, overflows)
         )
 
 
-class Duel(Lockstep):
+class Duel(Controller):
     """A game that is driven by a thread, or by a test; for task, seed, steps, pace and device see `BeatTheScaler`.
 
     Args:
@@ -281,43 +277,44 @@ class Duel(Lockstep):
         self.in_sight = self._peeked = False
         self.begin_again()
 
-    def carry_out(self, command: Move | Show | Place) -> None:
-        match command:
-            case Move():
-                self.log2_scale = command.log2_scale
-            case Show():
-                self.in_sight = command.window
-                self._peeked = self._peeked or command.window
-            case Place():
-                self.place = command
-                self.stand(Phase.IDLE)
-                self.begin_again()
-
     def begin_again(self) -> None:
-        """Forget both runs, and put the scale back."""
-        self.yours: Side | None = None
-        self.scalers: Side | None = None
+        self.scalers, self.yours = (
+            Side(partial(self.make_run, self.task, recipe, self.seed, self.course, device=self.place))
+            for recipe in (SCALERS, YOURS)
+        )
         self.log2_scale = START_LOG2
         self._peeked = self.in_sight
         self._next = 0.0
 
+    # --- commands -----------------------------------------------------------------------------------------------
+
+    def move(self, log2_scale: int) -> None:
+        """Put the scale to 2^log2_scale from the next step on."""
+        self.log2_scale = on_slider(log2_scale)
+
+    def show(self, window: bool) -> None:
+        """Show the window during the game, or hide it."""
+        self.in_sight = window
+        self._peeked = self._peeked or window
+
+    def train_on(self, where: Place) -> None:
+        self.place = where
+        self.stand(Phase.IDLE)
+        self.begin_again()
+
     # --- steps --------------------------------------------------------------------------------------------------
 
     @property
-    def built(self) -> bool:
-        return self.yours is not None and self.scalers is not None
+    def sides(self) -> tuple[Side, Side]:
+        return self.scalers, self.yours
 
-    def make(self) -> None:
-        if not self.built:
-            self.scalers, self.yours = (
-                Side(self.make_run(self.task, recipe, self.seed, self.course, device=self.place))
-                for recipe in (SCALERS, YOURS)
-            )
+    @property
+    def steps(self) -> list[GameStep]:
+        return self.yours.steps
 
     def lead(self) -> bool:
         """Wait for the pace, and let the scaler do the step that is due."""
-        assert self.scalers is not None
-        if len(self.scalers.steps) > self.steps_done:
+        if len(self.scalers.steps) > len(self.steps):
             return False
         self._wait(max(0.0, self._next - self._clock()))
         self._next = max(self._next, self._clock()) + 1 / self.pace
@@ -326,19 +323,16 @@ class Duel(Lockstep):
 
     def follow(self) -> None:
         """Do your step, with the scale that your hand asks for."""
-        assert self.yours is not None
-        self.yours.run.scaler = ScalerState(2.0**self.log2_scale)
-        self.yours.step(self.course)
+        self.yours.step(self.course, ScalerState(2.0**self.log2_scale))
 
     @property
     def complete(self) -> bool:
-        return self.steps_done >= self.total
+        return len(self.steps) >= self.total
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
-    @property
-    def steps_done(self) -> int:
-        return 0 if self.yours is None else len(self.yours.steps)
+    def points(self) -> list[Points]:
+        return [(side.steps, _columns, len(self.steps)) for side in (self.yours, self.scalers)]
 
     @property
     def told(self) -> bool:
@@ -347,8 +341,7 @@ class Duel(Lockstep):
 
     def tallies(self) -> tuple[Tally, Tally]:
         """Return how you and the scaler have fared, both up to your last step."""
-        yours, scalers = (side.steps[: self.steps_done] if side else [] for side in (self.yours, self.scalers))
-        return tally(yours), tally(scalers)
+        return tally(self.steps), tally(self.scalers.steps[: len(self.steps)])
 
     def sentence(self) -> str:
         if self.building:
@@ -356,3 +349,7 @@ class Duel(Lockstep):
         yours, scaler = self.tallies()
         in_sight = self._peeked if self.phase is Phase.FINISHED else self.in_sight
         return sentence(self.phase, self.total, yours, scaler, in_sight=in_sight, error=self.error)
+
+
+def _columns(step: GameStep) -> tuple[float, ...]:
+    return (step.loss, step.scale, step.skipped, step.keeps_from, step.overflows_at)

@@ -6,7 +6,7 @@ const SCALE = { top: 30, height: 250 };
 const LOSS = { top: SCALE.top + SCALE.height + 42, height: 130 };
 const BOTTOM = LOSS.top + LOSS.height;
 const HEIGHT = BOTTOM + 32;
-const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `DuelOutbox.contents` in beat_scaler/widget.py
+const COLUMNS = 5; // loss, scale, skipped, keeps_from, overflows_at: see `Duel.points`
 
 function emptyPoints() {
   return { yours: [], scalers: [] };

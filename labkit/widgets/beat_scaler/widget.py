@@ -7,10 +7,9 @@ the window are drawn only where the learner may see them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import traitlets
 
 from labkit.train import TASKS, Task
 from labkit.widgets.base.figures import (
@@ -25,9 +24,9 @@ from labkit.widgets.base.figures import (
     why_still,
 )
 from labkit.widgets.base.widget import script, style
-from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, GameStep, MakeRun, Move, Show, Side, make_run
-from labkit.widgets.driven.driver import Send, Sender, enabled, pack
-from labkit.widgets.driven.widget import DrivenWidget, offered, on, row_of
+from labkit.widgets.beat_scaler.game import LOG2_RANGE, TASK, Duel, GameStep, MakeRun, make_run, on_slider
+from labkit.widgets.driven.controller import Command
+from labkit.widgets.driven.widget import DrivenWidget, on, row_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +41,7 @@ def static_duel(duel: Duel, *, why: str = "") -> Figure:
     figure.subplots_adjust(left=0.09, right=0.97, top=0.94, bottom=0.25, hspace=0.3)
     sides = ((duel.scalers, "scaler", QUIET), (duel.yours, "you", FORMAT_COLOURS["FP16"]))
     for side, name, colour in sides:
-        steps = side.steps[: duel.steps_done] if side else []
+        steps = side.steps[: len(duel.steps)]
         loss.plot([s.step for s in steps], [s.loss for s in steps], color=colour, linewidth=1.3, label=name)
         if name == "you" or duel.told:
             _draw_scale(scale, steps, colour, window=name == "you" and duel.told)
@@ -88,7 +87,6 @@ class BeatTheScaler(DrivenWidget):
     _esm = script("driven", "beat_scaler")
     _css = style("driven", "beat_scaler")
     why_static = why_still('to play, or in code: game.press("start"), game.move(12), game.figure()', "This game stands")
-    _offers = traitlets.Dict().tag(sync=True)
 
     def __init__(
         self,
@@ -101,12 +99,7 @@ class BeatTheScaler(DrivenWidget):
         make_run: MakeRun = make_run,
     ) -> None:
         self.duel = Duel(row_of(TASKS, task, "task"), seed, steps=steps, pace=pace, device=device, make_run=make_run)
-        super().__init__(self.duel, DuelOutbox(self.duel, self._send_frame))
-        self._offers = {"range": list(LOG2_RANGE), "start": self.duel.log2_scale, "places": offered(self.duel.place)}
-
-    @property
-    def history(self) -> tuple[GameStep, ...]:
-        return tuple(self.duel.yours.steps) if self.duel.yours else ()
+        super().__init__(self.duel, range=list(LOG2_RANGE), start=self.duel.log2_scale)
 
     @property
     def sentence(self) -> str:
@@ -114,65 +107,34 @@ class BeatTheScaler(DrivenWidget):
 
     def move(self, log2_scale: int) -> None:
         """Put your scale to 2^log2_scale from the next step on; returns at once."""
-        self.driver.command(Move(log2_scale))
+        self.duel.ask(partial(self.duel.move, on_slider(log2_scale)))
 
     def show(self, window: bool = True) -> None:
         """Show the window of good scales during the game, or hide it; returns at once."""
-        self.driver.command(Show(window))
+        self.duel.ask(partial(self.duel.show, window))
 
     def figure(self, why: str = "") -> Figure:
         return static_duel(self.duel, why=why)
 
-    def command(self, content: Mapping[str, Any]) -> Any:
+    def state(self) -> dict[str, Any]:
+        duel = self.duel
+        tallies = duel.tallies()
+        return {
+            **super().state(),
+            "title": "Beat the scaler",
+            "detail": f"{duel.task.name.replace('_', ' ')}, seed {duel.seed}",
+            "place": {"key": duel.place.key, "says": duel.place.sentence, "rates": f"both train on {on(duel.place)}"},
+            "log2_scale": duel.log2_scale,
+            "in_sight": duel.in_sight,
+            "told": duel.told,
+            "skipped": [side.skipped for side in tallies],
+            "useful": [side.useful for side in tallies] if duel.told else None,
+        }
+
+    def command(self, content: Mapping[str, Any]) -> Command:
         match content.get("do"):
             case "move":
-                return Move(int(content["log2_scale"]))
+                return partial(self.duel.move, on_slider(int(content["log2_scale"])))
             case "show":
-                return Show(bool(content["window"]))
+                return partial(self.duel.show, bool(content["window"]))
         return super().command(content)
-
-
-class DuelOutbox(Sender):
-    """What the browser was told of a game already, and what it must be told next."""
-
-    def __init__(self, duel: Duel, send: Send, **clock: Callable[[], float]) -> None:
-        self.duel = duel
-        super().__init__(send, **clock)
-
-    def start_over(self) -> None:
-        self._side: Side | None = None
-        self._told = 0
-
-    def contents(self) -> tuple[dict[str, Any], list[bytes]]:
-        duel = self.duel
-        whole = self._side is not duel.yours or self._side is None
-        if whole:
-            self._side, self._told = duel.yours, 0
-        new = slice(self._told, duel.steps_done)
-        self._told = duel.steps_done
-        steps = [side.steps[new] if side else [] for side in (duel.yours, duel.scalers)]
-        rows = [[(s.loss, s.scale, s.skipped, s.keeps_from, s.overflows_at) for s in each] for each in steps]
-        return {"whole": whole, **state(duel)}, [pack(each) for each in rows]
-
-
-def state(duel: Duel) -> dict[str, Any]:
-    """Return what the browser shows beside the curves, as JSON."""
-    yours, scaler = duel.tallies()
-    return {
-        "title": "Beat the scaler",
-        "about": duel.task.about,
-        "detail": f"{duel.task.name.replace('_', ' ')}, seed {duel.seed}",
-        "place": {"key": duel.place.key, "says": duel.place.sentence, "rates": f"both train on {on(duel.place)}"},
-        "phase": duel.phase.value,
-        "enabled": sorted(enabled(duel.phase) & duel.buttons),
-        "building": duel.building,
-        "step": duel.steps_done,
-        "total": duel.total,
-        "log2_scale": duel.log2_scale,
-        "in_sight": duel.in_sight,
-        "told": duel.told,
-        "skipped": [yours.skipped, scaler.skipped],
-        "useful": [yours.useful, scaler.useful] if duel.told else None,
-        "sentence": duel.sentence(),
-        "notice": duel.notice,
-    }

@@ -5,7 +5,7 @@
 const LEFT = 52; // room for labels of the axes
 const RIGHT = 62; // room for the names at the ends of the curves
 const DASH = [7, 5];
-const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see BenchOutbox
+const COLUMNS = 5; // loss, scale, stepped, underflow, swallowed: see `Bench.points`
 
 // Panels one under another, by their heights, `swallowed` may be missing; and how FP32's curve looks.
 function panels({ loss, scale, underflow, swallowed }, fp32) {

@@ -1,8 +1,5 @@
 """What a bench shows at a moment: names, sentences, the still picture and the record.
 
-Idea: the bench describes the moment as one frozen `Scene`, and pure functions turn it into words, so every sentence is
-tested without a browser and without a training.
-
 Invariant: a sentence names only numbers that were measured, and says at which step; losses that are not finite leave a
 gap and a name in the picture.
 """
@@ -11,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,9 +25,9 @@ from labkit.widgets.base.figures import (
     raised,
 )
 from labkit.widgets.base.number_words import percent, power, short
-from labkit.widgets.bench.controller import Bench
+from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import Knobs, Scaling, describe, recipe_of
-from labkit.widgets.driven.driver import Phase
+from labkit.widgets.driven.controller import Phase
 from labkit.widgets.driven.widget import on
 
 if TYPE_CHECKING:
@@ -92,79 +88,6 @@ def names(bench: Bench) -> list[str]:
     return ["run" if short in ("FP32", "O0") else short, "fork"][: len(bench.branches)]
 
 
-@dataclass(frozen=True)
-class Scene:
-    """Everything a sentence can speak about.
-
-    who              the learner's run, in words
-    who_next         what the next step or run will be, in words; "" where nothing was turned
-    total            planned steps
-    where            the device: "the CPU, emulated", "this GPU: Tesla T4"; "" where that is not said
-    rates            steps a second of FP32 and of the learner's run, None before there is something to go by
-    last             its latest step, None before the first
-    fp32_loss        loss of the FP32 run at the same step
-    underflow        latest measured share of gradient elements that underflow, 0 to 1
-    swallowed        latest measured share of updates that are swallowed, 0 to 1
-    bad_since        step from which on the loss has not been finite, None when the last loss is finite
-    skipped          steps skipped so far
-    skipped_in_a_row steps skipped up to now without a clean one between
-    changes          how often the learner changed something after the first step
-    metric           latest measured (step, this run, FP32), None before the first
-    fork             what there is to say of a fork, in words
-    error            what ended the training, in words
-    """
-
-    phase: Phase
-    total: int
-    who: str
-    who_next: str = ""
-    where: str = ""
-    rates: tuple[float, float] | None = None
-    metric_name: str = ""
-    last: StepRecord | None = None
-    fp32_loss: float | None = None
-    underflow: float | None = None
-    swallowed: float | None = None
-    bad_since: int | None = None
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    changes: int = 0
-    metric: tuple[int, float, float] | None = None
-    fork: str = ""
-    error: str = ""
-    building: bool = False
-
-
-def scene(bench: Bench) -> Scene:
-    """Return what a sentence needs to know about this moment."""
-    run, steps = bench.run, bench.run.steps
-    last = steps[-1] if steps else None
-    in_force = run.knobs or run.wanted
-    there = last is not None and last.step <= len(bench.fp32.steps)
-    swallowed = latest(steps, "swallowed") if "epsilon" in bench.offered else None
-    return Scene(
-        phase=bench.phase,
-        total=bench.total,
-        who=who(in_force, None if last is None else last.scale),
-        who_next=who(run.wanted) if run.wanted != in_force else "",
-        where=on(bench.place),
-        rates=rates(bench),
-        metric_name=bench.task.metric_name,
-        last=last,
-        fp32_loss=bench.fp32.steps[last.step - 1].loss if last is not None and there else None,
-        underflow=latest(steps, "underflow"),
-        swallowed=swallowed,
-        bad_since=streak(steps, lambda s: not math.isfinite(s.loss))[1],
-        skipped=sum(not s.stepped for s in steps),
-        skipped_in_a_row=streak(steps, lambda s: not s.stepped)[0],
-        changes=len(run.marks),
-        metric=bench.metric,
-        fork=_fork(bench),
-        error=bench.error,
-        building=bench.building,
-    )
-
-
 def rates(bench: Bench) -> tuple[float, float] | None:
     """Return steps a second of FP32 and of the run, once both are known."""
     fp32, own = bench.fp32.step_seconds, bench.run.step_seconds
@@ -192,74 +115,79 @@ def who(knobs: Knobs, scale: float | None = None) -> str:
     return f"{name} ({words.replace('(', '').replace(')', '')})" if name in OPT_LEVELS and name != words else words
 
 
-def sentence(scene: Scene) -> str:
+def sentence(bench: Bench) -> str:
     """Return the one sentence (or some) under the figure.
 
-    >>> step = StepRecord(120, loss=0.0252, scale=1.0, found_inf=False, stepped=True)
-    >>> now = Scene(Phase.RUNNING, 250, "FP16 without scaling", last=step, fp32_loss=0.0101, underflow=0.82)
-    >>> sentence(now)
-    'Step 120 of 250: FP16 without scaling is at 0.0252, FP32 at 0.0101; 82% of its gradient elements underflow.'
+    >>> from labkit.amp import RECIPES
+    >>> from labkit.train import TASKS
+    >>> sentence(Bench(TASKS["digits"], RECIPES["FP16"], steps=250, device="cpu"))[:79]
+    'Nothing has run yet. Press Start: FP16 without scaling trains beside FP32 on th'
     """
-    if scene.phase is Phase.FAILED:
-        after = "before the first step" if scene.last is None else f"after step {scene.last.step}"
-        return f"Training ended {after} by an error: {scene.error} Press Reset to begin again."
-    if scene.building:
+    run, steps = bench.run, bench.run.steps
+    in_force = run.knobs or run.wanted
+    if bench.phase is Phase.FAILED:
+        after = f"after step {steps[-1].step}" if steps else "before the first step"
+        return f"Training ended {after} by an error: {bench.error} Press Reset to begin again."
+    if bench.building:
         return "Getting ready: the data, and networks with the same first weights."
-    if scene.last is None:
-        where = f" on {scene.where}" if scene.where else ""
+    if not steps:
         return (
-            f"Nothing has run yet. Press Start: {scene.who} trains beside FP32{where}, with the same first weights and "
-            f"the same batches, for {scene.total} steps."
+            f"Nothing has run yet. Press Start: {who(in_force)} trains beside FP32 on {on(bench.place)}, with the same "
+            f"first weights and the same batches, for {bench.total} steps."
         )
-    parts = [_where(scene) + _state(scene), _skips(scene), scene.fork]
-    if scene.phase is Phase.FINISHED and scene.rates is not None and scene.where:
-        fp32, own = scene.rates
-        parts.append(f"On {scene.where}, FP32 did {fp32:.3g} steps a second, this run {own:.3g}.")
-    if scene.phase is not Phase.RUNNING and scene.who_next:
-        parts.append(f"The next {'run' if scene.phase is Phase.FINISHED else 'step'} will be {scene.who_next}.")
+    last, finished = steps[-1], bench.phase is Phase.FINISHED
+    fp32 = bench.fp32.steps[last.step - 1].loss if last.step <= len(bench.fp32.steps) else None
+    bad, bad_since = streak(steps, lambda s: not math.isfinite(s.loss))
+    parts = [_where(bench)]
+    if bad:
+        beside = "" if fp32 is None else f", FP32 at {short(fp32)}"
+        parts[0] += (
+            f"the loss of {who(in_force, last.scale)} has been {short(last.loss)} since step {bad_since}{beside}."
+        )
+        parts.append("Infinity or NaN sits in its weights or activations, and no loss scale takes it out: press Reset.")
+    else:
+        parts[0] += _losses(bench, who(in_force, last.scale), fp32)
+        parts.append(_skips(steps))
+    parts.append(_fork(bench))
+    if finished and (measured := rates(bench)) is not None:
+        parts.append(f"On {on(bench.place)}, FP32 did {measured[0]:.3g} steps a second, this run {measured[1]:.3g}.")
+    if bench.phase is not Phase.RUNNING and run.wanted != in_force:
+        parts.append(f"The next {'run' if finished else 'step'} will be {who(run.wanted)}.")
     return " ".join(filter(None, parts))
 
 
-def _where(scene: Scene) -> str:
-    assert scene.last is not None
-    step = scene.last.step
-    if scene.phase is Phase.FINISHED:
-        ended = f"Finished at step {step}" if step >= scene.total else f"Stopped at step {step} of {scene.total}"
-        changes = {0: "", 1: ", after one change"}.get(scene.changes, f", after {scene.changes} changes")
-        return f"{ended}{changes}: "
-    return f"{'Paused at step' if scene.phase is Phase.PAUSED else 'Step'} {step} of {scene.total}: "
+def _where(bench: Bench) -> str:
+    step, total = bench.run.done, bench.total
+    if bench.phase is not Phase.FINISHED:
+        return f"{'Paused at step' if bench.phase is Phase.PAUSED else 'Step'} {step} of {total}: "
+    ended = f"Finished at step {step}" if step >= total else f"Stopped at step {step} of {total}"
+    count = len(bench.run.marks)
+    return f"{ended}{ ({0: '', 1: ', after one change'}.get(count, f', after {count} changes')) }: "
 
 
-def _state(scene: Scene) -> str:
-    assert scene.last is not None
-    lost = ""
-    if scene.underflow is not None:
-        lost = f"; {percent(scene.underflow) if scene.underflow else 'none'} of its gradient elements underflow"
-        lost += "" if scene.swallowed is None else f", {percent(scene.swallowed)} of its updates are swallowed"
-    fp32 = "" if scene.fp32_loss is None else f", FP32 at {short(scene.fp32_loss)}"
-    if scene.bad_since is not None:
+def _losses(bench: Bench, name: str, fp32: float | None) -> str:
+    steps = bench.run.steps
+    underflow, lost = latest(steps, "underflow"), ""
+    swallowed = latest(steps, "swallowed") if "epsilon" in bench.offered else None
+    if underflow is not None:
+        lost = f"; {percent(underflow) if underflow else 'none'} of its gradient elements underflow"
+        lost += "" if swallowed is None else f", {percent(swallowed)} of its updates are swallowed"
+    if bench.phase is Phase.FINISHED and bench.metric is not None:
+        at, ours, theirs = bench.metric
+        when = "" if at == steps[-1].step else f" at step {at}"
+        losses = short(steps[-1].loss) + ("" if fp32 is None else f" and {short(fp32)}")
+        return f"{name} has {bench.task.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}; losses {losses}{lost}."
+    return f"{name} is at {short(steps[-1].loss)}{'' if fp32 is None else f', FP32 at {short(fp32)}'}{lost}."
+
+
+def _skips(steps: Sequence[StepRecord]) -> str:
+    skipped, in_a_row = sum(not s.stepped for s in steps), streak(steps, lambda s: not s.stepped)[0]
+    if in_a_row >= MANY_SKIPS:
         return (
-            f"the loss of {scene.who} has been {short(scene.last.loss)} since step {scene.bad_since}{fp32}. "
-            "Infinity or NaN sits in its weights or activations, and no loss scale takes it out: press Reset."
+            f"The last {in_a_row} steps were skipped: at scale {power(steps[-1].scale)} the gradients overflow, so the "
+            "weights stand still."
         )
-    if scene.phase is Phase.FINISHED and scene.metric is not None:
-        at, ours, theirs = scene.metric
-        when = "" if at == scene.last.step else f" at step {at}"
-        losses = short(scene.last.loss) + ("" if scene.fp32_loss is None else f" and {short(scene.fp32_loss)}")
-        metrics = f"{scene.metric_name} {ours:.3f}{when}, FP32 {theirs:.3f}"
-        return f"{scene.who} has {metrics}; losses {losses}{lost}."
-    return f"{scene.who} is at {short(scene.last.loss)}{fp32}{lost}."
-
-
-def _skips(scene: Scene) -> str:
-    if scene.bad_since is not None or not scene.skipped or scene.last is None:
-        return ""
-    if scene.skipped_in_a_row >= MANY_SKIPS:
-        return (
-            f"The last {scene.skipped_in_a_row} steps were skipped: at scale {power(scene.last.scale)} the gradients "
-            "overflow, so the weights stand still."
-        )
-    return f"{scene.skipped} step was skipped." if scene.skipped == 1 else f"{scene.skipped} steps were skipped."
+    return f"{skipped} step{' was' if skipped == 1 else 's were'} skipped." if skipped else ""
 
 
 def _fork(bench: Bench) -> str:
@@ -270,14 +198,14 @@ def _fork(bench: Bench) -> str:
     how = f"({apart})" if apart else "with the same settings"
     if not fork.steps:
         return f"The fork {how} stands after step {fork.origin} and has not moved yet."
-    end, trouble = f"is at {short(fork.steps[-1].loss)}", ""
+    last = fork.steps[-1]
+    end, trouble = f"is at {short(last.loss)}", ""
     if bench.phase is Phase.FINISHED and fork.metrics:
         at = max(fork.metrics)
         end = f"has {bench.task.metric_name} {fork.metrics[at]:.3f}{'' if at == fork.done else f' at step {at}'}"
     since = streak(fork.steps, lambda s: not math.isfinite(s.loss))[1]
     if since is not None:
-        lost = short(fork.steps[-1].loss)
-        trouble = f" Its loss has been {lost} since step {since}, and no loss scale takes that out."
+        trouble = f" Its loss has been {short(last.loss)} since step {since}, and no loss scale takes that out."
     same = [s.loss for s in fork.steps] == [s.loss for s in bench.run.steps[fork.origin : fork.done]]
     equal = f" Up to step {fork.done} every loss is the same, bit for bit." if same and not apart else ""
     return f"The fork {how} left it after step {fork.origin} and {end}.{equal}{trouble}"
@@ -315,7 +243,7 @@ def static_bench(bench: Bench, *, why: str = "") -> Figure:
         for at, dash in (*marks, *forked):
             axes.axvline(at, color=QUIET, linewidth=0.8, linestyle=dash)
     figure.text(0.92, 0.965, rates_text(bench), fontsize=8.5, color=QUIET, ha="right")
-    return captioned(figure, (0.09, 0.115), sentence(scene(bench)), why, foot=0.01)
+    return captioned(figure, (0.09, 0.115), sentence(bench), why, foot=0.01)
 
 
 def _draw_losses(axes: Axes, bench: Bench, curves: Sequence[Curve]) -> None:

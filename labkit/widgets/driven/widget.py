@@ -1,7 +1,7 @@
-"""Base of the widgets that train live: driver, buttons, Interrupt, devices, and a picture where nothing moves.
+"""Base of the widgets that train live: messages, buttons, Interrupt, devices, and a picture where nothing moves.
 
-Idea: a widget is a wire. The runs are a `Lockstep`, the thread a `Driver`, what the page draws a `Sender`; messages of
-the browser become commands. A kernel ignores SIGINT between cells; there it pauses the training.
+Idea: a widget is a wire between a page and a `Controller`: messages of the browser become its commands. A kernel
+ignores SIGINT between cells; there it pauses the training.
 
 Invariant: every command of the browser is answered by a frame that names the command's number; a cell's own Interrupt
 stays the cell's, and outside of a notebook's kernel no handler is touched.
@@ -19,14 +19,16 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+import traitlets
 from IPython import get_ipython
 
 from labkit.train import Place, place, places
 from labkit.widgets.base.figures import still
 from labkit.widgets.base.widget import LabWidget
-from labkit.widgets.driven.driver import Button, Driver, Lockstep, Phase, Sender
+from labkit.widgets.driven.controller import Button, Command, Controller, Phase
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,46 +82,64 @@ class _InterruptHandler:
 
 
 class DrivenWidget(LabWidget):
-    """A widget whose runs, a `Lockstep`, are trained in a thread of their own; the outbox's `send` is `_send_frame`."""
+    """A widget whose runs are trained in the thread of a `Controller`."""
 
     why_static: ClassVar[str]  # said with the standing picture, in hosts without widgets
+    _offers = traitlets.Dict().tag(sync=True)  # what the page offers to turn, and the devices
 
-    def __init__(self, lockstep: Lockstep, outbox: Sender) -> None:
-        self.lockstep, self.outbox = lockstep, outbox
-        self.driver = Driver(lockstep, outbox)
-        super().__init__()
+    def __init__(self, controller: Controller, **offers: Any) -> None:
+        self.controller = controller
+        controller.send, controller.state = self._send_frame, self.state
+        super().__init__(_offers={**offers, "places": offered(controller.place)})
         self.on_msg(self._hear)
-        atexit.register(self.driver.close)
-        between_cells(self.driver.interrupt)
+        atexit.register(controller.close)
+        between_cells(controller.interrupt)
 
     @property
     @abstractmethod
     def sentence(self) -> str:
         """What the figure shows now, in words."""
 
-    @property
-    @abstractmethod
-    def history(self) -> tuple[Any, ...]:
-        """The learner's steps so far."""
-
     @abstractmethod
     def figure(self, why: str = "") -> Figure:
         """Return a picture of the steps so far that stands still; `why` is written under it."""
 
-    def command(self, content: Mapping[str, Any]) -> Any:
-        """Return the command in a browser's message that presses no button; here a device that was chosen.
+    @property
+    def history(self) -> tuple[Any, ...]:
+        """The learner's steps so far."""
+        return tuple(self.controller.steps)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the browser shows beside the points, as JSON that holds no NaN."""
+        controller = self.controller
+        return {
+            "about": controller.task.about,
+            "phase": controller.phase.value,
+            "enabled": controller.enabled,
+            "building": controller.building,
+            "step": len(controller.steps),
+            "total": controller.total,
+            "sentence": self.sentence,
+            "notice": controller.notice,
+        }
+
+    def command(self, content: Mapping[str, Any]) -> Command:
+        """Return the command in a browser's message; here a button, or a device that was chosen.
 
         Raises:
             ValueError: it holds none.
         """
-        if content.get("do") == "choose" and "place" in content:
-            return self.place if content["place"] == self.place.key else place(content["place"])
+        match content:
+            case {"do": "press", "button": button}:
+                return Button(button)
+            case {"do": "choose", "place": key}:
+                return partial(self.controller.train_on, self.place if key == self.place.key else place(key))
         raise ValueError(f"the page asked for {content!r}, which this widget does not know")
 
     @property
     def place(self) -> Place:
         """Where it trains."""
-        return self.lockstep.place
+        return self.controller.place
 
     def train_on(self, device: str | Place) -> None:
         """Go on, or begin, on another device: "cpu", "gpu", or one of `labkit.train.places()`; returns at once.
@@ -127,22 +147,22 @@ class DrivenWidget(LabWidget):
         Raises:
             ValueError: there is no such device here.
         """
-        self.driver.command(place(device))
+        self.controller.ask(partial(self.controller.train_on, place(device)))
 
     @property
     def phase(self) -> Phase:
         """What the training does now."""
-        return self.lockstep.phase
+        return self.controller.phase
 
     def press(self, button: str) -> None:
         """Press "start", "pause", "step", "stop" or "reset"; returns at once."""
-        self.driver.command(Button(button))
+        self.controller.ask(Button(button))
 
     def close(self) -> None:
         """End the training's thread and take the widget down."""
-        if hasattr(self, "driver"):  # ipywidgets closes a widget too whose arguments were refused
-            atexit.unregister(self.driver.close)
-            self.driver.close()
+        if hasattr(self, "controller"):  # ipywidgets closes a widget too whose arguments were refused
+            atexit.unregister(self.controller.close)
+            self.controller.close()
         super().close()
 
     def _send_frame(self, content: dict[str, Any], buffers: list[bytes]) -> None:
@@ -152,15 +172,13 @@ class DrivenWidget(LabWidget):
     def _hear(self, _: object, content: dict[str, Any], __: object) -> None:
         match content.get("do"):
             case "drawn":
-                self.outbox.drawn(int(content["number"]))
+                self.controller.drawn(int(content["number"]))
             case "hello":
-                self.driver.call(self.outbox.start_over)
+                self.controller.call(self.controller.forget_sent)
             case "unseen":
-                self.driver.rest(UNSEEN)
-            case "press":
-                self.driver.command(Button(content["button"]), int(content.get("number", 0)))
+                self.controller.rest(UNSEEN)
             case _:
-                self.driver.command(self.command(content), int(content.get("number", 0)))
+                self.controller.ask(self.command(content), int(content.get("number", 0)))
 
     def still(self) -> dict[str, Any]:
         return still(self.sentence, self.why_static, self.figure(self.why_static) if self.history else None)

@@ -1,26 +1,20 @@
-"""How does a learner touch a running training? Buttons, a switch and a slider beside curves that grow.
-
-Idea: a bench with three knobs and no fork. Any recipe can be trained, since what has no knob here stays as it is.
-
-Invariant: as the workbench's.
-"""
+"""Live training: a bench with three knobs and no fork. What has no knob here stays as the recipe has it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from labkit.amp import DYNAMIC, RECIPES, Recipe
 from labkit.train import Task, places
 from labkit.widgets.base.figures import why_still
 from labkit.widgets.base.widget import script, style
-from labkit.widgets.bench.controller import Bench, MakeRun, Turn, make_run
-from labkit.widgets.bench.knobs import GROWTH_INTERVAL, Scaling
-from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, state, tasks
+from labkit.widgets.bench.bench import Bench, MakeRun, make_run
+from labkit.widgets.bench.knobs import GROWTH_INTERVAL
+from labkit.widgets.bench.widget import BenchWidget, position, tasks
 from labkit.widgets.driven.widget import row_of
 
-MASTERS = {True: "kept", False: "forgotten"}
 OFFERED = ("scaling", "log2_scale", "masters")
 
 
@@ -50,6 +44,7 @@ class LiveTraining(BenchWidget):
     >>> live.close()
     """
 
+    title = "Live training"
     _esm = script("driven", "bench", "live")
     _css = style("driven", "bench", "live")
     why_static = why_still(
@@ -72,25 +67,24 @@ class LiveTraining(BenchWidget):
             scaler = chosen.scaler if chosen.scaler.dynamic else DYNAMIC
             scaler = replace(scaler, growth_interval=growth_interval)  # refuses what is no interval
             chosen = replace(chosen, scaler=scaler) if chosen.scaler.dynamic else chosen
-        options: dict[str, Any] = {"steps": steps, "device": device, "make_run": make_run, "offered": OFFERED}
-        interval = GROWTH_INTERVAL if growth_interval is None else growth_interval
-        what = row_of(tasks(places()), task, "task"), chosen, seed
-        bench = Bench(*what, forkable=False, growth_interval=interval, **options)
-        super().__init__(bench, BenchOutbox(bench, self._send_frame, state=self._state))
-
-    @staticmethod
-    def _state(bench: Bench) -> dict[str, Any]:
-        return {**state(bench), "title": f"Live training: {bench.task.name.replace('_', ' ')}, seed {bench.seed}"}
+        super().__init__(
+            Bench(
+                row_of(tasks(places()), task, "task"),
+                chosen,
+                seed,
+                steps=steps,
+                device=device,
+                offered=OFFERED,
+                forkable=False,
+                growth_interval=GROWTH_INTERVAL if growth_interval is None else growth_interval,
+                make_run=make_run,
+            )
+        )
 
     def change(
         self, *, scaling: str | None = None, log2_scale: int | None = None, master_weights: bool | None = None
     ) -> None:
         """Change what is given, from the next step on; returns at once."""
-        masters = None if master_weights is None else MASTERS[master_weights]
-        asked = {"scaling": scaling and Scaling(scaling), "log2_scale": log2_scale, "masters": masters}
-        self.driver.command(Turn({knob: to for knob, to in asked.items() if to is not None}))
-
-    def command(self, content: Mapping[str, Any]) -> Any:
-        if content.get("do") == "turn" and content["knob"] == "masters":
-            return Turn({"masters": MASTERS[bool(content["to"])]})
-        return super().command(content)
+        asked = {"scaling": scaling, "log2_scale": log2_scale, "masters": master_weights}
+        knobs = {knob: position(knob, to) for knob, to in asked.items() if to is not None}
+        self.bench.ask(partial(self.bench.turn, knobs))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,11 @@ from labkit.records import write_whole
 from labkit.train import CATEGORIES, StepRecord, Task, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import script, style, tour_of
-from labkit.widgets.bench.controller import Bench, Choose, Do, Fork, Turn
+from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
-from labkit.widgets.bench.widget import BenchOutbox, BenchWidget, position, tasks
-from labkit.widgets.bench.widget import state as bench_state
+from labkit.widgets.bench.widget import BenchWidget, position, tasks
 from labkit.widgets.bench.words import memory
+from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import row_of
 from labkit.widgets.workbench.lines import torch_lines
 
@@ -90,35 +91,6 @@ def opened(code: str) -> Opened:
     return Opened(tasks(places())[task], recipe, numbers.get("seed", 0), numbers.get("steps"), knobs)
 
 
-def state(bench: Bench) -> dict[str, Any]:
-    """Return what the workbench shows beside: tasks and recipes to choose, bytes, and the same in plain torch."""
-    knobs = bench.shown.wanted
-    try:
-        opens = f'Workbench.from_code("{code_of(bench)}")'
-    except ValueError:
-        opens = ""  # the task or the recipe are a learner's own
-    memory_rows = [
-        {
-            "name": name,
-            "bytes": [held[category] for category in CATEGORIES],
-            "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
-            "total": size(sum(held.values())),
-        }
-        for name, held in memory(bench)
-    ]
-    return {
-        **bench_state(bench),
-        "title": f"Workbench: {bench.task.name.replace('_', ' ')}, seed {bench.seed}",
-        "task": bench.task.name,
-        "tasks": list(tasks(places())),
-        "recipe": preset_of(recipe_of(knobs)),
-        "recipes": list(PRESETS),
-        "memory": memory_rows,
-        "lines": torch_lines(knobs, bench.task),
-        "opens": opens,
-    }
-
-
 def size(count: int) -> str:
     """Return a number of bytes as a person reads it.
 
@@ -154,6 +126,7 @@ class Workbench(BenchWidget):
     >>> bench.close()
     """
 
+    title = "Workbench"
     _esm = script("driven", "bench", "workbench")
     _css = style("driven", "bench", "workbench")
     tour = traitlets.List(tour_of("workbench")).tag(sync=True)
@@ -176,7 +149,7 @@ class Workbench(BenchWidget):
         bench = Bench(*what, seed, steps=steps, device=device)
         bench.begin_at({name: position(name, to) for name, to in (knobs or {}).items()})
         self.folder = Path(folder)
-        super().__init__(bench, BenchOutbox(bench, self._send_frame, state=state))
+        super().__init__(bench)
 
     @classmethod
     def from_code(cls, code: str, *, device: Any = None, folder: Path | str = ".") -> Workbench:
@@ -210,11 +183,11 @@ class Workbench(BenchWidget):
 
     def turn(self, **knobs: Any) -> None:
         """Put knobs into positions, by their names in `Knobs`; returns at once."""
-        self.driver.command(Turn({knob: position(knob, to) for knob, to in knobs.items()}))
+        self.bench.ask(partial(self.bench.turn, {knob: position(knob, to) for knob, to in knobs.items()}))
 
     def fork(self, step: int) -> None:
         """Let a second run leave the first after a step; its knobs are then on show. Returns at once."""
-        self.driver.command(Fork(step))
+        self.bench.ask(partial(self.bench.fork_after, step))
 
     @property
     def lines(self) -> str:
@@ -236,13 +209,40 @@ class Workbench(BenchWidget):
         path = write_whole(self.folder / f"{stem}.png", png(self.figure()))
         return f"The picture is in {path}."
 
-    def command(self, content: Mapping[str, Any]) -> Any:
+    def state(self) -> dict[str, Any]:
+        try:
+            opens = f'Workbench.from_code("{self.code}")'
+        except ValueError:
+            opens = ""  # the task or the recipe are a learner's own
+        return {
+            **super().state(),
+            "task": self.bench.task.name,
+            "tasks": list(tasks(places())),
+            "recipe": preset_of(recipe_of(self.bench.shown.wanted)),
+            "recipes": list(PRESETS),
+            "memory": [
+                {
+                    "name": name,
+                    "bytes": [held[category] for category in CATEGORIES],
+                    "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
+                    "total": size(sum(held.values())),
+                }
+                for name, held in memory(self.bench)
+            ],
+            "lines": self.lines,
+            "opens": opens,
+        }
+
+    def command(self, content: Mapping[str, Any]) -> Command:
         match content.get("do"):
             case "fork":
-                return Fork(int(content["step"]))
+                return partial(self.bench.fork_after, int(content["step"]))
             case "choose" if "place" not in content:
                 task, recipe = tasks(places()).get(content.get("task", "")), RECIPES.get(content.get("recipe", ""))
-                return Choose(task, recipe, content.get("branch"))
+                return partial(self.bench.choose, task, recipe, content.get("branch"))
             case "save":
-                return Do(lambda: self.save(content["what"]))
+                return partial(self._save_and_say, content["what"])
         return super().command(content)
+
+    def _save_and_say(self, what: str) -> None:
+        self.bench.notice = self.save(what)

@@ -11,9 +11,9 @@ is trained is the recipe that was given, to its last field; a copy never moves, 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -34,7 +34,7 @@ from labkit.widgets.bench.knobs import (
     turn,
     why_fixed,
 )
-from labkit.widgets.driven.driver import Lockstep, Phase
+from labkit.widgets.driven.controller import Controller, Phase, Points
 
 MEASUREMENTS = 10  # how often in a run the metric is measured on the test data
 COPIES = 25  # how many copies of a run are kept, about
@@ -45,36 +45,6 @@ TIMED_STEPS = 30  # steps a second are the median over the latest so many, witho
 MakeRun = Callable[..., Any]  # (task, recipe, seed, device=) -> run; a test brings one that does not train
 Options = list[dict[str, Any]]  # of an optimizer's groups
 SLOWLY = "Its sums are emulated bit by bit: seconds for a step of convolutions or attention. On digits it is quick."
-
-
-@dataclass(frozen=True)
-class Turn:
-    """A command: put knobs of the active branch into positions, all of them or none."""
-
-    knobs: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Fork:
-    """A command: let a second run leave the first one after a step."""
-
-    step: int
-
-
-@dataclass(frozen=True)
-class Choose:
-    """A command: another task or recipe, or the branch that the knobs turn (0 the run, 1 its fork)."""
-
-    task: Task | None = None
-    recipe: Recipe | None = None
-    branch: int | None = None
-
-
-@dataclass(frozen=True)
-class Do:
-    """A command: let the training's thread do something between two steps; what it returns is the notice."""
-
-    work: Callable[[], str]
 
 
 @dataclass(frozen=True)
@@ -144,11 +114,9 @@ class Branch:
             self.knobs, self.rescaled = self.wanted, False
             self._set_optimizer()
 
-    def begin_again(self) -> None:
-        """Forget the run; the next step begins another one at the origin."""
-        self.run = self.knobs = None
-        self.steps, self.metrics, self.marks, self.copies, self.seconds = [], {}, [], {}, []
-        self.rescaled, self.unsettled = False, 0
+    def anew(self, wanted: Knobs) -> Branch:
+        """Return a branch that begins at the same origin, without a run yet."""
+        return Branch(self.begin, wanted, self.origin, self.left, self.options, self.forkable)
 
     def step(self, total: int) -> None:
         """Do a step under what is wanted, and keep a copy of the run before it where one is due."""
@@ -158,30 +126,20 @@ class Branch:
             self._turn()
         if self.forkable and (changed_now or self.done % max(10, total // COPIES) == 0):
             self.copies[self.done] = (self.run.fork(), self.wanted)
-        with self._measured_when_settled(changed_now):
-            began = time.perf_counter()
-            record = self.run.step()
-            if record.underflow is None and self.steps:  # the first step is slower than the others
-                self.seconds = [*self.seconds[1 - TIMED_STEPS :], max(time.perf_counter() - began, 1e-9)]
-            self.steps.append(record)
-        if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
-            self.metrics[self.done] = self.run.evaluate()
-
-    @contextmanager
-    def _measured_when_settled(self, changed_now: bool) -> Iterator[None]:
-        """Let the step in which the hand has come to rest measure what is lost: what a change did is seen soon.
-
-        Steps before that do not measure, so that they are quick: while a hand drags the slider, every other step
-        brings a change.
-        """
         every = self.run.measure_every
         self.unsettled = SETTLE_STEPS if changed_now else max(0, self.unsettled - 1)
-        if every and (changed_now or self.unsettled):
-            self.run.measure_every = 1 if self.unsettled == 1 else 0
+        if every and self.unsettled:  # measure when the hand has come to rest, soon; steps before that are quick
+            self.run.measure_every = int(self.unsettled == 1)
+        began = time.perf_counter()
         try:
-            yield
+            record = self.run.step()
         finally:
             self.run.measure_every = every
+        if record.underflow is None and self.steps:  # the first step is slower than the others
+            self.seconds = [*self.seconds[1 - TIMED_STEPS :], max(time.perf_counter() - began, 1e-9)]
+        self.steps.append(record)
+        if self.done % max(1, total // MEASUREMENTS) == 0 or self.done == total:
+            self.metrics[self.done] = self.run.evaluate()
 
     def _turn(self) -> None:
         """Put the knobs into the run, and mark the step."""
@@ -238,7 +196,7 @@ def make_run(task: Task, recipe: Recipe, seed: int, **where: Any) -> TrainingRun
     return TrainingRun(task, recipe, seed, **where)
 
 
-class Bench(Lockstep):
+class Bench(Controller):
     """A run, its fork and FP32 beside them, as they are driven; `Workbench` says what task to device are.
 
     Args:
@@ -302,35 +260,29 @@ class Bench(Lockstep):
         """The branch whose knobs are on show."""
         return self.branches[self.active]
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    @property
+    def sides(self) -> list[Branch]:
+        return [self.fp32, *self.branches]
 
-    def carry_out(self, command: Any) -> None:
-        match command:
-            case Turn():
-                self._turn(command.knobs)
-            case Fork():
-                self._fork(command.step)
-            case Choose():
-                self._choose(command)
-            case Place():
-                self._move(self.task, command)
-            case Do():
-                self.notice = command.work()
-            case _:
-                raise TypeError(f"a command is a Turn, Fork, Choose, Place, Do or Button; it was given {command!r}")
+    @property
+    def steps(self) -> list[StepRecord]:
+        return self.run.steps
+
+    # --- commands -----------------------------------------------------------------------------------------------
 
     def begin_again(self) -> None:
         """Keep the steps so far as the run before, and the knobs."""
         self._remember()
         if self.error:
-            self.fp32.begin_again()  # an error may have left it between two steps
+            self.fp32 = self.fp32.anew(self.fp32.wanted)  # an error may have left it between two steps
         self._one_run(self.shown.wanted)
 
     def _remember(self) -> None:
         if len(self.run.steps) > 1:
             self.previous = self.run.steps
 
-    def _turn(self, knobs: Mapping[str, Any]) -> None:
+    def turn(self, knobs: Mapping[str, Any]) -> None:
+        """Put knobs of the branch on show into positions, all of them or none."""
         unknown = [name for name in knobs if name not in self.offered]
         if unknown:
             raise ValueError(f"there is no knob {unknown[0]!r} here; there are {', '.join(self.offered)}")
@@ -351,13 +303,14 @@ class Bench(Lockstep):
             self._remember()
             self._one_run(wanted)  # without the fork, which left a run that is no more
         elif anew or not branch.steps:
-            branch.begin_again()
+            self.branches[self.active] = branch.anew(wanted)
         if anew:
             where = f"after step {branch.origin}, where it was forked" if branch.origin else "at step 0"
             self.notice = f"Another format is another run: this one begins again {where}."
             self.phase = Phase.PAUSED if self.phase is Phase.FINISHED else self.phase
 
-    def _fork(self, step: int) -> None:
+    def fork_after(self, step: int) -> None:
+        """Let a second run leave the first one after a step."""
         if not self.forkable:
             raise ValueError("this widget has no forks; labkit.widgets.Workbench has.")
         if not self.run.steps:
@@ -373,14 +326,18 @@ class Bench(Lockstep):
         then = "Turn one of its knobs, then press Continue."
         self.notice = f"The fork stands after step {origin} with every digit of the run. {then}"
 
-    def _choose(self, choice: Choose) -> None:
-        if choice.branch is not None:
-            self.active = min(choice.branch, len(self.branches) - 1)
-        self._move(choice.task or self.task, self.place)
-        if choice.recipe is not None:
+    def choose(self, task: Task | None = None, recipe: Recipe | None = None, branch: int | None = None) -> None:
+        """Take another task or recipe, or the branch that the knobs turn: 0 the run, 1 its fork."""
+        if branch is not None:
+            self.active = min(branch, len(self.branches) - 1)
+        self._move(task or self.task, self.place)
+        if recipe is not None:
             own = self.shown.wanted
             kept = {name: getattr(own, name) for name in ("log2_lr", "epsilon", "growth_interval")}
-            self._want(replace(knobs_of(choice.recipe, self.offered), **kept))
+            self._want(replace(knobs_of(recipe, self.offered), **kept))
+
+    def train_on(self, where: Place) -> None:
+        self._move(self.task, where)
 
     def _move(self, task: Task, where: Place) -> None:
         """Leave the runs of this task and device as they are; take up those of another, or begin there."""
@@ -403,14 +360,6 @@ class Bench(Lockstep):
 
     # --- steps --------------------------------------------------------------------------------------------------
 
-    @property
-    def built(self) -> bool:
-        return all(branch.run is not None for branch in (self.fp32, *self.branches))
-
-    def make(self) -> None:
-        for branch in (self.fp32, *self.branches):
-            branch.build()
-
     def lead(self) -> bool:
         """Bring the FP32 run to the step that is due."""
         if len(self.fp32.steps) > self.run.done or len(self.fp32.steps) >= self.total:
@@ -428,6 +377,10 @@ class Bench(Lockstep):
 
     # --- what is seen -------------------------------------------------------------------------------------------
 
+    def points(self) -> list[Points]:
+        beside: list[Points] = [(steps, _loss, len(steps)) for steps in (self.fp32.steps, self.previous)]
+        return beside + [(branch.steps, _columns, len(branch.steps)) for branch in self.branches]
+
     def path(self, branch: Branch) -> list[StepRecord]:
         """Return the steps of a branch from step 1 on, those before it was forked included."""
         return [*self.run.steps[: branch.origin], *branch.steps]
@@ -444,3 +397,13 @@ class Bench(Lockstep):
         """The latest step at which both metrics were measured: (step, the run, FP32)."""
         step = max(self.run.metrics.keys() & self.fp32.metrics.keys(), default=None)
         return None if step is None else (step, self.run.metrics[step], self.fp32.metrics[step])
+
+
+def _loss(step: StepRecord) -> tuple[float]:
+    return (step.loss,)
+
+
+def _columns(step: StepRecord) -> tuple[float, ...]:
+    sound = math.isfinite(step.loss)  # what NaN underflows to means nothing
+    shares = (v if v is not None and sound else math.nan for v in (step.underflow, step.swallowed))
+    return (step.loss, step.scale, float(step.stepped), *shares)

@@ -1,10 +1,10 @@
-"""Runs that a learner drives: phases and buttons, steps taken in turn, and the thread that takes them.
+"""Controller of runs that a learner drives: phases and buttons, a thread that trains, and frames for the browser.
 
-Idea: every live widget is the same machine. A `Lockstep` knows no thread, no clock and no browser: its owner calls
-`handle(command)` and, while `due`, `tick()`. In a widget the owner is a `Driver`, one thread that does everything that
-touches the runs, with an inbox, so nothing is shared and nothing locked. What the browser sees leaves through a
-`Sender`: new points as float32 columns beside a small JSON state, thirty frames a second at most, fewer when the
-browser does not say that it has drawn the last ones.
+Idea: every live widget is the same machine, one `Controller`: runs, a queue of commands, and a thread that carries out
+commands between two steps. Only the thread touches the runs, so nothing is shared and nothing locked; a test calls
+`handle(command)` and, while `due`, `tick()` instead. What the browser sees leaves through `post`: new points as float32
+columns beside a small JSON state, thirty frames a second at most, fewer when the browser does not say that it has
+drawn the last ones.
 
 Invariant: a command takes effect between two steps; an error becomes the phase FAILED and words; posting never waits
 for the browser; one training at a time in a kernel, none after `close`.
@@ -18,20 +18,19 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from labkit.train import Place
+from labkit.train import Place, Task
 
 FRAME_SECONDS = 1 / 30
 UNANSWERED_SECONDS = 1 / 4  # pace towards a browser that does not answer: hidden, gone, or behind a busy kernel
 IN_FLIGHT = 12  # frames on their way before we wait for an answer; the browser answers every quarter of a second
 
-Send = Callable[[dict[str, Any], list[bytes]], None]
 NAME = "labkit live training"
 ANOTHER = "another live training has started; only one trains at a time."
 INTERRUPTED = "the kernel was interrupted. Nothing is lost: press Continue."
@@ -57,76 +56,80 @@ class Button(StrEnum):
     RESET = "reset"
 
 
-AFTER: dict[tuple[Phase, Button], Phase] = {
-    (Phase.IDLE, Button.START): Phase.RUNNING,
-    (Phase.IDLE, Button.STEP): Phase.PAUSED,
-    (Phase.RUNNING, Button.PAUSE): Phase.PAUSED,
-    (Phase.RUNNING, Button.STOP): Phase.FINISHED,
-    (Phase.RUNNING, Button.RESET): Phase.IDLE,
-    (Phase.PAUSED, Button.START): Phase.RUNNING,
-    (Phase.PAUSED, Button.STEP): Phase.PAUSED,
-    (Phase.PAUSED, Button.STOP): Phase.FINISHED,
-    (Phase.PAUSED, Button.RESET): Phase.IDLE,
-    (Phase.FINISHED, Button.START): Phase.RUNNING,
-    (Phase.FINISHED, Button.RESET): Phase.IDLE,
-    (Phase.FAILED, Button.START): Phase.RUNNING,
-    (Phase.FAILED, Button.RESET): Phase.IDLE,
+AFTER: dict[Phase, dict[Button, Phase]] = {  # a button that is not here changes nothing in that phase
+    Phase.IDLE: {Button.START: Phase.RUNNING, Button.STEP: Phase.PAUSED},
+    Phase.RUNNING: {Button.PAUSE: Phase.PAUSED, Button.STOP: Phase.FINISHED, Button.RESET: Phase.IDLE},
+    Phase.PAUSED: {
+        Button.START: Phase.RUNNING,
+        Button.STEP: Phase.PAUSED,
+        Button.STOP: Phase.FINISHED,
+        Button.RESET: Phase.IDLE,
+    },
+    Phase.FINISHED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
+    Phase.FAILED: {Button.START: Phase.RUNNING, Button.RESET: Phase.IDLE},
 }
 
-
-def press(phase: Phase, button: Button) -> Phase:
-    """Return the phase after a button was pressed; the same phase where the button means nothing.
-
-    >>> press(Phase.IDLE, Button.START), press(Phase.IDLE, Button.PAUSE)
-    (<Phase.RUNNING: 'running'>, <Phase.IDLE: 'idle'>)
-    """
-    return AFTER.get((phase, button), phase)
+Command = Button | Callable[[], object]  # a ValueError or TypeError that it raises becomes the notice
+Points = tuple[list[Any], Callable[[Any], tuple[float, ...]], int]  # steps, what is drawn of one, how many are drawn
 
 
-def enabled(phase: Phase) -> frozenset[Button]:
-    """Return the buttons that mean something in a phase.
+class Controller(ABC):
+    """Runs that are driven together; a subclass says what a step is, the widget sets `send` and `state`.
 
-    >>> sorted(enabled(Phase.FAILED))
-    [<Button.RESET: 'reset'>, <Button.START: 'start'>]
-    """
-    return frozenset(button for before, button in AFTER if before is phase)
-
-
-class Lockstep(ABC):
-    """Runs that are driven together; who derives from it says what a step is.
-
-    notice  what the last command met, in words; "" after one that was simply carried out
-    error   what ended the training, in words
+    Attributes:
+        notice: what the last command met, in words; "" after one that was simply carried out.
+        error: what ended the training, in words.
+        send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN travel in buffers.
+        state: -> what a frame shows beside the points, as JSON.
+        clock: seconds, monotonic.
     """
 
     buttons: ClassVar[frozenset[Button]] = frozenset(Button)  # others mean nothing
+    task: Task
+    total: int  # planned steps
     place: Place  # where they train
+
+    _driving: ClassVar[weakref.ref[Controller] | None] = None  # one training at a time: two would share one core's time
+    _turn: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self) -> None:
         self.phase = Phase.IDLE
         self.notice = self.error = ""
+        self.send: Callable[[dict[str, Any], list[bytes]], None] = lambda content, buffers: None
+        self.state: Callable[[], dict[str, Any]] = dict
+        self.clock = time.monotonic
         self._single_steps = 0  # asked for by the step button and not done yet
+        self._inbox: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._resting = False  # its thread ends, or has ended; the next command starts another
+        self._closed = self._at_once = False
+        self._answered = 0  # number of the browser's latest command that was carried out
+        self._trained = 0  # number of its latest command under which a step was done
+        self._number = self._drawn = 0  # of the latest frame, and of the latest one that the browser has drawn
+        self._due = self._last = -1.0
+        self._sent: list[tuple[list[Any], int]] = []  # which points the browser has: a list of steps, and how many
+
+    @property
+    @abstractmethod
+    def sides(self) -> Sequence[Any]:
+        """The runs; each has `run`, None until `build()` makes it."""
+
+    @property
+    @abstractmethod
+    def steps(self) -> list[Any]:
+        """The learner's steps so far."""
 
     @abstractmethod
-    def carry_out(self, command: Any) -> None:
-        """Do what a command asks that is no button.
-
-        Raises:
-            ValueError, TypeError: it cannot be done; the message becomes the notice.
-        """
+    def points(self) -> list[Points]:
+        """Return what is drawn, one entry for each buffer of a frame."""
 
     @abstractmethod
     def begin_again(self) -> None:
         """Forget the runs that Reset shall forget."""
 
-    @property
     @abstractmethod
-    def built(self) -> bool:
-        """Whether all runs are made."""
-
-    @abstractmethod
-    def make(self) -> None:
-        """Make the runs that are not there yet."""
+    def train_on(self, where: Place) -> None:
+        """Go on, or begin, on another device."""
 
     @abstractmethod
     def lead(self) -> bool:
@@ -143,27 +146,32 @@ class Lockstep(ABC):
 
     # --- commands -----------------------------------------------------------------------------------------------
 
-    def handle(self, command: Any) -> None:
+    def handle(self, command: Command) -> None:
         """Carry out a command; one that cannot be leaves a notice and nothing else."""
         self.notice = ""
         try:
             if isinstance(command, Button):
                 self._press(command)
             else:
-                self.carry_out(command)
+                command()
         except (ValueError, TypeError) as error:
             self.notice = f"Not done: {error}"
 
     def _press(self, button: Button) -> None:
         if button not in self.buttons:
             return
-        before, self.phase = self.phase, press(self.phase, button)
+        before, self.phase = self.phase, AFTER[self.phase].get(button, self.phase)
         over = before in (Phase.FINISHED, Phase.FAILED)
         if button is Button.RESET or (button is Button.START and over):
             self.begin_again()
             self.error = ""
         single = button is Button.STEP and self.phase is Phase.PAUSED
         self._single_steps = self._single_steps + 1 if single else 0
+
+    @property
+    def enabled(self) -> list[Button]:
+        """The buttons that mean something now, by name."""
+        return sorted(AFTER[self.phase].keys() & self.buttons)
 
     def stand(self, phase: Phase) -> None:
         """Enter a phase in which nothing trains."""
@@ -179,10 +187,11 @@ class Lockstep(ABC):
     @property
     def building(self) -> bool:
         """Whether the next tick begins with making runs, which can take a second or two."""
-        return self.due and not self.built
+        return self.due and any(side.run is None for side in self.sides)
 
     def build(self) -> None:
-        self._guard(self.make)
+        """Make the runs that do not exist yet."""
+        self._guard(lambda: [side.build() for side in self.sides])
 
     def tick_other(self) -> bool:
         """Bring the run beside to the step that is due; return whether there was anything to do."""
@@ -206,42 +215,22 @@ class Lockstep(ABC):
         try:
             return work()
         except Exception as error:  # whatever went wrong in the learner's task, the figure has to say it
-            self.fail(error)
+            self._fail(error)
         return None
 
-    def fail(self, error: Exception) -> None:
-        """End the training with an error that the sentence names."""
+    def _fail(self, error: Exception) -> None:
         self.stand(Phase.FAILED)
         self.error = f"{type(error).__name__}: {error}".rstrip().rstrip(".:") + "."
 
-
-class Sender(ABC):
-    """Sends frames at the pace of the browser; what is in a frame is left to who derives from it.
-
-    Args:
-        send: (content, buffers) -> None; the content is JSON without NaN, numbers that may be NaN travel in buffers.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(self, send: Send, clock: Callable[[], float] = time.monotonic) -> None:
-        self.send, self.clock = send, clock
-        self.answered = 0  # number of the browser's latest command that was carried out
-        self.trained = 0  # number of its latest command under which a step was done
-        self._number = self._drawn = 0
-        self._due = self._last = -1.0
-        self.start_over()
-
-    @abstractmethod
-    def start_over(self) -> None:
-        """Tell everything from the start with the next frame: somebody new is looking."""
-
-    @abstractmethod
-    def contents(self) -> tuple[dict[str, Any], list[bytes]]:
-        """Return what is new since the last frame, and the buffers that go with it."""
+    # --- frames -------------------------------------------------------------------------------------------------
 
     def drawn(self, number: int) -> None:
         """Note that the browser has drawn a frame."""
         self._drawn = max(self._drawn, number)
+
+    def forget_sent(self) -> None:
+        """Send everything from the start with the next frame: somebody new is looking."""
+        self._sent = []
 
     def post(self, *, urgent: bool = False) -> bool:
         """Send a frame if it is time for one, or in any case if it is urgent; return whether it was sent."""
@@ -252,44 +241,30 @@ class Sender(ABC):
         self._due = max(self._due + FRAME_SECONDS, now)  # the average counts: steps and frames do not share a beat
         self._last = now
         self._number += 1
-        content, buffers = self.contents()
-        head = {"kind": "frame", "number": self._number, "answered": self.answered, "trained": self.trained}
-        self.send({**head, **content}, buffers)
+        points = self.points()
+        whole = [id(steps) for steps, _ in self._sent] != [id(steps) for steps, _, _ in points]
+        begins = [0] * len(points) if whole else [count for _, count in self._sent]
+        rows = [map(row, steps[at:end]) for at, (steps, row, end) in zip(begins, points, strict=True)]
+        self._sent = [(steps, end) for steps, _, end in points]
+        head = {"kind": "frame", "number": self._number, "answered": self._answered, "trained": self._trained}
+        self.send({**head, "whole": whole, **self.state()}, [pack(list(each)) for each in rows])
         return True
 
+    # --- the thread; it starts with the first command, `rest` ends it until the next one, `close` for ever ---------
 
-def pack(rows: list[Any]) -> bytes:
-    """Return rows as little-endian float32, which has a code for NaN; a loss too large for it becomes inf."""
-    with np.errstate(over="ignore"):
-        return np.asarray(rows, dtype="<f4").tobytes()
-
-
-class Driver:
-    """The thread that trains. It starts with the first command; `rest` ends it until the next one, `close` for ever."""
-
-    _driving: ClassVar[weakref.ref[Driver] | None] = None  # one training at a time: two would share one core's time
-    _turn: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, lockstep: Lockstep, outbox: Sender) -> None:
-        self.lockstep, self.outbox = lockstep, outbox
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._resting = False  # its thread ends, or has ended; the next command starts another
-        self._closed = self._at_once = False
-
-    def command(self, command: Any, number: int = 0) -> None:
-        """Let the thread carry out a command before its next step; returns at once."""
+    def ask(self, command: Command, number: int = 0) -> None:
+        """Let the thread carry out a command, the browser's of that number, before its next step; returns at once."""
         if command in (Button.START, Button.STEP):
-            with Driver._turn:
-                before = Driver._driving() if Driver._driving is not None else None
-                Driver._driving = weakref.ref(self)
+            with Controller._turn:
+                before = Controller._driving() if Controller._driving is not None else None
+                Controller._driving = weakref.ref(self)
             if before is not None and before is not self:
                 before.call(partial(before._pause, ANOTHER))
-        self.call(partial(self._handle, command, number))
+        self.call(partial(self._answer, command, number))
 
-    def call(self, work: Callable[[], None]) -> None:
+    def call(self, work: Callable[[], object]) -> None:
         """Let the thread do something between two steps, and send a frame."""
-        with Driver._turn:
+        with Controller._turn:
             if self._closed:
                 return
             self._inbox.put(work)
@@ -300,14 +275,14 @@ class Driver:
 
     def rest(self, why: str) -> None:
         """Pause the training, say why, and end the thread after the step it is in; returns at once."""
-        with Driver._turn:
+        with Controller._turn:
             if self._thread is None or self._resting or self._closed:
                 return
             self._inbox.put(partial(self._pause, why))
             self._inbox.put(None)
             self._resting = True
-            if Driver._driving is not None and Driver._driving() is self:
-                Driver._driving = None  # nobody has to wake it to make it pause
+            if Controller._driving is not None and Controller._driving() is self:
+                Controller._driving = None  # nobody has to wake it to make it pause
 
     def interrupt(self) -> None:
         """Pause the training, if it runs."""
@@ -323,16 +298,17 @@ class Driver:
 
     @property
     def alive(self) -> bool:
+        """Whether the thread exists."""
         return self._thread is not None and self._thread.is_alive()
 
     def _pause(self, why: str) -> None:
-        if self.lockstep.due:
-            self.lockstep.handle(Button.PAUSE)
-            self.lockstep.notice = f"Paused, because {why}"
+        if self.due:
+            self.handle(Button.PAUSE)
+            self.notice = f"Paused, because {why}"
 
-    def _handle(self, command: Any, number: int) -> None:
-        self.lockstep.handle(command)
-        self.outbox.answered = max(self.outbox.answered, number)
+    def _answer(self, command: Command, number: int) -> None:
+        self.handle(command)
+        self._answered = max(self._answered, number)
         self._at_once = True  # the first step under a change is shown at once
 
     def _loop(self, before: threading.Thread | None) -> None:
@@ -340,27 +316,26 @@ class Driver:
             before.join()  # it ends where the inbox told it to; what comes after that is ours
         while True:
             try:
-                if not self._take_commands() or (self.lockstep.due and not self._work()):
+                if not self._take_commands() or (self.due and not self._work()):
                     return
             except Exception as error:  # a fault of ours, not of the task: log it, and say it in the figure if we can
                 logging.getLogger(__name__).exception("the live training could not go on")
-                if self.lockstep.phase is not Phase.FAILED:
-                    self.lockstep.fail(error)
+                if self.phase is not Phase.FAILED:
+                    self._fail(error)
                     self._inbox.put(lambda: None)  # wakes the loop, which then posts
 
     def _work(self) -> bool:
         """Do a step, looking into the inbox between its two halves; return False to end."""
-        runs = self.lockstep
-        if runs.building:
-            self.outbox.post(urgent=True)
-            runs.build()
-        if runs.tick_other() and not self._at_once:
-            self.outbox.post()
-        if runs.due and not self._take_commands():
+        if self.building:
+            self.post(urgent=True)
+            self.build()
+        if self.tick_other() and not self._at_once:
+            self.post()
+        if self.due and not self._take_commands():
             return False
-        runs.tick()
-        self.outbox.trained = self.outbox.answered
-        self.outbox.post(urgent=self._at_once or not runs.due)
+        self.tick()
+        self._trained = self._answered
+        self.post(urgent=self._at_once or not self.due)
         self._at_once = False
         return True
 
@@ -369,13 +344,19 @@ class Driver:
         done = False
         while True:
             try:
-                work = self._inbox.get(block=not self.lockstep.due and not done)
+                work = self._inbox.get(block=not self.due and not done)
             except queue.Empty:
                 break
             if work is None:
                 return False
             work()
             done = True
-        if done and not self.lockstep.due:
-            self.outbox.post(urgent=True)  # otherwise the step that is due will show it
+        if done and not self.due:
+            self.post(urgent=True)  # otherwise the step that is due will show it
         return True
+
+
+def pack(rows: list[Any]) -> bytes:
+    """Return rows as little-endian float32, which has a code for NaN; a loss too large for it becomes inf."""
+    with np.errstate(over="ignore"):
+        return np.asarray(rows, dtype="<f4").tobytes()
