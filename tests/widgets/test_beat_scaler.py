@@ -27,7 +27,6 @@ from labkit.widgets.beat_scaler.game import (
     course,
     make_run,
     on_slider,
-    sentence,
     tally,
 )
 from labkit.widgets.beat_scaler.widget import BeatTheScaler, static_duel
@@ -165,16 +164,23 @@ def test_the_pace_is_kept_by_waiting_not_more_than_needed():
 
 def test_what_underflowed_is_told_at_the_end_only():
     mine, theirs = Tally(100, 4, 20, 0.1), Tally(100, 6, 3, 0.2)
-    for phase in (Phase.RUNNING, Phase.PAUSED):
-        said = sentence(phase, 480, mine, theirs, in_sight=False)
-        assert "20" not in said
-        assert "76%" not in said
-    assert sentence(Phase.FINISHED, 100, mine, theirs, in_sight=False).startswith(
+
+    def said(phase, *tallies, steps=100, in_sight=False):
+        game = duel(steps)
+        game.build()
+        game.handle(partial(game.show, in_sight))
+        game.phase, game.tallies = phase, lambda: tallies
+        return game.sentence()
+
+    assert said(Phase.RUNNING, mine, theirs, steps=480) == (
+        "Step 100 of 480: you have skipped 4 steps, the scaler 6. How many more have lost gradients is told at the end."
+    )
+    assert said(Phase.PAUSED, mine, theirs).startswith("Paused at step 100 of 100: you have skipped 4 steps, the ")
+    assert said(Phase.FINISHED, mine, theirs).startswith(
         "The scaler wins: 76% of your 100 steps were useful, 91% of the scaler's. You skipped 4 and ran 20 at a scale "
     )
-    peeked = sentence(Phase.FINISHED, 100, theirs, mine, in_sight=True)
-    assert peeked.startswith("You win with the window in sight: 91%")
-    assert sentence(Phase.FINISHED, 100, mine, mine, in_sight=False).startswith("A draw: 76%")
+    assert said(Phase.FINISHED, theirs, mine, in_sight=True).startswith("You win with the window in sight: 91%")
+    assert said(Phase.FINISHED, mine, mine).startswith("A draw: 76%")
 
 
 def test_the_window_is_a_secret_until_the_end_and_who_peeks_is_remembered():

@@ -34,7 +34,7 @@ from labkit.widgets.bench.knobs import (
 from labkit.widgets.bench.words import names, sentence
 from labkit.widgets.driven.controller import Button, Phase
 from labkit.widgets.workbench.lines import torch_lines
-from labkit.widgets.workbench.widget import Workbench, code_of, opened
+from labkit.widgets.workbench.widget import Workbench
 
 DIGITS = TASKS["digits"]
 
@@ -313,11 +313,9 @@ def test_a_code_is_short_and_opens_every_recipe_and_every_position_of_every_knob
         assert again.bench.shown.wanted == knobs_of(RECIPES[recipe])
     for recipe, (knob, there) in product(("O0", "O2"), POSITIONS.items()):
         for to in (there[0], there[len(there) // 2], there[-1]):
-            bench, again = (Bench(TASKS["digits_cnn"], RECIPES[recipe], device="cpu") for _ in range(2))
-            bench.begin_at({"format": "FP16", knob: to})
-            assert getattr(bench.shown.wanted, knob) == to
-            again.begin_at(opened(code_of(bench)).knobs)
-            assert again.shown.wanted == bench.shown.wanted, (recipe, knob, to)
+            bench = Workbench("digits_cnn", recipe, device="cpu", knobs={"format": "FP16", knob: to})
+            assert getattr(bench.bench.shown.wanted, knob) == to
+            assert opened_again(bench).bench.shown.wanted == bench.bench.shown.wanted, (recipe, knob, to)
     to = {"format": "BF16", "autocast": True, "norms_fp32": False, "accumulator": "FP16", "masters": "forgotten"}
     to |= {"scaling": Scaling.STATIC, "log2_scale": 17, "log2_lr": -3, "epsilon": 1e-4}
     all_at_once = Workbench("digits_cnn", "O1", device="cpu", knobs=to)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from labkit.amp import RECIPES, Recipe, ScalerState, static
 from labkit.instrument import merge, shift, snapshot
-from labkit.train import TASKS, Place, StepRecord, Task, TrainingRun, place
+from labkit.train import TASKS, Place, Task, TrainingRun, place
 from labkit.widgets.base.number_words import short
 from labkit.widgets.driven.controller import Button, Controller, Phase, Points
 from labkit.widgets.scaler_timeline.trace import OVERFLOWS_FROM, keeps_from
@@ -91,18 +91,7 @@ class GameStep:
         return not self.skipped and not self.lossy
 
 
-class Run(Protocol):
-    """What the game needs of a run."""
-
-    @property
-    def scaler(self) -> ScalerState: ...
-    @scaler.setter
-    def scaler(self, state: ScalerState) -> None: ...
-    def step(self) -> StepRecord: ...
-    def window(self) -> tuple[float, float]: ...
-
-
-MakeRun = Callable[..., Run]  # (task, recipe, seed, log2 weights, device=)
+MakeRun = Callable[..., Any]  # (task, recipe, seed, log2 weights, device=) -> run
 
 
 class WeightedRun(TrainingRun):
@@ -132,7 +121,7 @@ class ClippedAdam(torch.optim.Adam):
         return super().step(closure)
 
 
-def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> Run:
+def make_run(task: Task, recipe: Recipe, seed: int, weights: Sequence[int], **where: Any) -> WeightedRun:
     """Return a run that trains."""
     clipped = replace(task, make_optimizer=partial(ClippedAdam, lr=LEARNING_RATE, eps=EPSILON))
     return WeightedRun(clipped, recipe, seed, weights, **where)
@@ -169,40 +158,6 @@ def tally(steps: Sequence[GameStep]) -> Tally:
     )
 
 
-def sentence(phase: Phase, total: int, yours: Tally, scaler: Tally, *, in_sight: bool, error: str = "") -> str:
-    """Say how the game stands; the verdict when it is over.
-
-    in_sight  the window was shown during the game
-
-    >>> sentence(Phase.RUNNING, 480, Tally(100, 4, 20), Tally(100, 6, 3), in_sight=False)
-    'Step 100 of 480: you have skipped 4 steps, the scaler 6. How many more have lost gradients is told at the end.'
-    """
-    if phase is Phase.FAILED:
-        return f"The game ended by an error: {error} Press Reset to begin again."
-    if not yours.steps:
-        return (
-            "Press Start and keep the scale in the window, which you do not see: ↑ doubles the scale, ↓ halves it. "
-            "Beside you a dynamic scaler trains the same network on the same batches."
-        )
-    if phase is Phase.FINISHED:
-        won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
-        who = f"{'You win' if won else 'The scaler wins' if lost else 'A draw'}{' with the window in sight' * in_sight}"
-        shares = f"{_share(yours)} of your {yours.steps} steps were useful, {_share(scaler)} of the scaler's."
-        early = f" You stopped at step {yours.steps} of {total}." if yours.steps < total else ""
-        lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
-        end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
-        return f"{who}: {shares}{early} {lossy}; the scaler {scaler.skipped} and {scaler.lossy}. {end}"
-    where = f"{'Paused at step' if phase is Phase.PAUSED else 'Step'} {yours.steps} of {total}: "
-    if in_sight:
-        return where + f"{_share(yours)} of your steps were useful, {_share(scaler)} of the scaler's."
-    skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
-    return f"{where}{skipped} How many more have lost gradients is told at the end."
-
-
-def _share(side: Tally) -> str:
-    return f"{100 * side.useful:.0f}%"
-
-
 def on_slider(log2_scale: int) -> int:
     """Return the exponent of a scale that the slider has.
 
@@ -219,10 +174,14 @@ def on_slider(log2_scale: int) -> int:
 class Side:
     """One of the two: its run, None until it is made, and the steps it did."""
 
-    make: Callable[[], Run]
-    run: Run | None = None
+    make: Callable[[], Any]
+    run: Any = None
     steps: list[GameStep] = field(default_factory=list)
     window: tuple[float, float] = (0.0, 0.0)  # of the latest look at it, before the step's weight moves it
+
+    @property
+    def done(self) -> int:
+        return len(self.steps)
 
     def build(self) -> None:
         if self.run is None:
@@ -230,7 +189,6 @@ class Side:
 
     def step(self, course: Sequence[int], state: ScalerState | None = None) -> None:
         """Do one step, from a scaler's state of its own if there is one, and note it and its window."""
-        assert self.run is not None
         if state is not None:
             self.run.scaler = state
         log2_weight = course[len(self.steps)]
@@ -325,10 +283,6 @@ class Duel(Controller):
         """Do your step, with the scale that your hand asks for."""
         self.yours.step(self.course, ScalerState(2.0**self.log2_scale))
 
-    @property
-    def complete(self) -> bool:
-        return len(self.steps) >= self.total
-
     # --- what is seen -------------------------------------------------------------------------------------------
 
     def points(self) -> list[Points]:
@@ -344,11 +298,34 @@ class Duel(Controller):
         return tally(self.steps), tally(self.scalers.steps[: len(self.steps)])
 
     def sentence(self) -> str:
+        """Say how the game stands; the verdict when it is over."""
+        yours, scaler = self.tallies()
+        if self.phase is Phase.FAILED:
+            return f"The game ended by an error: {self.error} Press Reset to begin again."
         if self.building:
             return "Getting ready: the data, and the same network twice."
-        yours, scaler = self.tallies()
-        in_sight = self._peeked if self.phase is Phase.FINISHED else self.in_sight
-        return sentence(self.phase, self.total, yours, scaler, in_sight=in_sight, error=self.error)
+        if not yours.steps:
+            return (
+                "Press Start and keep the scale in the window, which you do not see: ↑ doubles the scale, ↓ halves it. "
+                "Beside you a dynamic scaler trains the same network on the same batches."
+            )
+        mine, theirs = f"{100 * yours.useful:.0f}%", f"{100 * scaler.useful:.0f}%"
+        if self.phase is Phase.FINISHED:
+            won, lost = yours.useful > scaler.useful, yours.useful < scaler.useful
+            verdict = "You win" if won else "The scaler wins" if lost else "A draw"
+            shares = f"{mine} of your {yours.steps} steps were useful, {theirs} of the scaler's."
+            early = f" You stopped at step {yours.steps} of {self.total}." if yours.steps < self.total else ""
+            lossy = f"You skipped {yours.skipped} and ran {yours.lossy} at a scale that loses gradients"
+            end = f"Loss at the end: {short(yours.loss)} against {short(scaler.loss)}."
+            return (
+                f"{verdict}{' with the window in sight' * self._peeked}: {shares}{early} {lossy}; the scaler "
+                f"{scaler.skipped} and {scaler.lossy}. {end}"
+            )
+        where = f"{'Paused at step' if self.phase is Phase.PAUSED else 'Step'} {yours.steps} of {self.total}: "
+        if self.in_sight:
+            return where + f"{mine} of your steps were useful, {theirs} of the scaler's."
+        skipped = f"you have skipped {yours.skipped} step{'s' * (yours.skipped != 1)}, the scaler {scaler.skipped}."
+        return f"{where}{skipped} How many more have lost gradients is told at the end."
 
 
 def _columns(step: GameStep) -> tuple[float, ...]:

@@ -371,19 +371,11 @@ class Bench(Controller):
         """Do the step that is due, in the branch that is behind."""
         min(reversed(self.branches), key=lambda branch: branch.done).step(self.total)
 
-    @property
-    def complete(self) -> bool:
-        return all(branch.done >= self.total for branch in self.branches)
-
     # --- what is seen -------------------------------------------------------------------------------------------
 
     def points(self) -> list[Points]:
         beside: list[Points] = [(steps, _loss, len(steps)) for steps in (self.fp32.steps, self.previous)]
         return beside + [(branch.steps, _columns, len(branch.steps)) for branch in self.branches]
-
-    def path(self, branch: Branch) -> list[StepRecord]:
-        """Return the steps of a branch from step 1 on, those before it was forked included."""
-        return [*self.run.steps[: branch.origin], *branch.steps]
 
     def fork_change(self) -> str:
         """Return what was turned where the fork left the run, in words; "" where nothing was."""

@@ -159,33 +159,22 @@ def changed(before: Knobs, after: Knobs) -> str:
     >>> changed(Knobs(), Knobs(scaling=Scaling.STATIC, masters="forgotten"))
     'scaling on, 2^10, master weights forgotten'
     """
-    off = Scaling.OFF is after.scaling
-    names = [n for n in ("scaling", *POSITIONS) if getattr(before, n) != getattr(after, n)]
-    words = [_change(name, before, after) for name in names if not (name == "log2_scale" and off)]
-    if not words and before.given != after.given:
-        return after.given.name
-    return ", ".join(dict.fromkeys(words))
-
-
-def _change(name: str, before: Knobs, knobs: Knobs) -> str:
-    match name:
-        case "scaling" | "log2_scale":
-            on = {Scaling.OFF: "scaling off", Scaling.STATIC: "scaling on, 2^{}", Scaling.DYNAMIC: "dynamic, from 2^{}"}
-            words = "scale 2^{}" if before.scaling is knobs.scaling else on[knobs.scaling]
-            return words.format(knobs.log2_scale)
-        case "autocast":
-            return "autocast on" if knobs.autocast else "autocast off"
-        case "norms_fp32":
-            return f"norms in {'FP32' if knobs.norms_fp32 else knobs.format}"
-        case "accumulator":
-            return f"sums of {_sums(knobs.accumulator)}"
-        case "masters":
-            return f"{knobs.format} optimizer" if knobs.masters == "none" else f"master weights {knobs.masters}"
-        case "log2_lr":
-            return f"learning rate × {_times(knobs.log2_lr, '')}"
-        case "epsilon":
-            return "the task's own epsilon" if knobs.epsilon is None else f"epsilon {epsilon_text(knobs.epsilon)}"
-    return knobs.format
+    on = {Scaling.OFF: "scaling off", Scaling.STATIC: "scaling on, 2^{}", Scaling.DYNAMIC: "dynamic, from 2^{}"}
+    scale = ("scale 2^{}" if before.scaling is after.scaling else on[after.scaling]).format(after.log2_scale)
+    labels = {
+        "scaling": scale,
+        "format": after.format,
+        "autocast": f"autocast {'on' if after.autocast else 'off'}",
+        "norms_fp32": f"norms in {'FP32' if after.norms_fp32 else after.format}",
+        "accumulator": f"sums of {_sums(after.accumulator)}",
+        "masters": f"{after.format} optimizer" if after.masters == "none" else f"master weights {after.masters}",
+        "log2_scale": "" if after.scaling is Scaling.OFF else scale,
+        "log2_lr": f"learning rate × {_times(after.log2_lr, '')}",
+        "epsilon": "the task's own epsilon" if after.epsilon is None else f"epsilon {epsilon_text(after.epsilon)}",
+    }
+    turned = [label for name, label in labels.items() if getattr(before, name) != getattr(after, name)]
+    words = ", ".join(dict.fromkeys(filter(None, turned)))
+    return words or (after.given.name if before.given != after.given else "")
 
 
 def _sums(accumulator: str) -> str:

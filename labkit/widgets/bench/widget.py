@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from labkit.amp import ScalerConfig
-from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task
+from labkit.train import CATEGORIES, GPU_TASKS, TASKS, Place, RunRecord, Task, bytes_held
 from labkit.widgets.base.number_words import power
 from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import (
@@ -19,11 +19,12 @@ from labkit.widgets.bench.knobs import (
     LR_RANGE,
     MASTERS,
     Scaling,
+    describe,
     epsilon_text,
     recipe_of,
     why_fixed,
 )
-from labkit.widgets.bench.words import names, rates_text, record_of, sentence, static_bench
+from labkit.widgets.bench.words import names, rates_text, sentence, static_bench
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import DrivenWidget
 
@@ -87,7 +88,24 @@ class BenchWidget(DrivenWidget):
         Raises:
             ValueError: nothing has run yet.
         """
-        return record_of(self.bench)
+        bench, branch = self.bench, self.bench.shown
+        steps = [*bench.run.steps[: branch.origin], *branch.steps]
+        if branch.run is None or not steps:
+            raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
+        plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
+        changes = [recipe_of(branch.wanted).name if plain else describe(branch.wanted)]
+        if branch.origin:
+            changes.append(f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
+        changes += [f"{mark.label} from step {mark.step}" for mark in branch.marks]
+        record: RunRecord = branch.run.record(
+            steps,
+            recipe="; ".join(changes),
+            seconds=float("nan"),  # it waited for a hand: its time says nothing
+            stopped=branch.done < bench.total,
+            memory=bytes_held(branch.run.engine),
+            step_seconds=branch.step_seconds,
+        )
+        return record
 
     def state(self) -> dict[str, Any]:
         bench, knobs = self.bench, self.bench.shown.wanted

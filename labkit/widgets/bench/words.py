@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
-from labkit.train import RunRecord, StepRecord, bytes_held
+from labkit.train import StepRecord
 from labkit.widgets.base.figures import (
     BROAD,
     FATE_COLOURS,
@@ -47,32 +47,6 @@ def streak(steps: Sequence[StepRecord], holds: Callable[[StepRecord], bool]) -> 
 def latest(steps: Sequence[StepRecord], what: str) -> float | None:
     """Return the last measured share of a kind ("underflow", "swallowed"), or None."""
     return next((v for s in reversed(steps) if (v := getattr(s, what)) is not None), None)
-
-
-def record_of(bench: Bench) -> RunRecord:
-    """Return the record of the branch whose knobs are on show."""
-    branch = bench.shown
-    if branch.run is None or not bench.path(branch):
-        raise ValueError("nothing has run yet, so there is nothing to record. Press Start first.")
-    marks = [f"{mark.label} from step {mark.step}" for mark in branch.marks]
-    if branch.origin:
-        marks.insert(0, f"forked after step {branch.origin} from {recipe_of(bench.run.wanted).name}")
-    plain = branch.wanted.log2_lr == 0 and branch.wanted.epsilon is None
-    record: RunRecord = branch.run.record(
-        bench.path(branch),
-        recipe="; ".join((recipe_of(branch.wanted).name if plain else describe(branch.wanted), *marks)),
-        seconds=float("nan"),  # it waited for a hand: its time says nothing
-        stopped=branch.done < bench.total,
-        memory=bytes_held(branch.run.engine),
-        step_seconds=branch.step_seconds,
-    )
-    return record
-
-
-def memory(bench: Bench) -> list[tuple[str, dict[str, int]]]:
-    """Return name and bytes by category of each run that has done a step."""
-    named = zip(("FP32", *names(bench)), (bench.fp32, *bench.branches), strict=True)
-    return [(name, bytes_held(b.run.engine)) for name, b in named if b.run is not None and b.done]
 
 
 def names(bench: Bench) -> list[str]:

@@ -112,7 +112,7 @@ class Controller(ABC):
     @property
     @abstractmethod
     def sides(self) -> Sequence[Any]:
-        """The runs; each has `run`, None until `build()` makes it."""
+        """The runs; each has `run`, None until `build()` makes it, and `done`, its steps so far."""
 
     @property
     @abstractmethod
@@ -138,11 +138,6 @@ class Controller(ABC):
     @abstractmethod
     def follow(self) -> None:
         """Let the learner's runs do the step that is due."""
-
-    @property
-    @abstractmethod
-    def complete(self) -> bool:
-        """Whether the last step is done."""
 
     # --- commands -----------------------------------------------------------------------------------------------
 
@@ -208,7 +203,7 @@ class Controller(ABC):
     def _step(self) -> None:
         self.follow()
         self._single_steps = max(0, self._single_steps - 1)
-        if self.complete:
+        if all(side.done >= self.total for side in self.sides):
             self.stand(Phase.FINISHED)
 
     def _guard(self, work: Callable[[], object]) -> object:

@@ -10,7 +10,6 @@ knobs, seed and steps of what it was made of; where it is trained is not told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,13 @@ import traitlets
 
 from labkit.amp import RECIPES, Recipe
 from labkit.records import write_whole
-from labkit.train import CATEGORIES, StepRecord, Task, places
+from labkit.train import CATEGORIES, StepRecord, Task, bytes_held, places
 from labkit.widgets.base.figures import png, why_still
 from labkit.widgets.base.widget import script, style, tour_of
 from labkit.widgets.bench.bench import Bench
 from labkit.widgets.bench.knobs import POSITIONS, PRESETS, knobs_of, preset_of, recipe_of, span
 from labkit.widgets.bench.widget import BenchWidget, position, tasks
-from labkit.widgets.bench.words import memory
+from labkit.widgets.bench.words import names
 from labkit.widgets.driven.controller import Command
 from labkit.widgets.driven.widget import row_of
 from labkit.widgets.workbench.lines import torch_lines
@@ -34,33 +33,10 @@ FORM = 'a code reads "digits; O2; seed=0; scaling=off": task, recipe, then what 
 UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a code says: `knobs` are those that stand elsewhere than the recipe has them; steps None: the task's own."""
+def opened(code: str) -> dict[str, Any]:
+    """Return the arguments of `Workbench` in a code; `knobs` are those that stand elsewhere than the recipe has them.
 
-    task: Task
-    recipe: str
-    seed: int
-    steps: int | None
-    knobs: Mapping[str, Any]
-
-
-def code_of(bench: Bench) -> str:
-    """Return the code of a bench, for the run whose knobs are on show; see `Workbench.code`."""
-    knobs = bench.shown.wanted
-    if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
-        raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
-    first = knobs_of(knobs.given)
-    differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
-    steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
-    parts = [bench.task.name, knobs.given.name, f"seed={bench.seed}", *steps]
-    return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
-
-
-def opened(code: str) -> Opened:
-    """Return what a code says; see `Workbench.from_code`.
-
-    >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2").knobs
+    >>> opened("digits; O2; seed=3; scaling=off; log2_lr=-2")["knobs"]
     {'scaling': <Scaling.OFF: 'off'>, 'log2_lr': -2}
     """
     if not isinstance(code, str):
@@ -88,7 +64,7 @@ def opened(code: str) -> Opened:
         if not found:
             raise ValueError(f"{name} is {span(POSITIONS[name])}; it was given {text!r}")
         knobs[name] = found[0]
-    return Opened(tasks(places())[task], recipe, numbers.get("seed", 0), numbers.get("steps"), knobs)
+    return {"task": task, "recipe": recipe, **numbers, "knobs": knobs}
 
 
 def size(count: int) -> str:
@@ -163,9 +139,7 @@ class Workbench(BenchWidget):
         'digits; O2; seed=3; scaling=off'
         >>> bench.close()
         """
-        said = opened(code)
-        options: dict[str, Any] = {"steps": said.steps, "device": device, "folder": folder, "knobs": said.knobs}
-        return cls(said.task, said.recipe, said.seed, **options)
+        return cls(**opened(code), device=device, folder=folder)
 
     @property
     def code(self) -> str:
@@ -174,7 +148,14 @@ class Workbench(BenchWidget):
         Raises:
             ValueError: task or recipe are none of the lab's.
         """
-        return code_of(self.bench)
+        bench, knobs = self.bench, self.bench.shown.wanted
+        if tasks(places()).get(bench.task.name) is not bench.task or RECIPES.get(knobs.given.name) != knobs.given:
+            raise ValueError("a task or recipe of your own has no code: hand over the lines that make it")
+        first = knobs_of(knobs.given)
+        differing = [name for name in POSITIONS if getattr(knobs, name) != getattr(first, name)]
+        steps = [] if bench.asked_steps is None else [f"steps={bench.asked_steps}"]
+        parts = [bench.task.name, knobs.given.name, f"seed={bench.seed}", *steps]
+        return "; ".join([*parts, *(f"{name}={getattr(knobs, name)}" for name in differing)])
 
     @property
     def forked(self) -> tuple[StepRecord, ...]:
@@ -227,7 +208,9 @@ class Workbench(BenchWidget):
                     "texts": [f"{category} {size(held[category])}" for category in CATEGORIES],
                     "total": size(sum(held.values())),
                 }
-                for name, held in memory(self.bench)
+                for name, side in zip(("FP32", *names(self.bench)), self.bench.sides, strict=True)
+                if side.run is not None and side.done
+                for held in [bytes_held(side.run.engine)]
             ],
             "lines": self.lines,
             "opens": opens,
