@@ -197,7 +197,7 @@ def test_each_wrong_import_is_reported_with_its_line(tmp_path):
         ("train/run.py", "if TYPE_CHECKING:\n    import matplotlib.pyplot as plt", 2),
         ("clinic/diagnose.py", "from anywidget import AnyWidget", 1),
         ("grading/judge.py", "from labkit.widgets import pulse", 1),
-        ("widgets/live/widget.py", "from labkit.grading import check", 1),
+        ("widgets/bench/widget.py", "from labkit.grading import check", 1),
         ("__init__.py", "from labkit.formats import FP16", 1),
         ("helpers.py", "", 1),
     ]

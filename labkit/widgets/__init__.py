@@ -3,11 +3,11 @@
 from labkit.widgets.addition.widget import AdditionPlayer
 from labkit.widgets.base.figures import FATE_COLOURS, FORMAT_COLOURS
 from labkit.widgets.beat_scaler.widget import BeatTheScaler
+from labkit.widgets.bench.widget import LiveTraining
 from labkit.widgets.bits.widget import BitExplorer
 from labkit.widgets.gpu_run.widget import GpuRun
 from labkit.widgets.graph.widget import CastPasses
 from labkit.widgets.ledger.widget import CastLedger
-from labkit.widgets.live.widget import LiveTraining
 from labkit.widgets.mma_block.errors import SumErrors, sum_errors, sum_errors_figure
 from labkit.widgets.mma_block.widget import MmaBlock
 from labkit.widgets.number_line.widget import NumberLine

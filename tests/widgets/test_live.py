@@ -18,9 +18,9 @@ from labkit.widgets import LiveTraining
 from labkit.widgets.base.number_words import short
 from labkit.widgets.bench.bench import MERGE_STEPS, SETTLE_STEPS
 from labkit.widgets.bench.knobs import Knobs, Scaling, changed, knobs_of, recipe_of
+from labkit.widgets.bench.widget import OFFERED
 from labkit.widgets.bench.words import sentence, static_bench, who
 from labkit.widgets.driven.controller import AFTER, FRAME_SECONDS, IN_FLIGHT, UNANSWERED_SECONDS, Button, Phase
-from labkit.widgets.live.widget import OFFERED
 
 TASK = TASKS["segmentation"]
 
